@@ -25,7 +25,7 @@ from wattmesh.reconfig.equivalence.samples import merge
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
-from wattmesh.reconfig.equivalence.whole import Whole, close_states
+from wattmesh.reconfig.equivalence.whole import WholeState, close_states
 from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.deadlines import Deadlines
@@ -192,7 +192,7 @@ class Rank:
             if self.rank == 0:
                 self._note("held", {"loss": held, "tokens": self.arm.held_tokens})
 
-    def _gathered(self, step: int, whole: Whole) -> None:
+    def _gathered(self, step: int, whole: WholeState) -> None:
         """Before a switch: hold the state against the other arm's."""
         if self.arm.compare_states:
             found = close_states(whole, read_whole(self._state_file(step)))

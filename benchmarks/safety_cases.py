@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from benchmarks.safety_node import RUN, Node, kill, stop
 from wattmesh.telemetry.actuator.rules.facts import Reasons
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 
 AGED_MJ = 3_000_000
 """More than a counter moves from one look of the actuator to the next."""
@@ -164,7 +164,7 @@ def stranger_comes(node: Node) -> float:
     job = node.job()
     node.start()
     node.start_agent()
-    ours = Claim(uids=frozenset({os.geteuid()}), pids=frozenset({job.pid}))
+    ours = ProcessClaim(uids=frozenset({os.geteuid()}), pids=frozenset({job.pid}))
     node.wish(*node.economy(lease_s=60), claims={RUN: ours})
     node.until(node.lowered)
     stranger = node.job(gpus=[1])
@@ -273,7 +273,7 @@ def board_in_trouble(node: Node) -> float:
     job = node.job()
     _under_economy(node)
     node.fake.gpus[1].reasons(int(Reasons.HW_THERMAL))
-    node.until(lambda: "defends itself" in node.trouble())
+    node.until(lambda: "throttles itself" in node.trouble())
     if not node.lowered():
         raise AssertionError("heat alone changed a clock")
     kill(job)

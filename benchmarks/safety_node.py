@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from wattmesh.errors import WattmeshError
 from wattmesh.telemetry.actuator.client import ActuatorClient
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Applied, Desired, LeaseKind, Wish
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 from wattmesh.telemetry.fake_nvml.gpu import Truth
@@ -46,13 +46,13 @@ import json, sys, time
 from pathlib import Path
 from wattmesh.errors import WattmeshError
 from wattmesh.telemetry.actuator.client import ActuatorClient
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Desired
 client, wish = ActuatorClient(Path(sys.argv[1])), Path(sys.argv[2])
 while True:
     try:
         said = json.loads(wish.read_text())
-        claims = {name: Claim.from_json(each) for name, each in said["claims"].items()}
+        claims = {name: ProcessClaim.from_json(each) for name, each in said["claims"].items()}
         client.apply(Desired.from_json(said["desired"]), claims)
     except (WattmeshError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
@@ -177,9 +177,9 @@ class Node:
             gpu.process(process.pid)
         return process
 
-    def wish(self, *wishes: Wish, claims: dict[str, Claim] | None = None) -> None:
+    def wish(self, *wishes: Wish, claims: dict[str, ProcessClaim] | None = None) -> None:
         """Let the controller wish; the agent repeats it until `silence`."""
-        whose = {RUN: Claim(uids=frozenset({os.geteuid()}))} if claims is None else claims
+        whose = {RUN: ProcessClaim(uids=frozenset({os.geteuid()}))} if claims is None else claims
         desired = self.desired(*wishes)
         said = {
             "desired": desired.to_json(),

@@ -38,7 +38,7 @@ from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import GridServer
 from wattmesh.integrations.carbon.http_json import HttpJson
 from wattmesh.integrations.carbon.reading.http import JsonHttp
-from wattmesh.integrations.carbon.reading.json_shape import Shape
+from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Order, Progress, Register, Transition
 from wattmesh.telemetry.carbon import Provider, Signal
@@ -216,7 +216,9 @@ class Simulated:
             for each in ("direct", "lifecycle")
         )
         words = {"kind": "average", "factor": "direct", "gas": "CO2eq"}
-        shape = Shape(url=server.base("http_json") + "/intensity/{zone}?hours={hours}", rows="rows")
+        shape = JsonShape(
+            url=server.base("http_json") + "/intensity/{zone}?hours={hours}", rows="rows"
+        )
         other = HttpJson(
             signal=Signal(provider="http_json", zone=zone, **words),
             shape=shape,

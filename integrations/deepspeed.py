@@ -46,31 +46,31 @@ from wattmesh.reconfig.universal.verify import hash_in_background, verify
 log = logging.getLogger(__name__)
 
 WRITING = ".deepspeed"
-"""Folder of what DeepSpeed is writing: links into it keep the bytes, it does not stay."""
+"""Folder that DeepSpeed writes into; hard links keep the bytes when it is deleted."""
 
 LOADING = ".universal"
-"""Folder of the export that an engine loads; gone afterwards."""
+"""Folder of the export that an engine loads; deleted afterwards."""
 
 CLIENT = "wattmesh"
-"""Key of what the caller keeps: DeepSpeed mixes a client's keys with its own."""
+"""Key of the caller's state: DeepSpeed mixes a client's keys with its own."""
 
 _ZERO = {"DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"}
 
 
 def refusal(engine: Any) -> str:
-    """Say in one sentence why an engine's state cannot be moved; empty when it can."""
+    """Return in one sentence why an engine's state cannot be moved; "" when it can."""
     stage = engine.zero_optimization_stage()
     groups = len(engine.optimizer.param_groups)
     offloads = [engine.zero_offload_optimizer(), engine.zero_offload_param()]
     places = [str(getattr(each.device, "value", each.device)) for each in offloads if each]
     kind = type(engine.optimizer).__name__
     found = {
-        "DeepSpeed's pipeline module is not carried": engine.pipeline_parallelism,
-        "DeepSpeed's mixture of experts is not carried": engine.has_moe_layers,
-        f"tensor parallelism {engine.mp_world_size} is not carried": engine.mp_world_size != 1,
-        f"ZeRO stage {stage} is not carried, 1, 2 and 3 are": stage not in (1, 2, 3),
-        f"{kind} is not carried, ZeRO's own optimizers are": kind not in _ZERO,
-        "offloaded parameters and optimizer states are not carried": set(places) - {"none"},
+        "DeepSpeed's pipeline module is not supported": engine.pipeline_parallelism,
+        "DeepSpeed's mixture of experts is not supported": engine.has_moe_layers,
+        f"tensor parallelism {engine.mp_world_size} is not supported": engine.mp_world_size != 1,
+        f"ZeRO stage {stage} is not supported, 1, 2 and 3 are": stage not in (1, 2, 3),
+        f"{kind} is not supported, ZeRO's own optimizers are": kind not in _ZERO,
+        "offloaded parameters and optimizer states are not supported": set(places) - {"none"},
         f"ZeRO-3 loads one parameter group, this optimizer has {groups}": stage == 3 and groups > 1,
         'its configuration lacks "checkpoint": {"load_universal": true}': (
             not engine.load_universal_checkpoint()
@@ -108,7 +108,7 @@ class DeepSpeedRun:
         return int(self._engine.global_steps)
 
     def resume(self) -> Mapping[str, Any] | None:
-        """Load the newest good checkpoint; give what its `boundary` was given, None without one.
+        """Load the newest good checkpoint; return its `boundary`'s client state, None without one.
 
         Raises:
             CheckpointDamaged: on every rank; there are checkpoints and none of them is good.
@@ -150,7 +150,7 @@ class DeepSpeedRun:
         return True
 
     def finish(self, sentence: str) -> None:
-        """Say that the run is done: no launch follows."""
+        """Report that the run is done: no launch follows."""
         self._on_first(lambda: self._leave("done", sentence))
 
     def _save(self, target: Path, client: Mapping[str, Any]) -> None:
@@ -238,14 +238,14 @@ class DeepSpeedRun:
             self._claim.close()
 
     def _tell(self, outcome: str, sentence: str) -> None:
-        """Tell a supervisor how this launch goes, where it asked to be told."""
+        """Write the outcome of this launch where a supervisor asked for it."""
         if path := os.environ.get(OUTCOME_VARIABLE, ""):
             with suppress(OSError):
                 told = {"outcome": outcome, "sentence": sentence, "step": self.step}
                 write_json(Path(path), told)
 
     def _on_first(self, act: Callable[[], Any]) -> Any:
-        """Let the first rank act; the JSON value it gives, or its error, comes to every rank."""
+        """Run `act` on the first rank; every rank gets its JSON value or its error."""
         value, error = None, ["", ""]
         if dist.get_rank() == 0:
             try:
@@ -260,5 +260,5 @@ class DeepSpeedRun:
         return value
 
     def _gather(self, fact: Any) -> list[Any]:
-        """Every rank's JSON value; a group on the hosts, for DeepSpeed's may be NCCL's alone."""
+        """Gather every rank's JSON value over a gloo group, as DeepSpeed's may be NCCL only."""
         return group.gather(fact, self._hosts)

@@ -48,7 +48,7 @@ Probe = Callable[[State], float]
 
 
 class Trainer(Protocol):
-    """What the adapter uses of torchtitan's Trainer."""
+    """The part of torchtitan's Trainer that the adapter uses."""
 
     config: Any
     parallel_dims: Any
@@ -61,7 +61,7 @@ class Trainer(Protocol):
     ntokens_seen: int
 
     def batch_generator(self, data_iterable: Any) -> Iterator[Any]:
-        """Give batches for ever."""
+        """Yield batches for ever."""
         ...
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:
@@ -70,7 +70,7 @@ class Trainer(Protocol):
 
 
 def parallelism(layout: Layout, base: ParallelismConfig) -> ParallelismConfig:
-    """Give `base` with the degrees of `layout`.
+    """Return `base` with the parallel degrees of `layout`.
 
     Raises:
         InputInvalid: stages are named one by one, which fits one pipeline degree only.
@@ -96,7 +96,7 @@ def parallelism(layout: Layout, base: ParallelismConfig) -> ParallelismConfig:
 
 
 def layout_of(config: ParallelismConfig, world_size: int) -> Layout:
-    """Give the layout that a configuration means on so many ranks.
+    """Return the layout of a configuration on so many ranks.
 
     Raises:
         InputInvalid: it means none.
@@ -117,7 +117,7 @@ def layout_of(config: ParallelismConfig, world_size: int) -> Layout:
 
 
 def configured(config: Any, layout: Layout, *, own_saves: bool = False) -> Any:
-    """Give a trainer's configuration for `layout`; without `own_saves` the session does the saving.
+    """Return a trainer's configuration for `layout`; without `own_saves` the session saves.
 
     Raises:
         InputInvalid: the global batch is not given, or cannot be divided in this layout.
@@ -149,10 +149,10 @@ class SessionCheckpoints(BaseCheckpointManager):  # type: ignore[misc]
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseCheckpointManager.Config):  # type: ignore[misc]
-        """Nothing of its own; `interval` is only what the data loader keeps snapshots by."""
+        """No settings of its own; the data loader takes its snapshots every `interval` steps."""
 
     def __init__(self, config: Config, **parts: Any) -> None:
-        """Take what every checkpoint manager is given; the trainer holds it as well."""
+        """Ignore the arguments of a checkpoint manager; the trainer holds them as well."""
         del parts
         self.enable = config.enable
 
@@ -190,7 +190,7 @@ def own_saves(state: State, step: int) -> Written:
 
 
 def under_session(trainer: type[Any]) -> type[Any]:
-    """Give a Trainer class that neither makes the process group nor ends it."""
+    """Return a Trainer class that neither makes nor destroys the process group."""
 
     class UnderSession(trainer):  # type: ignore[misc]
         def init_distributed(self) -> ParallelDims:
@@ -201,7 +201,7 @@ def under_session(trainer: type[Any]) -> type[Any]:
 
 
 class _Steps:
-    """torchtitan's own counters; tokens counted over all ranks, as no layout changes them."""
+    """torchtitan's own counters; tokens over all ranks, which do not depend on the layout."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -221,7 +221,7 @@ class _Steps:
 
 
 def state_of(trainer: Trainer) -> State:
-    """Give what a built trainer trains with."""
+    """Return the state that a built trainer trains with."""
     extra: dict[str, Stateful] = {
         "lr_schedulers": trainer.lr_schedulers,
         "train_state": _Steps(trainer),

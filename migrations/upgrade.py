@@ -36,7 +36,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def current(url: str) -> str | None:
-    """Give the revision of the database at `url`; None when it has none."""
+    """Return the revision of the database at `url`; None when it has none."""
     engine = create_engine(url)
     try:
         with engine.connect() as connection:

@@ -51,12 +51,13 @@ HIGHEST_MHZ = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEvidence:
-    """What the probe's loss did when a job was switched to a point; all relative.
+    """How the probe's loss changed at a switch to the point; all relative.
 
     Attributes:
-        moved: from the loss before the switch. `allowed`: what it was held to.
-        noise: by so much it moved at the point itself, with products summed in other `orders`;
-            None: nobody had to measure that.
+        moved: change from the loss before the switch.
+        allowed: the limit of that change.
+        noise: change at the point itself, with products summed in `orders` other orders; None: not
+            measured, because it was not needed.
         computed_in: dtype of those products.
     """
 
@@ -73,11 +74,11 @@ class OperatingPoint:
 
     Attributes:
         tokens_per_s: throughput including the boundaries' checkpoints.
-        power_w: of everything in use, in the catalogue's power scope; > 0. `host_power_w`: of its
-            nodes without their GPUs, where that is known.
+        power_w: of everything in use, in the catalogue's power scope; > 0.
+        host_power_w: of its nodes without their GPUs; None: not known.
         sources: per number (`tokens_per_s`, `power_w`, `memory_gib`): "measured", "simulated" or
             "assumed", as screens print it.
-        probe: of the switch that proved the point; None where none was seen.
+        probe: of the switch that proved the point; None without one.
     """
 
     id: str
@@ -94,7 +95,7 @@ class OperatingPoint:
     probe: ProbeEvidence | None = None
 
     def __post_init__(self) -> None:
-        """Refuse points that no arithmetic can use."""
+        """Check that the numbers are positive."""
         if not (self.tokens_per_s > 0 and self.power_w > 0 and self.gpus > 0):
             raise InputInvalid(
                 f"catalogue: point {self.id!r} needs gpus, tokens_per_s and power_w above 0, got "
@@ -103,17 +104,17 @@ class OperatingPoint:
 
     @property
     def j_per_token(self) -> float:
-        """Joules per token when run alone, idle GPUs not counted."""
+        """Joules per token, without idle GPUs."""
         return self.power_w / self.tokens_per_s
 
 
 PAUSED = "paused"
-"""Stands for not training in a pair of `SwitchCost`; no point may have this id."""
+"""Id that means "not training" in a pair of `SwitchCost`; no point may have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCost:
-    """What one switch was measured to take: from point `origin` to `target` (ids, or `paused`)."""
+    """The measured cost of a switch from point `origin` to `target` (ids, or `paused`)."""
 
     origin: str
     target: str
@@ -123,13 +124,13 @@ class PairCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchCost:
-    """What a layout switch costs: seconds until speed is steady again, joules, and their source.
+    """The cost of a layout switch: seconds until speed is steady, joules, and their source.
 
     Attributes:
-        layout_s, layout_energy_j: cold, compiling included; 0 joules: not measured.
-        reacquire_s: 95 % quantile until GPUs that were given back are the job's again; None: not
-            known, so only GPUs that it holds can be counted on.
-        pairs: switches that take something else than the above.
+        layout_s, layout_energy_j: cold, with compilation; 0 joules: not measured.
+        reacquire_s: 95 % quantile of the time until released GPUs are the job's again; None: not
+            known, so only held GPUs count.
+        pairs: switches with other costs.
     """
 
     layout_s: float = 300.0
@@ -140,7 +141,7 @@ class SwitchCost:
     pairs: tuple[PairCost, ...] = ()
 
     def between(self, origin: str, target: str) -> PairCost | None:
-        """Give what was measured for one pair of points; None: what holds for all."""
+        """Return the measured cost of one pair; None: the general cost applies."""
         for pair in self.pairs:
             if (pair.origin, pair.target) == (origin, target):
                 return pair
@@ -149,12 +150,12 @@ class SwitchCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Everything known about how one job may run.
+    """All operating points of one job, with their evidence.
 
     Attributes:
         reference: id of the point that equivalence is measured against and the baseline.
         idle_power_w_per_gpu: a GPU and its host share, idle but held (or parked).
-        power_scope: what all these watts contain.
+        power_scope: what all watts in it include.
         digest: sha256 of the file it was read from; "" when built in memory.
     """
 
@@ -173,7 +174,7 @@ class Catalogue:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a catalogue whose ids repeat, or that names points it does not have."""
+        """Check that ids are unique and that all references exist."""
         ids = [point.id for point in self.points]
         if len(set(ids)) != len(ids):
             raise InputInvalid(f"catalogue {self.job!r}: point ids repeat: {', '.join(ids)}")
@@ -196,7 +197,7 @@ class Catalogue:
         """Find a point by id.
 
         Raises:
-            InputInvalid: no such point; the message lists those there are.
+            InputInvalid: there is no such point; the message lists the points.
         """
         for point in self.points:
             if point.id == point_id:
@@ -205,10 +206,10 @@ class Catalogue:
         raise InputInvalid(f"catalogue {self.job!r} has no point {point_id!r}; it has {known}")
 
     def find(self, layout: Layout, clock_mhz: int | None = None) -> OperatingPoint | None:
-        """Find the point of a layout whose GPUs are locked to `clock_mhz`; None when there is none.
+        """Find the point of a layout with GPUs locked to `clock_mhz`; None when there is none.
 
-        GPUs that nobody locked (`clock_mhz` None) run as fast as they can: that is the layout's
-        point without a clock, else the one with the highest.
+        Unlocked GPUs (`clock_mhz` None) run as fast as they can: that is the layout's point
+        without a clock, else the one with the highest.
         """
         alike = [point for point in self.points if point.layout == layout]
         if clock_mhz is not None:
@@ -218,15 +219,15 @@ class Catalogue:
     def comparable_power_w(
         self, point: OperatingPoint, gpus_held: int, meters: PowerScope | None
     ) -> float | None:
-        """Give the watts of `held_power_w` as meters of another scope would tell them.
+        """Return `held_power_w` as meters of another scope would read it.
 
         Args:
             point: one of its points.
             gpus_held: see `held_power_w`.
-            meters: what they read; None: of some nodes more than of others.
+            meters: scope of the meters; None: it differs between nodes.
 
         Returns:
-            None where the two scopes cannot be made equal by what the point tells.
+            None where the point does not have the numbers to convert.
         """
         power_w = self.held_power_w(point, gpus_held)
         if self.power_scope is meters:
@@ -239,9 +240,9 @@ class Catalogue:
         return power_w + point.host_power_w if node else power_w - point.host_power_w
 
     def held_power_w(self, point: OperatingPoint, gpus_held: int) -> float:
-        """Watts charged to the job at `point` while it holds `gpus_held` GPUs.
+        """Return the watts charged to the job at `point` while it holds `gpus_held` GPUs.
 
-        Released GPUs are not charged here; held and parked ones draw the idle power.
+        Held and parked GPUs draw idle power; released ones are not charged here.
         """
         unused = max(0, gpus_held - point.gpus)
         if self.release is Release.RELEASED:

@@ -1,7 +1,7 @@
-"""The catalogue's file (TOML, DESIGN.md 5.3): what `configs` writes and everybody reads.
+"""Reads and writes the catalogue's TOML file (DESIGN.md 5.3).
 
-Invariant: what was written reads back equal, and a file with mistakes is refused with all of them
-named; a catalogue is never half read. Its digest is the sha256 of the file's bytes.
+Invariant: a written catalogue reads back equal, and a file with mistakes is refused with a list of
+all of them. Its digest is the sha256 of the file's bytes.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ from wattmesh.reconfig.tables import Table
 from wattmesh.toml_text import read_toml
 
 NUMBERS = ("tokens_per_s", "power_w", "memory_gib")
-"""The numbers of a point that name their source."""
+"""The numbers of a point that have a source."""
 
 SOURCES = ("measured", "simulated", "predicted", "assumed")
 
 _MAX_BYTES = 1 << 20
 _NO_LAYOUT = Layout()
 
-# Keys of DESIGN.md 5.3 that a file may hold and that nothing here uses yet.
+# Legal keys of DESIGN.md 5.3 that are not used yet.
 _UNUSED_IN_POINT = ("gpu_power_w", "samples", "spread", "fingerprint")
 
 
@@ -46,8 +46,8 @@ def load(path: Path) -> Catalogue:
     """Read a catalogue file.
 
     Raises:
-        InputInvalid: the file cannot be read, or is no TOML.
-        SettingsInvalid: it has mistakes; all of them are named with their key path.
+        InputInvalid: the file cannot be read, or is not TOML.
+        SettingsInvalid: it has mistakes; lists all of them with their key path.
     """
     try:
         data = read_named(path, _MAX_BYTES)
@@ -57,11 +57,11 @@ def load(path: Path) -> Catalogue:
 
 
 def parse(data: bytes, where: str) -> Catalogue:
-    """Read a catalogue from the bytes of a file; `where` names it in messages.
+    """Parse the bytes of a file; `where` is its name in messages.
 
     Raises:
-        InputInvalid: not TOML.
-        SettingsInvalid: mistakes, all of them.
+        InputInvalid: it is not TOML.
+        SettingsInvalid: it has mistakes; lists all of them.
     """
     try:
         document = read_toml(data.decode())
@@ -81,26 +81,28 @@ def parse(data: bytes, where: str) -> Catalogue:
 
 
 def save(catalogue: Catalogue, path: Path) -> Catalogue:
-    """Write a catalogue durably; give it back as the file now reads, digest included.
+    """Write a catalogue durably; return it as read back, with its digest.
 
     Raises:
-        InputInvalid: it holds something a file cannot carry back.
-        OSError: the disk is full or the folder not writable; what was there stays.
+        InputInvalid: it holds something that a file cannot represent.
+        OSError: the disk is full or the folder not writable; the old file stays.
     """
     try:
         data = render(catalogue).encode()
     except UnicodeEncodeError as error:
-        raise InputInvalid(f"catalogue {catalogue.job!r} holds text that is no text") from error
+        raise InputInvalid(
+            f"catalogue {catalogue.job!r} holds text that is not valid Unicode"
+        ) from error
     written = parse(data, str(path))
     durable.write_bytes(path, data)
     return written
 
 
 def render(catalogue: Catalogue) -> str:
-    """Give the file's text.
+    """Format the file's text.
 
     Raises:
-        InputInvalid: a number that is not finite.
+        InputInvalid: a number is not finite.
     """
     lines = [
         "# Operating points of one job, with the source of every number: measured on this",
@@ -133,7 +135,6 @@ def render(catalogue: Catalogue) -> str:
 
 
 def _point_lines(point: OperatingPoint) -> list[str]:
-    """Give the lines of one point."""
     lines = ["[[point]]", _line("id", point.id), _line("gpus", point.gpus)]
     if point.clock_mhz is not None:
         lines.append(_line("clock_mhz", point.clock_mhz))
@@ -157,7 +158,7 @@ def _point_lines(point: OperatingPoint) -> list[str]:
 
 
 def _pair_lines(pairs: Sequence[PairCost]) -> list[str]:
-    """Give one line per origin: `"A" = { "B" = { seconds = 120.0, energy_j = 1.1e6 } }`."""
+    """One line per origin: `"A" = { "B" = { seconds = 120.0, energy_j = 1.1e6 } }`."""
     origins = dict.fromkeys(pair.origin for pair in pairs)
     return [
         _line(
@@ -173,12 +174,11 @@ def _pair_lines(pairs: Sequence[PairCost]) -> list[str]:
 
 
 def _line(key: str, value: object) -> str:
-    """Give `key = value`."""
     return f"{key} = {_value(key, value)}"
 
 
 def _value(key: str, value: object) -> str:
-    """Write one value as TOML. A JSON string is a TOML basic string once DEL is escaped."""
+    """Format a value as TOML. A JSON string is a TOML basic string once DEL is escaped."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -195,7 +195,7 @@ def _value(key: str, value: object) -> str:
 
 
 def _job(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> Catalogue | None:
-    """Read `[job]` and put everything together; None when anything read so far is wrong."""
+    """Read `[job]` and build the catalogue; None when there was any mistake."""
     name, reference = job.text("name"), job.text("reference")
     tokens_total = job.whole("tokens_total")
     global_batch, seq_len = job.whole("global_batch", 0), job.whole("seq_len", 0)
@@ -224,7 +224,6 @@ def _job(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> Catalo
 
 
 def _switch(table: Table) -> SwitchCost:
-    """Read `[switch]`."""
     default = SwitchCost()
     cost = SwitchCost(
         layout_s=table.number("layout_s", default.layout_s),
@@ -239,7 +238,7 @@ def _switch(table: Table) -> SwitchCost:
 
 
 def _pairs(table: Table) -> Iterator[PairCost]:
-    """Read `[switch.pairs]`: origin, target, and what that switch takes."""
+    """Read `[switch.pairs]`, by origin, then target."""
     for origin in table.values:
         targets = table.table(origin)
         for target in targets.values:
@@ -254,7 +253,6 @@ def _pairs(table: Table) -> Iterator[PairCost]:
 
 
 def _point(table: Table) -> OperatingPoint:
-    """Read one `[[point]]`."""
     layout = _layout(table)
     point = OperatingPoint(
         id=table.text("id"),
@@ -275,7 +273,6 @@ def _point(table: Table) -> OperatingPoint:
 
 
 def _probe(table: Table) -> ProbeEvidence:
-    """Read what the probe did at the switch to a point."""
     found = ProbeEvidence(
         moved=table.number("moved"),
         allowed=table.number("allowed"),
@@ -288,7 +285,7 @@ def _probe(table: Table) -> ProbeEvidence:
 
 
 def _layout(table: Table) -> Layout:
-    """Read a point's layout; the rules are those of `Layout`."""
+    """Read a point's layout by the rules of `Layout`."""
     values = table.table("layout").values
     try:
         layout = Layout.from_dict(values)
@@ -302,7 +299,7 @@ def _layout(table: Table) -> Layout:
 
 
 def _check_points(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> None:
-    """Check what only shows over all points: repeated ids, names of points that are not there."""
+    """Check ids and references across all points."""
     ids = [point.id for point in points]
     for pair in switch.pairs:
         unknown = [each for each in (pair.origin, pair.target) if each not in {*ids, PAUSED}]

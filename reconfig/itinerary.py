@@ -1,8 +1,8 @@
-"""Layouts that one run is walked through, one order at a time. Pure.
+"""Walks a run through a list of layouts, one order at a time. Pure.
 
-`configs profile` walks a job so from outside, `attach-check` from inside the job.
+`configs profile` does it from outside the job, `attach-check` from inside.
 
-Invariant: the next order comes only after the last switch has ended, well or not.
+Invariant: the next order comes only after the last switch has ended, successfully or not.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ EPOCH = 1
 
 @dataclass(slots=True, kw_only=True)
 class Itinerary:
-    """Where a walk stands.
+    """The state of a walk.
 
     Attributes:
-        layouts: to be trained in, in this order, each on the first ranks.
-        steps_each: steps in each before the next one is ordered.
-        next: index of the layout that comes next; past the last one when the walk is over.
-        since: step at which the layout before it began, or was given up.
+        layouts: in order, each on the first ranks.
+        steps_each: steps in each layout before the next one is ordered.
+        next: index of the next layout; past the last one at the end of the walk.
+        since: step of the last switch or failed switch.
     """
 
     layouts: Sequence[Layout]
@@ -33,20 +33,20 @@ class Itinerary:
 
     @property
     def over(self) -> bool:
-        """Whether every layout was ordered, and each switch has ended."""
+        """Tell whether every layout was ordered and each switch has ended."""
         return self.next >= len(self.layouts)
 
     def order(
         self, *, run: str, attempt: int, point: str, reason: str, late_steps: int
     ) -> Order | None:
-        """Give the order for the next layout; None when the walk is over.
+        """Return the order for the next layout; None at the end of the walk.
 
         Args:
             run: its UUID.
             attempt: of its launch.
-            point: said in the order.
-            reason: likewise.
-            late_steps: for so many steps the order stays good.
+            point: text in the order.
+            reason: text in the order.
+            late_steps: number of steps for which the order stays valid.
         """
         if self.over:
             return None
@@ -65,7 +65,7 @@ class Itinerary:
         )
 
     def ended(self, message: Transition) -> bool:
-        """Take note of a report; say whether it ended the switch that was ordered last."""
+        """Process a report; tell whether it ended the last ordered switch."""
         if self.over or message.state not in FINAL or message.plan != self._plan:
             return False
         self.since = message.step
@@ -73,7 +73,7 @@ class Itinerary:
         return True
 
     def skip(self) -> None:
-        """Have done with the layout that comes next, or leave it out."""
+        """Go on to the layout after the next one."""
         self.next += 1
 
     @property

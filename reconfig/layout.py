@@ -1,4 +1,4 @@
-"""The shape of a job: degrees of parallelism, and which ranks take part.
+"""The layout of a job: degrees of parallelism, and the ranks that take part.
 
 Names and rules follow torchtitan's ParallelDims. "axis" is of the mesh, "dim" is of a tensor.
 Torch-free, so that the daemon can read what the hook writes.
@@ -31,14 +31,14 @@ _WORDS = {word: name for name, word in _SHORT.items()}
 _DEGREE = re.compile(rf"({'|'.join(sorted(_WORDS))})([0-9]{{1,8}})\s*")
 
 MOST = 2**20
-"""No degree is higher: a million ranks."""
+"""Highest degree: a million ranks."""
 
 SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "ZBVZeroBubble")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Degrees of parallelism of one job, with the choices that change its memory and speed.
+    """The degrees of parallelism of a job, with options that change memory and speed.
 
     Attributes:
         pp, dp_replicate, dp_shard, cp, tp: factors of the world size, each 1 to 2^20.
@@ -59,7 +59,7 @@ class Layout:
     recompute: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse degrees that no mesh can have, naming the rule and the numbers."""
+        """Refuse degrees that no mesh can have, with the rule and the numbers."""
         for name in (*AXES, "ep"):
             degree = getattr(self, name)
             if isinstance(degree, bool) or not isinstance(degree, int) or not 1 <= degree <= MOST:
@@ -89,25 +89,25 @@ class Layout:
 
     @property
     def world_size(self) -> int:
-        """How many ranks take part."""
+        """Number of ranks."""
         return math.prod(getattr(self, axis) for axis in AXES)
 
     @property
     def data_parallel(self) -> int:
-        """How many different samples are worked on at once."""
+        """Number of different samples that are processed at once."""
         return self.dp_replicate * self.dp_shard
 
     def __str__(self) -> str:
-        """Give the short name that screens show, e.g. `dp2 tp2 pp2`; `1 rank` when all are 1."""
+        """Format for screens, e.g. `dp2 tp2 pp2`; `1 rank` when all degrees are 1."""
         degrees = [(name, getattr(self, axis)) for axis, name in _SHORT.items()]
         return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "1 rank"
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read a layout as screens show it and people write it: `dp2 tp2`, `dp2tp2`, `1`.
+        """Parse a layout as shown on screens and written by users: `dp2 tp2`, `dp2tp2`, `1`.
 
         Raises:
-            InputInvalid: another word, a degree that stands twice, or an impossible one.
+            InputInvalid: an unknown word, a repeated degree, or an impossible one.
         """
         words = text.strip().removesuffix(" rank")
         found = [] if words == "1" else _DEGREE.findall(words)
@@ -120,12 +120,12 @@ class Layout:
         return cls(**degrees)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give every field, as the catalogue and the wire carry it."""
+        """Return every field, for the catalogue and the wire."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read a layout from a catalogue or the wire.
+        """Decode a layout from a catalogue or the wire.
 
         Raises:
             InputInvalid: an unknown key or an impossible degree.
@@ -141,13 +141,13 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Who takes part in one generation of a job, seen from one process.
+    """The ranks of one generation of a job, seen from one process.
 
     Attributes:
         participants: global ranks in mesh order; position in the tuple = rank in the group.
-        global_rank: this process, as the launcher numbered it.
-        fresh: whether the state to be built needs its first values. Where it does not, a checkpoint
-            is loaded into all of it right after, and drawing them would be wasted.
+        global_rank: this process's rank in the launch.
+        fresh: whether the state needs initial values. If not, a checkpoint is loaded into all of it
+            right afterwards, so initialising it is not needed.
     """
 
     participants: tuple[int, ...]
@@ -155,7 +155,7 @@ class Ranks:
     fresh: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse an empty or repeating list."""
+        """Check that the list is not empty and has no duplicates."""
         if not self.participants or len(set(self.participants)) != len(self.participants):
             raise InputInvalid(
                 f"ranks: {list(self.participants)} must name at least one rank, and none twice"
@@ -163,12 +163,12 @@ class Ranks:
 
     @property
     def world_size(self) -> int:
-        """How many ranks take part."""
+        """Number of ranks that take part."""
         return len(self.participants)
 
     @property
     def taking_part(self) -> bool:
-        """Whether this process trains in this generation (else it is parked)."""
+        """Tell whether this process trains in this generation; otherwise it is parked."""
         return self.global_rank in self.participants
 
     @property

@@ -1,7 +1,7 @@
-"""HTTP to the daemon over its Unix socket, with a hard limit on every call.
+"""HTTP to the daemon over its Unix socket, with a hard time limit on every call.
 
-Invariant: a call ends within its limit whatever the other side does (silence, one byte a second,
-an endless answer), and every failure is a `RetryLater` or an `Answer` with a status.
+Invariant: a call ends within its limit whatever the other side does (silence, one byte a second, an
+endless answer), and every failure is a `RetryLater` or an `Answer` with a status.
 """
 
 import grp
@@ -21,37 +21,37 @@ from wattmesh.errors import InputInvalid, SourceUnavailable
 LONGEST_ANSWER = 1 << 20
 
 URL_VARIABLE = "WATTMESH_URL"
-"""Environment variable: where the daemon is."""
+"""Environment variable with the daemon's address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the daemon said: HTTP status and JSON object."""
+    """The daemon's answer: HTTP status and JSON object."""
 
     status: int
     body: dict[str, Any]
 
     @property
     def accepted(self) -> bool:
-        """Whether the message was taken."""
+        """Tell whether the message was accepted."""
         return 200 <= self.status < 300
 
     @property
     def final(self) -> bool:
-        """Whether asking again cannot change the answer (4xx, but for "too early" and such)."""
+        """Tell whether a retry cannot change the answer: 4xx except 408, 425 and 429."""
         return 400 <= self.status < 500 and self.status not in (408, 425, 429)
 
     @property
     def fenced(self) -> bool:
-        """Whether the daemon knows a newer launch, or another that lives."""
+        """Tell whether the daemon knows a newer launch, or another live one."""
         return self.status == 409 and self.body.get("kind") == "fenced"
 
 
 class Link:
-    """The way to one daemon."""
+    """A client of one daemon."""
 
     def __init__(self, path: str) -> None:
-        """Talk over the Unix socket at `path`; nothing is opened yet."""
+        """Use the Unix socket at `path`, which the first call opens."""
         self._path = path
 
     @classmethod
@@ -59,7 +59,7 @@ class Link:
         """Find the daemon in WATTMESH_URL; None when the job runs without one.
 
         Raises:
-            InputInvalid: WATTMESH_URL is set to something else than unix:///path.
+            InputInvalid: WATTMESH_URL is not of the form unix:///path.
         """
         url = os.environ.get(URL_VARIABLE, "")
         if not url:
@@ -77,10 +77,10 @@ class Link:
         """Make one call.
 
         Raises:
-            SourceUnavailable: nobody answered within `limit_s`, or the answer is not a JSON object.
+            SourceUnavailable: no answer within `limit_s`, or it is not a JSON object.
         """
         connection = UnixConnection(self._path, limit_s)
-        # A socket timeout bounds each read; this bounds them all together.
+        # A socket timeout limits each read; this timer limits the whole call.
         limit = threading.Timer(limit_s, cut, (connection,))
         limit.daemon = True
         limit.start()
@@ -116,7 +116,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def no_socket(path: str) -> str:
-    """Say what is at `path` if that can be no daemon's socket; "" where it can, or nothing is."""
+    """Say what is at `path` if it is no socket; "" for a socket, or if nothing is there."""
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
     except OSError:
@@ -127,7 +127,7 @@ def no_socket(path: str) -> str:
 
 
 def who_may_open(path: str) -> str:
-    """Say whom the socket at `path` lets in besides its owner."""
+    """Say who besides its owner may open the socket at `path`."""
     try:
         gid = os.stat(path).st_gid
         return f"the group {grp.getgrgid(gid).gr_name}" if gid else "root (no api.group is set)"
@@ -136,7 +136,6 @@ def who_may_open(path: str) -> str:
 
 
 def _unanswered(error: Exception, path: str) -> str:
-    """Say why a call got no usable answer."""
     if isinstance(error, PermissionError):
         return f"the daemon at {path} lets in only {who_may_open(path)}, and this process is not in"
     return no_socket(path) or (
@@ -145,12 +144,12 @@ def _unanswered(error: Exception, path: str) -> str:
 
 
 def cut(connection: http.client.HTTPConnection) -> None:
-    """End a call from another thread: reads that wait return at once."""
+    """End a call from another thread: pending reads return at once."""
     if connection.sock is not None:
         cut_socket(connection.sock)
 
 
 def cut_socket(connection: socket.socket) -> None:
-    """End a connection from another thread: whoever reads or serves it reads its end."""
+    """Shut a connection down from another thread: its reader reads the end."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,14 +1,15 @@
-"""Where training stands, in units that no layout changes. Torch-free."""
+"""The training position, in units that do not depend on the layout. Torch-free."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where training stands, in units that no layout changes.
+    """The training position, in units that do not depend on the layout.
 
     Attributes:
-        step: optimizer steps done. `samples`, `tokens`: consumed globally, over all ranks.
+        step: optimizer steps done.
+        samples, tokens: consumed over all ranks.
     """
 
     step: int = 0

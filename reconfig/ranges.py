@@ -1,11 +1,11 @@
-"""What the numbers, texts and lists of the wire may be, each with its unit: the one table.
+"""Ranges of the numbers, texts and lists on the wire, each with its unit.
 
-Types of `wattmesh.reconfig.wire` name these; whoever reads a message checks them, and the
-published description of the API tells them. What a person wrote (`Sentence`) is cut to its length,
-never refused: no report is lost because its reason is long.
+The types in `wattmesh.reconfig.wire` refer to them; decoding checks them, and the API's reference
+lists them. A `Sentence` is cut to its length and never refused, so that no report is lost because
+its reason is long.
 
 Invariant: every number is finite and fits the journal's columns on every database; no text has a
-character that a database, a screen or JSON cannot bear.
+character that a database, a screen or JSON cannot represent.
 """
 
 import re
@@ -18,22 +18,22 @@ from typing import Annotated, Any
 from wattmesh.errors import InputInvalid
 
 SHOWN = 40
-"""Characters of a wrong value that a sentence repeats."""
+"""Characters of a wrong value that a message repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number of `unit` in [lowest, highest]."""
+    """An integer of `unit` in [lowest, highest]."""
 
     lowest: int
     highest: int
     unit: str
 
     def read(self, value: int, where: str) -> int:
-        """Give the number back.
+        """Check a number and return it.
 
         Raises:
-            InputInvalid: out of range.
+            InputInvalid: it is out of range.
         """
         if not self.lowest <= value <= self.highest:
             raise InputInvalid(
@@ -44,7 +44,7 @@ class Whole:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The range as JSON Schema has it."""
+        """The range in JSON Schema."""
         return {"minimum": self.lowest, "maximum": self.highest, "description": self.unit}
 
 
@@ -57,7 +57,7 @@ class Real:
     unit: str
 
     def read(self, value: float, where: str) -> float:
-        """Give the number back.
+        """Check a number and return it.
 
         Raises:
             InputInvalid: not finite, or out of range.
@@ -71,27 +71,27 @@ class Real:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The range as JSON Schema has it."""
+        """The range in JSON Schema."""
         return {"minimum": self.lowest, "maximum": self.highest, "description": self.unit}
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A text of a fixed alphabet. `what`: which, for a person."""
+    """A text of a fixed alphabet. `what`: its description for messages."""
 
     pattern: str
     longest: int
     what: str
 
     def fits(self, value: str) -> bool:
-        """Say whether a text is one."""
+        """Tell whether a text has the form."""
         return len(value) <= self.longest and re.fullmatch(self.pattern, value) is not None
 
     def read(self, value: str, where: str) -> str:
-        """Give the text back.
+        """Check a text and return it.
 
         Raises:
-            InputInvalid: too long, or another alphabet.
+            InputInvalid: it is too long or has another form.
         """
         if not self.fits(value):
             raise InputInvalid(f"{where}: {shown(value)} cannot be taken; send {self.what}")
@@ -99,23 +99,23 @@ class Word:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The alphabet as JSON Schema has it."""
+        """The form in JSON Schema."""
         return {"pattern": f"^{self.pattern}$", "maxLength": self.longest}
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """What somebody says: kept to `longest` characters, on one line, without control characters."""
+    """Free text: cut to `longest` characters, on one line, without control characters."""
 
     longest: int
 
     def read(self, value: str, where: str) -> str:
-        """Give what is kept of it."""
+        """Return the kept part."""
         return clean(value[: self.longest])
 
     @property
     def described(self) -> dict[str, Any]:
-        """What is said of it in JSON Schema."""
+        """The form in JSON Schema."""
         return {"description": f"the first {self.longest} characters are kept"}
 
 
@@ -126,10 +126,10 @@ class Many:
     most: int
 
     def read(self, value: Any, where: str) -> Any:
-        """Give the list or object back.
+        """Check a list or object and return it.
 
         Raises:
-            InputInvalid: too many.
+            InputInvalid: it has too many entries.
         """
         if len(value) > self.most:
             raise InputInvalid(
@@ -139,21 +139,21 @@ class Many:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The length as JSON Schema has it."""
+        """The length in JSON Schema."""
         return {"maxItems": self.most}
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time with its zone, as ISO 8601 writes it, of the year `first` or later."""
+    """An ISO 8601 time with a zone, of the year `first` or later."""
 
     first: int
 
     def read(self, value: str, where: str) -> str:
-        """Give the text back.
+        """Check a text and return it.
 
         Raises:
-            InputInvalid: no time, no zone, or too long ago.
+            InputInvalid: it is no time, has no zone, or is too old.
         """
         try:
             moment = datetime.fromisoformat(value).astimezone(UTC) if "T" in value else None
@@ -168,7 +168,7 @@ class Moment:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What is said of it in JSON Schema."""
+        """The form in JSON Schema."""
         return {"format": "date-time", "description": f"of the year {self.first} or later"}
 
 
@@ -177,11 +177,12 @@ _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d(:?\d\d)?)$")
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """An object whose values are not foretold: numbers, texts, and lists and objects of these.
+    """An object with any values: numbers, texts, and lists and objects of these.
 
     Attributes:
-        names: entries of the object itself. `values`: all that it holds, however deep.
-        deepest: lists and objects in each other, itself included.
+        names: most entries of the object itself.
+        values: most values in it, at any depth.
+        deepest: deepest nesting, itself included.
         longest: characters that are kept of a text.
     """
 
@@ -191,10 +192,10 @@ class Open:
     longest: int
 
     def read(self, value: Any, where: str) -> Any:
-        """Give the object back; a number that is not finite is not known.
+        """Check an object and return it; a number that is not finite becomes None.
 
         Raises:
-            InputInvalid: too many, too deep, a number of more than 64 bits, or an odd name.
+            InputInvalid: too many values, too deep, an integer beyond 64 bits, or a bad name.
         """
         Many(self.names).read(value, where)
         taken, held = self._taken(value, where, 1)
@@ -205,7 +206,7 @@ class Open:
         return taken
 
     def _taken(self, value: Any, where: str, depth: int) -> tuple[Any, int]:
-        """Give what is kept of one value, and how many it holds."""
+        """Return the kept part of one value, and the number of values in it."""
         if isinstance(value, dict | list | tuple):
             if depth > self.deepest:
                 raise InputInvalid(
@@ -234,7 +235,7 @@ class Open:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The bounds as JSON Schema has them."""
+        """The bounds in JSON Schema."""
         return {
             "maxItems": self.names,
             "description": (
@@ -247,16 +248,16 @@ class Open:
 Range = Whole | Real | Word | Sentence | Many | Moment | Open
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of characters that move, hide or turn text around: C0, C1, bidi controls, lone halves
-of surrogates, line and paragraph separators, and what no font knows (unicode.org/reports/tr44)."""
+"""Categories of characters that move, hide or reorder text: C0, C1, bidi controls, lone surrogates,
+line and paragraph separators, and unassigned ones (unicode.org/reports/tr44)."""
 
 
 def clean(text: str) -> str:
-    """Give a text that may be printed or logged: one line, nothing that a terminal obeys.
+    """Return a text that is safe to print or log: one line, without control sequences.
 
-    The one function for it. Tabs and line ends become blanks; any other control character (C0,
-    C1), format character (bidi, zero width) and lone surrogate becomes the replacement character,
-    so that it is seen that something stood there.
+    Everything that is printed or logged passes through it. Tabs and line ends become blanks; any
+    other control character (C0, C1), format character (bidi, zero width) or lone surrogate becomes
+    the replacement character, which shows that something was there.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -264,19 +265,18 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Give a text of several lines that may be printed: each one cleaned."""
+    """Return a text of several lines, each one cleaned."""
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
 def _plain(character: str) -> str:
-    """Give what stands for one character."""
     if character in "\t\n\r\x0b\x0c":
         return " "
     return "\ufffd" if unicodedata.category(character) in _HIDDEN else character
 
 
 def as_name(text: str) -> str:
-    """Give the name that a text is taken for: what no name may have becomes `-`."""
+    """Derive a legal name from a text: illegal characters become `-`."""
     if NAME.fits(text):
         return text
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:56]
@@ -284,38 +284,38 @@ def as_name(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Give a wrong value as a sentence repeats it: short, and clean."""
+    """Format a wrong value for a message: short and clean."""
     try:
         text = repr(value)
     except ValueError:
-        # Python refuses to write whole numbers of more than 4300 digits.
+        # Python refuses to format integers of more than 4300 digits.
         return "a number of thousands of digits"
     text = clean(text)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 INT4 = 2**31 - 1
-"""The highest that a 32-bit column holds."""
+"""The highest value of a 32-bit column."""
 
 NEVER = INT4
-"""Steps between two saves of a run that never saves; a longer interval is sent as this."""
+"""Save interval of a run that never saves, in steps; longer intervals are sent as this."""
 
 MOST_STEPS = 10**15
 MOST_TOKENS = 10**18
 MOST_RANKS = 2**17
-"""Of one run. The largest jobs there are have some 100,000."""
+"""Of one run. The largest existing jobs have some 100,000."""
 
 MOST_METERS = 512
-"""Devices of one node that are told of within a day: GPUs, and meters of processors and memory."""
+"""Most devices of one node within a day: GPUs, and meters of processors and memory."""
 
 HIGHEST_W = 100_000
-"""More than anything draws that one meter reads."""
+"""Above the power of anything with one meter."""
 
 FIRST_YEAR = 2020
-"""No reading is older."""
+"""Earliest legal year of a time."""
 
 MOST_COUNTED = 2**60
-"""The most that a counter shows, of any unit: two still add up in 64 bits."""
+"""The highest counter value in any unit; the sum of two fits in 64 bits."""
 
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 UUID = Word(

@@ -1,8 +1,8 @@
-"""The step log: one JSON line per training step, written by the rank that knows the loss.
+"""The step log: one JSON line per training step, written by the rank that has the loss.
 
-It outlives switches and restarts: whoever trains appends. A step done again after a rollback or a
-restart appears twice, and the later line counts. Invariant: reading never fails on what a killed
-writer left behind; a line cut short is a step that was not logged.
+It continues over switches and restarts. A step that is repeated after a rollback or restart appears
+twice, and the later line counts. Invariant: reading never fails after a killed writer; a truncated
+line counts as a missing step.
 """
 
 import json
@@ -19,11 +19,14 @@ class StepRow:
     """One optimizer step.
 
     Attributes:
-        step: counted from 1. `tokens`: trained up to and with this step.
+        step: counted from 1.
+        tokens: total after this step.
         loss: mean over the step's global batch, before the update.
-        layout: as screens name it. `gpus`: devices it ran on.
+        layout: as shown on screens.
+        gpus: number of devices.
         monotonic_s: CLOCK_MONOTONIC when the step ended, the same clock in every process.
-        elapsed_s: what the step took, `overrun_s`: how far beyond a simulated device's pace.
+        elapsed_s: duration of the step.
+        overrun_s: how much longer than a simulated device's pace it took.
     """
 
     step: int
@@ -37,7 +40,7 @@ class StepRow:
 
     @classmethod
     def from_line(cls, line: bytes) -> Self | None:
-        """Read one line; None when it was cut short or is something else."""
+        """Decode one line; None when it is truncated or malformed."""
         try:
             data = json.loads(line)
             numbers = {key: float(data[key]) for key in _FLOATS}
@@ -52,7 +55,7 @@ _COUNTS = ("step", "tokens", "gpus")
 
 
 class StepLog:
-    """Appends steps to a file; each line is one write, so lines of two writers never mix."""
+    """Appends steps to a file, each in one write, so lines of two writers never mix."""
 
     def __init__(self, path: Path | None) -> None:
         """Append to `path`; None keeps no log.
@@ -69,7 +72,7 @@ class StepLog:
                 raise InputInvalid(f"step log {path}: {error.strerror}") from error
 
     def append(self, row: StepRow) -> None:
-        """Add one step. A leading newline parts it from a line that a killed writer cut short."""
+        """Add one step. The leading newline ends a line that a killed writer left truncated."""
         if self._descriptor is not None:
             os.write(self._descriptor, f"\n{json.dumps(asdict(row))}\n".encode())
 
@@ -81,7 +84,7 @@ class StepLog:
 
 
 def read(path: Path) -> tuple[StepRow, ...]:
-    """Read a step log, by step; of a step that was done twice, the later line.
+    """Read a step log in order of steps; of a repeated step the later line counts.
 
     Raises:
         InputInvalid: the file cannot be read.

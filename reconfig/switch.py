@@ -1,20 +1,20 @@
-"""The durable state machine of one switch. Pure: states, legal steps, and what each one means.
+"""The durable state machine of one switch: its states and legal transitions. Pure.
 
     ordered -> announced -> checkpointing -> rebuilding -> loaded -> verified -> confirmed
     restart path:           checkpointing -> stopping -> launching -> loaded -> ...
-    in place, but the old layout is still held in memory: rebuilding -> stopping -> ...
-    anything that fails:    -> rolling_back -> rolled_back | failed
+    in place, but the old layout's memory is still held: rebuilding -> stopping -> ...
+    any failure:            -> rolling_back -> rolled_back | failed
     never begun:            -> abandoned
 
-Invariant: the run reports every step after `ordered`; the daemon never infers one. A step that is
-repeated or arrives late changes nothing (`advance` says so), so every report may be sent twice.
+Invariant: the run reports every state after `ordered`; the daemon never infers one. A repeated or
+late report changes nothing (`advance`), so every report may be sent twice.
 """
 
 from enum import StrEnum
 
 
 class SwitchState(StrEnum):
-    """Where one switch stands."""
+    """The states of one switch."""
 
     ORDERED = "ordered"
     ANNOUNCED = "announced"
@@ -39,9 +39,9 @@ FINAL = frozenset(
         SwitchState.FAILED,
     }
 )
-"""States that nothing leaves."""
+"""Final states."""
 
-# How far along a state is. A report may skip states (messages get lost) but never go back.
+# Progress of a state. A report may skip states (messages get lost) but never go back.
 _ORDER = {
     SwitchState.ORDERED: 0,
     SwitchState.ANNOUNCED: 1,
@@ -60,15 +60,15 @@ _ORDER = {
 
 
 AT_PACE = "at_pace_s"
-"""Evidence of a switch that is over: seconds from its boundary until the first step at normal pace
-had ended, what was compiled for the layout included. Told by a repeat of the last state."""
+"""Key in the evidence of a finished switch: seconds from its boundary to the end of the first step
+at normal pace, with compilation. It is sent by repeating the last state."""
 
 
 def advance(current: SwitchState, reported: SwitchState) -> bool:
-    """Say whether `reported` moves a switch on from `current`.
+    """Tell whether `reported` moves a switch on from `current`.
 
     False for a repeat, for a late report of an earlier state, and for anything after a final
-    state: such a report is acknowledged and changes nothing.
+    state: such a report is acknowledged and has no effect.
     """
     if current in FINAL:
         return False
@@ -78,10 +78,10 @@ def advance(current: SwitchState, reported: SwitchState) -> bool:
 
 
 def position(state: SwitchState) -> tuple[int, int]:
-    """Give (n, of) for a screen: `loaded (6 of 8)`."""
+    """Return (n, of) for a screen: `loaded (6 of 8)`."""
     return min(_ORDER[state], 8), 8
 
 
 def how_equal(moved: float) -> str:
-    """Say how a relative move of a probe's loss reads: `bitwise equal`, `equal to 5e-8`."""
+    """Format a relative change of the probe's loss: `bitwise equal`, `equal to 5e-8`."""
     return f"equal to {moved:.0e}".replace("e-0", "e-") if moved else "bitwise equal"

@@ -1,7 +1,7 @@
-"""Reading a parsed TOML table strictly, collecting every mistake instead of stopping at the first.
+"""Reads a parsed TOML table strictly and collects every mistake.
 
-Invariant: a `Table` never raises on bad content; it notes (key path, what is allowed) and gives a
-harmless stand-in, so that the rest of the file is checked too. The caller raises once, at the end.
+Invariant: a `Table` never raises on bad content; it records (key path, what is allowed) and returns
+a placeholder, so that the rest of the file is checked too. The caller raises once, at the end.
 """
 
 import math
@@ -19,7 +19,7 @@ _SHOWN = 60
 
 @dataclass(slots=True)
 class Table:
-    """One table of a file, with its key path and the mistakes found so far (shared)."""
+    """One table of a file, with its key path and the shared list of mistakes."""
 
     values: Mapping[str, Any]
     path: str
@@ -31,7 +31,7 @@ class Table:
         self.mistakes.append((self.where(key), allowed))
 
     def where(self, key: str) -> str:
-        """Give the full key path of `key`."""
+        """Return the full path of `key`."""
         return f"{self.path}.{key}" if self.path else key
 
     def text(self, key: str, default: str = _REQUIRED) -> str:
@@ -60,7 +60,7 @@ class Table:
         return 1.0
 
     def whole(self, key: str, default: int = _REQUIRED, *, least: int = 0) -> int:
-        """Read a whole number >= `least`; 2.0e11 counts as one."""
+        """Read an integer >= `least`; 2.0e11 counts as one."""
         value = self._get(key, default)
         if value is default:
             return max(least, 1) if default is _REQUIRED else default
@@ -75,7 +75,7 @@ class Table:
         return max(least, 1)
 
     def choice(self, key: str, kind: type[Choice], default: Choice) -> Choice:
-        """Read a member of a closed set."""
+        """Read a member of an enum."""
         value = self._get(key, default)
         if isinstance(value, str) and value in tuple(kind):
             return kind(value)
@@ -130,14 +130,14 @@ class Table:
         return found
 
     def finish(self, also: Sequence[str] = ()) -> None:
-        """Note every key that nobody asked for; `also` are legal ones that are not used here."""
+        """Record every key that was not read; `also`: legal keys that are not used here."""
         legal = self._seen.union(also)
         for key in self.values:
             if key not in legal:
                 self.note(key, f"is not known here; allowed: {', '.join(sorted(legal))}")
 
     def _get(self, key: str, default: Any) -> Any:
-        """Give the raw value, or the default; note a required key that is missing."""
+        """The raw value, or the default; records a required key that is missing."""
         self._seen.add(key)
         if key not in self.values and default is _REQUIRED:
             self.note(key, "is missing")
@@ -145,6 +145,6 @@ class Table:
 
 
 def _show(value: object) -> str:
-    """Show a value in a message without letting a hostile file fill the screen."""
+    """Format a value for a message, shortened."""
     shown = f'"{value}"' if isinstance(value, str) else repr(value)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

@@ -1,10 +1,8 @@
-"""What a training run and the daemon say to each other, protocol 2 (JSON over HTTP).
+"""The messages between a training run and the daemon, protocol 2 (JSON over HTTP).
 
-Both ends use these types; they hold only the standard library, so the hook stays light.
-Reading is strict about what is needed and silent about what is new: a field that this side does
-not know is ignored, a field that it needs and misses is an `InputInvalid` that names it. A hook
-that does not understand an answer trains on. What each number, text and list may be stands in
-`wattmesh.reconfig.ranges`, and is checked here, where a message is read.
+Both ends use these types, which need only the standard library. Decoding ignores unknown fields and
+refuses a missing required one with an `InputInvalid` that names it. A hook that does not understand
+an answer continues training. Decoding also checks the ranges in `wattmesh.reconfig.ranges`.
 """
 
 import types
@@ -21,7 +19,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 
 PROTOCOL = 2
-"""The daemon serves this version and the one before, which had no `Heartbeat`."""
+"""The daemon also serves the previous version, which had no `Heartbeat`."""
 
 RankList = Annotated[tuple[ranges.Rank, ...], ranges.Many(ranges.MOST_RANKS)]
 Devices = Annotated[tuple[ranges.Device, ...], ranges.Many(ranges.MOST_RANKS)]
@@ -29,14 +27,14 @@ Capabilities = Annotated[tuple[ranges.Label, ...], ranges.Many(64)]
 Evidence = Annotated[dict[str, Any], ranges.Open(names=64, values=256, deepest=4, longest=1000)]
 
 OBSERVED = "observed"
-"""Capability of a run that is measured and accounted and no more: its layout is not known, so its
-`layout` and `ranks` say how many GPUs it has, or processes, and nothing else."""
+"""Capability of a run that is only measured and accounted: its layout is not known, so `layout` and
+`ranks` only give its number of GPUs, or of processes."""
 
 GPUS_UNKNOWN = "gpus unknown: "
-"""Begins the capability that says why a run did not name a GPU: a sentence for people follows."""
+"""Prefix of the capability that says in a sentence why a run did not name a GPU."""
 
 HEARTBEAT_S = 5.0
-"""Between two heartbeats, where the daemon does not say."""
+"""Default interval of heartbeats."""
 
 
 class SwitchMode(StrEnum):
@@ -48,18 +46,18 @@ class SwitchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A wire type: flat JSON object in, frozen dataclass out."""
+    """The base of all messages: a flat JSON object as a frozen dataclass."""
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object (enums as their values, layouts as objects)."""
+        """Encode as a JSON object (enums by value, layouts as objects)."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Read one message.
+        """Decode one message.
 
         Raises:
-            InputInvalid: not an object, a needed field missing, or a field of the wrong type.
+            InputInvalid: it is no object, or a field is missing or malformed.
         """
         if not isinstance(data, Mapping):
             raise InputInvalid(f"{cls.__name__}: expected a JSON object, got {type(data).__name__}")
@@ -77,18 +75,21 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Register(Message):
-    """A run introduces one incarnation of itself (rank 0, once per launch).
+    """A run registers one launch (rank 0, once per launch).
 
     Attributes:
-        run: UUID kept beside the checkpoints; survives requeues.
-        name: what people call the run; chooses its section in the settings.
-        incarnation: UUID of this launch. `supersedes`: the one before, known to be dead because
-            this one holds its lock; None when there was none.
-        attempt: rising launch number claimed in the checkpoint folder (the fence).
-        layout, ranks: what trains now. `world_size`: every rank that was launched.
+        run: UUID kept beside the checkpoints; it survives requeues.
+        name: the run's name, which selects its section in the settings.
+        incarnation: UUID of this launch.
+        supersedes: the previous launch, certainly dead because this one holds its lock; None when
+            there was none.
+        attempt: rising launch number, claimed in the checkpoint folder (the fence).
+        layout, ranks: the present layout and its ranks.
+        world_size: number of launched ranks.
         gpus: device UUID per global rank ("" where the device has none).
-        step, tokens: where training stands; `tokens_total`: the target, 0 when not known.
-        capabilities: what this run can do, e.g. "in_place", "restart", "parking",
+        step, tokens: the training position.
+        tokens_total: the target; 0 when not known.
+        capabilities: abilities of the run, e.g. "in_place", "restart", "parking",
             "fixed_data_parallel", `OBSERVED`, `GPUS_UNKNOWN`.
     """
 
@@ -115,10 +116,10 @@ class Register(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered(Message):
-    """The daemon's answer: known by this owner. `epoch` is the leader's at this moment.
+    """The daemon's answer to `Register`. `epoch`: the leader's at this time.
 
     Attributes:
-        heartbeat_s: how often the daemon wants to hear that the launch lives.
+        heartbeat_s: interval of heartbeats that the daemon asks for.
     """
 
     run: ranges.Token
@@ -131,7 +132,7 @@ class Registered(Message):
 
 
 class RunPhase(StrEnum):
-    """What a launch is doing, as its heartbeat says."""
+    """The phase of a launch in its heartbeat."""
 
     STARTING = "starting"
     TRAINING = "training"
@@ -142,10 +143,10 @@ class RunPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Message):
-    """A launch lives, whatever its training does; said by a thread of the hook's own.
+    """A launch is alive, whatever its training does; a thread of the hook sends it.
 
     Attributes:
-        phase: a `RunPhase`, or a word of a newer hook: lower case letters, at most 32.
+        phase: a `RunPhase`, or a newer hook's word of at most 32 lower-case letters.
     """
 
     run: ranges.RunId
@@ -156,19 +157,19 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beaten(Message):
-    """The daemon's answer to a heartbeat. `heartbeat_s`: how often it wants one from now on."""
+    """The daemon's answer to a heartbeat. `heartbeat_s`: the interval from now on."""
 
     heartbeat_s: float = HEARTBEAT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Message):
-    """What a run reports while it trains.
+    """A run's report while it trains.
 
     Attributes:
-        seq: rises by one per report of an incarnation.
-        tokens_per_s: while it trains; long pauses between two steps are left out.
-        pause_share: of the launch's time so far, what such pauses are to be counted with.
+        seq: rises by one per report of a launch.
+        tokens_per_s: speed without long pauses between steps.
+        pause_share: share of the launch's time so far that such pauses took.
         trouble: why the newest save step left no checkpoint, or none can be made, as a sentence of
             at most 500 characters; "" when all is well.
     """
@@ -194,9 +195,9 @@ class Progress(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Message):
-    """What the daemon asks of a run. Void outside [not_before_step, valid_until_step].
+    """An order of the daemon to a run. Void outside [not_before_step, valid_until_step].
 
-    `journal`: identity of the journal that `epoch` counts in; "": an older daemon's.
+    `journal`: identity of the journal that `epoch` belongs to; "": from an older daemon.
     """
 
     plan: ranges.Token
@@ -215,7 +216,7 @@ class Order(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders(Message):
-    """Answer to the order call: the newest order, or None. `mode`: the daemon's; "" unknown."""
+    """Answer to the order call: the newest order, or None. `mode`: the daemon's; "": unknown."""
 
     order: Order | None = None
     epoch: ranges.Epoch = 0
@@ -225,16 +226,19 @@ class Orders(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition(Message):
-    """One step of a switch, as the run lived it. (`plan`, `state`) is unique; repeats are free.
+    """One state of a switch, reported by the run.
+
+    (`plan`, `state`) is unique; repeats are harmless.
 
     Attributes:
-        step: the boundary's training step. `elapsed_s`: monotonic since the switch began.
+        step: the boundary's training step.
+        elapsed_s: monotonic time since the switch began.
         evidence: numbers and digests: probe_before, probe_after, probe_allowed (relative; and where
             it was measured probe_noise, probe_orders, computed_in), digest_before, digest_after,
             seconds per phase (`save_s`, `teardown_s`, `build_s`, `load_s`, `verify_s`, `total_s`),
             held_share (of the old layout's bytes, still in memory after its teardown).
-            The last state may be repeated with `at_pace_s`, when the first step at normal pace had
-            ended, since the switch began.
+            The last state may be repeated with `at_pace_s`, the time from the start of the switch
+            to the end of the first step at normal pace.
     """
 
     run: ranges.RunId
@@ -253,7 +257,7 @@ class Transition(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Message):
-    """A run (or one incarnation of it) has ended. `reason`: "done", "restart", "failed: ..."."""
+    """A run, or one launch of it, has ended. `reason`: "done", "restart", "failed: ..."."""
 
     run: ranges.RunId
     incarnation: ranges.Token
@@ -266,15 +270,16 @@ class Finish(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent(Message):
-    """What a run drew and emitted so far, as the daemon accounts it.
+    """A run's energy and emissions so far, by the daemon's accounting.
 
     Attributes:
-        energy_j: None while nothing was read of it. `carbon_g`: its grams, None while they are not
-            known, or in several signals, which are never added; `signal`: what they are told in.
-        unpriced_j: of its joules, those that have no grams (yet).
-        unobserved_s, upper_j: time that nobody measured, and the most drawn in it.
-        flags: what any of it is beside measured: estimated, provisional, simulated.
-        why_unknown: why a figure is None, as a sentence for people; "" when both are known.
+        energy_j: None while nothing of it was measured.
+        carbon_g: None while not known, or in several signals, which are never added.
+        signal: the signal of `carbon_g`.
+        unpriced_j: the part of `energy_j` without grams (yet).
+        unobserved_s, upper_j: time without measurement, and an upper bound of its energy.
+        flags: those of estimated, provisional and simulated that apply.
+        why_unknown: why a figure is None, as a sentence; "" when both are known.
     """
 
     energy_j: float | None = None
@@ -289,15 +294,18 @@ class Spent(Message):
 
 @cache
 def field_types(kind: Any) -> dict[str, Any]:
-    """Give the type of every field, with its range; once, for that takes longer than to read."""
+    """Return the type of every field, with its range.
+
+    It is cached, because it is slower than decoding.
+    """
     return get_type_hints(kind, include_extras=True)
 
 
 def read_value(kind: Any, value: object, where: str) -> Any:
-    """Turn one JSON value into an annotated type within its range.
+    """Decode one JSON value to an annotated type, and check its range.
 
     Raises:
-        InputInvalid: it is another type, or out of range; the sentence begins with `where`.
+        InputInvalid: it has another type, or is out of range; the message begins with `where`.
     """
     if get_origin(kind) is not Annotated:
         return _plain(kind, value, where)
@@ -306,7 +314,7 @@ def read_value(kind: Any, value: object, where: str) -> Any:
 
 
 def _plain(kind: Any, value: object, where: str) -> Any:
-    """Turn one JSON value into a type, whatever its range."""
+    """Decode one JSON value to a type, without its range."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _either(get_args(kind), value, where)
@@ -323,7 +331,7 @@ def _plain(kind: Any, value: object, where: str) -> Any:
 
 
 def _either(kinds: tuple[Any, ...], value: object, where: str) -> Any:
-    """Read a value of the first of several types that takes it."""
+    """Decode a value to the first of several types that accepts it."""
     if value is None and type(None) in kinds:
         return None
     *others, last = (each for each in kinds if each is not type(None))
@@ -334,7 +342,7 @@ def _either(kinds: tuple[Any, ...], value: object, where: str) -> Any:
 
 
 def _table(kinds: tuple[Any, Any], value: Mapping[Any, Any], where: str) -> dict[Any, Any]:
-    """Read an object whose keys are names; values of any type are left to its range."""
+    """Decode an object whose keys are names; values of type Any are checked by their range."""
     if kinds[1] is Any:
         return dict(value)
     names = {read_value(kinds[0], name, f"{where}, a name"): each for name, each in value.items()}
@@ -342,21 +350,19 @@ def _table(kinds: tuple[Any, Any], value: Mapping[Any, Any], where: str) -> dict
 
 
 def _expect(value: Any, kind: Any, words: str, where: str) -> Any:
-    """Give `value` back if it is of `kind`."""
     if not isinstance(value, kind):
         raise InputInvalid(f"{where}: expected {words}, got {ranges.shown(value)}")
     return value
 
 
 def _enum(kind: type[StrEnum], value: object, where: str) -> StrEnum:
-    """Read a member of a closed set by its value."""
     if not isinstance(value, str) or value not in tuple(kind):
         raise InputInvalid(f"{where}: {ranges.shown(value)} is not one of {', '.join(kind)}")
     return kind(value)
 
 
 def _scalar(kind: type, value: object, where: str) -> Any:
-    """Check a str, int, bool or float; a whole number is a legal float, a bool is no number."""
+    """Check a str, int, bool or float; an int is a legal float, a bool is not a number."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

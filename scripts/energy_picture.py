@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from wattmesh.telemetry.energy.meter import Meter, Piece, micros
+from wattmesh.telemetry.energy.meter import EnergyPiece, Meter, micros
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 WIDTH, HEIGHT = 1080, 430
@@ -106,13 +106,13 @@ def _reading(second: int, watts: float, counter_mj: int | None) -> PowerReading:
     )
 
 
-def _kind(piece: Piece) -> str:
+def _kind(piece: EnergyPiece) -> str:
     if piece.energy_mj is None:
         return "unobserved"
     return "counted" if piece.quality is Quality.MEASURED else "integrated"
 
 
-def _bar(second: int, piece: Piece, kind: str) -> Bar:
+def _bar(second: int, piece: EnergyPiece, kind: str) -> Bar:
     length_s = piece.length_us / 1e6
     energy_mj = piece.upper_mj if piece.energy_mj is None else piece.energy_mj
     return Bar(
@@ -123,7 +123,7 @@ def _bar(second: int, piece: Piece, kind: str) -> Bar:
     )
 
 
-def _spread(dark: list[Bar], second: int, piece: Piece) -> Bar:
+def _spread(dark: list[Bar], second: int, piece: EnergyPiece) -> Bar:
     start_s = dark[0].start_s
     return Bar(
         start_s=start_s,

@@ -1,15 +1,15 @@
-"""What is true now, with its unit and its age.
+"""Measurements: readings of power and carbon, each with its unit and its age.
 
 The map:
-    actuator/            the one part that may change a GPU, a process of its own
+    actuator/            the one part that may change a GPU; a separate process
     energy/              from readings to joules
-    fake_nvml/           a fake NVML library, for tests, the demo and others
-    sources/             where power readings come from
-    carbon.py            carbon points, and who can give them
-    deadline.py          calls that may hang, with a deadline
-    desired.py           clocks and caps that are wished for a node's GPUs, with leases (pure)
-    peer_credentials.py  who is at the other end of a Unix socket
-    places.py            so many at once, and so many of one user
-    readings.py          power readings, and who can give them
+    fake_nvml/           a fake NVML library, for tests, the demo and other projects
+    sources/             sources of power readings
+    carbon.py            carbon intensity: points, series, the protocol of providers
+    deadline.py          runs calls that may hang, with a deadline
+    desired.py           wished clocks and caps of a node's GPUs, with leases (pure)
+    peer_credentials.py  the process at the other end of a Unix socket
+    places.py            limits concurrent users, in all and per user
+    readings.py          power readings, the protocol of sources
     slots.py             where intervals of a fixed length begin (pure)
 """

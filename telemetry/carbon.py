@@ -1,7 +1,7 @@
-"""Carbon facts: series of grid intensity, each with its identity, and who can give them.
+"""Carbon intensity of the grid: points, series with their identity, the protocol of providers.
 
-Grams per kilowatt-hour, times aware UTC, intervals half-open. Invariant: series of different
-identity are never mixed or compared; a value that is not known is no point, never zero.
+Grams per kilowatt-hour, aware UTC times, half-open intervals. Invariant: series of different
+identity are never mixed or compared; an unknown value has no point, and is never zero.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from typing import Protocol
 from wattmesh.telemetry.readings import Quality
 
 REPLAYED = ("csv",)
-"""Providers that play a recording as if it happened now."""
+"""Providers that replay a recording as if it happened now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -25,18 +25,18 @@ class Signal:
     gas: str = "CO2"
 
     def __str__(self) -> str:
-        """Give the form stored in rows and shown on screens: `neso:GB:average:direct:CO2`."""
+        """Return the form in rows and on screens: `neso:GB:average:direct:CO2`."""
         return ":".join((self.provider, self.zone, self.kind, self.factor, self.gas))
 
     @classmethod
     def parse(cls, text: str) -> "Signal":
-        """Read back what `str` wrote."""
+        """Parse the form of `str`."""
         provider, zone, kind, factor, gas = text.split(":")
         return cls(provider=provider, zone=zone, kind=kind, factor=factor, gas=gas)
 
 
 def signal_quality(signal: str) -> str:
-    """Give what a signal is beside observed: a replayed one is not the grid of today."""
+    """Return the flag that a signal's values carry: a replayed one is simulated."""
     return str(Quality.SIMULATED) if signal.partition(":")[0] in REPLAYED else ""
 
 
@@ -49,9 +49,9 @@ class CarbonPoint:
             the value planned with.
         quality: measured, estimated (by the provider), provisional (a stand-in until the interval
             is measured), static, or forecast.
-        issued_at: when the provider said so; `fetched_at`: when we heard it.
-        model: what made a value that was not measured: the provider's method or model date.
-        low_g_per_kwh, high_g_per_kwh: of a forecast, its 10 % and 90 % quantiles; None: not told.
+        issued_at, fetched_at: when the provider published it, and when we fetched it.
+        model: the provider's method or model date, for a value that was not measured.
+        low_g_per_kwh, high_g_per_kwh: of a forecast, its 10 % and 90 % quantiles; None: not known.
     """
 
     signal: Signal
@@ -68,7 +68,7 @@ class CarbonPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarbonBatch:
-    """What one request brought: points, oldest first, and values refused, each with why."""
+    """The result of one request: points, oldest first, and why each refused value was."""
 
     points: tuple[CarbonPoint, ...]
     refused: tuple[str, ...] = field(default=())
@@ -76,18 +76,18 @@ class CarbonBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """How a provider's series is cut and when its values come; known without asking anybody.
+    """The intervals of a provider's series, and when values appear; known without a request.
 
     Attributes:
         interval_s: length of one interval; ledger slots end at these borders.
         origin: a moment at which an interval starts; with `interval_s` it fixes every border.
         cadence_s: how often something new can appear; polls follow this, not the control loop.
         lag_s: how long after its end an interval is usually observed.
-        observed: it tells what was, not only what is expected; without that it books nothing.
+        observed: it has observed values, not only forecasts; without them nothing is priced by it.
         forecast_s: how far its forecast reaches; 0: it has none.
-        trailing: so much is asked for again at every poll, for late and revised values.
-        deep_trailing: so much is asked for again once a day.
-        day_s: length of the day that the values follow; shorter in a recording played compressed.
+        trailing: how far back every poll asks again, for late and revised values.
+        deep_trailing: how far back one poll per day asks again.
+        day_s: length of the daily cycle; shorter in a recording that is played faster.
     """
 
     interval_s: float
@@ -103,13 +103,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What may be asked of a provider with this key, in this zone, as the provider says it.
+    """The endpoints that this key may use in this zone, as the provider says.
 
     Attributes:
-        latest, history, forecast: whether the endpoint answers this key.
-        history_since: the oldest interval; None: not told.
-        models: names or dates of the models behind the values; a change re-bases the series.
-        detail: a sentence for people; "" when there is nothing to add.
+        latest, history, forecast: whether the endpoint accepts this key.
+        history_since: the oldest interval; None: not known.
+        models: names or dates of the models behind the values; a change shifts the series.
+        detail: a sentence for the user; "" for none.
     """
 
     latest: bool
@@ -123,8 +123,8 @@ class Capabilities:
 class Provider(Protocol):
     """One provider's series in one zone. `now` is an argument: replay and tests own the clock.
 
-    Every call may raise a `SourceUnavailable` (wait: `Transient`, `RateLimited`, `NoData`) or a
-    `SourceRefused` (a person must mend something: `AuthFailed`, `NotEntitled`, `UnknownZone`,
+    Every call may raise a `SourceUnavailable` (try later: `Transient`, `RateLimited`, `NoData`) or
+    a `SourceRefused` (the user must correct something: `AuthFailed`, `NotEntitled`, `UnknownZone`,
     `ZoneMismatch`, `SandboxData`).
     """
 
@@ -135,24 +135,24 @@ class Provider(Protocol):
 
     @property
     def series(self) -> Series:
-        """How it is cut and when its values come."""
+        """Its intervals, and when values appear."""
         ...
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Ask what this key may ask for."""
+        """Query which endpoints this key may use."""
         ...
 
     def latest(self, now: datetime) -> CarbonBatch:
-        """Fetch the newest intervals that are known."""
+        """Fetch the newest known intervals."""
         ...
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Fetch the observed intervals that begin in [start, end), in requests as long as allowed.
+        """Fetch the observed intervals that begin in [start, end), in as few requests as allowed.
 
-        An interval that is not over or not observed yet may come as `provisional`.
+        An interval that has not ended or is not observed yet may come as `provisional`.
         """
         ...
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Fetch the newest forecast, from the running interval on; empty where none is offered."""
+        """Fetch the newest forecast from the current interval on; empty where none exists."""
         ...

@@ -1,7 +1,7 @@
-"""Calls that may hang (a driver, a network) with a deadline, from one thread beside the caller's.
+"""Runs calls that may hang (a driver, a network) in a worker thread, with a deadline.
 
-Invariant: never more than one call is under way; while one hangs, every further one fails at once,
-so a hung driver costs one thread and no more. A late answer is thrown away.
+Invariant: a worker runs one call at a time; while a call hangs, every further one fails at once, so
+a hung driver costs one thread and no more. A late answer is discarded.
 """
 
 import threading
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Overdue(TimeoutError):
-    """No answer in time. `waited_s`: since the call that hangs began."""
+    """No answer in time. `waited_s`: seconds since the call that hangs began."""
 
     def __init__(self, waited_s: float) -> None:
         """Keep how long has been waited."""
@@ -24,7 +24,7 @@ class Overdue(TimeoutError):
 
 
 class Worker:
-    """One thread that makes one call at a time; a daemon thread, so that it never holds an exit."""
+    """A thread that runs one call at a time; a daemon thread, so it never blocks the exit."""
 
     def __init__(self, name: str) -> None:
         """Prepare; the thread starts with the first call."""
@@ -36,11 +36,11 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether no call is under way."""
+        """Tell whether no call is under way."""
         return self._pending is None or self._pending.done()
 
     def begin(self, work: Callable[[], T]) -> Future[T]:
-        """Begin a call and do not wait: `concurrent.futures.wait` does, for many workers at once.
+        """Start a call without waiting; use `concurrent.futures.wait` to wait for many workers.
 
         Raises:
             Overdue: an earlier call still hangs.
@@ -70,17 +70,16 @@ class Worker:
             raise Overdue(time.monotonic() - self._began_s) from None
 
     def close(self) -> None:
-        """Let the thread end after the call it makes now."""
+        """End the thread after its current call."""
         self._calls.put(None)
 
     def ended(self, limit_s: float | None) -> bool:
-        """Wait for the thread to end, at most `limit_s` (None: without end); say whether it has."""
+        """Wait for the thread to end, at most `limit_s` (None: for ever); tell if it has."""
         if self._thread is not None:
             self._thread.join(limit_s)
         return self._thread is None or not self._thread.is_alive()
 
     def _run(self) -> None:
-        """Make calls until closed."""
         while (task := self._calls.get()) is not None:
             work, answer = task
             try:

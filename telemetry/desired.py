@@ -1,10 +1,10 @@
-"""What is wished for one node's GPUs, clocks and caps under leases, and what is in force. Pure.
+"""Wished clocks and caps of one node's GPUs, with leases, and what is in force. Pure.
 
-The controller publishes `Desired`, the agent carries it, the actuator obeys it and answers with
-`Applied`; all three read with `from_json`, which believes nothing. Level-triggered: a `Desired` is
-the whole wish for a node, and a GPU that it does not name is to be at its baseline.
+The controller publishes `Desired`, the agent forwards it, the actuator applies it and answers with
+`Applied`; all three decode with `from_json`, which checks every field. Level-triggered: a `Desired`
+is complete for its node, and a GPU that it does not name goes to its baseline.
 
-Invariant: what is not exactly understood is refused whole (`InputInvalid`), never half obeyed.
+Invariant: a message with any malformed part is refused whole (`InputInvalid`), never half applied.
 """
 
 import math
@@ -27,10 +27,10 @@ HIGHEST_CAP_W = 100_000.0
 
 
 class LeaseKind(StrEnum):
-    """What becomes of a wish when nobody repeats it.
+    """How long a wish lasts when nobody renews it.
 
-    ECONOMY, to save grams: it ends `lease_s` after it was last heard, and the GPU is led back in
-    steps. OBLIGATION, an operator's cap: it is kept until its own end, whoever dies.
+    ECONOMY, to save carbon: it ends `lease_s` after it was last received, and the GPU returns to
+    its baseline in steps. OBLIGATION, an operator's cap: it lasts until its own end, whoever dies.
     """
 
     ECONOMY = "economy"
@@ -39,14 +39,14 @@ class LeaseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """One lease on one GPU. A GPU may have one of each kind; the lower clock and cap hold.
+    """One lease on one GPU. A GPU may have one of each kind; the lower clock and cap count.
 
     Attributes:
         clock_mhz: highest SM clock, in [1, 100000]; None: the clock is left alone.
         cap_w: board power limit in watts, in (0, 100000]; None: the limit is left alone.
         holder: the run's UUID, or the name of an operator's cap; the GPUs of one holder move
             together or not at all.
-        lease_s: economy only: seconds from the moment the actuator hears it, in (0, 86400].
+        lease_s: economy only: seconds from when the actuator receives it, in (0, 86400].
         until: obligation only: its end, aware UTC.
     """
 
@@ -59,7 +59,6 @@ class Wish:
     until: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a wish that nobody could keep, or that would never end."""
         where = f"wish for {self.gpu_uuid!r}"
         if not self.gpu_uuid or not self.holder:
             raise InputInvalid(f"{where} by {self.holder!r}: both names must be given")
@@ -72,7 +71,7 @@ class Wish:
         self._check_end(where)
 
     def _check_end(self, where: str) -> None:
-        """Refuse a lease without exactly the end that its kind has."""
+        """Check that the lease has exactly the end of its kind, in range."""
         if self.kind is LeaseKind.ECONOMY:
             if self.until is not None or self.lease_s is None:
                 raise InputInvalid(f"{where}: an economy lease has lease_s, and no until")
@@ -82,7 +81,7 @@ class Wish:
             raise InputInvalid(f"{where}: an obligation has until with its zone, and no lease_s")
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object; fields that are None are left out."""
+        """Encode as a JSON object; fields that are None are left out."""
         values: dict[str, Any] = {
             "gpu_uuid": self.gpu_uuid,
             "kind": self.kind.value,
@@ -96,10 +95,10 @@ class Wish:
 
     @classmethod
     def from_json(cls, data: object) -> "Wish":
-        """Read a wish.
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: it is not one.
+            InputInvalid: it is malformed.
         """
         fields = _object(data, "wish")
         kind = _text(fields, "kind")
@@ -121,11 +120,11 @@ class Desired:
     """Everything that is wished for one node.
 
     Attributes:
-        epoch: of the controller that wishes it, in [0, 2^31 - 1]; the actuator stores the highest
-            it has heard of one journal and refuses lower ones.
-        serial: changes whenever the wishes do; a reader waits for another one than it has.
-        journal: identity of the journal (a UUID) that `epoch` counts in, and the only one that an
-            actuator obeys; "": the controller is older than identities.
+        epoch: of the controller that sends it, in [0, 2^31 - 1]; the actuator stores the highest
+            one of its journal and refuses lower ones.
+        serial: changes whenever the wishes do; a reader waits for a new one.
+        journal: identity (a UUID) of the journal that `epoch` belongs to; an actuator obeys one
+            journal. "": the controller is too old to send it.
     """
 
     node: str
@@ -135,7 +134,6 @@ class Desired:
     journal: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse two wishes of one kind for one GPU: nobody could say which holds."""
         seen: set[tuple[str, LeaseKind]] = set()
         for wish in self.wishes:
             key = (wish.gpu_uuid, wish.kind)
@@ -144,7 +142,7 @@ class Desired:
             seen.add(key)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object."""
+        """Encode as a JSON object."""
         return {
             "node": self.node,
             "journal": self.journal,
@@ -155,10 +153,10 @@ class Desired:
 
     @classmethod
     def from_json(cls, data: object) -> "Desired":
-        """Read what is wished for a node.
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: any part of it is not understood.
+            InputInvalid: some part is malformed.
         """
         fields = _object(data, "desired state")
         wishes = fields.get("wishes", [])
@@ -175,15 +173,15 @@ class Desired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuControl:
-    """What is in force on one GPU, as the actuator answers.
+    """What is in force on one GPU, as the actuator reports.
 
     Attributes:
-        clock_mhz, cap_w: the lock and the limit that we hold there; None: none of ours.
+        clock_mhz, cap_w: our clock lock and power cap; None: none of ours.
         trouble: why a wish for it is not, or not wholly, in force, as a sentence with the next
             step; "" when everything is as wished.
         settable: whether an economy wish for it would be obeyed now.
-        limit_w: what it may draw while nobody lowers it. `floor_w`: the lowest cap that is set on
-            it. None: not known.
+        limit_w: its power limit without our cap; None: not known.
+        floor_w: the lowest cap that may be set on it; None: not known.
     """
 
     gpu_uuid: str
@@ -195,7 +193,7 @@ class GpuControl:
     floor_w: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object."""
+        """Encode as a JSON object."""
         return {
             "gpu_uuid": self.gpu_uuid,
             "clock_mhz": self.clock_mhz,
@@ -208,10 +206,10 @@ class GpuControl:
 
     @classmethod
     def from_json(cls, data: object) -> "GpuControl":
-        """Read what is in force on one GPU.
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: it is not understood.
+            InputInvalid: it is malformed.
         """
         fields = _object(data, "GPU control")
         trouble, settable = fields.get("trouble", ""), fields.get("settable", False)
@@ -234,11 +232,11 @@ class Applied:
 
     Attributes:
         mode: observe | dry-run | enforce; "none" where no actuator answers.
-        epoch: the highest it has heard of that journal.
-        trouble: why it obeys nobody at all, as a sentence; "" when it does.
-        journal: identity of the only journal that it obeys; "": it has obeyed none yet.
-        fenced: why it refused what was wished last: "journal" (of another one) or "epoch"; "" when
-            it did not.
+        epoch: the highest one that it has received from that journal.
+        trouble: why it obeys no controller, as a sentence; "" when it does.
+        journal: identity of the one journal that it obeys; "": none yet.
+        fenced: why it refused the last wishes: "journal" (another one) or "epoch"; "" when it did
+            not.
     """
 
     mode: str
@@ -249,7 +247,7 @@ class Applied:
     fenced: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object."""
+        """Encode as a JSON object."""
         return {
             "mode": self.mode,
             "journal": self.journal,
@@ -261,10 +259,10 @@ class Applied:
 
     @classmethod
     def from_json(cls, data: object) -> "Applied":
-        """Read the actuator's answer.
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: any part of it is not understood.
+            InputInvalid: some part is malformed.
         """
         fields = _object(data, "actuator's answer")
         gpus, trouble = fields.get("gpus", []), fields.get("trouble", "")
@@ -275,7 +273,7 @@ class Applied:
             raise InputInvalid(f"actuator's answer: fenced must be one of {', '.join(FENCES)}")
         return cls(
             mode=_text(fields, "mode"),
-            # One may hold a number from before epochs had a range.
+            # An old actuator may hold a number from before epochs had a range.
             epoch=min(max(0, _whole(fields, "epoch") or 0), HIGHEST_EPOCH),
             gpus=tuple(GpuControl.from_json(each) for each in gpus),
             trouble=trouble[:500],
@@ -285,27 +283,28 @@ class Applied:
 
 
 FENCES = ("journal", "epoch")
-"""What an actuator may refuse a wish for, unread: it is of another journal, or of a wrong epoch."""
+"""Values of `Applied.fenced`: the wishes came from another journal, or with an epoch out of
+range."""
 
 _IDENTITY = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def read_identity(value: object) -> str:
-    """Read a journal's identity; "" is none.
+    """Check a journal's identity; "" is none.
 
     Raises:
-        InputInvalid: no UUID in small letters.
+        InputInvalid: it is not a UUID in lower case.
     """
     if not isinstance(value, str) or (value and not _IDENTITY.fullmatch(value)):
-        raise InputInvalid(f"journal must be a UUID in small letters, got {value!r}"[:300])
+        raise InputInvalid(f"journal must be a UUID in lower case, got {value!r}"[:300])
     return value
 
 
 def read_epoch(value: object) -> int:
-    """Read an epoch.
+    """Check an epoch.
 
     Raises:
-        InputInvalid: no whole number in [0, 2^31 - 1].
+        InputInvalid: it is not an integer in [0, 2^31 - 1].
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= HIGHEST_EPOCH:
         raise InputInvalid(
@@ -330,7 +329,8 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
 
 
 _NAME = re.compile("[A-Za-z0-9_.:/@+-]{1,200}")
-"""Of GPUs, holders, nodes: what a log may show, and what 1,024 wishes of it fit a record with."""
+"""Names of GPUs, holders and nodes: safe to log, and short enough for 1,024 wishes in one
+record."""
 
 
 def _whole(fields: Mapping[str, Any], key: str) -> int | None:
@@ -361,7 +361,7 @@ def _moment(fields: Mapping[str, Any], key: str) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(value)
-        # What has no moment in UTC (the last hours of year 9999 west of it) could not be kept.
+        # A time without an equivalent in UTC (the last hours of year 9999, west of it) is refused.
         return moment.astimezone(UTC) if moment.tzinfo else moment
     except (TypeError, ValueError, OverflowError):
         raise InputInvalid(f"{key} must be a time, got {value!r}"[:300]) from None

@@ -1,6 +1,6 @@
-"""Who is at the other end of a Unix socket, by the kernel's word: unix(7), SO_PEERCRED.
+"""Reads the process at the other end of a Unix socket from the kernel: unix(7), SO_PEERCRED.
 
-Invariant: numbers are as the kernel has them; a uid or gid is anything up to 2^32 - 2.
+Invariant: a uid or gid is the kernel's unsigned number, up to 2^32 - 2.
 """
 
 import socket
@@ -11,35 +11,35 @@ SO_PEERGROUPS = 59
 """socket(7), Linux 4.13; Python names no constant for it."""
 
 GROUPS_BYTES = 1024
-"""The most that Python's getsockopt takes: 256 groups."""
+"""The largest buffer that Python's getsockopt takes: 256 groups."""
 
 UNKNOWN = -1
-"""A uid or gid of nobody, as of a TCP connection; the kernel says 2^32 - 1."""
+"""An unknown uid or gid, as of a TCP connection; the kernel returns 2^32 - 1."""
 
 _UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """The process that connected, as it was then."""
+class PeerCredentials:
+    """The process that connected, at the time it did."""
 
     pid: int
     uid: int
     gid: int
 
 
-def credentials(connection: socket.socket) -> Credentials:
-    """Ask who connected."""
+def credentials(connection: socket.socket) -> PeerCredentials:
+    """Read who connected."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(data)
-    return Credentials(pid=pid, uid=_known(uid), gid=_known(gid))
+    return PeerCredentials(pid=pid, uid=_known(uid), gid=_known(gid))
 
 
 def supplementary_groups(connection: socket.socket) -> tuple[int, ...]:
-    """List the supplementary groups that it connected with.
+    """List the supplementary groups that the process connected with.
 
     Raises:
-        OSError: an old kernel, or more groups than fit.
+        OSError: the kernel is too old, or there are more groups than fit.
     """
     raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
     return struct.unpack(f"{len(raw) // 4}I", raw)

@@ -1,6 +1,6 @@
-"""Places that many want at the same time: so many in all, and so many of one user or address.
+"""Limits concurrent connections or requests, in all and per user or address.
 
-Invariant: whatever one of them does, his places come to an end before the others' do.
+Invariant: one user cannot take every slot: its own limit is reached first.
 """
 
 import threading
@@ -9,23 +9,23 @@ from collections.abc import Hashable
 
 
 class Places:
-    """Places of one kind; for any thread."""
+    """A counter of slots in use. Thread safe."""
 
     def __init__(self, most: int, of_one: int) -> None:
-        """Begin with none taken. `most`: in all; `of_one`: of one user, or address."""
+        """Set the limits: `most` slots in all, `of_one` per user or address."""
         self._most, self._of_one = most, of_one
         self._taken: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
     def take(self, who: Hashable) -> bool:
-        """Take a place; False when there is none for this one."""
+        """Take a slot; False when none is free for this user."""
         with self._lock:
             free = self._taken.total() < self._most and self._taken[who] < self._of_one
             self._taken[who] += free
             return free
 
     def give_back(self, who: Hashable) -> None:
-        """Give a place back."""
+        """Free a slot."""
         with self._lock:
             self._taken[who] -= 1
             self._taken += Counter()

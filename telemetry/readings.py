@@ -1,7 +1,7 @@
-"""What is true now of power: facts, each with its unit, its source and its age.
+"""Power readings, each with its unit, its source and its time, and the protocol of sources.
 
-SI units in the names, times aware UTC. Invariant: unknown is never zero; a value that is not known
-is None, and whoever books it counts unobserved seconds instead.
+SI units in the names, aware UTC times. Invariant: unknown is never zero; an unknown value is None,
+and the ledger books unobserved seconds for it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ J_PER_KWH = 3_600_000
 
 
 class Quality(StrEnum):
-    """How a number came to be."""
+    """How a value was obtained."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
@@ -25,20 +25,20 @@ class Quality(StrEnum):
 
 
 FLAGS = (Quality.ESTIMATED, Quality.PROVISIONAL, Quality.SIMULATED)
-"""What a number may be beside measured; several may hold, and none takes another's place."""
+"""Flags of a value that is not simply measured. Several may apply, and none replaces another."""
 
 
 SPREAD = "spread"
-"""Beside its flags, of an estimated amount: it is right over a longer time, over whose slots it was
-laid evenly, so it tells of none of them alone what was drawn in it. No screen shows the word."""
+"""An extra mark on an estimated amount that was spread evenly over several slots: it is right for
+all of them together, not for each one. No screen shows it."""
 
 
 def merged_quality(words: Iterable[str]) -> str:
-    """Give the quality of a sum: every flag that any part has, as `estimated+simulated`.
+    """Return the quality of a sum: the flags of all parts, as `estimated+simulated`.
 
     Args:
-        words: qualities of the parts, each itself such a text; a declared number (`static`) is an
-            estimate, "" says nothing.
+        words: qualities of the parts, each in that form; `static` (a declared number) counts as
+            estimated, "" adds nothing.
     """
     known = {each for word in words for each in word.split("+")}
     if known & {str(Quality.STATIC), SPREAD}:
@@ -48,13 +48,13 @@ def merged_quality(words: Iterable[str]) -> str:
 
 
 def flags_of(*words: str) -> tuple[str, ...]:
-    """Give the flags that any of these qualities has, each once."""
+    """Return the flags of these qualities, each once."""
     merged = merged_quality(words).split("+")
     return tuple(each for each in merged if each in FLAGS)
 
 
 class Component(StrEnum):
-    """What a reading is of."""
+    """The kind of device that a reading is of."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -69,21 +69,23 @@ class PowerReading:
     Attributes:
         gpu_uuid: the device: a GPU's UUID (`GPU-...`, `MIG-...`); other components are named
             `<component>:<host>:<zone>`, e.g. `cpu:n1:package-0`.
-        at: wall time, aware UTC. `monotonic_s`: the same moment on the sampler's own clock; every
-            duration comes from here.
+        at: wall time, aware UTC.
+        monotonic_s: the same moment on the sampler's monotonic clock; durations come from it.
         energy_mj: the device's energy counter in millijoules since its last reset; None where the
             device has none.
-        power_w: power now; None when it could not be read. `average_power_w`: over the last second
-            or so, where the device tells both.
-        power_limit_w: the limit that is enforced, whoever set it; `requested_limit_w`: the one that
-            was last asked for through this interface (they differ under an out-of-band cap).
-        highest_limit_w: the highest that can be set on the board.
-        reasons: why the clock is what it is, NVML's clocks event reason bits; None: not known.
-        utilization: share of time at work, 0 to 1.
+        power_w: power now; None when it could not be read.
+        average_power_w: mean of about the last second, where the device has both.
+        power_limit_w: the limit in force, whoever set it.
+        requested_limit_w: the limit last requested through this interface (it differs under an
+            out-of-band cap).
+        highest_limit_w: the highest limit that the board accepts.
+        reasons: NVML's clocks event reason bits; None: not known.
+        utilization: share of time in which a kernel ran, 0 to 1.
         shared: why the device cannot belong to one run alone ("mig", "vgpu", ...); "" when it can.
-        wraps_mj: the counter goes back to 0 after this many millijoules (RAPL); None: it does not.
-        every_s: how often the source learns anything new; 0: whenever it is asked.
-        trouble: why power and counter are not told although the device answers; "" when they are.
+        wraps_mj: the counter wraps to 0 after this many millijoules (RAPL); None: it does not.
+        every_s: update interval of the source; 0: every reading is new.
+        trouble: why power and counter are missing although the device answers; "" when they are
+            not.
     """
 
     gpu_uuid: str
@@ -109,20 +111,20 @@ class PowerReading:
 
     @property
     def tells(self) -> bool:
-        """Whether anything can be booked from it: a power or a counter."""
+        """Tell whether anything can be booked from it: a power or a counter."""
         return self.power_w is not None or self.energy_mj is not None
 
 
 class PowerSource(Protocol):
-    """Where power readings come from: NVML, counters of the kernel, an exporter, ..."""
+    """A source of power readings: NVML, kernel counters, an exporter, ..."""
 
     @property
     def name(self) -> str:
-        """What screens and rows call this source."""
+        """The source's name on screens and in ledger rows."""
         ...
 
     def gpu_uuids(self) -> Sequence[str]:
-        """List the devices this source can see now."""
+        """List the devices that the source has now."""
         ...
 
     def read(self) -> Sequence[PowerReading]:
@@ -136,30 +138,30 @@ class PowerSource(Protocol):
 
 @runtime_checkable
 class Explains(Protocol):
-    """A source that knows why something of it was not read."""
+    """A source that can say why something was not read."""
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Why, by device or by source; empty when all is well."""
+        """Reasons by device or source; empty when everything was read."""
         ...
 
 
 @runtime_checkable
 class Closes(Protocol):
-    """A source that holds something open."""
+    """A source with resources to release."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release them."""
         ...
 
 
 def component_of(device: str) -> Component:
-    """Tell what a device is by its name (see `PowerReading.gpu_uuid`)."""
+    """Derive the component from a device's name (see `PowerReading.gpu_uuid`)."""
     kind = device.partition(":")[0]
     hosts = {each.value: each for each in Component if each is not Component.GPU}
     return hosts.get(kind, Component.GPU)
 
 
 def utc_now() -> datetime:
-    """Give the wall time as aware UTC."""
+    """Return the wall time as aware UTC."""
     return datetime.now(UTC)

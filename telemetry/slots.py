@@ -1,7 +1,7 @@
-"""Where intervals of a fixed length, and days of a place, begin; every border is taken from here.
+"""Borders of fixed intervals and of local days; every border in the product is computed here.
 
-Invariant: all parts of the program round alike, so a carbon interval and the ledger slot that it
-prices have the same borders to the microsecond, and a day ends where the next one begins.
+Invariant: one rounding rule, so a carbon interval and the ledger slot that it prices have the same
+borders to the microsecond, and a day ends where the next one begins.
 """
 
 import math
@@ -13,12 +13,12 @@ DAY = timedelta(days=1)
 
 
 def border(origin: datetime, interval_s: float, index: int) -> datetime:
-    """Give the start of interval `index`; interval 0 starts at `origin`."""
+    """Return the start of interval `index`; interval 0 starts at `origin`."""
     return origin + timedelta(seconds=index * interval_s)
 
 
 def index_at(origin: datetime, interval_s: float, at: datetime) -> int:
-    """Give the index of the interval that holds `at`."""
+    """Return the index of the interval that contains `at`."""
     index = math.floor((at - origin).total_seconds() / interval_s)
     while border(origin, interval_s, index) > at:
         index -= 1
@@ -28,12 +28,12 @@ def index_at(origin: datetime, interval_s: float, at: datetime) -> int:
 
 
 def midnight(day: date, timezone: str) -> datetime:
-    """Give the moment a day begins in a zone, in UTC (arithmetic in a zone ignores its changes)."""
+    """Return the start of a day in a time zone, in UTC (zone arithmetic ignores DST changes)."""
     return datetime.combine(day, time(), ZoneInfo(timezone)).astimezone(UTC)
 
 
 def local_day(at: datetime, timezone: str) -> tuple[datetime, datetime]:
-    """Give the day of a zone that holds `at`, half-open: 23 to 25 hours where clocks change.
+    """Return the half-open local day that contains `at`: 23 to 25 hours where clocks change.
 
     Raises:
         ZoneInfoNotFoundError: this machine does not know the zone.
@@ -45,9 +45,9 @@ def local_day(at: datetime, timezone: str) -> tuple[datetime, datetime]:
 
 @lru_cache(maxsize=256)
 def _midnights(timezone: str, day: date) -> tuple[datetime, ...]:
-    """Give the midnights of a zone around a UTC day; no zone is more than a day away from UTC.
+    """The midnights of a zone around a UTC day; no zone is more than a day from UTC.
 
-    A day that a zone left out (Samoa, December 2011) begins when the next one does: once.
+    A day that a zone skipped (Samoa, December 2011) starts when the next day does, and counts once.
     """
     found = {midnight(day + number * DAY, timezone) for number in range(-2, 4)}
     return tuple(sorted(found))

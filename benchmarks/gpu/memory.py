@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.chosen import Chosen
 from benchmarks.report import Goal, Report
-from wattmesh.reconfig.checkpoint.dcp_files import Piece, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import sum_on_device
 from wattmesh.reconfig.checkpoint.digest_host import Summer
-from wattmesh.reconfig.state.boxes import Box, box_of
+from wattmesh.reconfig.state.boxes import LocalBox, box_of
 from wattmesh.reconfig.state.memory import BLOCK, Staging, as_array, dtype_name
 from wattmesh.reconfig.universal.index import box as logical
 from wattmesh.reconfig.universal.index.names import HOOK
@@ -119,20 +119,22 @@ def digests(bench: Bench, limit: float) -> Iterator[dict[str, Any]]:
         yield {**row, "gb": nbytes / 1e9, "equals_host": same}
     half = WIDE // 2
     whole = (len(bench.tensor), WIDE)
-    columns = Box(key="w", whole=whole, offset=(0, half), local=bench.tensor[:, half:].contiguous())
+    columns = LocalBox(
+        key="w", whole=whole, offset=(0, half), local=bench.tensor[:, half:].contiguous()
+    )
     speed = bench.gb_per_s(partial(sum_on_device, columns), bench.nbytes // 2)
     row = bench.row("digest of float32, half of its columns", speed, "a plain sum", read)
     yield {**row, "gb": bench.nbytes / 2e9}
 
 
-def _box(tensor: torch.Tensor) -> Box:
+def _box(tensor: torch.Tensor) -> LocalBox:
     found = box_of("weight", tensor)
     assert found is not None
     return found
 
 
-def _on_host(box: Box) -> Box:
-    return Box(key=box.key, whole=box.whole, offset=box.offset, local=box.local.cpu())
+def _on_host(box: LocalBox) -> LocalBox:
+    return LocalBox(key=box.key, whole=box.whole, offset=box.offset, local=box.local.cpu())
 
 
 def staged(bench: Bench, limits: dict[str, float]) -> Iterator[dict[str, Any]]:
@@ -187,7 +189,7 @@ def _fill(
 def saved(bench: Bench, limit: float) -> dict[str, Any]:
     """One row: a rank's data file written from device memory, hashed on the way, not synced."""
     shape = tuple(bench.tensor.shape)
-    piece = Piece(
+    piece = TensorPiece(
         fqn="weight",
         key=HOOK.entry_key("model.weight"),
         dtype="float32",

@@ -33,7 +33,7 @@ from wattmesh.errors import WattmeshError
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import GridServer
 from wattmesh.integrations.carbon.neso import Neso
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.telemetry.carbon import Provider
@@ -41,7 +41,7 @@ from wattmesh.telemetry.carbon import Provider
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 HALF_DAY = timedelta(hours=12)
 MOST_G_PER_KWH = 2000
-PATIENCE = Patience(connect_s=2.0, read_s=2.0, try_s=3.0, tries=1)
+PATIENCE = RetryPolicy(connect_s=2.0, read_s=2.0, try_s=3.0, tries=1)
 
 PROVIDERS: Mapping[str, Callable[[JsonHttp], Provider]] = {
     "electricity_maps": lambda http: ElectricityMaps(zone="DE", key="k", http=http),

@@ -15,7 +15,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.energy.attribution import is_gpu
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.energy.meter import UNKNOWN_LIMIT_W
-from wattmesh.telemetry.energy.unobserved import Ceiling, Holding, Limits, rows
+from wattmesh.telemetry.energy.unobserved import Holding, Limits, PowerBound, rows
 
 RECENT = timedelta(hours=48)
 """Launches that ended longer ago are looked at once, when a process begins; and while they have
@@ -84,15 +84,15 @@ class Unread:
 
     def _drawn(
         self, dark: Collection[str], holdings: Iterable[Holding]
-    ) -> dict[str, tuple[Ceiling, ...]]:
+    ) -> dict[str, tuple[PowerBound, ...]]:
         """Give what GPUs were measured to draw, of runs with unread time; "": of any run."""
         runs = {each.run for each in holdings if each.run} if "" in dark else dark
         found = {run: drawn(self._journal, run) for run in sorted(runs)}
         most_w = max((each.power_w for every in found.values() for each in every), default=0.0)
-        return found | {"": (Ceiling(start=NEVER, power_w=most_w),)}
+        return found | {"": (PowerBound(start=NEVER, power_w=most_w),)}
 
 
-def drawn(journal: Journal, run: str) -> tuple[Ceiling, ...]:
+def drawn(journal: Journal, run: str) -> tuple[PowerBound, ...]:
     """Give the most that a GPU of a run drew, for each of its stays; 0 at what was never measured.
 
     Measured are whole slots of one stay and one launch, of which all was read, in which the run
@@ -115,7 +115,7 @@ def drawn(journal: Journal, run: str) -> tuple[Ceiling, ...]:
             most_w = max(most_w, powers_w[slot])
             known.add((stay.layout, stay.clock_mhz))
     return tuple(
-        Ceiling(start=each.at, power_w=most_w if (each.layout, each.clock_mhz) in known else 0.0)
+        PowerBound(start=each.at, power_w=most_w if (each.layout, each.clock_mhz) in known else 0.0)
         for each in stays
     )
 

@@ -14,7 +14,7 @@ from wattmesh.controller.agent.duties import Newest
 from wattmesh.controller.agent.knowledge import Told
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import Fenced, WattmeshError
-from wattmesh.telemetry.actuator.wire import Claim as Owners
+from wattmesh.telemetry.actuator.wire import ProcessClaim as Owners
 from wattmesh.telemetry.desired import Applied, Desired
 from wattmesh.telemetry.energy.attribution import Claim, NodeView
 from wattmesh.telemetry.energy.exporter import DeviceExporter

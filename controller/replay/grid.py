@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.reading.believed import Judge
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter
 from wattmesh.integrations.carbon.reading.trace import load
 from wattmesh.policies.decision import IntensitySlot
 
@@ -76,7 +76,7 @@ def read(path: Path) -> Grid:
     """
     trace = load(path)
     kind = trace.signal.kind
-    judge = Judge(kind)
+    judge = PlausibilityFilter(kind)
     known = {
         row.start: row.g_per_kwh
         for row in trace.rows

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from wattmesh.controller.settings.section import File, Section, Time
-from wattmesh.integrations.carbon.reading.json_shape import Shape
+from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.integrations.carbon.sources import JsonChoices, SourceSettings
 
 
@@ -71,7 +71,7 @@ class HttpJsonSection(Section):
             InputInvalid: a unit, an address or a path that cannot be.
         """
         return JsonChoices(
-            shape=Shape(
+            shape=JsonShape(
                 url=self.url,
                 forecast_url=self.forecast_url,
                 rows=self.rows,

@@ -22,7 +22,7 @@ from wattmesh.integrations.pytorch.meshes import Meshes
 from wattmesh.integrations.pytorch.pipeline import (
     Runner,
     Shapes,
-    Whole,
+    SingleStage,
     layers_of,
     make_pipeline,
     stage_count,
@@ -177,7 +177,7 @@ def _make_runner(
         return token_loss(logits_BSV, targets_BS, config.tokens_per_step)
 
     if layout.pp == 1:
-        return Whole(stages[0], size, loss_of, layout.tp)
+        return SingleStage(stages[0], size, loss_of, layout.tp)
     shapes = Shapes.of(
         samples=size,
         tokens=len(where.context.positions_S),

@@ -1,8 +1,8 @@
-"""A recorded grid day played again, at its own speed or faster, as if it happened now.
+"""Replays a recorded grid day, in real or compressed time, as if it happened now.
 
 Recorded time `starts_at` plays at real time `plays_at`; `compress` recorded seconds pass in one
-real second. Invariant: only what would have been known at `now` is told: measured values of
-intervals that are over, a provisional value for the running one, forecasts for later ones.
+real second. Invariant: it returns only what would have been known at `now`: measured values of
+past intervals, a provisional value for the current one, forecasts for later ones.
 """
 
 from bisect import bisect_left
@@ -11,17 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, NoData
-from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
 from wattmesh.integrations.carbon.reading.trace import Trace, load
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at
 
 TRAILING = timedelta(hours=48)
-"""How far back one poll tells measured values again, in recorded time."""
+"""How far back each poll returns measured values again, in recorded time."""
 
 DEEP_TRAILING = timedelta(days=10)
-"""How far back once a day, in recorded time."""
+"""How far back one poll per day returns them, in recorded time."""
 
 DAY_S = 86_400.0
 
@@ -43,17 +43,17 @@ class CsvReplay:
         starts_at: datetime | None = None,
         compress: float = 1.0,
     ) -> None:
-        """Load the recording and place it on today's clock.
+        """Load the recording and align it with the clock.
 
         Args:
             path: the trace (`integrations.carbon.trace`).
-            zone: must be the zone that the trace is of.
+            zone: zone of the trace.
             plays_at: real time at which `starts_at` plays, aware.
-            starts_at: moment of the recording, aware; None = its beginning.
+            starts_at: time in the recording, aware; None = its beginning.
             compress: recorded seconds per real second, > 0; 1.0 = as recorded.
 
         Raises:
-            InputInvalid: a bad trace, another zone, or a moment that was not recorded.
+            InputInvalid: a malformed trace, another zone, or a time outside the recording.
         """
         trace = load(path)
         if zone != trace.signal.zone:
@@ -82,7 +82,7 @@ class CsvReplay:
 
     @property
     def series(self) -> Series:
-        """The recording's grid in real seconds; a new measured value comes once an interval."""
+        """The recording's intervals in real seconds; each interval brings one measured value."""
         told = any(not fault(row.forecast_g_per_kwh) for row in self._trace.rows)
         return Series(
             interval_s=self._interval_s,
@@ -95,7 +95,7 @@ class CsvReplay:
         )
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Say what the recording holds.
+        """Return what the recording has.
 
         Raises:
             NoData: it does not play at `now`.
@@ -111,7 +111,7 @@ class CsvReplay:
         )
 
     def latest(self, now: datetime) -> CarbonBatch:
-        """Tell the running interval and the newest measured one.
+        """Return the current interval and the newest measured one.
 
         Raises:
             NoData: the recording does not play at `now`.
@@ -121,10 +121,10 @@ class CsvReplay:
         return self.history(begin, end, now=now)
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Tell the intervals that begin in [start, end), measured, or provisional while running.
+        """Return the intervals that begin in [start, end), measured, or provisional if current.
 
         Raises:
-            NoData: the recording does not play yet, or was over before `start`.
+            NoData: the recording does not play yet, or ended before `start`.
         """
         grid = self._playing(now)
         first = max(self._first, index_at(self._origin, self._interval_s, start) + self._first)
@@ -143,7 +143,7 @@ class CsvReplay:
         )
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Tell what was recorded as expected, from the running interval on, `hours` of real time.
+        """Return the recorded forecast from the current interval on, for `hours` of real time.
 
         Raises:
             NoData: the recording does not play at `now`.
@@ -159,10 +159,10 @@ class CsvReplay:
         return CarbonBatch(points=tuple(points))
 
     def _grid(self, now: datetime) -> int:
-        """Give the place in the recording that plays at `now`.
+        """Return the position in the recording at `now`.
 
         Raises:
-            NoData: none does.
+            NoData: it does not play at `now`.
         """
         grid = self._playing(now)
         if grid > self._places[-1]:
@@ -170,7 +170,7 @@ class CsvReplay:
         return grid
 
     def _playing(self, now: datetime) -> int:
-        """Give the place that plays at `now`, beyond the last one when all is over.
+        """Return the position at `now`, beyond the last one after the end.
 
         Raises:
             NoData: the recording does not play yet.
@@ -184,7 +184,6 @@ class CsvReplay:
         return grid
 
     def _over(self) -> str:
-        """Say that the recording is over, and what to do."""
         over = border(self._origin, self._interval_s, self._places[-1] + 1 - self._first)
         return (
             f"the recording {self._trace.path.name} ended at {over:%Y-%m-%d %H:%M:%S} UTC; give a "
@@ -192,7 +191,7 @@ class CsvReplay:
         )
 
     def _point(self, index: int, grid: int, now: datetime) -> Iterator[CarbonPoint]:
-        """Give what is known at `now` about one interval, if anything."""
+        """Yield what is known at `now` about one interval, if anything."""
         place = self._places[index]
         quality, value, model = Quality.MEASURED, self._values[index], ""
         if place >= grid or value is None:
@@ -204,11 +203,11 @@ class CsvReplay:
     def _made(
         self, index: int, value: float, said: tuple[Quality, str], grid: int, now: datetime
     ) -> CarbonPoint:
-        """Make the point of one row as told while `grid` plays. `said`: (quality, model)."""
+        """Build the point of one row at position `grid`. `said`: (quality, model)."""
         quality, model = said
         place = self._places[index]
         end = border(self._origin, self._interval_s, place + 1 - self._first)
-        # A forecast is issued once an interval: polls between say the same.
+        # A forecast is issued once per interval: polls in between return the same.
         issued_at = border(self._origin, self._interval_s, min(place, grid) - self._first)
         return CarbonPoint(
             signal=self.signal,
@@ -222,19 +221,19 @@ class CsvReplay:
         )
 
     def _expected(self, index: int, place: int, grid: int) -> tuple[float | None, str]:
-        """Give (value, model) expected for an interval that has no measured value at `grid`."""
+        """(value, model) of an interval without a measured value at position `grid`."""
         forecast = self._trace.rows[index].forecast_g_per_kwh
         if not fault(forecast):
             return forecast, RECORDED
         if place == grid and index and self._places[index - 1] == place - 1:
-            # A recording without forecasts: the running interval goes on as the one before.
+            # Without recorded forecasts the current interval repeats the last one.
             return self._values[index - 1], "persistence"
         return None, ""
 
 
 def _judged(trace: Trace) -> tuple[tuple[float | None, ...], tuple[str, ...]]:
-    """Judge every measured value: (what is believed, else None; the refusal, else "")."""
-    judge = Judge()
+    """Check every measured value: (valid values, else None; refusals, else "")."""
+    judge = PlausibilityFilter()
     values: list[float | None] = []
     refused: list[str] = []
     for row in trace.rows:
@@ -245,5 +244,4 @@ def _judged(trace: Trace) -> tuple[tuple[float | None, ...], tuple[str, ...]]:
 
 
 def _minute(at: datetime) -> str:
-    """Write a moment to the minute."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}Z"

@@ -1,10 +1,11 @@
-"""The average intensity of a US balancing authority, derived from what it generates: EIA-930.
+"""The average intensity of a US balancing authority, derived from its generation: EIA-930.
 
-EIA (public domain, free key) tells megawatt-hours by fuel and hour, no intensity; `fuel_mix.py`
-makes one of them. Imports are not in it. Hours are UTC; most authorities' labels name the hour's
-end, and `label` is for those whose do not. Fuels come about a day late.
+EIA (public domain, free key) publishes megawatt-hours by fuel and hour; `fuel_mix.py` derives the
+intensity. Imports are not included. Hours are UTC; most authorities label an hour by its end, the
+others need `label`. Values are about a day late.
 
-Invariant: an hour whose mix is not whole is refused by name, unless what lacks cannot matter.
+Invariant: an hour with an incomplete mix is refused with a reason, unless the missing fuel is
+negligible.
 """
 
 import math
@@ -14,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
-from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
-from wattmesh.integrations.carbon.reading.believed import Judge, refusal
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.integrations.carbon.reading.credentials import Credentials
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
 from wattmesh.integrations.carbon.reading.http import JsonHttp
@@ -30,11 +31,11 @@ LAG = timedelta(hours=24)
 TRAILING = timedelta(hours=72)
 LABELS = ("ending", "starting")
 REMEMBERED = timedelta(days=10)
-"""So long before and after it was told a fuel is missed where it is not."""
+"""A fuel is expected from this long before its first value until this long after its last one."""
 ROWS = 5000
 """Most rows of one answer in JSON."""
 MOST_PAGES = 40
-"""About a year and a half of hours of fourteen fuels."""
+"""About a year and a half of hours with fourteen fuels."""
 MODEL = "EIA-930 mix"
 
 _FORM = "%Y-%m-%dT%H"
@@ -43,14 +44,13 @@ HTTP_FORBIDDEN = 403
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One fuel as told so far: the most in an hour, and the first and the last such hour."""
+    """One fuel so far: its most in an hour, and the first and the last hour with it."""
 
     most_mwh: float
     first: datetime
     last: datetime
 
     def and_at(self, begin: datetime, energy_mwh: float) -> "_Seen":
-        """Add an hour."""
         return _Seen(
             most_mwh=max(self.most_mwh, energy_mwh),
             first=min(self.first, begin),
@@ -58,7 +58,7 @@ class _Seen:
         )
 
     def expected_at(self, begin: datetime) -> bool:
-        """Say whether an hour should have the fuel: plants open, and close for good."""
+        """Tell whether an hour should have the fuel: plants open, and close for good."""
         return self.first - REMEMBERED <= begin <= self.last + REMEMBERED
 
 
@@ -80,13 +80,13 @@ class Eia930:
         Args:
             zone: code of the authority, e.g. CISO, PJM, ERCO.
             key: the API key.
-            factors_g_per_kwh: own factors by fuel code, over the usual ones.
-            label: what an hour's label names, its `ending` (as EIA documents it) or its `starting`.
-            base_url: another address of the same interface.
-            http: instead of one for `base_url`.
+            factors_g_per_kwh: emission factors by fuel code that replace the defaults.
+            label: whether an hour is labelled by its `ending` (as EIA documents) or `starting`.
+            base_url: another address of the same API.
+            http: client to use instead of one for `base_url`.
 
         Raises:
-            InputInvalid: no such label, a key or zone that cannot be, or a factor below zero.
+            InputInvalid: an unknown label, a malformed key or zone, or a factor below zero.
         """
         if label not in LABELS:
             raise InputInvalid(f"carbon: label {label!r} is not one of {', '.join(LABELS)}")
@@ -102,7 +102,7 @@ class Eia930:
         self._own = dict(factors_g_per_kwh or {})
         self._shift = HOUR if label == "ending" else timedelta()
         self._http = http or JsonHttp(base_url)
-        # What each fuel was seen to do, so that one that stops being told is missed.
+        # History of each fuel, to notice when one disappears.
         self._seen: dict[str, _Seen] = {}
 
     @property
@@ -163,7 +163,7 @@ class Eia930:
                 if energy_mwh is not None:
                     seen = self._seen.get(fuel) or _Seen(most_mwh=0.0, first=begin, last=begin)
                     self._seen[fuel] = seen.and_at(begin, energy_mwh)
-        judge = Judge()
+        judge = PlausibilityFilter()
         points = [
             point
             for begin in sorted(hours)
@@ -172,12 +172,12 @@ class Eia930:
         return CarbonBatch(points=tuple(points), refused=tuple(dict.fromkeys(refused)))
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Give nothing: EIA foresees demand, not the mix."""
+        """Return nothing: EIA forecasts demand, not the mix."""
         return CarbonBatch(points=())
 
     @property
     def _model(self) -> str:
-        """Name what makes the values; own factors are told apart."""
+        """The model's name, with the user's own factors."""
         own = ",".join(f"{fuel}={factor:g}" for fuel, factor in sorted(self._own.items()))
         return f"{MODEL} ({own})" if own else MODEL
 
@@ -185,7 +185,7 @@ class Eia930:
         """Fetch the rows whose label is in [start, end], page by page.
 
         Raises:
-            NoData: there is none. Transient: another form.
+            NoData: there are none. Transient: the answer has another form.
         """
         query = {
             "frequency": "hourly",
@@ -217,7 +217,7 @@ class Eia930:
             )
 
     def _row(self, row: Any, refused: list[str]) -> tuple[datetime | None, str, float | None]:
-        """Read one row: when its hour begins, the fuel, and its energy if that is a number.
+        """Decode one row: the start of its hour, the fuel, and its energy if that is a number.
 
         Raises:
             ZoneMismatch: it is of another authority.
@@ -237,7 +237,7 @@ class Eia930:
         value, units = row.get("value"), row.get("value-units", "megawatthours")
         energy_mwh = _number(value)
         if units != "megawatthours":
-            refused.append(f"EIA sent {fuel} in {units}, not in megawatthours; taken as not told.")
+            refused.append(f"EIA sent {fuel} in {units}, not in megawatthours; it is ignored.")
             energy_mwh = None
         elif energy_mwh is None and value is not None:
             refused.append(f"EIA sent {str(value)[:40]!r} for {fuel}, which is no number.")
@@ -247,11 +247,14 @@ class Eia930:
         self,
         begin: datetime,
         energy_mwh: Mapping[str, float | None],
-        judge: Judge,
+        judge: PlausibilityFilter,
         now: datetime,
         refused: list[str],
     ) -> Iterator[CarbonPoint]:
-        """Give an hour's intensity if it can be derived and believed; else say so in `refused`."""
+        """Yield an hour's intensity if it can be derived and is plausible.
+
+        Else the reason is added to `refused`.
+        """
         end = begin + HOUR
         if end > now:
             return
@@ -267,16 +270,14 @@ class Eia930:
             refused.append(refusal(begin, why))
             return
         if made.why:
-            refused.append(
-                refusal(begin, f"is told as estimated: {made.why}, which matters little")
-            )
+            refused.append(refusal(begin, f"counts as estimated: {made.why}, which matters little"))
         yield CarbonPoint(
             signal=self.signal,
             start=begin,
             end=end,
             g_per_kwh=made.g_per_kwh,
             quality=Quality.ESTIMATED if made.why else Quality.MEASURED,
-            # EIA does not say when it published an hour.
+            # EIA does not publish the time of publication.
             issued_at=end,
             fetched_at=now,
             model=self._model,
@@ -284,11 +285,6 @@ class Eia930:
 
 
 def _page(body: Any) -> list[Any]:
-    """Give the rows of one answer.
-
-    Raises:
-        Transient: it is not of the documented form.
-    """
     response = body.get("response") if isinstance(body, dict) else None
     rows = response.get("data") if isinstance(response, dict) else None
     if not isinstance(rows, list):
@@ -297,7 +293,7 @@ def _page(body: Any) -> list[Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Read megawatt-hours, text in newer answers and a number in older ones; None: not told."""
+    """Decode megawatt-hours, text in newer answers and a number in older ones."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -307,9 +303,9 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _classify(answer: Answer) -> Verdict | None:
-    """Read EIA's refusals: a key that is missing, wrong or suspended answers 403."""
+def _classify(answer: ErrorAnswer) -> ErrorClass | None:
+    """Decode EIA's errors: a missing, wrong or suspended key gets 403."""
     if answer.status == HTTP_FORBIDDEN:
         advice = "check the key in key_file; EIA suspends keys that ask too often for a while"
-        return Verdict(error=AuthFailed, advice=advice)
+        return ErrorClass(error=AuthFailed, advice=advice)
     return None

@@ -1,13 +1,13 @@
 """Electricity Maps, API v4 (v3 by `api_version`): average intensity of some 350 zones, by key.
 
-Consumption-based and flow-traced; an interval is named by its start. Hours are estimated first and
-measured hours later, so the trailing ones are asked for again. Keys of the free plan are for
-non-commercial use, of one zone, have no forecast and only the last 24 hours.
+Consumption-based and flow-traced; an interval is labelled by its start. Hours are estimated first
+and measured some hours later, so polls ask for recent ones again. Keys of the free plan are for
+non-commercial use and one zone, without forecast, with only the last 24 hours.
 
-Invariant: always asked by zone and with the look-up of the caller switched off; what a plan lacks
-is asked for once a day and not at every poll. A poll (newest, past, forecast) takes three requests;
-at the cadence of 900 s even an hour in which all fail and are tried again stays under the 50 that a
-free key has.
+Invariant: every request names the zone and disables the lookup by the caller's address; an endpoint
+that the plan lacks is tried once a day, not at every poll. A poll (newest, past, forecast) takes
+three requests; at the cadence of 900 s even an hour in which all fail and are retried stays below a
+free key's limit of 50.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,21 @@ from typing import Any
 from wattmesh.errors import InputInvalid, NoData, NotEntitled, SourceRefused, UnknownZone
 from wattmesh.integrations.carbon.electricity_maps_answers import (
     STEPS,
-    Asked,
+    ZoneQuery,
     forecast,
     observed,
     verdict,
 )
 from wattmesh.integrations.carbon.reading.credentials import Credentials
 from wattmesh.integrations.carbon.reading.http import JsonHttp
-from wattmesh.integrations.carbon.reading.rows import ORIGIN, Reading, batch, floor, joined, stamp
+from wattmesh.integrations.carbon.reading.rows import (
+    ORIGIN,
+    DecodedRows,
+    batch,
+    floor,
+    joined,
+    stamp,
+)
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
 
 BASE_URL = "https://api.electricitymaps.com"
@@ -37,17 +44,17 @@ LONGEST = {
     "5_minutes": timedelta(days=1),
 }
 """Longest span of one past-range request. Ten days are documented for hours; for the finer ones,
-where nothing is, spans that other clients are known to get (some 200 to 300 values).
+for which nothing is documented, other clients are known to get 200 to 300 values.
 """
 
 LAST_DAY = timedelta(hours=24)
-"""What `history` holds."""
+"""Span of the endpoint `history`."""
 
 HORIZONS_H = (6, 24, 48, 72)
-"""Forecast lengths that may be asked for."""
+"""Forecast lengths that the API accepts."""
 
 DENIED_FOR = timedelta(days=1)
-"""So long an endpoint that the plan lacks is not asked for again."""
+"""How long an endpoint that the plan lacks is not tried again."""
 
 RANGE, HISTORY, LATEST, FORECAST = "past-range", "history", "latest", "forecast"
 
@@ -66,19 +73,19 @@ class ElectricityMaps:
         base_url: str = BASE_URL,
         http: JsonHttp | None = None,
     ) -> None:
-        """Take what identifies the series, and the key.
+        """Set the identity of the series, and the key.
 
         Args:
-            zone: as Electricity Maps spells it: `DE`, `US-CAL-CISO`.
-            key: the API key; shown nowhere.
+            zone: Electricity Maps' name of it: `DE`, `US-CAL-CISO`.
+            key: the API key; never shown.
             factor: lifecycle or direct emission factors.
             granularity: hourly, 15_minutes or 5_minutes; the finer ones not in every plan.
             api_version: v4, or v3 while it is served.
             base_url: a mirror or a test server, with or without the version at its end.
-            http: how to ask; None: with the usual patience at `base_url`.
+            http: client to use instead of one for `base_url`.
 
         Raises:
-            InputInvalid: a choice that the API does not have; says which there are.
+            InputInvalid: a choice that the API does not have; the message lists them.
         """
         choices = {
             "factor": (factor, FACTORS),
@@ -93,7 +100,7 @@ class ElectricityMaps:
                 )
         if not zone or ":" in zone:
             raise InputInvalid(f"carbon: {zone!r} is not a zone of electricity_maps, like 'DE'")
-        self._asked = Asked(zone=zone, factor=factor, granularity=granularity)
+        self._asked = ZoneQuery(zone=zone, factor=factor, granularity=granularity)
         self._credentials = Credentials.header("auth-token", key)
         self._version = api_version
         self._http = http or JsonHttp(base_url)
@@ -115,7 +122,7 @@ class ElectricityMaps:
 
     @property
     def series(self) -> Series:
-        """The granularity asked for; a new hour shows within minutes, estimated at first."""
+        """Intervals of the granularity; a new hour appears within minutes, estimated at first."""
         step_s = self._asked.step.total_seconds()
         return Series(
             interval_s=step_s,
@@ -127,14 +134,14 @@ class ElectricityMaps:
 
     @property
     def breaker_state(self) -> str:
-        """Whether the provider is asked: closed, open or half-open."""
+        """State of the circuit breaker: closed, open or half-open."""
         return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Ask which endpoints this key may use in this zone.
+        """Query which endpoints this key may use in this zone.
 
         Raises:
-            NotEntitled: the zone exists, the key does not cover it. UnknownZone: no such zone.
+            NotEntitled: the key does not cover the zone. UnknownZone: there is no such zone.
         """
         zones = self._get("/zones", {})
         mine = zones.get(self._asked.zone) if isinstance(zones, dict) else None
@@ -154,13 +161,13 @@ class ElectricityMaps:
         )
 
     def latest(self, now: datetime) -> CarbonBatch:
-        """Fetch the newest interval, as a rule the running one."""
+        """Fetch the newest interval, usually the current one."""
         return self._batch(observed(self._signal(LATEST), self._asked, now), now)
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Fetch the intervals that begin in [start, end), in requests as long as allowed.
+        """Fetch the intervals that begin in [start, end), in as few requests as allowed.
 
-        With a key that lacks the range, what the last 24 hours have of it; `refused` says so.
+        A key without past-range gets only those in the last 24 hours; `refused` says so.
         """
         first, last = floor(start, self._asked.step), min(end, now)
         if first >= last:
@@ -173,12 +180,12 @@ class ElectricityMaps:
                 f"{stamp(start)} to {stamp(last)} was asked for.",
             )
             more = lacking if first < now - LAST_DAY - self._asked.step else ()
-            reading = Reading(rows=told.rows, refused=(*told.refused, *more))
+            reading = DecodedRows(rows=told.rows, refused=(*told.refused, *more))
         within = tuple(row for row in reading.rows if start <= row.start < end)
-        return self._batch(Reading(rows=within, refused=reading.refused), now)
+        return self._batch(DecodedRows(rows=within, refused=reading.refused), now)
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Fetch the newest forecast; empty, with a sentence why, when the plan has none."""
+        """Fetch the newest forecast; without one in the plan it is empty, with a reason."""
         horizon_h = next((each for each in HORIZONS_H if each >= hours), HORIZONS_H[-1])
         why = "asked for at most once a day"
         if not self._is_denied(FORECAST, now):
@@ -193,11 +200,11 @@ class ElectricityMaps:
         return CarbonBatch(points=(), refused=(sentence,))
 
     def close(self) -> None:
-        """Let the request thread end."""
+        """End the request thread."""
         self._http.close()
 
-    def _ranges(self, first: datetime, last: datetime, now: datetime) -> Reading | None:
-        """Fetch [first, last) span by span; None when the plan has no such endpoint."""
+    def _ranges(self, first: datetime, last: datetime, now: datetime) -> DecodedRows | None:
+        """Fetch [first, last) in spans; None when the plan lacks the endpoint."""
         if self._is_denied(RANGE, now):
             return None
         try:
@@ -206,8 +213,8 @@ class ElectricityMaps:
             self._denied[RANGE] = now + DENIED_FOR
             return None
 
-    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[Reading]:
-        """Fetch the spans one after the other; an empty one costs only itself.
+    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[DecodedRows]:
+        """Fetch the spans one after the other; an empty one does not stop the others.
 
         Raises:
             NoData: all of them are empty.
@@ -227,20 +234,18 @@ class ElectricityMaps:
             raise empty
 
     def _signal(self, endpoint: str, query: dict[str, str] | None = None) -> Any:
-        """Ask one endpoint of the carbon intensity."""
         asked = self._asked
         wanted = {
             "zone": asked.zone,
             "disableCallerLookup": "true",
             "emissionFactorType": asked.factor,
         }
-        # v3 knew only hours for a long time and has them as its default.
+        # v3 had only hours for a long time, which are its default.
         if self._version != "v3" or asked.granularity != "hourly":
             wanted["temporalGranularity"] = asked.granularity
         return self._get(f"/carbon-intensity/{endpoint}", wanted | (query or {}))
 
     def _get(self, path: str, query: dict[str, str]) -> Any:
-        """Make one request with the key."""
         return self._http.get(
             self._prefix + path,
             query=query,
@@ -248,17 +253,16 @@ class ElectricityMaps:
             classify=verdict,
         )
 
-    def _batch(self, reading: Reading, now: datetime) -> CarbonBatch:
-        """Judge what was told."""
+    def _batch(self, reading: DecodedRows, now: datetime) -> CarbonBatch:
         return batch(reading, signal=self.signal, step=self._asked.step, now=now)
 
     def _is_denied(self, endpoint: str, now: datetime) -> bool:
-        """Say whether the plan lacked an endpoint when it was last asked, within a day."""
+        """Tell whether the plan lacked an endpoint less than `DENIED_FOR` ago."""
         until = self._denied.get(endpoint)
         return until is not None and now < until
 
     def _uncovered(self, mine: Any) -> SourceRefused:
-        """Give the error for a zone that the key does not cover, or that does not exist."""
+        """The error for a zone that the key does not cover, or that does not exist."""
         zone = self._asked.zone
         everywhere = self._http.get(f"{self._prefix}/zones", classify=verdict)
         if isinstance(everywhere, dict) and zone not in everywhere:
@@ -274,6 +278,6 @@ class ElectricityMaps:
 
 
 def _may(access: list[str], endpoint: str) -> bool:
-    """Say whether an access list, with or without version and slash, names an endpoint."""
+    """Tell whether an access list, with or without version and slash, names an endpoint."""
     path = f"carbon-intensity/{endpoint}"
     return any(each in ("*", "/*") or each.endswith(path) for each in access)

@@ -1,7 +1,7 @@
-"""What Electricity Maps' answers say, and when they are not what was asked for.
+"""Decodes the answers of Electricity Maps, and checks that they match the request. Pure.
 
-Pure. Invariant: a value becomes a row only when its answer names the zone that was asked, no other
-factor type and granularity, and nothing of it was invented for a sandbox key.
+Invariant: a value is accepted only if its answer names the requested zone, no other factor type or
+granularity, and is not the invented data of a sandbox key.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from wattmesh.errors import (
     UnknownZone,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
-from wattmesh.integrations.carbon.reading.rows import Reading, Row, moment, number
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
+from wattmesh.integrations.carbon.reading.rows import CarbonRow, DecodedRows, moment, number
 from wattmesh.telemetry.readings import Quality
 
 LISTS = ("history", "data", "forecast")
-"""Where the rows are: history, past-range and forecast differ in nothing else."""
+"""Keys of the rows in history, past-range and forecast, which are otherwise alike."""
 
 STEPS = {
     "hourly": timedelta(hours=1),
@@ -38,8 +38,8 @@ RUNNING = "Electricity Maps, interval not over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What an answer must be about."""
+class ZoneQuery:
+    """The request that an answer must match."""
 
     zone: str
     factor: str
@@ -51,47 +51,47 @@ class Asked:
         return STEPS[self.granularity]
 
 
-def verdict(answer: Answer) -> Verdict | None:
-    """Say what an answer other than 200 means.
+def verdict(answer: ErrorAnswer) -> ErrorClass | None:
+    """Classify an answer other than 200.
 
     Bodies are `{"error": ...}`, `{"status": "error", "message": ...}` or plain text.
     """
     words = answer.words.lower()
     if answer.status == 401:
-        return Verdict(
+        return ErrorClass(
             error=AuthFailed,
             advice="check the key; a free key is of one zone, and answers so for every other",
         )
     if answer.status == 403:
-        return Verdict(
+        return ErrorClass(
             error=NotEntitled,
             advice="the plan of this key covers not this zone or not this endpoint, or the key is "
             "not known",
         )
     strange = any(each in words for each in ("not found", "not exist", "unknown", "invalid"))
     if answer.status in (400, 404) and "zone" in words and strange:
-        return Verdict(error=UnknownZone, advice="`wattmesh carbon providers` shows the zones")
-    return Verdict(error=NoData) if answer.status == 404 else None
+        return ErrorClass(error=UnknownZone, advice="`wattmesh carbon providers` shows the zones")
+    return ErrorClass(error=NoData) if answer.status == 404 else None
 
 
-def observed(body: Any, asked: Asked, now: datetime) -> Reading:
-    """Read intervals that were or are, newest known values first estimated and then measured.
+def observed(body: Any, asked: ZoneQuery, now: datetime) -> DecodedRows:
+    """Decode past and current intervals.
 
-    The running interval is provisional: its value still moves. `updatedAt` before `datetime` is
-    usual, for the newest hours are estimated ahead.
+    The current interval is provisional, because its value still changes. `updatedAt` is often
+    before `datetime`, because the newest hours are estimated ahead.
 
     Raises:
-        SandboxData, ZoneMismatch, SourceRefused: it is not what was asked for.
-        Transient: not of the documented form. NoData: it holds nothing.
+        SandboxData, ZoneMismatch, SourceRefused: it does not match the request.
+        Transient: it is malformed. NoData: it has no rows.
     """
-    read: list[Row] = []
+    read: list[CarbonRow] = []
     refused: list[str] = []
     for row, start, value in _told(_checked(body, asked), refused):
         end = start + asked.step
         if start > now:
             continue
         read.append(
-            Row(
+            CarbonRow(
                 start=start,
                 g_per_kwh=value,
                 quality=_quality(row, end, now),
@@ -99,21 +99,21 @@ def observed(body: Any, asked: Asked, now: datetime) -> Reading:
                 model=_model(row, end, now),
             )
         )
-    return Reading(rows=tuple(read), refused=tuple(refused))
+    return DecodedRows(rows=tuple(read), refused=tuple(refused))
 
 
-def forecast(body: Any, asked: Asked, now: datetime) -> Reading:
-    """Read a forecast from the running interval on; all of it is one issue.
+def forecast(body: Any, asked: ZoneQuery, now: datetime) -> DecodedRows:
+    """Decode a forecast from the current interval on, with one issue time for all rows.
 
     Raises:
-        SandboxData, ZoneMismatch, SourceRefused: it is not what was asked for.
-        Transient: not of the documented form. NoData: it holds nothing.
+        SandboxData, ZoneMismatch, SourceRefused: it does not match the request.
+        Transient: it is malformed. NoData: it has no rows.
     """
     rows = _checked(body, asked)
     issued_at = moment(body.get("updatedAt")) or now
     refused: list[str] = []
     read = tuple(
-        Row(
+        CarbonRow(
             start=start,
             g_per_kwh=value,
             quality=Quality.FORECAST,
@@ -123,13 +123,13 @@ def forecast(body: Any, asked: Asked, now: datetime) -> Reading:
         for _, start, value in _told(rows, refused)
         if start + asked.step > now
     )
-    return Reading(rows=read, refused=tuple(refused))
+    return DecodedRows(rows=read, refused=tuple(refused))
 
 
 def _told(
     rows: list[dict[str, Any]], refused: list[str]
 ) -> Iterator[tuple[dict[str, Any], datetime, float | None]]:
-    """Give rows with their start and value; what cannot be read is said in `refused`."""
+    """Yield rows with start and value; malformed ones are added to `refused`."""
     for row in rows:
         start = moment(row.get("datetime"))
         value, why = number(row, "carbonIntensity")
@@ -139,8 +139,8 @@ def _told(
             yield row, start, value
 
 
-def _checked(body: Any, asked: Asked) -> list[dict[str, Any]]:
-    """Give the rows of an answer that is about what was asked."""
+def _checked(body: Any, asked: ZoneQuery) -> list[dict[str, Any]]:
+    """Return the rows of an answer that matches the request."""
     if not isinstance(body, dict):
         raise Transient(f"Electricity Maps answered {str(body)[:80]!r}, which is no object")
     listed = next((body[name] for name in LISTS if isinstance(body.get(name), list)), None)
@@ -160,7 +160,7 @@ def _checked(body: Any, asked: Asked) -> list[dict[str, Any]]:
 
 
 def _refuse_sandbox(body: dict[str, Any], rows: list[Any]) -> None:
-    """Raise for the values that sandbox keys get, with status 200; either mark is enough."""
+    """Refuse the values of sandbox keys, which come with status 200; either mark is enough."""
     marks = [str(body.get("_disclaimer", ""))]
     marks += [str(row.get("estimationMethod", "")) for row in rows if isinstance(row, dict)]
     marks += [str(row.get("_disclaimer", "")) for row in rows if isinstance(row, dict)]
@@ -171,11 +171,11 @@ def _refuse_sandbox(body: dict[str, Any], rows: list[Any]) -> None:
         )
 
 
-def _require_asked(part: dict[str, Any], asked: Asked) -> None:
-    """Raise when a part of the answer is about something else."""
+def _require_asked(part: dict[str, Any], asked: ZoneQuery) -> None:
+    """Refuse an answer, or a row, that does not match the request."""
     zone = part.get("zone", asked.zone)
     if zone != asked.zone:
-        # Without a zone that it knows, the API answers for where the caller seems to be.
+        # For an unknown zone the API answers with the zone of the caller's address.
         raise ZoneMismatch(
             f"Electricity Maps answered for zone {zone!r} when asked for {asked.zone!r}"
         )
@@ -197,18 +197,17 @@ def _require_asked(part: dict[str, Any], asked: Asked) -> None:
 
 
 def _quality(row: dict[str, Any], end: datetime, now: datetime) -> Quality:
-    """Say how a value came to be; without `isEstimated` nobody said that it was measured."""
+    """Quality of a value; without `isEstimated` it does not count as measured."""
     if end > now:
         return Quality.PROVISIONAL
     return Quality.MEASURED if row.get("isEstimated") is False else Quality.ESTIMATED
 
 
 def _model(row: dict[str, Any], end: datetime, now: datetime) -> str:
-    """Name what made a value that was not measured."""
+    """Method behind a value that was not measured."""
     method = str(row.get("estimationMethod") or "")[:64]
     return method or (RUNNING if end > now else "")
 
 
 def _unread(row: dict[str, Any], why: str) -> str:
-    """Write the sentence for a row without time or number."""
     return f"Electricity Maps sent {str(row)[:120]!r}: {why}."

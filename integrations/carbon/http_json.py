@@ -1,7 +1,7 @@
-"""A series from any service that answers JSON: in-house, carbon-aware-sdk, a yearly table.
+"""A series from any JSON service: in-house, carbon-aware-sdk, a yearly table.
 
-What the numbers are (kind, factor, gas, unit) the settings declare, because no answer says it.
-Invariant: every point is one whole interval of the declared grid; a row that is not is refused.
+The settings declare kind, factor, gas and unit of the numbers, because answers do not contain them.
+Invariant: every point is one whole interval of the declared grid; any other row is refused.
 """
 
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
-from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.json_shape import (
     G_PER_KWH,
     ORIGIN,
-    Shape,
+    JsonShape,
     at_path,
     filled,
     moment,
@@ -28,7 +28,7 @@ from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.slots import border, index_at
 
 LATEST = 4
-"""Intervals that `latest` looks back over, beside the lag."""
+"""Intervals that `latest` asks for, in addition to the lag."""
 
 
 class HttpJson:
@@ -38,7 +38,7 @@ class HttpJson:
         self,
         *,
         signal: Signal,
-        shape: Shape,
+        shape: JsonShape,
         interval_s: float = 3600.0,
         cadence_s: float | None = None,
         lag_s: float = 0.0,
@@ -47,18 +47,18 @@ class HttpJson:
         credentials: Credentials = NONE,
         http: JsonHttp | None = None,
     ) -> None:
-        """Take what is declared of the service.
+        """Set what the settings declare about the service.
 
         Args:
-            signal: what the numbers are.
-            shape: how to ask and to read.
+            signal: the identity of the series.
+            shape: the form of requests and answers.
             interval_s: length of every interval, seconds, > 0; intervals begin at multiples of it.
             cadence_s: seconds between two polls; None: one interval.
-            lag_s: how long after its end an interval is usually told, seconds.
-            forecast_hours: how far its forecast reaches; read only with a forecast address.
+            lag_s: how long after its end an interval is usually published, seconds.
+            forecast_hours: how far its forecast reaches; used only with a forecast URL.
             longest_hours: longest span of one request.
             credentials: a header with a token.
-            http: instead of one for the address.
+            http: client to use instead of one for the URL.
 
         Raises:
             InputInvalid: history and forecast are on different hosts.
@@ -66,7 +66,7 @@ class HttpJson:
         self._base, self._path = split(shape.url)
         self._ahead = split(shape.forecast_url)[1] if shape.forecast_url else ""
         if self._ahead and split(shape.forecast_url)[0] != self._base:
-            # The token is for one host, and one breaker watches one host.
+            # The token is for one host, and a breaker is per host.
             raise InputInvalid(
                 f"carbon: forecast_url is on {split(shape.forecast_url)[0]}, url on {self._base}; "
                 "one source asks one host"
@@ -91,39 +91,39 @@ class HttpJson:
 
     @property
     def series(self) -> Series:
-        """As declared."""
+        """The declared intervals."""
         return self._series
 
     @property
     def breaker_state(self) -> str:
-        """What happens to a poll now: closed, open or half-open."""
+        """State of the circuit breaker: closed, open or half-open."""
         return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Ask for the newest intervals; that shows whether the settings fit the service.
+        """Fetch the newest intervals, which shows whether the settings fit the service.
 
         Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the token is wrong.
+            SourceUnavailable: no usable answer. SourceRefused: the token is wrong.
         """
         batch = self.latest(now)
         if not batch.points and batch.refused:
-            raise Transient(f"{self._base} told nothing that can be used: {batch.refused[0]}")
+            raise Transient(f"{self._base} returned nothing usable: {batch.refused[0]}")
         return Capabilities(latest=True, history=True, forecast=bool(self._ahead))
 
     def latest(self, now: datetime) -> CarbonBatch:
         """Fetch the last four intervals beyond the lag.
 
         Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the token is wrong.
+            SourceUnavailable: no usable answer. SourceRefused: the token is wrong.
         """
         back_s = LATEST * self._series.interval_s + self._series.lag_s
         return self.history(now - timedelta(seconds=back_s), now, now=now)
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Fetch the intervals that begin in [start, end), in requests as long as declared.
+        """Fetch the intervals that begin in [start, end), in requests of `longest_hours`.
 
         Raises:
-            NoData: the list is empty. SourceUnavailable: nothing usable came. SourceRefused: the
+            NoData: the list is empty. SourceUnavailable: no usable answer. SourceRefused: the
                 token is wrong.
         """
         found: list[Any] = []
@@ -135,8 +135,8 @@ class HttpJson:
             found += self._rows(path, self._shape.rows)[0]
             begin = until
         if not found and start < end:
-            raise NoData(f"{self._base} told an empty list for {self._signal.zone}")
-        judge = Judge(self._signal.kind)
+            raise NoData(f"{self._base} returned an empty list for {self._signal.zone}")
+        judge = PlausibilityFilter(self._signal.kind)
         refused: list[str] = []
         points: list[CarbonPoint] = []
         for index, row in sorted(
@@ -148,11 +148,11 @@ class HttpJson:
         return CarbonBatch(points=tuple(points), refused=tuple(dict.fromkeys(refused)))
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Fetch the newest forecast, from the running interval on; empty where none is declared.
+        """Fetch the newest forecast from the current interval on; empty where none is declared.
 
         Raises:
-            NoData: it has none. SourceUnavailable: nothing usable came. SourceRefused: the token
-                is wrong.
+            NoData: it has none. SourceUnavailable: no usable answer. SourceRefused: the token is
+                wrong.
         """
         if not self._ahead:
             return CarbonBatch(points=())
@@ -177,11 +177,11 @@ class HttpJson:
             else:
                 points.append(self._made(index, value, Quality.FORECAST, issued_at, now))
         if not points and not refused:
-            raise NoData(f"{self._base} told no forecast from now on for {self._signal.zone}")
+            raise NoData(f"{self._base} returned no forecast from now on for {self._signal.zone}")
         return CarbonBatch(points=tuple(points), refused=tuple(dict.fromkeys(refused)))
 
     def _rows(self, path: str, where: str) -> tuple[list[Any], Any]:
-        """Fetch one answer: (its rows, the whole).
+        """Fetch one answer: (its rows, its body).
 
         Raises:
             Transient: there is no list at the declared path.
@@ -197,9 +197,9 @@ class HttpJson:
         return rows, body
 
     def _observed(
-        self, index: int, row: Any, judge: Judge, now: datetime, refused: list[str]
+        self, index: int, row: Any, judge: PlausibilityFilter, now: datetime, refused: list[str]
     ) -> Iterator[CarbonPoint]:
-        """Give what a row says of an interval that has begun, if it can be believed."""
+        """Yield the point of an interval that has begun, if its value is plausible."""
         start = border(ORIGIN, self._series.interval_s, index)
         end = border(ORIGIN, self._series.interval_s, index + 1)
         value = self._value(row, self._shape.value)
@@ -209,7 +209,7 @@ class HttpJson:
             return
         why = judge.fault(start, value)
         if why or value is None:
-            # Not told yet is no fault before its time.
+            # A missing value is a fault only after the usual lag.
             if value is not None or (now - end).total_seconds() > self._series.lag_s:
                 refused.append(refusal(start, why))
             return
@@ -218,14 +218,13 @@ class HttpJson:
         yield self._made(index, value, quality, end, now)
 
     def _value(self, row: Any, path: str) -> float | None:
-        """Read a number in g/kWh."""
+        """Decode a number and convert it to g/kWh."""
         value = number(at_path(row, path))
         return None if value is None else value * G_PER_KWH[self._shape.unit]
 
     def _made(
         self, index: int, value: float, quality: Quality, issued_at: datetime, now: datetime
     ) -> CarbonPoint:
-        """Make one point."""
         return CarbonPoint(
             signal=self._signal,
             start=border(ORIGIN, self._series.interval_s, index),
@@ -239,7 +238,7 @@ class HttpJson:
 
 
 def _marked(mark: Any) -> bool:
-    """Say whether a row's mark calls its value estimated."""
+    """Tell whether a row's mark says that its value is estimated."""
     if isinstance(mark, str):
         return mark.strip().lower() not in {"", "false", "no", "measured", "actual"}
     return bool(mark)

@@ -1,9 +1,9 @@
 """Great Britain's national carbon intensity, live: NESO's Carbon Intensity API (CC BY 4.0, no key).
 
-Half-hourly, UTC, average, direct. `actual` is null for a while after its half hour: until it comes
-the forecast stands in, marked provisional. Its regions are another thing: `neso_region.py`.
+Half-hourly, UTC, average, direct. `actual` is null for a while after its half hour; until then the
+forecast stands in, as provisional. For regions see `neso_region.py`.
 
-Invariant: a point says which half hour it is of by its own `from` and `to`, not by what was asked.
+Invariant: a point's half hour comes from its own `from` and `to`, not from the request.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import InputInvalid, NoData, Transient
-from wattmesh.integrations.carbon.reading.believed import Judge, fault, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, fault, refusal
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
 from wattmesh.telemetry.readings import Quality
@@ -20,9 +20,9 @@ BASE_URL = "https://api.carbonintensity.org.uk"
 ZONES = ("GB",)
 HALF_HOUR = timedelta(minutes=30)
 LATEST = timedelta(hours=2)
-"""`actual` comes within an hour of its half hour on a good day."""
+"""Usually `actual` is published within an hour of its half hour."""
 LONGEST = timedelta(days=14)
-"""Longest span that one request may ask for."""
+"""Longest span of one request."""
 ORIGIN = datetime(2018, 1, 1, tzinfo=UTC)
 AHEAD_S = 48 * 3600.0
 """How far its forecasts reach."""
@@ -38,7 +38,7 @@ class Neso:
     def __init__(
         self, *, zone: str = "GB", base_url: str = BASE_URL, http: JsonHttp | None = None
     ) -> None:
-        """Take the zone; `base_url` or `http` point elsewhere in tests and behind a mirror.
+        """Set the zone; `base_url` or `http` select a mirror or a test server.
 
         Raises:
             InputInvalid: a zone other than GB.
@@ -57,7 +57,7 @@ class Neso:
 
     @property
     def series(self) -> Series:
-        """Half hours from :00 and :30 UTC; something new comes every half hour."""
+        """Half hours from :00 and :30 UTC, with new values every half hour."""
         return Series(
             interval_s=HALF_HOUR.total_seconds(),
             origin=ORIGIN,
@@ -68,23 +68,23 @@ class Neso:
 
     @property
     def breaker_state(self) -> str:
-        """Whether the provider is asked: closed, open or half-open."""
+        """State of the circuit breaker: closed, open or half-open."""
         return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Say what is served; nobody needs a key, so asking for the newest value shows it.
+        """Fetch the newest values, which shows that the service answers; there are no keys.
 
         Raises:
-            SourceUnavailable: nothing usable came.
+            SourceUnavailable: no usable answer.
         """
         self.latest(now)
         return Capabilities(latest=True, history=True, forecast=True, models=(MODEL,))
 
     def latest(self, now: datetime) -> CarbonBatch:
-        """Fetch the half hours of the last two hours and the running one.
+        """Fetch the half hours of the last two hours, and the current one.
 
         Raises:
-            SourceUnavailable: nothing usable came.
+            SourceUnavailable: no usable answer.
         """
         return self.history(half_hour(now) - LATEST, now + HALF_HOUR, now=now)
 
@@ -92,7 +92,7 @@ class Neso:
         """Fetch the half hours that begin in [start, end), in requests of 14 days.
 
         Raises:
-            NoData: it has nothing for the whole span. SourceUnavailable: nothing usable came.
+            NoData: it has nothing for the whole span. SourceUnavailable: no usable answer.
         """
         rows: list[Any] = []
         begin, stop = half_hour(start), half_hour(end + HALF_HOUR - timedelta(microseconds=1))
@@ -109,10 +109,10 @@ class Neso:
         return CarbonBatch(points=asked, refused=batch.refused)
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Fetch the newest forecast, from the running half hour on, at most 48 h.
+        """Fetch the newest forecast from the current half hour on, at most 48 h.
 
         Raises:
-            NoData: it has none. SourceUnavailable: nothing usable came.
+            NoData: it has none. SourceUnavailable: no usable answer.
         """
         first = half_hour(now)
         return expected(
@@ -123,8 +123,8 @@ class Neso:
         )
 
     def _read(self, rows: list[Any], now: datetime) -> CarbonBatch:
-        """Turn rows into points, oldest first; each half hour once."""
-        judge = Judge()
+        """Decode rows to points, oldest first, each half hour once."""
+        judge = PlausibilityFilter()
         refused: list[str] = []
         spans: dict[datetime, dict[str, Any]] = {}
         for row in rows:
@@ -144,11 +144,11 @@ class Neso:
         self,
         start: datetime,
         intensity: dict[str, Any],
-        judge: Judge,
+        judge: PlausibilityFilter,
         now: datetime,
         refused: list[str],
     ) -> Iterator[CarbonPoint]:
-        """Give what one half hour says, if it can be believed; say so in `refused` if not."""
+        """Yield the point of a half hour if a value is plausible; else add to `refused`."""
         end = start + HALF_HOUR
         if start > now:
             return
@@ -163,14 +163,13 @@ class Neso:
         if why or forecast is None:
             refused.append(refusal(start, f"(forecast) {why}"))
             return
-        # NESO does not say when it issued a value; it does so every half hour.
+        # NESO publishes no issue time; it issues values every half hour.
         issued_at = min(start, half_hour(now))
         yield self._made(start, forecast, Quality.PROVISIONAL, issued_at, now)
 
     def _made(
         self, start: datetime, value: float, quality: Quality, issued_at: datetime, now: datetime
     ) -> CarbonPoint:
-        """Make one point."""
         return CarbonPoint(
             signal=self.signal,
             start=start,
@@ -184,10 +183,10 @@ class Neso:
 
 
 def rows_of(body: Any) -> list[Any]:
-    """Give the rows of an answer.
+    """Return the rows of an answer.
 
     Raises:
-        Transient: it is not of the documented form.
+        Transient: it is malformed.
     """
     rows = body.get("data") if isinstance(body, dict) else None
     if not isinstance(rows, list):
@@ -196,7 +195,7 @@ def rows_of(body: Any) -> list[Any]:
 
 
 def expected(rows: list[Any], *, signal: Signal, until: datetime, now: datetime) -> CarbonBatch:
-    """Read the forecast in rows as one issue, from the half hour that holds `now` to `until`.
+    """Decode a forecast with one issue time, from the current half hour to `until`.
 
     Raises:
         NoData: there is no such half hour.
@@ -233,7 +232,7 @@ def expected(rows: list[Any], *, signal: Signal, until: datetime, now: datetime)
 
 
 def malformed(row: Any) -> str:
-    """Say why a row is not a half hour of the documented form; "" when it is."""
+    """Say why a row is malformed; "" when it is not."""
     if not isinstance(row, dict) or not isinstance(row.get("intensity"), dict):
         return "it has no intensity"
     try:
@@ -251,11 +250,11 @@ def malformed(row: Any) -> str:
 
 
 def moment(text: str) -> datetime:
-    """Read NESO's time format."""
+    """Parse NESO's time format."""
     return datetime.strptime(text, FORM).replace(tzinfo=UTC)
 
 
 def half_hour(at: datetime) -> datetime:
-    """Give the half hour that holds `at`."""
+    """Return the start of the half hour that contains `at`."""
     at = at.astimezone(UTC)
     return at.replace(minute=at.minute // 30 * 30, second=0, microsecond=0)

@@ -1,7 +1,7 @@
 """A region of Great Britain: NESO's forecasts by region number or postcode (CC BY 4.0, no key).
 
-Invariant: nothing here is ever called measured. NESO publishes no outturn for regions, so this
-series may steer decisions and never books a gram (`Series.observed` is False).
+Invariant: no value is called measured. NESO publishes no actual values for regions, so this series
+can be used for decisions but not for accounting (`Series.observed` is False).
 """
 
 from datetime import datetime, timedelta
@@ -23,15 +23,15 @@ from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
 
 REGIONS = 17
-"""Regions are numbered from 1: fourteen of the distribution grids, England, Scotland, Wales."""
+"""Number of regions, from 1 on: fourteen distribution grids, England, Scotland, Wales."""
 
 LONGEST_POSTCODE = 4
 
 
 def is_region(zone: str) -> bool:
-    """Say whether a zone is a region: a number like `13` or the first half of a postcode: `RG10`.
+    """Tell whether a zone is a region: a number like `13`, or the outward postcode like `RG10`.
 
-    Both are what NESO's own addresses carry behind `regionid` and `postcode`.
+    They are the values of `regionid` and `postcode` in NESO's URLs.
     """
     if zone.isdecimal():
         return 1 <= int(zone) <= REGIONS and zone == str(int(zone))
@@ -45,10 +45,10 @@ class NesoRegion:
     def __init__(
         self, *, zone: str, base_url: str = BASE_URL, http: JsonHttp | None = None
     ) -> None:
-        """Take the region; `base_url` or `http` point elsewhere in tests and behind a mirror.
+        """Set the region; `base_url` or `http` select a mirror or a test server.
 
         Raises:
-            InputInvalid: neither a region's number nor the first half of a postcode.
+            InputInvalid: it is neither a region's number nor an outward postcode.
         """
         if not is_region(zone):
             raise InputInvalid(
@@ -65,7 +65,7 @@ class NesoRegion:
 
     @property
     def series(self) -> Series:
-        """Half hours from :00 and :30 UTC, expected and never observed."""
+        """Half hours from :00 and :30 UTC, forecast only."""
         return Series(
             interval_s=HALF_HOUR.total_seconds(),
             origin=ORIGIN,
@@ -78,14 +78,14 @@ class NesoRegion:
 
     @property
     def breaker_state(self) -> str:
-        """Whether the provider is asked: closed, open or half-open."""
+        """State of the circuit breaker: closed, open or half-open."""
         return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Say what is served; asking shows whether the region is known.
+        """Fetch a forecast, which shows whether the region is known.
 
         Raises:
-            SourceUnavailable: nothing usable came. ZoneMismatch: it answered for another region.
+            SourceUnavailable: no usable answer. ZoneMismatch: it answered for another region.
         """
         self.forecast(1.0, now=now)
         return Capabilities(
@@ -97,19 +97,19 @@ class NesoRegion:
         )
 
     def latest(self, now: datetime) -> CarbonBatch:
-        """Give nothing: no region's intensity is observed."""
+        """Return nothing: NESO publishes no actual values for regions."""
         return CarbonBatch(points=())
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Give nothing: no region's intensity is observed."""
+        """Return nothing: NESO publishes no actual values for regions."""
         return CarbonBatch(points=())
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Fetch the newest forecast, from the running half hour on, at most 48 h.
+        """Fetch the newest forecast from the current half hour on, at most 48 h.
 
         Raises:
-            NoData: it has none. ZoneMismatch: it is of another region. SourceUnavailable: nothing
-                usable came.
+            NoData: it has none. ZoneMismatch: it is of another region. SourceUnavailable: no
+                usable answer.
         """
         by = "regionid" if self._zone.isdecimal() else "postcode"
         first = half_hour(now)
@@ -120,10 +120,10 @@ class NesoRegion:
         )
 
     def _region(self, body: Any, by: str) -> dict[str, Any]:
-        """Unwrap the region of an answer, a list of one or alone, and check which it is.
+        """Return the region's object, alone or in a list of one, after checking the region.
 
         Raises:
-            Transient: another form. ZoneMismatch: another region.
+            Transient: the answer is malformed. ZoneMismatch: it is of another region.
         """
         region = body.get("data") if isinstance(body, dict) else None
         if isinstance(region, list) and len(region) == 1:

@@ -1,6 +1,6 @@
-"""What each provider serves and needs, for the checks of the settings and for people. Pure.
+"""What each provider serves and needs, for checking settings and for the user. Pure.
 
-Invariant: a key of a source is read by the providers that name it here and by no other.
+Invariant: a key of a source is read only by the providers that name it here.
 """
 
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderFacts:
-    """One provider.
+    """The properties of one provider.
 
     Attributes:
-        serves: what its numbers are and of where, as half a sentence.
-        needs: keys of a source that it cannot be opened without.
-        reads: other keys that it reads. Every provider reads provider, zone and stale_after_s.
-        terms: where a key comes from and what its data may be used for.
+        serves: the region and kind of its numbers, as half a sentence.
+        needs: required keys of a source.
+        reads: optional keys. Every provider reads provider, zone and stale_after_s.
+        terms: how to get a key, and the terms of use of the data.
     """
 
     serves: str
@@ -25,7 +25,7 @@ class ProviderFacts:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Give all keys that it reads and others may not."""
+        """All keys that only providers naming them may have."""
         return self.needs + self.reads
 
 
@@ -80,5 +80,5 @@ PROVIDERS: Mapping[str, ProviderFacts] = {
 
 
 def readers(key: str) -> tuple[str, ...]:
-    """Name the providers that read a key; none when all do."""
+    """Return the providers that read a key; none when all do."""
     return tuple(name for name, facts in PROVIDERS.items() if key in facts.keys)

@@ -1,7 +1,7 @@
-"""From settings to a provider of carbon facts; the one place that knows every provider.
+"""Opens a carbon provider from settings; the one module that knows every provider.
 
-Invariant: a choice that no provider can serve is refused here, with what is allowed, before
-anything is asked of a network; a secret is read from its file here and handed on, nowhere kept.
+Invariant: an unknown choice is refused with a list of the allowed ones before any request; a secret
+is read from its file and passed on, and kept nowhere else.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
 from wattmesh.integrations.carbon.providers import PROVIDERS
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
-from wattmesh.integrations.carbon.reading.json_shape import Shape
+from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.integrations.carbon.static import Static
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.named_file import read_named
@@ -30,9 +30,9 @@ MOST_SECRET_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonChoices:
-    """What http_json needs beside the signal; `HttpJson` says what each means."""
+    """The settings of http_json; see `HttpJson` for their meaning."""
 
-    shape: Shape
+    shape: JsonShape
     interval_s: float = 3600.0
     cadence_s: float | None = None
     lag_s: float = 0.0
@@ -44,16 +44,18 @@ class JsonChoices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """What is needed to open a source; `providers.PROVIDERS` says who reads which part.
+    """The settings of a source; `providers.PROVIDERS` lists which provider reads which key.
 
     Attributes:
-        starts_at: recorded moment that plays first; None: the recording's beginning.
-        plays_at: when it plays; None: now. `compress`: recorded seconds per second.
-        base_url: another address than the provider's own (a mirror, a test server); "": its own.
+        starts_at: time in the recording that plays first; None: its beginning.
+        plays_at: when that plays; None: now.
+        compress: recorded seconds per second.
+        base_url: address of a mirror or a test server; "": the provider's own.
         key_file, password_file, token_file: files that hold one secret each.
-        factor: direct or lifecycle; "": the provider's usual one.
+        factor: direct or lifecycle; "": the provider's default.
         kind, gas: declared for static and http_json.
-        eia_factors: own factors by fuel code, g/kWh. `eia_label`: ending or starting.
+        eia_factors: emission factors by fuel code, g/kWh, that replace the defaults.
+        eia_label: ending or starting.
     """
 
     provider: str
@@ -80,15 +82,15 @@ class SourceSettings:
 
 
 def provider(settings: SourceSettings, now: datetime) -> Provider:
-    """Open a source; nothing is fetched before it is asked.
+    """Open a source, without any request.
 
     Args:
-        settings: what to open.
-        now: when a recording without `plays_at` begins to play, aware.
+        settings: of the source.
+        now: start time of a recording without `plays_at`, aware.
 
     Raises:
-        InputInvalid: unknown provider or zone, a choice it does not have, a secret or a trace that
-            cannot be read; says what is allowed.
+        InputInvalid: the provider, the zone or a choice is unknown, or a secret or trace cannot be
+            read; the message lists what is allowed.
     """
     openers = {
         "csv": lambda: _csv(settings, now),
@@ -107,10 +109,10 @@ def provider(settings: SourceSettings, now: datetime) -> Provider:
 
 
 def read_secret(path: Path) -> str:
-    """Read the one secret that a file holds.
+    """Read the secret in a file.
 
     Raises:
-        InputInvalid: it cannot be read; what it holds is not shown.
+        InputInvalid: it cannot be read; the message does not show its content.
     """
     try:
         return read_named(path, MOST_SECRET_BYTES).decode("utf-8").strip()
@@ -123,7 +125,7 @@ def read_secret(path: Path) -> str:
 
 
 def _secret(settings: SourceSettings, key: str) -> str:
-    """Read the secret that a key names the file of.
+    """Read the secret in the file that a key names.
 
     Raises:
         InputInvalid: no file is named, or it cannot be read.
@@ -135,7 +137,6 @@ def _secret(settings: SourceSettings, key: str) -> str:
 
 
 def _csv(settings: SourceSettings, now: datetime) -> Provider:
-    """Open a recording."""
     if settings.file is None:
         raise InputInvalid("provider csv needs `file`, the recorded trace")
     return CsvReplay(
@@ -148,7 +149,6 @@ def _csv(settings: SourceSettings, now: datetime) -> Provider:
 
 
 def _neso(settings: SourceSettings) -> Provider:
-    """Open Great Britain, or one of its regions."""
     base_url = settings.base_url or neso.BASE_URL
     if is_region(settings.zone):
         return NesoRegion(zone=settings.zone, base_url=base_url)
@@ -156,7 +156,6 @@ def _neso(settings: SourceSettings) -> Provider:
 
 
 def _electricity_maps(settings: SourceSettings) -> Provider:
-    """Open a zone of Electricity Maps."""
     return ElectricityMaps(
         zone=settings.zone,
         key=_secret(settings, "key_file"),
@@ -168,7 +167,6 @@ def _electricity_maps(settings: SourceSettings) -> Provider:
 
 
 def _watttime(settings: SourceSettings) -> Provider:
-    """Open a region of WattTime."""
     return WattTime(
         zone=settings.zone,
         username=settings.username,
@@ -179,7 +177,6 @@ def _watttime(settings: SourceSettings) -> Provider:
 
 
 def _eia930(settings: SourceSettings) -> Provider:
-    """Open a US balancing authority."""
     return Eia930(
         zone=settings.zone,
         key=_secret(settings, "key_file"),
@@ -190,17 +187,15 @@ def _eia930(settings: SourceSettings) -> Provider:
 
 
 def _static(settings: SourceSettings) -> Provider:
-    """Open a number."""
     if settings.g_per_kwh is None:
         raise InputInvalid("provider static needs `g_per_kwh`, the number")
     return Static(signal=_declared(settings), g_per_kwh=settings.g_per_kwh)
 
 
 def _http_json(settings: SourceSettings) -> Provider:
-    """Open a declared service."""
     chosen = settings.json
     if chosen is None:
-        raise InputInvalid("provider http_json needs `http_json`, how to ask and to read")
+        raise InputInvalid("provider http_json needs `http_json`, the form of requests and answers")
     credentials = NONE
     if settings.token_file is not None:
         token = _secret(settings, "token_file")
@@ -218,16 +213,16 @@ def _http_json(settings: SourceSettings) -> Provider:
 
 
 def _declared(settings: SourceSettings) -> Signal:
-    """Give the identity that the settings declare.
+    """Return the signal that the settings declare.
 
     Raises:
-        InputInvalid: a part is missing, or a zone cannot be one.
+        InputInvalid: a part is missing, or the zone is malformed.
     """
     parts = {"kind": settings.kind, "factor": settings.factor, "gas": settings.gas}
     missing = [name for name, value in parts.items() if not value]
     if missing:
         raise InputInvalid(
-            f"provider {settings.provider} needs `{missing[0]}`; nobody else says what it is"
+            f"provider {settings.provider} needs `{missing[0]}`; answers do not contain it"
         )
     if not settings.zone or ":" in settings.zone:
         raise InputInvalid(f"{settings.zone!r} is not a zone; give it a name without ':'")

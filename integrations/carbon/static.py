@@ -1,7 +1,7 @@
-"""One number for every hour, as its user declares it: a yearly average, a supplier's statement.
+"""One declared number for every hour: a yearly average, a supplier's statement.
 
-Nothing is asked of anybody. Invariant: every point says `static`, so that no report calls it
-measured and no decision follows it; it has no forecast, because a number foresees nothing.
+It makes no requests. Invariant: every point has quality `static`, so no report calls it measured
+and no decision depends on it; it has no forecast.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from wattmesh.telemetry.slots import border, index_at
 
 HOUR_S = 3600.0
 CADENCE_S = HOUR_S / 2
-"""Two polls in each hour, and each gives the coming hour too: none begins unknown."""
+"""Two polls per hour, each of which includes the next hour, so every hour is known in advance."""
 
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -23,10 +23,10 @@ class Static:
     """A number as a series of hours (`Provider`)."""
 
     def __init__(self, *, signal: Signal, g_per_kwh: float) -> None:
-        """Take the number and what it is a number of.
+        """Set the number and the identity of the series.
 
         Raises:
-            InputInvalid: no grid has such an intensity.
+            InputInvalid: the number is not a plausible intensity.
         """
         why = fault(g_per_kwh)
         if why:
@@ -41,11 +41,11 @@ class Static:
 
     @property
     def series(self) -> Series:
-        """Hours of UTC, each known before it begins."""
+        """Hours of UTC, each known in advance."""
         return Series(interval_s=HOUR_S, origin=ORIGIN, cadence_s=CADENCE_S)
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Say that any time has the number, and none a forecast."""
+        """Return that all times are covered, without a forecast."""
         return Capabilities(
             latest=True,
             history=True,
@@ -54,22 +54,21 @@ class Static:
         )
 
     def latest(self, now: datetime) -> CarbonBatch:
-        """Give the running hour."""
+        """Return the current hour."""
         return CarbonBatch(points=(self._point(index_at(ORIGIN, HOUR_S, now), now),))
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
-        """Give the hours that begin in [start, end), the coming one among them."""
+        """Return the hours that begin in [start, end), up to the next hour."""
         first = index_at(ORIGIN, HOUR_S, start)
         last = index_at(ORIGIN, HOUR_S, min(end, now + timedelta(seconds=HOUR_S)))
         points = [self._point(index, now) for index in range(first, last + 1)]
         return CarbonBatch(points=tuple(each for each in points if start <= each.start < end))
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Give nothing."""
+        """Return nothing."""
         return CarbonBatch(points=())
 
     def _point(self, index: int, now: datetime) -> CarbonPoint:
-        """Make one hour."""
         start = border(ORIGIN, HOUR_S, index)
         return CarbonPoint(
             signal=self._signal,
@@ -77,7 +76,7 @@ class Static:
             end=border(ORIGIN, HOUR_S, index + 1),
             g_per_kwh=self._g_per_kwh,
             quality=Quality.STATIC,
-            # Known all along; the same at each asking, so that a journal stores it once.
+            # The same in every poll, so that the journal stores it once.
             issued_at=start,
             fetched_at=now,
             model="settings",

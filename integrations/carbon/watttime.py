@@ -1,10 +1,11 @@
 """WattTime, API v3: the marginal emission rate of a region, and its hourly average, by login.
 
-A token lives 30 min and is asked for anew after 25. Values are pounds per megawatt-hour and become
-grams per kilowatt-hour. Both ends of a span are inclusive there, and time zones are mandatory.
+A token is valid for 30 min and replaced after 25. Values are converted from pounds per
+megawatt-hour to grams per kilowatt-hour. In requests both ends of a span are inclusive, and time
+zones are mandatory.
 
-Invariant: one call logs in at most once, and a login that was refused is not tried again for half
-an hour: an account is never locked out by its own daemon.
+Invariant: one call logs in at most once, and a refused login is not retried for half an hour, so
+that the daemon cannot lock its own account.
 """
 
 import math
@@ -18,7 +19,7 @@ from wattmesh.integrations.carbon.reading.credentials import Credentials
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.rows import (
     ORIGIN,
-    Reading,
+    DecodedRows,
     batch,
     floor,
     joined,
@@ -26,8 +27,8 @@ from wattmesh.integrations.carbon.reading.rows import (
     stamp,
 )
 from wattmesh.integrations.carbon.watttime_answers import (
-    Asked,
-    Told,
+    AnswerRows,
+    RegionQuery,
     forecast,
     login_verdict,
     observed,
@@ -40,11 +41,11 @@ from wattmesh.telemetry.readings import Quality
 BASE_URL = "https://api.watttime.org"
 
 TOKEN_KEPT = timedelta(minutes=25)
-"""A token is good for 30 minutes; the rest is for clocks and requests under way."""
+"""Shorter than the 30 minutes of a token, to allow for clock differences and requests under way."""
 
 LOGIN_RESTS = timedelta(minutes=30)
 LONGEST = timedelta(days=30)
-"""Longest span of one request for the past."""
+"""Longest span of one request for history."""
 
 LONGEST_FORECAST_H = 72
 
@@ -55,8 +56,8 @@ class SignalType:
 
     Attributes:
         step: length of an interval.
-        forecast_h: how far it is forecast; 0: it is not, and has no value for now.
-        lag_s: how long after its end an interval is told.
+        forecast_h: how far its forecast reaches; 0: no forecast and no current value.
+        lag_s: how long after its end an interval is published.
     """
 
     kind: str
@@ -69,7 +70,7 @@ SIGNAL_TYPES = {
     "co2_moer": SignalType(
         kind="marginal", step=timedelta(minutes=5), forecast_h=LONGEST_FORECAST_H, lag_s=3600.0
     ),
-    # Told about the past only, and when is not published: a day is what to reckon with.
+    # It has past values only, with an undocumented delay; a day is assumed.
     "co2_aoer": SignalType(
         kind="average", step=timedelta(hours=1), forecast_h=0, lag_s=24 * 3600.0
     ),
@@ -89,28 +90,28 @@ class WattTime:
         base_url: str = BASE_URL,
         http: JsonHttp | None = None,
     ) -> None:
-        """Take what identifies the series, and the login.
+        """Set the identity of the series, and the login.
 
         Args:
             zone: WattTime's region: `CAISO_NORTH`.
             username: of the account.
-            password: of the account; shown nowhere.
+            password: of the account; never shown.
             signal_type: co2_moer (marginal, every 5 min) or co2_aoer (average, hourly, past only).
             base_url: without version; a mirror or a test server.
-            http: how to ask; None: with the usual patience at `base_url`.
+            http: client to use instead of one for `base_url`.
 
         Raises:
-            InputInvalid: another signal, or no login; says what there is.
+            InputInvalid: an unknown signal, or no login; the message lists the signals.
         """
         if signal_type not in SIGNAL_TYPES:
             raise InputInvalid(
-                f"carbon: signal_type {signal_type!r} of watttime is no carbon intensity that is "
-                f"read here; there are {', '.join(SIGNAL_TYPES)}"
+                f"carbon: signal_type {signal_type!r} of watttime is not a supported carbon "
+                f"intensity; there are {', '.join(SIGNAL_TYPES)}"
             )
         if not zone or ":" in zone:
             raise InputInvalid(f"carbon: {zone!r} is not a region of watttime, like 'CAISO_NORTH'")
         self._type = SIGNAL_TYPES[signal_type]
-        self._asked = Asked(region=zone, signal_type=signal_type, step=self._type.step)
+        self._asked = RegionQuery(region=zone, signal_type=signal_type, step=self._type.step)
         self._login = Credentials.basic(username, password)
         self._http = http or JsonHttp(base_url)
         self._token: Credentials | None = None
@@ -120,15 +121,15 @@ class WattTime:
 
     @property
     def signal(self) -> Signal:
-        """The identity of the series: direct emissions of CO2 alone, as its unit says."""
+        """The identity of the series; its unit says direct emissions of CO2 only."""
         return Signal(provider="watttime", zone=self._asked.region, kind=self._type.kind)
 
     @property
     def series(self) -> Series:
-        """How the signal is cut.
+        """The intervals of the signal.
 
-        The average comes so late (`lag_s`) that accounts made with it stand on stand-ins for a day;
-        it has no forecast and no value for now, so nothing can be decided with it.
+        The average is so late (`lag_s`) that accounting with it is provisional for a day; it has no
+        forecast and no current value, so it cannot be used for decisions.
         """
         return Series(
             interval_s=self._type.step.total_seconds(),
@@ -140,14 +141,14 @@ class WattTime:
 
     @property
     def breaker_state(self) -> str:
-        """Whether the provider is asked: closed, open or half-open."""
+        """State of the circuit breaker: closed, open or half-open."""
         return self._http.breaker_state
 
     def capabilities(self, now: datetime) -> Capabilities:
-        """Ask which endpoints this user may use for this signal and region.
+        """Query which endpoints this user may use for this signal and region.
 
         Raises:
-            NotEntitled: none.
+            NotEntitled: the user may use none.
         """
         endpoints = _endpoints(self._get("/v3/my-access", {}, now), self._asked)
         if not endpoints:
@@ -169,13 +170,12 @@ class WattTime:
         )
 
     def latest(self, now: datetime) -> CarbonBatch:
-        """Fetch the value for right now; of the average the newest that is told.
+        """Fetch the current value; of the average the newest published one.
 
-        WattTime promises values in all cases for the forecast endpoint only, so the value for now
-        is a forecast over no hours.
+        Only the forecast endpoint always has values, so the current value is a forecast over 0 h.
 
         Raises:
-            NoData: it does not reach the running interval.
+            NoData: it does not include the current interval.
         """
         if not self._type.forecast_h:
             return self.history(now - timedelta(seconds=2 * self._type.lag_s), now, now=now)
@@ -194,7 +194,7 @@ class WattTime:
         """Fetch the intervals that begin in [start, end), in requests of thirty days.
 
         Raises:
-            NoData: there is none in the whole span.
+            NoData: there are none in the whole span.
         """
         first, last = floor(start, self._type.step), min(end, now)
         if first >= last:
@@ -211,16 +211,16 @@ class WattTime:
         return self._batch((told,), now, judged=False)
 
     def close(self) -> None:
-        """Let the request thread end."""
+        """End the request thread."""
         self._http.close()
 
-    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[Told]:
-        """Fetch [first, last) in spans of thirty days; an empty one costs only itself."""
+    def _spans(self, first: datetime, last: datetime, now: datetime) -> Iterator[AnswerRows]:
+        """Fetch [first, last) in spans of thirty days; an empty one does not stop the others."""
         empty: NoData | None = None
         any_told = False
         while first < last:
             until = min(first + LONGEST, last)
-            # Both ends are inclusive: the border comes twice, and is taken once.
+            # Both ends are inclusive, so the border is fetched twice and used once.
             query = self._query() | {"start": stamp(first), "end": stamp(until)}
             try:
                 yield observed(self._get("/v3/historical", query, now), self._asked, now)
@@ -232,19 +232,20 @@ class WattTime:
             raise empty
 
     def _ahead(self, horizon_h: int, now: datetime) -> Any:
-        """Ask for a forecast; over 0 h it is the value for now."""
+        """Fetch a forecast; over 0 h it is the current value."""
         return self._get("/v3/forecast", self._query() | {"horizon_hours": str(horizon_h)}, now)
 
     def _query(self) -> dict[str, str]:
-        """Name region and signal."""
         return {"region": self._asked.region, "signal_type": self._asked.signal_type}
 
-    def _batch(self, told: tuple[Told, ...], now: datetime, *, judged: bool = True) -> CarbonBatch:
-        """Judge what was told, and say when the model behind it changed."""
+    def _batch(
+        self, told: tuple[AnswerRows, ...], now: datetime, *, judged: bool = True
+    ) -> CarbonBatch:
+        """Check the values, and report a change of the model."""
         reading = joined(each.reading for each in told)
         changes = tuple(change for each in told if (change := self._changed(each.model)))
         return batch(
-            Reading(rows=reading.rows, refused=reading.refused + changes),
+            DecodedRows(rows=reading.rows, refused=reading.refused + changes),
             signal=self.signal,
             step=self._type.step,
             now=now,
@@ -252,7 +253,7 @@ class WattTime:
         )
 
     def _changed(self, model: str) -> str:
-        """Remember the newest model; say when it is another one."""
+        """Remember the newest model; report when it is another one."""
         before, self._model = self._model, model or self._model
         if not before or before == self._model:
             return ""
@@ -262,7 +263,7 @@ class WattTime:
         )
 
     def _get(self, path: str, query: dict[str, str], now: datetime) -> Any:
-        """Make one request with the token; if it is refused, with a new one, once."""
+        """Request with the token; if that is refused, once more with a new one."""
         fresh = self._token_old(now)
         try:
             return self._with_token(path, query, now)
@@ -273,7 +274,7 @@ class WattTime:
         return self._with_token(path, query, now)
 
     def _with_token(self, path: str, query: dict[str, str], now: datetime) -> Any:
-        """Make one request, after a login if the token is old."""
+        """Request, after a login if the token is old."""
         if self._token is None or self._token_old(now):
             self._log_in(now)
         return self._http.get(
@@ -281,7 +282,7 @@ class WattTime:
         )
 
     def _token_old(self, now: datetime) -> bool:
-        """Say whether there is no token that surely lives."""
+        """Tell whether there is no token that is certainly valid."""
         age = None if self._token is None or self._token_at is None else now - self._token_at
         return age is None or not timedelta() <= age < TOKEN_KEPT
 
@@ -289,7 +290,7 @@ class WattTime:
         """Get a token.
 
         Raises:
-            AuthFailed: user or password are wrong, now or at a try within the last half hour.
+            AuthFailed: user or password are wrong, now or at a login in the last half hour.
         """
         if self._refused and timedelta() <= now - self._refused[0] < LOGIN_RESTS:
             raise AuthFailed(f"{self._refused[1]}; not tried again before half an hour is over")
@@ -305,12 +306,11 @@ class WattTime:
 def _within(
     points: tuple[CarbonPoint, ...], start: datetime, end: datetime
 ) -> tuple[CarbonPoint, ...]:
-    """Give the points that begin in [start, end)."""
     return tuple(point for point in points if start <= point.start < end)
 
 
-def _endpoints(body: Any, asked: Asked) -> dict[str, list[dict[str, Any]]]:
-    """Give the models behind each endpoint that may be asked, by its name without version."""
+def _endpoints(body: Any, asked: RegionQuery) -> dict[str, list[dict[str, Any]]]:
+    """The models behind each permitted endpoint, by its name without version."""
     found: dict[str, list[dict[str, Any]]] = {}
     for signal in _list(body, "signal_types"):
         if signal.get("signal_type") != asked.signal_type:
@@ -325,11 +325,11 @@ def _endpoints(body: Any, asked: Asked) -> dict[str, list[dict[str, Any]]]:
 
 
 def _day(value: Any) -> datetime | None:
-    """Read a time, or a date as the begin of its day in UTC."""
+    """Parse a time, or a date as its start in UTC."""
     return moment(value) or moment(f"{value}T00:00:00Z")
 
 
 def _list(body: Any, name: str) -> list[dict[str, Any]]:
-    """Give the objects of a list, none when it is not there."""
+    """The objects of a list; none when it is missing."""
     rows = body.get(name) if isinstance(body, dict) else None
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -1,7 +1,7 @@
-"""What WattTime's answers say, and when they are not what was asked for.
+"""Decodes the answers of WattTime, and checks that they match the request. Pure.
 
-Pure. Invariant: a value becomes a row only when its answer names the region and signal that were
-asked and the one unit that is known, pounds per megawatt-hour; a percentile is no intensity.
+Invariant: a value is accepted only if its answer names the requested region and signal and the unit
+pounds per megawatt-hour; a percentile is not an intensity.
 """
 
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from wattmesh.errors import (
     UnknownZone,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.reading.answers import Answer, Verdict
-from wattmesh.integrations.carbon.reading.rows import Reading, Row, moment, number
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
+from wattmesh.integrations.carbon.reading.rows import CarbonRow, DecodedRows, moment, number
 from wattmesh.telemetry.readings import Quality
 
 G_PER_KWH = 0.45359237
-"""Grams per kilowatt-hour in a pound per megawatt-hour: the pound of 1959, exactly."""
+"""Grams per kilowatt-hour in a pound per megawatt-hour, exact by the pound of 1959."""
 
 UNIT = "lbs_co2_per_mwh"
 PERCENTILE = "percentile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What an answer must be about. `step`: length of an interval."""
+class RegionQuery:
+    """The request that an answer must match. `step`: length of an interval."""
 
     region: str
     signal_type: str
@@ -38,42 +38,42 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The rows of an answer. `model`: the date of the model behind them; "" when not told."""
+class AnswerRows:
+    """The rows of an answer. `model`: the date of the model behind them; "" when unknown."""
 
-    reading: Reading
+    reading: DecodedRows
     model: str
 
 
-def login_verdict(answer: Answer) -> Verdict | None:
-    """Say what an answer to a login means: a wrong password gets 403 in HTML from the proxy."""
+def login_verdict(answer: ErrorAnswer) -> ErrorClass | None:
+    """Classify an answer to a login: the proxy answers a wrong password with 403 in HTML."""
     if answer.status in (401, 403):
-        return Verdict(error=AuthFailed, advice="check username and password of WattTime")
+        return ErrorClass(error=AuthFailed, advice="check username and password of WattTime")
     return None
 
 
-def verdict(answer: Answer) -> Verdict | None:
-    """Say what an answer other than 200 means."""
+def verdict(answer: ErrorAnswer) -> ErrorClass | None:
+    """Classify an answer other than 200."""
     words = answer.words.lower()
     if answer.status == 403 and "html" not in answer.content_type and "<html" not in words:
-        return Verdict(
+        return ErrorClass(
             error=NotEntitled,
             advice="the plan of this user covers not this region or not this endpoint; without a "
             "plan all of CAISO_NORTH may be asked",
         )
     if answer.status == 403:
-        return Verdict(error=AuthFailed, advice="check username and password of WattTime")
+        return ErrorClass(error=AuthFailed, advice="check username and password of WattTime")
     strange = any(each in words for each in ("invalid", "unknown", "not found", "not exist"))
     if answer.status in (400, 404, 422) and "region" in words and strange:
-        return Verdict(error=UnknownZone, advice="ask region-from-loc of WattTime for its name")
+        return ErrorClass(error=UnknownZone, advice="ask region-from-loc of WattTime for its name")
     return None
 
 
 def token(body: Any) -> str:
-    """Read the token of a login.
+    """Decode the token of a login.
 
     Raises:
-        Transient: there is none.
+        Transient: the answer has none.
     """
     value = body.get("token") if isinstance(body, dict) else None
     if not isinstance(value, str) or not value:
@@ -81,31 +81,31 @@ def token(body: Any) -> str:
     return value
 
 
-def observed(body: Any, asked: Asked, now: datetime) -> Told:
-    """Read what was; imputed values are estimated, the running interval is provisional.
+def observed(body: Any, asked: RegionQuery, now: datetime) -> AnswerRows:
+    """Decode past and current intervals; imputed values are estimated, the current is provisional.
 
     Raises:
-        ZoneMismatch, SourceRefused: it is not what was asked for.
-        Transient: not of the documented form. NoData: it holds nothing.
+        ZoneMismatch, SourceRefused: it does not match the request.
+        Transient: it is malformed. NoData: it has no rows.
     """
     return _read(body, asked, now, ahead=False)
 
 
-def forecast(body: Any, asked: Asked, now: datetime) -> Told:
-    """Read a forecast from the running interval on; all of it is one issue.
+def forecast(body: Any, asked: RegionQuery, now: datetime) -> AnswerRows:
+    """Decode a forecast from the current interval on, with one issue time for all rows.
 
     Raises:
-        ZoneMismatch, SourceRefused: it is not what was asked for.
-        Transient: not of the documented form. NoData: it holds nothing.
+        ZoneMismatch, SourceRefused: it does not match the request.
+        Transient: it is malformed. NoData: it has no rows.
     """
     return _read(body, asked, now, ahead=True)
 
 
-def _read(body: Any, asked: Asked, now: datetime, *, ahead: bool) -> Told:
-    """Read the rows that are over or running, or of a forecast those from the running one on."""
+def _read(body: Any, asked: RegionQuery, now: datetime, *, ahead: bool) -> AnswerRows:
+    """Decode past and current rows, or with `ahead` current and future ones."""
     rows, meta = _checked(body, asked)
     model = _model(meta)
-    made: list[Row] = []
+    made: list[CarbonRow] = []
     refused = _warnings(meta)
     for row in rows:
         start = moment(row.get("point_time"))
@@ -118,7 +118,7 @@ def _read(body: Any, asked: Asked, now: datetime, *, ahead: bool) -> Told:
         if (ahead and over) or (not ahead and start > now):
             continue
         made.append(
-            Row(
+            CarbonRow(
                 start=start,
                 g_per_kwh=None if value is None else value * G_PER_KWH,
                 quality=_quality(row, ahead=ahead, over=over),
@@ -126,11 +126,11 @@ def _read(body: Any, asked: Asked, now: datetime, *, ahead: bool) -> Told:
                 model=f"{asked.signal_type} {model}".strip(),
             )
         )
-    return Told(reading=Reading(rows=tuple(made), refused=tuple(refused)), model=model)
+    return AnswerRows(reading=DecodedRows(rows=tuple(made), refused=tuple(refused)), model=model)
 
 
-def _checked(body: Any, asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Give rows and meta of an answer that is about what was asked."""
+def _checked(body: Any, asked: RegionQuery) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return rows and meta of an answer that matches the request."""
     rows = body.get("data") if isinstance(body, dict) else None
     meta = body.get("meta") if isinstance(body, dict) else None
     if not isinstance(rows, list) or not isinstance(meta, dict):
@@ -155,7 +155,7 @@ def _checked(body: Any, asked: Asked) -> tuple[list[dict[str, Any]], dict[str, A
 
 
 def _require_unit(unit: Any) -> None:
-    """Raise for a unit that is not known to be an intensity."""
+    """Refuse a unit that is not known to be an intensity."""
     if unit == PERCENTILE:
         raise SourceRefused(
             "WattTime answered percentiles: they rank the hours of a region and are no intensity"
@@ -165,14 +165,13 @@ def _require_unit(unit: Any) -> None:
 
 
 def _model(meta: dict[str, Any]) -> str:
-    """Give the date of the model; a new one re-bases the series."""
+    """The date of the model; a new one shifts the series."""
     model = meta.get("model")
     date = model.get("date") if isinstance(model, dict) else None
     return str(date or "")[:32]
 
 
 def _quality(row: dict[str, Any], *, ahead: bool, over: bool) -> Quality:
-    """Say how a value came to be."""
     if ahead:
         return Quality.FORECAST
     if not over:
@@ -181,12 +180,12 @@ def _quality(row: dict[str, Any], *, ahead: bool, over: bool) -> Quality:
 
 
 def _issued_at(row: dict[str, Any], meta: dict[str, Any], end: datetime, now: datetime) -> datetime:
-    """Say when a value was said."""
+    """The time at which a value was published."""
     return moment(row.get("last_updated")) or moment(meta.get("generated_at")) or min(end, now)
 
 
 def _warnings(meta: dict[str, Any]) -> list[str]:
-    """Give what the provider warns of, one sentence each."""
+    """The provider's warnings, one sentence each."""
     warnings = meta.get("warnings")
     listed = warnings if isinstance(warnings, list) else []
     return [

@@ -1,19 +1,19 @@
-"""Parallelism in five dimensions on PyTorch's own parts, so that every layout trains one model.
+"""Parallelism in five dimensions on PyTorch's own parts; every layout trains the same model.
 
-    meshes.py            where a rank stands in a layout, and the process groups it needs
+    meshes.py            a rank's coordinates in a layout, and its process groups
     data_parallel.py     FSDP2 and HSDP, gradients summed and not averaged
     tensor_parallel.py   tensor parallel with sequence parallel, as a plan per kind of module
     context_parallel.py  sequences split head-tail over ranks; keys and values gathered
     expert_parallel.py   tokens sent to the ranks that hold their experts, and back
-    collectives.py       the two exchanges that gradients flow through
+    collectives.py       collectives with a backward pass
     pipeline.py          which layers a stage has; 1F1B, GPipe, interleaved, zero bubble
     gradients.py         norm and clipping over parameters of mixed meshes and stages
-    optimizer.py         AdamW on shards, which a switch need not plan anew
+    optimizer.py         AdamW on local shards, without DTensor dispatch
     averages.py          an exponential average of the parameters, in shards
     loss.py              sum over tokens / global token count
     dropout.py           masks by logical position, equal in every layout
 
-What makes layouts equal: losses are divided by the *global* token count and gradients only ever
-summed; randomness and data go by global sample numbers; parameter names are global; nothing takes a
-statistic over a part of the batch.
+Layouts give equal results because losses are divided by the *global* token count and gradients are
+only summed; random numbers and data depend on global sample numbers; parameter names are global;
+and no statistic is taken over a part of the batch.
 """

@@ -19,7 +19,7 @@ def begin_average(modules: Iterable[nn.Module]) -> dict[str, Tensor]:
 
 
 def move_average(modules: Iterable[nn.Module], average: Mapping[str, Tensor], decay: float) -> None:
-    """Move an average towards the parameters: `decay * average + (1 - decay) * parameter`."""
+    """Update an average: `decay * average + (1 - decay) * parameter`."""
     pairs = [
         (shard_of(average[name]), shard_of(parameter.detach()))
         for module in modules

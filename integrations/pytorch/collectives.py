@@ -1,4 +1,4 @@
-"""The collectives that gradients flow through, on torch.distributed's public calls."""
+"""Collectives with a backward pass, on torch.distributed's public calls."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch.distributed import ProcessGroup
 
 
 def gather(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Give every rank's tensor of a group, stacked along a new dim 0. Collective.
+    """All-gather over a group, stacked along a new dim 0. Collective.
 
     All have the same shape, with one dim or more.
     """
@@ -18,7 +18,7 @@ def gather(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def gather_equal(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Give every rank's tensor of a group, side by side along the last dim. Collective.
+    """All-gather over a group, concatenated along the last dim. Collective.
 
     For what every rank then does alike: each has the whole gradient, and takes its own part of it.
     """
@@ -27,7 +27,7 @@ def gather_equal(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def scatter_sum(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Sum a tensor over a group and give each rank `r` the part `x[r]` of it. Collective."""
+    """Reduce-scatter (sum) over a group: rank `r` gets the sum of `x[r]`. Collective."""
     own: Tensor = _ScatterSum.apply(x, group)  # type: ignore[no-untyped-call]
     return own
 
@@ -42,7 +42,7 @@ def exchange(rows: Tensor, send: list[int], receive: list[int], group: ProcessGr
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather; its gradient is the sum of what all ranks made of this rank's tensor."""
+    """All-gather; its gradient is the sum of all ranks' gradients for this rank's tensor."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -55,7 +55,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _ScatterSum(torch.autograd.Function):
-    """Reduce-scatter; every rank's gradient is what the others made of its part of the sum."""
+    """Reduce-scatter; its gradient is the all-gather of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -68,7 +68,7 @@ class _ScatterSum(torch.autograd.Function):
 
 
 class _GatherEqual(torch.autograd.Function):
-    """All-gather along the last dim; its gradient is this rank's part, for all have the same."""
+    """All-gather along the last dim; gradients are equal on all ranks: backward slices."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
@@ -81,7 +81,7 @@ class _GatherEqual(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
-    """Uneven all-to-all; gradients travel the same ways back."""
+    """All-to-all with uneven splits; backward is the reverse all-to-all."""
 
     @staticmethod
     def forward(

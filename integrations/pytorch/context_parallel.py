@@ -1,4 +1,4 @@
-"""Context parallel: every rank holds a part of each sequence and attends to all of it.
+"""Context parallel: each rank holds a part of every sequence and attends to the whole.
 
 Keys and values are gathered over the context group, queries stay. The sequence is dealt head-tail:
 cut into 2 n pieces, rank r gets pieces r and 2 n - 1 - r, so that under a causal mask all ranks
@@ -19,7 +19,7 @@ from wattmesh.integrations.pytorch.collectives import gather
 
 
 def head_tail(length: int, ranks: int, rank: int) -> Tensor:
-    """Give the positions that `rank` of `ranks` holds of a sequence, (length / ranks,).
+    """Return the positions of a sequence that `rank` of `ranks` holds, (length / ranks,).
 
     `length` must be divisible by 2 * ranks, unless there is one rank.
     """
@@ -33,7 +33,7 @@ def head_tail(length: int, ranks: int, rank: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """This rank's part of every sequence, and who has the rest.
+    """This rank's positions of every sequence, and the group that holds the rest.
 
     Attributes:
         group: None when this rank holds whole sequences.
@@ -48,7 +48,7 @@ class Context:
     def deal(
         cls, length: int, ranks: int, rank: int, group: ProcessGroup | None, device: str = "cpu"
     ) -> "Context":
-        """Deal a sequence of `length` positions over the ranks of `group`."""
+        """Split a sequence of `length` positions over the ranks of `group`."""
         positions_S = head_tail(length, ranks, rank).to(device)
         if group is None:
             return cls(None, positions_S, None)

@@ -33,13 +33,13 @@ def shard_data(module: nn.Module, mesh: DeviceMesh, *, dim: int = 0) -> None:
 
 
 def give_memory(module: nn.Module, device: str) -> None:
-    """Give a module from the meta device memory, with whatever in it; `to_empty` on shards."""
+    """Allocate a meta-device module's shards without initializing them (`to_empty`)."""
     empty = partial(torch.empty_like, device=device)
     module._apply(partial(on_shard, make=empty))  # type: ignore[no-untyped-call]  # torch's
 
 
 def sum_gradients(modules: Iterable[nn.Module]) -> None:
-    """Make every sharded module sum its gradients; call it once all of them are sharded."""
+    """Make every FSDP module sum its gradients; call it once all of them are sharded."""
     for module in modules:
         for each in module.modules():
             if isinstance(each, FSDPModule):
@@ -49,7 +49,7 @@ def sum_gradients(modules: Iterable[nn.Module]) -> None:
 
 
 def shard_again(modules: Iterable[nn.Module]) -> None:
-    """Shard again what a forward without backward has left gathered: checkpoints read shards."""
+    """Reshard after a forward without backward: checkpoints read shards."""
     for module in modules:
         for each in module.modules():
             if isinstance(each, FSDPModule):

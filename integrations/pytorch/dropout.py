@@ -1,4 +1,4 @@
-"""Dropout whose mask depends on which token of which sample it is, not on which rank holds it.
+"""Dropout with a mask that depends on sample and position, not on the rank that holds them.
 
 Every element's random bits are a hash (splitmix64; Steele, Lea, Flood, OOPSLA 2014) of seed, site,
 global sample number, position and feature. A step needs no part in it: sample numbers never repeat.
@@ -35,7 +35,7 @@ def dropout(
 
 
 def bits(width: int, seed: int, site: int, samples_B: Tensor, positions_S: Tensor) -> Tensor:
-    """Give 32 random bits per element, int64 in [0, 2^32), (B, S, width)."""
+    """Return 32 random bits per element, int64 in [0, 2^32), (B, S, width)."""
     key_B = _mix(_mix(samples_B + _wrap(seed * _STEP)) + _wrap(site * _STEP))
     key_BS = _mix(key_B[:, None] + positions_S[None, :] * _STEP)
     features_D = torch.arange(width, device=samples_B.device)
@@ -55,5 +55,5 @@ def _mix(value: Tensor) -> Tensor:
 
 
 def _shift(value: Tensor, count: int) -> Tensor:
-    """Shift right without the sign: torch's own would carry it in."""
+    """Logical shift right: torch's shift is arithmetic and copies the sign bit."""
     return (value >> count) & ((1 << (64 - count)) - 1)

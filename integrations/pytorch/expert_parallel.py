@@ -1,4 +1,4 @@
-"""Expert parallel: each token goes to the ranks that hold its experts, and its results come back.
+"""Expert parallel: an all-to-all sends tokens to their experts' ranks, another returns results.
 
 Uneven all-to-alls in both directions; no token is ever dropped, so what a token's experts compute
 does not depend on how many ranks share them.
@@ -24,13 +24,13 @@ class Experts(Protocol):
     """Applies this rank's experts to rows sorted by expert."""
 
     def __call__(self, rows_RD: Tensor, counts_L: Tensor) -> Tensor:
-        """Give (R, D); the first `counts_L[0]` rows are the first expert's, and so on."""
+        """Return (R, D); the first `counts_L[0]` rows are the first expert's, and so on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertParallel:
-    """How rows reach their experts; without a group all experts are on this rank."""
+    """Dispatches rows to experts; without a group, all experts are on this rank."""
 
     group: ProcessGroup | None = None
 
@@ -57,7 +57,7 @@ class ExpertParallel:
 
 
 def split_experts(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Leave each rank of a one-axis mesh its part of stacked experts (dim 0 of every parameter).
+    """Shard stacked experts (dim 0 of every parameter) over a one-axis mesh.
 
     The parameters must be the same on every rank, or have no content yet (meta device).
     """
@@ -69,7 +69,7 @@ def split_experts(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _by_expert(got_RL: Tensor) -> Tensor:
-    """Order that turns rows sorted by (sender, expert) into rows sorted by (expert, sender)."""
+    """Return the permutation from rows sorted by (sender, expert) to (expert, sender)."""
     ranks, local = got_RL.shape
     expert_of_row = torch.arange(local, device=got_RL.device).repeat(ranks)
     return torch.argsort(expert_of_row.repeat_interleave(got_RL.flatten()), stable=True)

@@ -28,14 +28,14 @@ def sum_over_ranks(*values: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What this rank holds of one gradient, which is in `shards` equal parts over its stage."""
+    """This rank's part of a gradient that is in `shards` equal parts over its stage."""
 
     shard: Tensor
     shards: int
 
 
 def shard_of(tensor: Tensor) -> Tensor:
-    """Give what this rank holds of a tensor, as a view."""
+    """Return this rank's local part of a tensor, as a view."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -59,7 +59,7 @@ def local_gradients(modules: Iterable[nn.Module]) -> list[Gradient]:
 
 
 def squared_norm_share(gradients: Sequence[Gradient], replicas: int) -> Tensor:
-    """Give this rank's share of the squared global gradient norm, fp64.
+    """Return this rank's share of the squared global gradient norm, fp64.
 
     A tensor in n shards is held `replicas / n` times by the `replicas` ranks of its stage; dividing
     by that makes the sum over all ranks of all stages count every element once.

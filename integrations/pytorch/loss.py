@@ -14,7 +14,7 @@ IGNORED = -100
 
 
 def token_loss(logits_BSV: Tensor, targets_BS: Tensor, tokens: float) -> Tensor:
-    """Give the summed cross-entropy over `tokens`, the unmasked tokens of the global batch."""
+    """Return the summed cross-entropy over `tokens`, the unmasked tokens of the global batch."""
     if isinstance(logits_BSV, DTensor):
         logits_BSV = logits_BSV.to_local()
     summed = functional.cross_entropy(

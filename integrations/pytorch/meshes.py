@@ -1,4 +1,4 @@
-"""Where a rank stands in a layout, and the process groups that its parameters need.
+"""A rank's coordinates in a layout, and the process groups of its parameters.
 
 One world of ranks is seen in two ways, after torchtitan's ParallelDims:
 
@@ -19,7 +19,7 @@ from wattmesh.reconfig.layout import AXES, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MeshCoordinate:
     """Coordinates of one rank along the axes of its layout."""
 
     pp: int
@@ -29,28 +29,28 @@ class Place:
     tp: int
 
     @classmethod
-    def of(cls, layout: Layout, rank: int) -> "Place":
-        """Find group rank `rank` in `layout`; `pp` is the outermost axis, `tp` the innermost."""
+    def of(cls, layout: Layout, rank: int) -> "MeshCoordinate":
+        """Return a group rank's coordinates; `pp` is the outermost axis, `tp` the innermost."""
         found = {}
         for axis in reversed(AXES):
             rank, found[axis] = divmod(rank, getattr(layout, axis))
         return cls(**found)
 
     def data_rank(self, layout: Layout) -> int:
-        """Which share of the samples is this rank's, of `layout.data_parallel` shares."""
+        """Index of this rank's share of the samples, of `layout.data_parallel` shares."""
         return self.dp_replicate * layout.dp_shard + self.dp_shard
 
 
 @dataclass(frozen=True, slots=True)
 class Meshes:
-    """What one rank's parameters, sequences and stages are laid out over.
+    """The device meshes and groups of one rank's parameters, sequences and stages.
 
     Attributes:
         context: the ranks that share this rank's samples, each with a part of every sequence.
     """
 
     layout: Layout
-    place: Place
+    place: MeshCoordinate
     device: str
     parameters: DeviceMesh
     experts: DeviceMesh | None
@@ -58,7 +58,7 @@ class Meshes:
 
     @classmethod
     def make(cls, layout: Layout, device: str = "cpu", *, experts: bool = False) -> "Meshes":
-        """Make the groups over the default process group. Collective.
+        """Make the groups from the default process group. Collective.
 
         Args:
             layout: of exactly as many ranks as the default group has.
@@ -78,18 +78,18 @@ class Meshes:
                 (layout.pp, layout.dp_replicate, inner // layout.ep, layout.ep),
                 mesh_dim_names=("pp", "dp_replicate", "efsdp", "ep"),
             )
-        place = Place.of(layout, dist.get_rank())
+        place = MeshCoordinate.of(layout, dist.get_rank())
         context = _context_group(layout)
         return cls(layout, place, device, parameters, expert_mesh, context)
 
     @property
     def data(self) -> DeviceMesh:
-        """What FSDP shards dense parameters over; two axes where it replicates, too (HSDP)."""
+        """The mesh that FSDP shards dense parameters over; two axes with replication (HSDP)."""
         return self._sharding(self.parameters, "fsdp")
 
     @property
     def expert_data(self) -> DeviceMesh:
-        """What FSDP shards experts over."""
+        """The mesh that FSDP shards experts over."""
         assert self.experts is not None
         return self._sharding(self.experts, "efsdp")
 

@@ -1,4 +1,4 @@
-"""AdamW on this rank's shards: the same numbers, without an operator's plan per mesh.
+"""AdamW on this rank's local shards: the same numbers, without DTensor dispatch.
 
 The update is elementwise, so a shard's new value needs nothing but that shard. torch's own step
 hands whole lists of DTensors to one operator, and plans it in Python anew for every mesh: the first
@@ -19,7 +19,7 @@ class ShardAdamW(AdamW):
     """torch's AdamW; its state holds DTensors where parameters are DTensors, as torch's does."""
 
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
-        """Collect a group's tensors as torch does, then give this rank's shards of them."""
+        """Collect a group's tensors as torch does, and replace DTensors by this rank's shards."""
         complex_found: bool = super()._init_group(group, *lists)  # type: ignore[no-untyped-call]
         parameters, gradients = lists[:2]
         for parameter, gradient in zip(parameters, gradients, strict=True):

@@ -1,4 +1,4 @@
-"""How one rank does its part of a global batch: all layers here, or some stages of a pipeline.
+"""Runs one rank's part of a global batch: all layers, or the rank's stages of a pipeline.
 
 Schedules are PyTorch's. What is ours: which stages a rank has under each, and that losses and
 gradients are sums, whatever the number of microbatches.
@@ -43,10 +43,10 @@ class Batch:
 
 
 class Runner(Protocol):
-    """Does one rank's part of a global batch. Losses are this rank's share of the sum, fp64."""
+    """Runs one rank's part of a global batch. Losses are this rank's share of the sum, fp64."""
 
     def train(self, batch: Batch) -> Tensor:
-        """Forward and backward; leaves summed gradients, gives the share of the loss."""
+        """Forward and backward; sums gradients, returns this rank's share of the loss."""
         ...
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -55,12 +55,12 @@ class Runner(Protocol):
 
 
 def stage_count(layout: Layout) -> int:
-    """Give how many stages the layers are cut into."""
+    """Return how many stages the layers are split into."""
     return layout.pp * STAGES_PER_RANK[layout.schedule] if layout.pp > 1 else 1
 
 
 def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:
-    """List the stages of pipeline rank `rank`: round and round, or down and up again (V)."""
+    """List the stages of pipeline rank `rank`: round-robin, or down and up again (V schedule)."""
     count = stage_count(layout)
     if layout.schedule == "ZBVZeroBubble" and layout.pp > 1:
         return (rank, count - 1 - rank)
@@ -68,12 +68,12 @@ def stages_of(layout: Layout, rank: int) -> tuple[int, ...]:
 
 
 def rank_of(layout: Layout, stage: int) -> int:
-    """Give the pipeline rank that has a stage."""
+    """Return the pipeline rank of a stage."""
     return next(rank for rank in range(layout.pp) if stage in stages_of(layout, rank))
 
 
 def layers_of(stage: int, stages: int, layers: int) -> range:
-    """Give the global numbers of a stage's layers; `stages` divides `layers`."""
+    """Return the global indices of a stage's layers; `stages` divides `layers`."""
     each = layers // stages
     return range(stage * each, (stage + 1) * each)
 
@@ -91,8 +91,8 @@ def schedule_problem(layout: Layout, microbatches: int) -> str:
 
 
 @dataclass(slots=True)
-class Whole:
-    """All layers are on this rank: microbatches one after the other.
+class SingleStage:
+    """All layers on this rank: microbatches one after the other.
 
     Attributes:
         replicas: ranks that compute the same loss (tensor parallel).
@@ -115,7 +115,6 @@ class Whole:
         return share
 
     def _sum(self, batch: Batch, *, backward: bool) -> Tensor:
-        """Sum the loss over microbatches."""
         total = torch.zeros((), dtype=torch.float64, device=batch.inputs_BS.device)
         for x_BS, y_BS, samples_B in zip(
             torch.split(batch.inputs_BS, self.micro_batch),
@@ -132,7 +131,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """What one microbatch looks like on this rank, as meta tensors.
+    """Shapes of one microbatch on this rank, as meta tensors.
 
     Attributes:
         tokens_BS: into the first stage.
@@ -160,7 +159,7 @@ class Shapes:
 
 @dataclass(slots=True)
 class Pipelined:
-    """Layers are spread over stages: PyTorch's schedule moves microbatches through them.
+    """Layers split into stages: PyTorch's schedule moves microbatches through them.
 
     Attributes:
         stages: this rank's, by number. `count`: of all ranks.
@@ -240,7 +239,7 @@ def make_pipeline(
     microbatches: int,
     loss_of: LossOf,
 ) -> Pipelined:
-    """Put this rank's stages into the layout's schedule. Shapes are given: nothing is inferred.
+    """Put this rank's stages into the layout's schedule. Shapes are given, not inferred.
 
     Args:
         modules: this rank's stages, in the order of `stages_of(layout, rank)`.

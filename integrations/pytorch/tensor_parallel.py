@@ -1,4 +1,4 @@
-"""Tensor parallel with sequence parallel: matrices are cut over ranks, and between them sequences.
+"""Tensor parallel with sequence parallel: shards matrices, and by sequence what is between them.
 
 Parameters are DTensors, so that whoever shards, clips or saves them sees what they are. What a
 forward computes with are this rank's local parts, and every exchange is an explicit one: operators
@@ -31,7 +31,7 @@ _M = TypeVar("_M", bound=nn.Module)
 
 @dataclass(frozen=True, slots=True)
 class TensorParallel:
-    """Cuts modules over the ranks of a one-axis mesh; each keeps its part, nothing is sent.
+    """Shards modules over a one-axis mesh; each rank keeps its part, nothing is sent.
 
     The parameters must be the same on every rank, or have no content yet (meta device). A module
     keeps its names, settings and hooks, and computes in another way from then on.
@@ -41,11 +41,11 @@ class TensorParallel:
 
     @property
     def group(self) -> ProcessGroup:
-        """The ranks that share what is cut."""
+        """The ranks that modules are sharded over."""
         return self.mesh.get_group()
 
     def cut_block(self, block: nn.Module, columns: Sequence[nn.Linear], row: nn.Linear) -> None:
-        """Cut a module by heads or hidden features: gather the sequence, work, scatter the sum.
+        """Shard a module by heads or hidden features, between all-gather and reduce-scatter.
 
         Args:
             block: takes (B, S, D) first and gives (B, S, D); other arguments are left alone.
@@ -58,21 +58,21 @@ class TensorParallel:
         self._cut(row, RowLinear, Shard(1)).group = self.group
 
     def cut_embedding(self, embedding: nn.Embedding) -> None:
-        """Cut an embedding by words; it takes tokens (B, T) and gives (B, S, D)."""
+        """Shard an embedding by vocabulary; tokens (B, T) in, (B, S, D) out."""
         cut = self._cut(embedding, CutEmbedding, Shard(0))
         cut.group, cut.rank = self.group, self.mesh.get_local_rank()
 
     def cut_head(self, head: nn.Linear) -> None:
-        """Cut the output projection by words; it takes (B, S, D), every rank gets (B, T, V)."""
+        """Shard the output projection by vocabulary; (B, S, D) in, (B, T, V) out on every rank."""
         self._cut(head, CutHead, Shard(0)).group = self.group
 
     def keep_whole(self, *modules: nn.Linear | nn.RMSNorm) -> None:
-        """Let layers that see one position at a time work on this rank's positions."""
+        """Make layers that work on single positions compute on this rank's positions only."""
         for each in modules:
             self._cut(each, WholeNorm if isinstance(each, nn.RMSNorm) else WholeLinear, Replicate())
 
     def _cut(self, module: nn.Module, kind: type[_M], placement: Placement) -> _M:
-        """Leave this rank its parts, and let the module be of a kind that computes with them."""
+        """Keep this rank's shards, and change the module's class to one that computes with them."""
         rank, ranks = self.mesh.get_local_rank(), self.mesh.size()
         for name, parameter in list(module.named_parameters(recurse=False)):
             local = parameter.detach()
@@ -91,7 +91,7 @@ class TensorParallel:
 
 
 class ColumnLinear(nn.Linear):
-    """Gives this rank's features of whole positions: (B, T, D) to (B, T, F)."""
+    """Column-parallel: this rank's features of all positions, (B, T, D) to (B, T, F)."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply this rank's rows of the matrix."""
@@ -100,23 +100,23 @@ class ColumnLinear(nn.Linear):
 
 
 class RowLinear(nn.Linear):
-    """Sums over the group what every rank makes of its features: (B, T, F) to (B, S, D)."""
+    """Row-parallel: reduce-scatters the ranks' partial sums, (B, T, F) to (B, S, D)."""
 
     group: ProcessGroup
 
     def forward(self, x_BTF: Tensor) -> Tensor:
-        """Apply this rank's columns of the matrix, and keep the sum at its positions."""
+        """Apply this rank's columns, and keep the sum at its positions."""
         return _scatter_sequence(functional.linear(x_BTF, _local(self.weight)), self.group)
 
 
 class CutEmbedding(nn.Embedding):
-    """Looks up this rank's words; what others have is zero here, and comes with the sum."""
+    """Looks up this rank's part of the vocabulary; other tokens are 0 until the reduce-scatter."""
 
     group: ProcessGroup
     rank: int
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """Give the embeddings at this rank's positions, (B, S, D)."""
+        """Return the embeddings at this rank's positions, (B, S, D)."""
         weight_WD = _local(self.weight)
         words_BT = tokens_BT - self.rank * len(weight_WD)
         strange_BT = (words_BT < 0) | (words_BT >= len(weight_WD))
@@ -125,18 +125,18 @@ class CutEmbedding(nn.Embedding):
 
 
 class CutHead(nn.Linear):
-    """Gives all logits of all positions to every rank: (B, S, D) to (B, T, V)."""
+    """Output projection; every rank gets all logits, (B, S, D) to (B, T, V)."""
 
     group: ProcessGroup
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """Apply this rank's words to the group's positions, and exchange what came out."""
+        """Compute this rank's logits for all positions, and all-gather along the vocabulary."""
         logits_BTW = functional.linear(_gather_sequence(x_BSD, self.group), _local(self.weight))
         return gather_equal(logits_BTW, self.group)
 
 
 class WholeLinear(nn.Linear):
-    """A matrix that every rank has whole and applies to its own positions."""
+    """A replicated matrix, applied to this rank's positions."""
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Apply it: (B, S, D) in, (B, S, features) out."""
@@ -145,7 +145,7 @@ class WholeLinear(nn.Linear):
 
 
 class WholeNorm(nn.RMSNorm):
-    """A norm that every rank has whole and applies to its own positions."""
+    """A replicated norm, applied to this rank's positions."""
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Apply it: (B, S, D) in and out."""
@@ -154,22 +154,22 @@ class WholeNorm(nn.RMSNorm):
 
 @dataclass(frozen=True, slots=True)
 class _GatherFirst:
-    """A hook before a module's forward: its first argument is gathered along the sequence."""
+    """A forward pre-hook: all-gathers the module's first argument along the sequence."""
 
     group: ProcessGroup
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Give the arguments that the forward sees."""
+        """Return the arguments of the forward."""
         return _gather_sequence(args[0], self.group), *args[1:]
 
 
 def _gather_sequence(x_BSD: Tensor, group: ProcessGroup) -> Tensor:
-    """Bring the parts of the sequence together, (B, T, D); gradients are summed on the way back."""
+    """All-gather the sequence, (B, T, D); backward reduce-scatters the gradients."""
     return gather(x_BSD, group).movedim(0, 1).flatten(1, 2)
 
 
 def _scatter_sequence(x_BTD: Tensor, group: ProcessGroup) -> Tensor:
-    """Sum over the group, and keep the part of the sequence that is this rank's, (B, S, D)."""
+    """Reduce-scatter along the sequence: sum, and keep this rank's part, (B, S, D)."""
     return scatter_sum(torch.stack(x_BTD.chunk(group.size(), dim=1)), group)
 
 

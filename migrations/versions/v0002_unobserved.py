@@ -1,4 +1,4 @@
-"""What nobody measured, where each run was, and flags that do not displace each other."""
+"""What nobody measured, the layout of each run over time, and flags that exclude no other flag."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add tables and columns; words of rows that said two things at once are taken apart."""
+    """Add tables and columns; split columns whose words held two facts."""
     _new_tables()
     _new_columns()
     _emissions()
@@ -25,7 +25,6 @@ def upgrade() -> None:
 
 
 def _new_tables() -> None:
-    """Create what was not there."""
     op.create_table(
         "coverage",
         sa.Column("gpu_uuid", sa.String(length=64), nullable=False),
@@ -53,7 +52,7 @@ def _new_tables() -> None:
 
 
 def _new_columns() -> None:
-    """Add columns; what a journal from before does not know is empty."""
+    """Add columns; they are empty in rows of an older journal."""
     texts = (
         ("runs", "best_single", 64, ""),
         ("budget_plans", "signal", 200, ""),

@@ -1,4 +1,4 @@
-"""What tells a run that is at a long step from one that is lost."""
+"""Tells a run in a long step from a lost one."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Add what a run's hook speaks, when it last reported a step, and its share of pauses."""
+    """Add the hook's protocol version, the time of its last step, and its share of pauses."""
     # The hooks of runs that are there already are of the protocol before heartbeats.
     op.add_column(
         "runs", sa.Column("protocol", sa.Integer(), nullable=False, server_default=sa.text("1"))

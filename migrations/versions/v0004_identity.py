@@ -1,4 +1,4 @@
-"""Which journal this is: what actuators fence on, beside the epoch."""
+"""The journal's identity, which actuators fence on beside the epoch."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Make room for it; who leads first under this version gives the journal its identity."""
+    """Add the table; the first leader under this version writes the identity."""
     op.create_table(
         "identity",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),

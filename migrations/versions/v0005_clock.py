@@ -1,4 +1,4 @@
-"""What time was known last on each machine, and months that were closed and reopened."""
+"""The last known time of each machine, and months that were closed and reopened."""
 
 import sqlalchemy as sa
 from alembic import op

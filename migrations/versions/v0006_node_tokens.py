@@ -1,4 +1,4 @@
-"""Tokens of single nodes, and what belongs to a node: its devices, and runs that speak there."""
+"""Tokens of single nodes, and the devices and runs that belong to a node."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Begin with no token; devices and runs are bound when they are next heard of."""
+    """Add tables and columns, empty; a device or run is bound at its next report."""
     op.create_table(
         "node_devices",
         sa.Column("gpu_uuid", sa.String(64), primary_key=True),

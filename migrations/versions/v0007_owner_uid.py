@@ -8,7 +8,7 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Widen the column, and put right what was kept."""
+    """Widen the column, and correct the rows."""
     with op.batch_alter_table("runs") as runs:
         runs.alter_column(
             "owner_uid",

@@ -1,4 +1,4 @@
-"""How far the wall clock was stepped while that holds everything, beside for how long it does."""
+"""How far the wall clock was stepped, while a step holds all actions."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,10 +1,10 @@
-"""Saving a distributed state to a sealed folder, and loading it in any layout.
+"""Saves a distributed state to a sealed folder, and loads it in any layout.
 
-Every rank writes its own part of a universal checkpoint (`direct.py`); what is no tensor is JSON in
-its `trainer.json`: {"header", "values", "extra", "without_slots"}.
+Every rank writes its own part of a universal checkpoint (`direct.py`); values that are not tensors
+are JSON in its `trainer.json`: {"header", "values", "extra", "without_slots"}.
 
-Invariant: a checkpoint appears whole under its name or not at all, and never when a newer attempt
-exists; nothing is loaded whose dtype or shape differs from what was saved.
+Invariant: a checkpoint appears complete under its name or not at all, and never when a newer
+attempt exists; a tensor of another dtype or shape than the saved one is never loaded.
 """
 
 import json
@@ -44,8 +44,8 @@ from wattmesh.reconfig.universal.folder import (
     COMMIT,
     TRAINER,
     Checkpoint,
+    CheckpointKind,
     DataFile,
-    Kind,
     Manifest,
     open_checkpoint,
     seal,
@@ -61,7 +61,7 @@ _PATIENT = in_step.Disk(None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a checkpoint says of itself beside the tensors."""
+    """The header of a run's checkpoint."""
 
     run: str
     attempt: int
@@ -75,12 +75,12 @@ class Header:
 
     @property
     def position(self) -> Position:
-        """Where training stood."""
+        """The training position."""
         return Position(step=self.step, samples=self.samples, tokens=self.tokens)
 
 
 def header_in(checkpoint: Checkpoint) -> Header:
-    """Give what an opened checkpoint says of itself.
+    """Return the header of an opened checkpoint.
 
     Raises:
         CheckpointDamaged: it was not written by a run.
@@ -101,10 +101,10 @@ def header_in(checkpoint: Checkpoint) -> Header:
 
 
 def read_whole(path: Path) -> Header:
-    """Read every byte of a checkpoint, and give what it says of itself.
+    """Verify every byte of a checkpoint, and return its header.
 
     Raises:
-        CheckpointDamaged: it differs in any byte from what was written.
+        CheckpointDamaged: a byte differs from what was written.
     """
     checkpoint = open_checkpoint(path)
     damage.check(checkpoint)
@@ -112,7 +112,7 @@ def read_whole(path: Path) -> Header:
 
 
 def find_damage(path: Path) -> str:
-    """Say which tensor's bytes have changed, "" when none have; a collective call."""
+    """Name a tensor with changed bytes; "" for none. A collective call."""
     problem = ""
     try:
         checkpoint = open_checkpoint(path)
@@ -123,7 +123,7 @@ def find_damage(path: Path) -> str:
 
 
 def changed_value(path: Path, values: Values) -> str:
-    """Say which plain value is not as it was saved, "" when all are; a collective call."""
+    """Name a plain value that differs from the saved one; "" for none. A collective call."""
     problem = ""
     try:
         saved = open_checkpoint(path).trainer.get("values", {})
@@ -153,20 +153,20 @@ def save(
     staged: bool = False,
     disk: in_step.Disk = _PATIENT,
 ) -> Path:
-    """Write a checkpoint; a collective call of every rank of the process group.
+    """Write a checkpoint. A collective call of every rank of the process group.
 
     Args:
         folder: the run's.
         named: this rank's tensors and plain values.
-        state: where the extra state is.
-        header: what the checkpoint says of itself.
+        state: has the extra state.
+        header: the checkpoint's header.
         fence: raises Fenced when a newer attempt exists; called on the leader before publishing.
-        staged: neither sync nor publish it: `settle` does so later. It can be loaded until then by
-            ranks of this host.
-        disk: how long its calls may take.
+        staged: do not fsync or publish it; `settle` does that later. Until then only ranks of this
+            host can load it.
+        disk: limits the time of its calls.
 
     Returns:
-        Where it lies: under its name, or in staging.
+        Its path: the final or the staging one.
 
     Raises:
         CheckpointNotSaved: on every rank, when any rank could not write its part (disk full).
@@ -205,7 +205,7 @@ def save(
 def settle(
     folder: RunFolder, staging: Path, *, step: int, attempt: int, fence: Callable[[], None]
 ) -> None:
-    """Make a staged checkpoint durable and publish it; no collective call.
+    """Make a staged checkpoint durable and publish it. Not a collective call.
 
     Raises:
         OSError: the disk is full, or broken; it is not published.
@@ -219,7 +219,7 @@ def settle(
 def publish(
     folder: RunFolder, staging: Path, *, step: int, attempt: int, fence: Callable[[], None]
 ) -> None:
-    """Give a whole and synced staging folder its name, durably."""
+    """Rename a complete and synced staging folder, durably."""
     final = folder.checkpoint(step)
     fence()
     if final.exists():
@@ -235,28 +235,28 @@ def load(
     layout: Layout | None = None,
     opened: Checkpoint | None = None,
 ) -> Header:
-    """Load a checkpoint into a freshly built state of any layout; a collective call.
+    """Load a checkpoint into a freshly built state of any layout. A collective call.
 
-    The bytes are not compared with their digests here: the logical digest of what is in memory
-    afterwards proves them, and `find_damage` says what is wrong when it differs.
+    The bytes are not compared with their digests: the logical digest of the loaded state proves
+    them, and `find_damage` finds the fault when it differs.
 
     Args:
         path: published or staged.
         named: this rank's tensors and values, to be filled.
-        state: where they belong.
-        layout: the built state's; None where it is the checkpoint's.
-        opened: the checkpoint, where it is open already.
+        state: the state that they belong to.
+        layout: of the built state; None: the checkpoint's.
+        opened: the checkpoint, if it is open.
 
     Raises:
         CheckpointDamaged: on every rank: a part of the checkpoint is missing.
-        InputInvalid: on every rank: the job built another dtype or shape than was saved.
+        InputInvalid: on every rank: a built tensor has another dtype or shape than the saved one.
     """
     checkpoint = opened or open_on_all(path)
 
     def fill() -> None:
         _prepare(checkpoint, named, state)
         direct.read(checkpoint, named.boxes)
-        value, trainer = direct.Values(checkpoint), checkpoint.trainer
+        value, trainer = direct.ValueDecoder(checkpoint), checkpoint.trainer
         for key in named.plain:
             named.plain[key] = value(_told(trainer, "values", key, path))
         give_back(state, named)
@@ -273,7 +273,7 @@ def load(
 
 
 def open_on_all(path: Path) -> Checkpoint:
-    """Open a checkpoint on every rank; a collective call.
+    """Open a checkpoint on every rank. A collective call.
 
     Raises:
         CheckpointDamaged: on every rank: it cannot be opened.
@@ -289,10 +289,10 @@ def open_on_all(path: Path) -> Checkpoint:
 
 
 def facts_of(state: State) -> str:
-    """Canonical text of what belongs to the state beside tensors; equal on every rank.
+    """Return the canonical text of position and extra state, which is equal on every rank.
 
     Raises:
-        InputInvalid: an extra state that a checkpoint cannot carry.
+        InputInvalid: a checkpoint cannot store some extra state.
     """
     tensors: dict[str, torch.Tensor] = {}
     encoded = {k: plain.encode(v.state_dict(), k, tensors) for k, v in sorted(state.extra.items())}
@@ -301,14 +301,14 @@ def facts_of(state: State) -> str:
 
 
 def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> list[str]:
-    """Delete published checkpoints beyond the newest `keep`, never a protected one.
+    """Delete published checkpoints beyond the newest `keep`, except protected ones.
 
-    The one just published is the newest; the caller protects the one it resumed from.
+    The caller protects the one it resumed from; the one just published is the newest.
     """
     dropped = []
     for each in folder.checkpoints()[keep:]:
         if each.name not in protected:
-            # Without its COMMIT it is no checkpoint, so a crash in the middle leaves no half one.
+            # COMMIT goes first, so that a crash in between does not leave half a checkpoint.
             (each / COMMIT).unlink(missing_ok=True)
             shutil.rmtree(each, ignore_errors=True)
             dropped.append(each.name)
@@ -321,14 +321,14 @@ def _make(staging: Path) -> None:
 
 
 def _told(trainer: Mapping[str, Any], part: str, key: str, path: Path) -> Any:
-    """A value that the checkpoint must have."""
+    """Return a required value of the checkpoint."""
     if key not in trainer.get(part, {}):
         raise CheckpointDamaged(f"checkpoint {path.name} has nothing under {key!r} in {part!r}.")
     return trainer[part][key]
 
 
 def _prepare(checkpoint: Checkpoint, named: Named, state: State) -> None:
-    """Make the state what was saved in kind: no slots that were not there, no other shapes."""
+    """Match the state to the checkpoint: drop slots that it lacks, refuse other shapes."""
     drop_slots(state, named, checkpoint.trainer.get("without_slots", []))
     index = checkpoint.index
     for fqn, tensor in named.tensors.items():
@@ -346,7 +346,7 @@ def _prepare(checkpoint: Checkpoint, named: Named, state: State) -> None:
 
 
 def _or_clear(staging: Path, act: Callable[[], None]) -> None:
-    """Let the leader act; when that fails, what was staged goes before the others hear of it.
+    """Run `act`; on a failure remove the staging folder before the other ranks learn of it.
 
     They may end the launch at once, and this process with it.
     """
@@ -366,9 +366,9 @@ def _seal(
     *,
     sync: bool,
 ) -> None:
-    """Write what makes the ranks' files a checkpoint."""
+    """Write the index, the manifest and COMMIT over the ranks' files."""
     manifest = Manifest(
-        kind=Kind.PHYSICAL,
+        kind=CheckpointKind.PHYSICAL,
         data={name: DataFile(**file) for told in every for name, file in told["files"].items()},
         run=header.run,
         attempt=header.attempt,
@@ -379,7 +379,7 @@ def _seal(
 
 
 def _on_all(act: Callable[[], None]) -> None:
-    """Run one rank's part of a load; what stopped one is raised on all."""
+    """Run one rank's part of a load, and raise any rank's failure on all ranks."""
     problem, kind = "", ""
     own: Exception | None = None
     try:
@@ -390,7 +390,7 @@ def _on_all(act: Callable[[], None]) -> None:
         problem = f"a checkpoint could not be loaded: {in_step.words(error)}"
         kind = "CheckpointDamaged"
     except Exception as error:
-        # A job's own load_state_dict may raise anything; the others wait below all the same.
+        # A job's load_state_dict may raise anything; the other ranks wait in the gather below.
         own, problem = error, f"{type(error).__name__}: {error}"
     every = group.gather([problem, kind])
     if own is not None:
@@ -411,7 +411,7 @@ def header_of(
     ranks: tuple[int, ...],
     digest: str,
 ) -> Header:
-    """Make the header of a checkpoint about to be written."""
+    """Build the header of a checkpoint to be written."""
     return Header(
         run=run,
         attempt=attempt,

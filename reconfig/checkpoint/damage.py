@@ -1,8 +1,8 @@
-"""Comparing every byte of a checkpoint with the digests taken from memory when it was written.
+"""Compares every byte of a checkpoint with the digests of its writer.
 
-The job's short way to say "whole" or which tensor is not; `universal.verify` lists everything.
+It stops at the first fault; `universal.verify` lists all of them.
 
-Invariant: damage is told by the tensor it hit and the file it lies in; nothing is changed.
+Invariant: the error names the damaged tensor and its file; nothing is changed.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ from wattmesh.reconfig.universal.folder import Checkpoint, check_header
 def check(checkpoint: Checkpoint, *, share: int = 0, shares: int = 1) -> None:
     """Read the data files and hash them, or one of several equal shares of them.
 
-    Raises:
-        CheckpointDamaged: bytes differ from their digest, or there is none; the tensor is named.
+    Raises: CheckpointDamaged: bytes differ from their digest, or have none; the message names the
+    tensor.
     """
     index, where = checkpoint.index, f"checkpoint {checkpoint.folder.name}"
     digest = record.digests(checkpoint)

@@ -1,10 +1,10 @@
-"""torch's distributed checkpoint on universal checkpoints: a storage writer and a storage reader.
+"""A storage writer and a storage reader of universal checkpoints for torch.distributed.checkpoint.
 
     dcp.save(state_dict, storage_writer=UniversalWriter(folder))
     dcp.load(state_dict, storage_reader=UniversalReader(folder))
 
     dcp_writer.py   the writer: plan, publish        dcp_reader.py   the reader
-    dcp_parts.py    what one rank has to write       memory.py       a tensor's memory as bytes
+    dcp_parts.py    what one rank writes             memory.py       a tensor's memory as bytes
     dcp_files.py    one rank's data files            dcp_merge.py    every rank's parts as one index
 
 `HOOK` names suit `{"model": ..., "optim": ...}`; torchtitan's state needs `names=TORCHTITAN`.
@@ -21,7 +21,7 @@ __all__ = ["HOOK", "TORCHTITAN", "About", "Names", "UniversalReader", "Universal
 
 
 def cause_of(error: CheckpointException) -> BaseException:
-    """The error behind DCP's own, which `except Exception` does not catch; ours before others."""
+    """Return the cause of DCP's exception, which is no `Exception`; one of ours if there is one."""
     failures = [failure for failure, _ in error.failures.values()]
     ours = [each for each in failures if isinstance(each, WattmeshError)]
     return next(iter([*ours, *failures]), error)

@@ -1,12 +1,12 @@
-"""One rank's data files of a universal checkpoint: plain safetensors, digests taken on the way.
+"""Writes one rank's data files of a universal checkpoint: safetensors, hashed on the way.
 
     8 bytes, little-endian: length of the header     header, padded with spaces to 4096     data
 
-Larger elements come first, so that every tensor is aligned to its own element. Keys are
-"<state>:<name>#<k>", k counting the pieces of a tensor in one file.
+Wide elements come first, so that every tensor is aligned to its elements. Keys are
+"<state>:<name>#<k>", where k numbers the pieces of a tensor in one file.
 
-Invariant: a block is hashed from the tensor's memory before it is handed to the file; a file that
-is returned is on the disk, unless the caller undertook to sync it.
+Invariant: a block is hashed from the tensor's memory before it is written; a returned file is on
+the disk, unless the caller will sync it.
 """
 
 import os
@@ -24,19 +24,22 @@ from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.data_header import data_header
 
 FILE_BYTES = 4 << 30
-"""A data file's header and data together stay below this."""
+"""Largest data file, header included."""
 
 _BUFFER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a tensor as this rank holds it.
+class TensorPiece:
+    """A part of a tensor on this rank.
 
     Attributes:
-        fqn: the trainer's name. `key`: the logical (name, state). `dtype`: torch's name.
-        whole: shape of the tensor as the trainer has it. `box`: of the piece, logical.
-        local: its elements, of the box's shape, any strides, any device.
+        fqn: the trainer's name.
+        key: the logical (name, state).
+        dtype: torch's name.
+        whole: shape of the tensor in the trainer.
+        box: of the piece, logical.
+        local: its elements, of the box's shape, with any strides, on any device.
     """
 
     fqn: str
@@ -54,7 +57,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a piece was written, as ranks tell the coordinator; `file` "": it was not."""
+    """Where a piece was written, as reported to the coordinator; `file` "": not written."""
 
     fqn: str
     dtype: str
@@ -68,7 +71,7 @@ class Placed:
 def write_files(
     folder: Path,
     rank: int,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorPiece],
     limit: int = FILE_BYTES,
     *,
     durable: bool = True,
@@ -80,7 +83,7 @@ def write_files(
         rank: for the files' names.
         pieces: none larger than `limit`.
         limit: bytes of data per file.
-        durable: whether the files are on the disk on return; else somebody syncs them later.
+        durable: fsync the files before returning; else the caller does later.
 
     Raises:
         OSError: the disk is full, or a file exists already.
@@ -94,22 +97,22 @@ def write_files(
     return files, placed
 
 
-def digest_of(piece: Piece, staging: Staging) -> bytes:
-    """xxh3_128 of a piece's elements in row-major order, from its memory."""
+def digest_of(piece: TensorPiece, staging: Staging) -> bytes:
+    """Return the xxh3_128 of a piece's elements in row-major order."""
     digest = xxhash.xxh3_128()
     for block in staging.blocks(piece.local):
         digest.update(block)
     return digest.digest()
 
 
-def told(piece: Piece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
-    """What the coordinator hears of a piece."""
+def told(piece: TensorPiece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
+    """Build the report of a piece to the coordinator."""
     return Placed(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
 
 
-def _groups(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
-    """Spread pieces over files, larger elements first."""
-    group: list[Piece] = []
+def _groups(pieces: Sequence[TensorPiece], limit: int) -> Iterator[list[TensorPiece]]:
+    """Assign pieces to files, wide elements first."""
+    group: list[TensorPiece] = []
     size = 0
     for piece in sorted(pieces, key=lambda each: -dtypes.size_of(each.dtype)):
         if group and size + piece.nbytes > limit:
@@ -122,9 +125,9 @@ def _groups(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
 
 
 def _write_file(
-    path: Path, pieces: Sequence[Piece], staging: Staging, placed: list[Placed], durable: bool
+    path: Path, pieces: Sequence[TensorPiece], staging: Staging, placed: list[Placed], durable: bool
 ) -> DataFile:
-    """Write one file; append where its pieces lie to `placed`."""
+    """Write one file, and append the places of its pieces to `placed`."""
     header = _header(pieces)
     at = len(header)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -145,8 +148,8 @@ def _write_file(
     )
 
 
-def _header(pieces: Sequence[Piece]) -> bytes:
-    """The safetensors header; a tensor's pieces are numbered."""
+def _header(pieces: Sequence[TensorPiece]) -> bytes:
+    """The safetensors header, with numbered pieces."""
     numbers: dict[tuple[str, str], int] = {}
     named = []
     for piece in pieces:

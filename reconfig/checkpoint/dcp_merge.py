@@ -1,7 +1,7 @@
-"""What the coordinator makes of every rank's part: one index and one set of values.
+"""Merges all ranks' parts to one index and one set of values, on the coordinator.
 
-Invariant: what ranks say under one name is the same tensor, to the bit; the index that comes out is
-proven to cover every tensor.
+Invariant: ranks hold the same bits under one name; the resulting index is proven to cover every
+tensor.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from wattmesh.reconfig.universal.index.placing import logical_shape
 
 
 def index_of(parts: Sequence[Part], names: Names, rules: Declared) -> Index:
-    """Make and prove the index.
+    """Build the index and prove its cover.
 
     Raises:
         InputInvalid: ranks hold different tensors under one name, or pieces leave a gap or overlap;
-            the name is told.
+            the message names the tensor.
     """
     _refuse_different([each for part in parts for each in (*part.written, *part.left_out)])
     entries: dict[tuple[str, str], Entry] = {}
@@ -57,7 +57,7 @@ def index_of(parts: Sequence[Part], names: Names, rules: Declared) -> Index:
 
 
 def values_of(parts: Iterable[Part]) -> dict[str, Any]:
-    """Bring every rank's values together.
+    """Merge every rank's values.
 
     Raises:
         InputInvalid: ranks hold different values under one name.
@@ -74,7 +74,7 @@ def values_of(parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def _refuse_different(placed: Iterable[Placed]) -> None:
-    """Compare everything that carries one name; pieces that were written come first."""
+    """Compare all tensors and pieces with the same name, written ones first."""
     tensors: dict[str, tuple[str, Shape]] = {}
     pieces: dict[tuple[str, Box], bytes] = {}
     for each in sorted(placed, key=lambda found: not found.file):

@@ -1,11 +1,11 @@
-"""Loading: torch's distributed checkpoint reads a universal checkpoint, exactly what it needs.
+"""The DCP storage reader of a universal checkpoint, which reads only what a rank needs.
 
-DCP's own reader loads every stored chunk that a rank touches, whole. Here each tensor is presented
-to its planner as one chunk, so planning is O(local), and the boxes that come back are read with
-positional reads straight into the destination's memory.
+DCP's own reader loads every stored chunk that a rank needs a part of. This one presents each tensor
+to the planner as one chunk, so planning is O(local), and reads the planned boxes with positional
+reads into the destination's memory.
 
-Invariant: nothing is cast, cut or skipped in silence; rows that are padding in the trainer's layout
-become zeros.
+Invariant: nothing is cast, cut or skipped silently; padding rows in the trainer's layout become
+zeros.
 """
 
 import os
@@ -57,16 +57,16 @@ class UniversalReader(StorageReader):
         padded: Mapping[str, int] | None = None,
         verify: bool = False,
     ) -> None:
-        """Read one checkpoint, virtual or physical; nothing is opened yet.
+        """Read one checkpoint, virtual or physical, without opening it yet.
 
         Args:
             path: the checkpoint's folder.
-            names: how the trainer calls its tensors.
-            rules: how the trainer's own layout of a tensor differs from the logical one, and
-                which names it ties.
-            padded: for each name with a vocab_pad rule, the size that its dim has in the trainer.
-            verify: hash every byte first, each rank its share; without it, damage inside of a data
-                file shows only where the caller proves what was loaded (as the hook does).
+            names: maps the trainer's tensor names.
+            rules: differences between the trainer's layout of a tensor and the logical one, and
+                tied names.
+            padded: for each name with a vocab_pad rule, the size of its dim in the trainer.
+            verify: hash every byte first, each rank its share; without it, damage in a data file
+                shows only if the caller checks the loaded state (as the hook does).
 
         Raises:
             InputInvalid: `rules` contains renames, which have no inverse.
@@ -105,16 +105,16 @@ class UniversalReader(StorageReader):
             return plain.decode(encoded, _Inside(Reader(checkpoint.index, files), self._names))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin anew, with another checkpoint if `checkpoint_id` says so."""
+        """Start over, with another checkpoint if `checkpoint_id` is given."""
         if checkpoint_id is not None:
             self._path = Path(checkpoint_id)
         self._checkpoint = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Present every tensor as one chunk of the shape that the trainer has.
+        """Present every tensor as one chunk of the trainer's shape.
 
-        A checkpoint that cannot be opened is told by `set_up_storage_reader`, since DCP replaces
-        errors of this call by its own.
+        An error is raised later, by `set_up_storage_reader`, because DCP replaces errors of this
+        call by its own.
         """
         try:
             self._problem = None
@@ -126,7 +126,7 @@ class UniversalReader(StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Tell what `read_metadata` found wrong.
+        """Raise the error of `read_metadata`.
 
         Raises:
             CheckpointDamaged: the checkpoint cannot be opened.
@@ -136,18 +136,18 @@ class UniversalReader(StorageReader):
             raise self._problem
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Leave the plan as it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Tell every rank which share of the files it verifies."""
+        """Assign every rank the share of the files that it verifies."""
         return [replace(plan, storage_data=(rank, len(plans))) for rank, plan in enumerate(plans)]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what the plan asks for into the planner's tensors.
+        """Read the planned boxes into the planner's tensors.
 
         Raises:
-            InputInvalid: a tensor has another dtype than was saved, by name.
+            InputInvalid: a tensor has another dtype than the saved one; the message names it.
             CheckpointDamaged: bytes are missing, or (verified) differ from their digest.
         """
         checkpoint = self.open()
@@ -194,7 +194,7 @@ class UniversalReader(StorageReader):
         return Replicate() if entry.state == EXTRA else self._rules.rule(entry.name)
 
     def _stored_shape(self, entry: Entry) -> Shape:
-        """The shape that the trainer has where its own layout differs."""
+        """The tensor's shape in the trainer, by its rule."""
         rule = self._rule(entry)
         if is_identity(rule):
             return entry.shape
@@ -211,7 +211,7 @@ class UniversalReader(StorageReader):
     def _destination(
         self, item: ReadItem, planner: LoadPlanner, checkpoint: Checkpoint
     ) -> torch.Tensor:
-        """The tensor that an item goes to; never of another dtype than was saved."""
+        """The destination of an item, after checking its dtype and shape."""
         out = planner.resolve_tensor(item).detach()
         entry = checkpoint.index.entries[self._rows[item.storage_index.fqn]]
         if dtype_name(out.dtype) != entry.dtype or tuple(out.shape) != tuple(item.lengths):
@@ -235,13 +235,13 @@ class UniversalReader(StorageReader):
                 array[...] = 0
             for logical, within in parts:
                 place = tuple(slice(a, b) for a, b in zip(within.start, within.stop, strict=True))
-                # NumPy's [()] would make a copy of a scalar.
+                # For a scalar, array[()] would be a copy.
                 reader.read_into(row, logical, array[place] if place else array)
 
         staging.fill(out, fill)
 
     def _give_value(self, item: ReadItem, planner: LoadPlanner, checkpoint: Checkpoint) -> None:
-        """Hand over what is no tensor, without the pickle that DCP would make of it."""
+        """Pass on a value that is not a tensor, without DCP's pickle."""
         fqn = item.storage_index.fqn
         value = self.value(checkpoint.trainer["values"][fqn])
         if not isinstance(planner, DefaultLoadPlanner):
@@ -257,12 +257,12 @@ class UniversalReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """A folder of this format."""
+        """Tell whether it is a folder of this format."""
         return (Path(checkpoint_id) / folder.COMMIT).exists()
 
 
 class _Inside(dict[str, torch.Tensor]):
-    """Tensors inside of values, read when they are asked for."""
+    """Tensors inside of values, read on access."""
 
     def __init__(self, reader: Reader, names: Names) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ class _Inside(dict[str, torch.Tensor]):
 
 
 def _one_chunk(entry: Entry, shape: Shape) -> TensorStorageMetadata:
-    """What DCP's planner is told of a tensor."""
+    """The metadata of a tensor for DCP's planner."""
     size = torch.Size(shape)
     return TensorStorageMetadata(
         properties=TensorProperties(dtype=torch_dtype(entry.dtype)),

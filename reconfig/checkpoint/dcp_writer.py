@@ -1,14 +1,14 @@
-"""Saving: torch's distributed checkpoint writes a universal checkpoint, directly.
+"""The DCP storage writer of a universal checkpoint.
 
-Every rank writes the pieces that DCP's plan gives it into its own safetensors files; the digests
-are taken from the tensors' memory before anything is written. The coordinator makes the index,
-proves that it covers every tensor, seals and publishes.
+Every rank writes its planned pieces into its own safetensors files, hashed from the tensors' memory
+before the write. The coordinator builds the index, proves that it covers every tensor, seals and
+publishes.
 
-DCP drops what it takes for replicas by name and offset alone, so two different tensors under one
-name lose one of them in silence. Here every rank digests what was dropped as well, and pieces that
-differ are refused by name.
+DCP deduplicates replicas by name and offset alone, so of two different tensors with the same name
+one is silently lost. Here every rank also hashes the dropped pieces, and different ones are refused
+by name.
 
-Invariant: a checkpoint appears under its name whole, proven and synced, or not at all.
+Invariant: a checkpoint appears under its name complete, proven and synced, or not at all.
 """
 
 import os
@@ -27,23 +27,23 @@ from wattmesh import durable
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, digest_of, told, write_files
 from wattmesh.reconfig.checkpoint.dcp_merge import index_of, values_of
-from wattmesh.reconfig.checkpoint.dcp_parts import Holder, Part
+from wattmesh.reconfig.checkpoint.dcp_parts import Part, PlanReader
 from wattmesh.reconfig.state.memory import Staging
 from wattmesh.reconfig.universal import folder
-from wattmesh.reconfig.universal.folder import Kind, Manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, Manifest
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import HOOK, Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What a checkpoint says of itself beside its tensors.
+    """A checkpoint's metadata besides its tensors.
 
     Attributes:
-        run, attempt: who writes; the attempt is in the staging folder's name.
-        logical_digest: of the whole state in memory, where the caller knows it.
-        trainer: goes into trainer.json; the coordinator's counts. Values that DCP was given are
-            added under "values".
+        run, attempt: of the writer; the attempt is in the staging folder's name.
+        logical_digest: of the whole state in memory; "" when not known.
+        trainer: content of trainer.json, from the coordinator. DCP's plain values are added under
+            "values".
         source: see `folder.Manifest`.
     """
 
@@ -71,16 +71,16 @@ class UniversalWriter(StorageWriter):
         """Write one checkpoint.
 
         Args:
-            path: where it appears; its parent is on the same file system.
-            names: how the trainer calls its tensors.
-            rules: how the trainer's own layout of a tensor differs from the logical one.
-            about: what it says of itself.
+            path: the checkpoint's folder.
+            names: maps the trainer's tensor names.
+            rules: differences between the trainer's layout of a tensor and the logical one.
+            about: its metadata.
             before_publish: called with `path` on the coordinator when everything is written; may
-                refuse by raising, or move an older checkpoint away. Without it a path that exists
-                is refused.
-            check_replicas: compare what DCP takes for replicas by digest; leave it out only where
-                somebody else has compared them.
-            file_bytes: a data file holds at most so much.
+                refuse by raising, or move an older checkpoint away. Without it an existing path is
+                refused.
+            check_replicas: compare replicas by digest; switch it off only if they were compared
+                already.
+            file_bytes: most bytes of a data file.
         """
         self._path = Path(path)
         self._names = names
@@ -94,19 +94,19 @@ class UniversalWriter(StorageWriter):
 
     @property
     def staging(self) -> Path:
-        """Where the files lie until the checkpoint is published."""
+        """The folder of the files until the checkpoint is published."""
         return self._path.with_name(f".{self._path.name}.attempt-{self._about.attempt}.staging")
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin a new checkpoint, elsewhere if `checkpoint_id` says so."""
+        """Start a new checkpoint, at `checkpoint_id` if it is given."""
         if checkpoint_id is not None:
             self._path = Path(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Make the staging folder.
+        """Create the staging folder.
 
         Raises:
-            InputInvalid: the path is taken, or DCP was asked to save without collectives.
+            InputInvalid: the path exists, or DCP was asked to save without collectives.
         """
         self._rank = int(kwargs.get("rank") or 0)
         if not kwargs.get("use_collectives", True):
@@ -120,22 +120,22 @@ class UniversalWriter(StorageWriter):
             self.staging.mkdir(parents=True)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Remember what this rank holds, before replicas are dropped."""
+        """Remember this rank's plan before replicas are dropped."""
         self._local = plan
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Leave the plans as they are."""
+        """Return the plans unchanged."""
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's pieces; gives one result, with the rank's `Part` in it.
+        """Write this rank's pieces; return one result with the rank's `Part`.
 
         Raises:
-            InputInvalid: a tensor or value that a checkpoint cannot carry, by name.
+            InputInvalid: a tensor or value cannot be stored; the message names it.
             OSError: the disk is full.
         """
-        holder = Holder(planner, self._names, self._rules, self._file_bytes)
+        holder = PlanReader(planner, self._names, self._rules, self._file_bytes)
         mine = {item.index for item in plan.items}
         dropped = [each for each in holder.all_items(self._local) if each.index not in mine]
         values, inside = holder.values(plan.items)
@@ -154,10 +154,10 @@ class UniversalWriter(StorageWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Make the checkpoint of what the ranks wrote, and publish it (the coordinator).
+        """Seal and publish the checkpoint, on the coordinator.
 
         Raises:
-            InputInvalid: the pieces do not make whole tensors, or ranks disagree; by name.
+            InputInvalid: pieces leave a gap, or ranks disagree; the message names the tensor.
             OSError: the disk is full.
         """
         parts: list[Part] = [each.storage_data for of_rank in results for each in of_rank]
@@ -176,7 +176,7 @@ class UniversalWriter(StorageWriter):
         index = index_of(parts, self._names, self._rules)
         values = {**about.trainer.get("values", {}), **values_of(parts)}
         manifest = Manifest(
-            kind=Kind.PHYSICAL,
+            kind=CheckpointKind.PHYSICAL,
             data={name: file for part in parts for name, file in part.files.items()},
             run=about.run,
             attempt=about.attempt,
@@ -193,10 +193,10 @@ class UniversalWriter(StorageWriter):
             )
 
     def storage_meta(self) -> StorageMeta | None:
-        """Tell planners where the checkpoint goes."""
+        """Return the checkpoint's path for planners."""
         return StorageMeta(checkpoint_id=self._path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """A path in a file system; addresses of other stores are not for this writer."""
+        """Tell whether it is a path in a file system and not a URL."""
         return "://" not in str(checkpoint_id)

@@ -1,15 +1,15 @@
-"""The logical digest: one number for a whole distributed state, equal in every layout.
+"""The logical digest of a distributed state: one number, equal in every layout.
 
-It is a sum modulo 2^64 over all elements of weight(tensor, logical index) * (bits + constant),
-read from device memory where the elements are, so it needs no gather. The weight is odd, so a
-change of any one element changes the sum for certain; swaps, shifts and losses change it with
-probability 1 - 2^-30 or better. It guards against mistakes, not against an adversary.
+It is the sum modulo 2^64 over all elements of weight(tensor, logical index) * (bits + constant),
+computed on the device that holds them, without a gather. The weight is odd, so a change of a single
+element always changes the sum; swaps, shifts and losses change it with probability 1 - 2^-30 or
+better. It guards against mistakes, not against an adversary.
 
-What an optimizer keeps beside tensors (learning rates, betas, steps) counts by parameter, as pieces
-of one element.
+Plain values of an optimizer (learning rates, betas, steps) count by parameter, as pieces of one
+element.
 
-Invariant: every element counts once: of equal boxes on several ranks the first rank's counts, the
-boxes that count cover each tensor exactly, and replicas that differ are an error.
+Invariant: every element counts once: of equal boxes on several ranks only the first rank's counts,
+these boxes cover each tensor exactly, and replicas that differ are an error.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,20 +25,20 @@ from wattmesh.reconfig.checkpoint import digest_host
 from wattmesh.reconfig.checkpoint.digest_host import Place
 from wattmesh.reconfig.launch.group import gather, gather_bytes
 from wattmesh.reconfig.state import plain
-from wattmesh.reconfig.state.boxes import Box, boxes_of, signed_hash
+from wattmesh.reconfig.state.boxes import LocalBox, boxes_of, signed_hash
 from wattmesh.reconfig.universal.index import box as whole_box
 from wattmesh.reconfig.universal.index.cover import prove_boxes
 from wattmesh.reconfig.universal.logical import digest_of_values
 
 CHUNK = 1 << 22
-"""Elements worked on at once on a device: bounds the extra memory to a few times 32 MiB.
+"""Elements per step on a device, which limits the extra memory to a few times 32 MiB.
 
 An H100 does 3.5 G elements/s in chunks of 2^20 (each operator's launch takes longer than its work),
 8.8 in chunks of 2^22, and no more in larger ones.
 """
 
 Values = Mapping[str, Mapping[str, Any]]
-"""JSON values by the name of what they belong to (a parameter), then by their own global names."""
+"""JSON values by owner (a parameter), then by their own global names."""
 
 _NO_VALUES: Values = MappingProxyType({})
 _MASK = (1 << 64) - 1
@@ -51,8 +51,8 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What one rank says of one of its boxes."""
+class DigestPiece:
+    """One rank's report of one of its boxes."""
 
     box_id: int
     key_id: int
@@ -64,49 +64,49 @@ class Piece:
 def logical_digest(
     tensors: Mapping[str, torch.Tensor], facts: str, values: Values = _NO_VALUES
 ) -> str:
-    """Digest the state of all ranks of the process group; a collective call.
+    """Digest the state of all ranks of the process group. A collective call.
 
     Args:
         tensors: this rank's tensors by global name.
-        facts: what belongs to the state beside tensors and is equal on every rank (position).
+        facts: text of the other state that is equal on every rank (position, extra state).
         values: this rank's JSON values by owner and name; equal owners have equal values.
 
     Returns:
         16 hex digits, the same on every rank and in every layout of the same state.
 
     Raises:
-        InputInvalid: on the rank that holds a tensor which cannot be digested.
+        InputInvalid: on the rank whose tensor cannot be digested.
         CallHuman: see `combine`.
     """
     pieces = {**pieces_of(boxes_of(tensors)), **pieces_of_values(values)}
     return combine(pieces, facts, values)
 
 
-def pieces_of(boxes: Mapping[str, Box]) -> dict[str, Piece]:
-    """Digest this rank's pieces, by name; no communication."""
+def pieces_of(boxes: Mapping[str, LocalBox]) -> dict[str, DigestPiece]:
+    """Digest this rank's pieces, by name, without communication."""
     summer = digest_host.Summer()
     alike = sorted(boxes, key=lambda key: (digest_host.place_of(boxes[key]), key))
     found = {key: _piece(boxes[key], summer) for key in alike}
     return {key: found[key] for key in sorted(found)}
 
 
-def pieces_of_values(values: Values) -> dict[str, Piece]:
-    """Digest JSON values, one piece for each owner."""
+def pieces_of_values(values: Values) -> dict[str, DigestPiece]:
+    """Digest JSON values, one piece per owner."""
     found = {}
     for owner in sorted(values):
         number = signed_hash(owner)
         value = _signed(digest_of_values(values[owner]) & _MASK)
-        found[owner] = Piece(number, number, number, ((), (), ()), value)
+        found[owner] = DigestPiece(number, number, number, ((), (), ()), value)
     return found
 
 
-def combine(pieces: Mapping[str, Piece], facts: str, values: Values = _NO_VALUES) -> str:
-    """Add up every rank's pieces, each element once; a collective call.
+def combine(pieces: Mapping[str, DigestPiece], facts: str, values: Values = _NO_VALUES) -> str:
+    """Add up every rank's pieces, each element once. A collective call.
 
     Args:
-        pieces: this rank's, those of `values` among them.
-        facts: what is equal on every rank.
-        values: what the pieces of values were made from, to be told where ranks differ.
+        pieces: this rank's, including those of `values`.
+        facts: text that is equal on every rank.
+        values: the plain values, for the message when ranks differ.
 
     Raises:
         CallHuman: on every rank: ranks hold different values under one name, or the pieces of a
@@ -130,12 +130,12 @@ def combine(pieces: Mapping[str, Piece], facts: str, values: Values = _NO_VALUES
 
 
 def _name_of(mine: Sequence[str]) -> str:
-    """What ranks call a piece that only some of them hold; a collective call."""
+    """The name of a piece that only some ranks hold. A collective call."""
     return next((name for name in gather(mine[0] if mine else "") if name), "a tensor")
 
 
 def _differing(values: Values, name: str) -> str:
-    """Which plain values of one owner differ between ranks, and how; a collective call."""
+    """Say which plain values of one owner differ between ranks. A collective call."""
     told = [each for each in gather(values.get(name, {})) if each]
     for key in told[0] if told else ():
         seen = [each.get(key) for each in told]
@@ -147,27 +147,27 @@ def _differing(values: Values, name: str) -> str:
 
 
 def local_digest(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Digest one process's whole tensors, as the oracle of tests and tools."""
+    """Digest the whole tensors of one process; an oracle for tests and tools."""
     return sum(each.value for each in pieces_of(boxes_of(tensors)).values()) & _MASK
 
 
-def _piece(box: Box, summer: digest_host.Summer) -> Piece:
+def _piece(box: LocalBox, summer: digest_host.Summer) -> DigestPiece:
     place = digest_host.place_of(box)
-    return Piece(box.box_id, box.key_id, box.tensor_id, place, _sum_of_box(box, summer))
+    return DigestPiece(box.box_id, box.key_id, box.tensor_id, place, _sum_of_box(box, summer))
 
 
-def _sum_of_box(box: Box, summer: digest_host.Summer) -> int:
-    """Sum weight * (bits + constant) over the elements of one box, as a signed 64-bit number."""
+def _sum_of_box(box: LocalBox, summer: digest_host.Summer) -> int:
+    """Sum weight * (bits + constant) over one box, as a signed 64-bit number."""
     if box.local.device.type == "cpu":
         return _signed(summer.sum_of_box(box))
     return sum_on_device(box)
 
 
-def sum_on_device(box: Box) -> int:
-    """The same with torch's operators alone, which run wherever the box is.
+def sum_on_device(box: LocalBox) -> int:
+    """Do the same with torch's operators, on the device of the box.
 
-    In place and without a word to the host before the end: on a GPU each operator on a chunk takes
-    no longer than it takes to launch it.
+    It works in place and synchronizes with the host only at the end: on a GPU each operator on a
+    chunk takes no longer than its launch.
     """
     local = box.local.contiguous()
     bits = local.view(_BITS[local.element_size()]).reshape(-1)
@@ -175,8 +175,8 @@ def sum_on_device(box: Box) -> int:
     for start in range(0, bits.numel(), CHUNK):
         part = bits[start : start + CHUNK].to(torch.int64, copy=True)
         if local.element_size() == 8:
-            # An odd weight times the top bit is the top bit, whatever the index: a swap of x and -x
-            # would not show. Folded (one to one), it counts in the lower half too.
+            # An odd weight times the top bit is the top bit for every index, so a swap of x and -x
+            # would not show. After this one-to-one fold it also counts in the lower half.
             part ^= (part >> 32) & 0xFFFFFFFF
         weight = _logical_index(box, start, part.numel(), part.device)
         _mix(weight.mul_(_STEP).add_(box.tensor_id))
@@ -186,8 +186,8 @@ def sum_on_device(box: Box) -> int:
     return _signed(int(total) & _MASK)
 
 
-def _logical_index(box: Box, start: int, count: int, device: torch.device) -> torch.Tensor:
-    """Row-major index in the whole tensor of elements `start`.. of the box."""
+def _logical_index(box: LocalBox, start: int, count: int, device: torch.device) -> torch.Tensor:
+    """Row-major indices in the whole tensor of the box's elements from `start` on."""
     within = torch.arange(start, start + count, dtype=torch.int64, device=device)
     *inner, outermost = _joined_dims(box) or [(1, 1, 0)]
     index, stride = torch.zeros_like(within) if inner else None, 1
@@ -200,11 +200,11 @@ def _logical_index(box: Box, start: int, count: int, device: torch.device) -> to
     return within if index is None else index.add_(within)
 
 
-def _joined_dims(box: Box) -> list[tuple[int, int, int]]:
+def _joined_dims(box: LocalBox) -> list[tuple[int, int, int]]:
     """(Size, size of the whole, offset) of each dim, innermost first.
 
-    A dim that the box has whole is joined to the next: indices run through both. A shard by rows
-    is then one dim, and no index need be divided.
+    A dim that the box covers fully is merged with the next outer one. A shard by rows is then one
+    dim, and no index has to be divided.
     """
     dims: list[tuple[int, int, int]] = []
     for size, whole, offset in zip(
@@ -219,7 +219,7 @@ def _joined_dims(box: Box) -> list[tuple[int, int, int]]:
 
 
 def _mix(value: torch.Tensor) -> None:
-    """Finish like splitmix64, in place; the shifts are made logical by masking the sign bits."""
+    """Apply splitmix64's finalizer in place; masks make the shifts logical."""
     for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
         value ^= (value >> shift).bitwise_and_((1 << (64 - shift)) - 1)
         value *= factor
@@ -227,14 +227,14 @@ def _mix(value: torch.Tensor) -> None:
 
 
 def _signed(value: int) -> int:
-    """A 64-bit pattern as torch's signed integer."""
+    """Convert a 64-bit pattern to torch's signed integer."""
     return value - (1 << 64) if value >> 63 else value
 
 
-def _packed(pieces: Collection[Piece]) -> bytes:
-    """Pieces as they travel: how many there are, how many places and dims; pieces; places.
+def _packed(pieces: Collection[DigestPiece]) -> bytes:
+    """Encode pieces: their number, the number of places and dims; the pieces; the places.
 
-    A parameter and its slots lie alike, so places are few and each travels once.
+    A parameter and its slots have the same place, so places are few and each is sent once.
     """
     places = {each: number for number, each in enumerate({each.place for each in pieces})}
     rows = [
@@ -251,7 +251,7 @@ def _packed(pieces: Collection[Piece]) -> bytes:
     return head.tobytes() + np.array(rows, dtype=np.int64).tobytes() + table.tobytes()
 
 
-def _unpacked(data: bytes) -> Iterator[Piece]:
+def _unpacked(data: bytes) -> Iterator[DigestPiece]:
     numbers = np.frombuffer(data, dtype=np.int64)
     count, known, dims = numbers[:3].tolist()
     rows = numbers[3 : 3 + 5 * count].reshape(count, 5).tolist()
@@ -261,12 +261,12 @@ def _unpacked(data: bytes) -> Iterator[Piece]:
         shape, whole, offset = (tuple(row[1 + at * size : 1 + (at + 1) * size]) for at in range(3))
         places.append((shape, whole, offset))
     for box_id, key_id, tensor_id, place, value in rows:
-        yield Piece(box_id, key_id, tensor_id, places[place], value)
+        yield DigestPiece(box_id, key_id, tensor_id, places[place], value)
 
 
-def _first_of_each(pieces: Iterable[Piece]) -> tuple[list[Piece], set[int]]:
-    """Keep the first piece of every box; list boxes that disagree with another of their name."""
-    seen: dict[int, Piece] = {}
+def _first_of_each(pieces: Iterable[DigestPiece]) -> tuple[list[DigestPiece], set[int]]:
+    """Keep the first piece of every box; return boxes that differ from another's."""
+    seen: dict[int, DigestPiece] = {}
     tensor_of: dict[int, int] = {}
     different = set()
     for piece in pieces:
@@ -276,12 +276,12 @@ def _first_of_each(pieces: Iterable[Piece]) -> tuple[list[Piece], set[int]]:
     return list(seen.values()), different
 
 
-def _cover_problem(pieces: Iterable[Piece]) -> tuple[int, str]:
-    """Find a tensor that the pieces which count do not cover exactly; (0, "") when all are."""
+def _cover_problem(pieces: Iterable[DigestPiece]) -> tuple[int, str]:
+    """Find a tensor that the pieces do not cover exactly; (0, "") for none."""
     places_of: dict[int, set[Place]] = {}
     for piece in pieces:
         places_of.setdefault(piece.tensor_id, set()).add(piece.place)
-    # A parameter's slots are cut as it is: one proof serves them all.
+    # A parameter's slots are sharded like it: one proof serves all.
     tensors_of = {frozenset(places): tensor for tensor, places in places_of.items()}
     for places, tensor in tensors_of.items():
         try:

@@ -1,7 +1,7 @@
-"""The logical digest of memory that the CPU can reach; the numbers are those of `digest.py`.
+"""The logical digest on the CPU, with NumPy.
 
-NumPy has what torch lacks here, unsigned 64-bit shifts and work in place, and blocks stay in the
-processor's cache: 5 ns per element where torch's operators, which make a new tensor each, take 70.
+Unlike torch, NumPy has unsigned 64-bit shifts and works in place, and blocks stay in the CPU's
+cache: 5 ns per element, where torch's operators, each of which allocates a tensor, take 70 ns.
 
 Invariant: equal to what `digest.py` computes on a device, bit by bit.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.state.boxes import Box, Shape
+from wattmesh.reconfig.state.boxes import LocalBox, Shape
 
 Unsigned = NDArray[np.uint64]
 
@@ -22,7 +22,7 @@ Place = tuple[Shape, Shape, Shape]
 """Local shape, shape of the whole, offset in it."""
 
 BLOCK = 1 << 15
-"""Elements worked on at once: two arrays of 64-bit numbers stay in a core's second-level cache."""
+"""Elements per step, so that two arrays of 64-bit numbers stay in a core's L2 cache."""
 
 _MASK = (1 << 64) - 1
 _PRESENT = np.uint64(0x632BE59BD9B4E019)
@@ -34,19 +34,19 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Summer:
-    """Sums boxes one after the other; one thread's at a time.
+    """Sums boxes one after the other. Not thread safe.
 
-    What a box needs beside its bits depends on its place alone, and a parameter, its slots and its
-    averages lie alike: given one after the other they share it.
+    The weights' indices depend only on a box's place. A parameter, its slots and its averages have
+    the same place and share them, if they are summed one after the other.
     """
 
     def __init__(self) -> None:
-        """Take room for one block."""
+        """Allocate one block."""
         self._room = np.empty((2, BLOCK), dtype=np.uint64)
         self._place: Place | None = None
         self._across = self._along = self._room[0, :0]
 
-    def sum_of_box(self, box: Box) -> int:
+    def sum_of_box(self, box: LocalBox) -> int:
         """Sum weight * (bits + constant) over the elements of one box, modulo 2^64."""
         if self._place != place_of(box):
             self._place = place_of(box)
@@ -67,13 +67,13 @@ class Summer:
         return total & _MASK
 
 
-def place_of(box: Box) -> Place:
-    """Where a box lies: equal for tensors that lie alike."""
+def place_of(box: LocalBox) -> Place:
+    """Return a box's place, which is equal for tensors with the same sharding."""
     return tuple(box.local.shape), box.whole, box.offset
 
 
-def _numbers(box: Box) -> tuple[Unsigned, Unsigned]:
-    """Numbers times the step, of rows and within a row; a row is the most that fits a block."""
+def _numbers(box: LocalBox) -> tuple[Unsigned, Unsigned]:
+    """Indices times the step, of rows and within a row; a row is the largest that fits."""
     steps = _steps(box)
     split = len(steps) - 1
     while split > 0 and math.prod(map(len, steps[split - 1 :])) <= BLOCK:
@@ -81,8 +81,8 @@ def _numbers(box: Box) -> tuple[Unsigned, Unsigned]:
     return _outer(steps[:split]), _outer(steps[split:])
 
 
-def _steps(box: Box) -> list[Unsigned]:
-    """Per dim, what each index adds to an element's number times the step; at least one dim."""
+def _steps(box: LocalBox) -> list[Unsigned]:
+    """Per dim, the contribution of each index to index times the step; at least one dim."""
     found: list[Unsigned] = []
     stride = 1
     for size, whole, offset in zip(
@@ -95,14 +95,14 @@ def _steps(box: Box) -> list[Unsigned]:
 
 
 def _outer(steps: Sequence[Unsigned]) -> Unsigned:
-    """All sums of one number of each, row-major."""
+    """All sums of one number from each array, row-major."""
     return reduce(
         lambda a, b: (a[:, None] + b[None, :]).reshape(-1), steps, np.zeros(1, dtype=np.uint64)
     )
 
 
 def _sum(weight: Unsigned, value: Unsigned, bits: NDArray[np.integer]) -> int:
-    """Sum one block. `weight` holds index * step + tensor; both are worked in, `value` is room."""
+    """Sum one block. `weight` is index * step + tensor on entry; both arrays are overwritten."""
     for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
         np.right_shift(weight, np.uint64(shift), out=value)
         np.bitwise_xor(weight, value, out=weight)
@@ -113,7 +113,7 @@ def _sum(weight: Unsigned, value: Unsigned, bits: NDArray[np.integer]) -> int:
     signed = value.view(np.int64)
     signed[...] = bits
     if bits.dtype.itemsize == 8:
-        # As in digest.py: folded, an odd weight times the top bit counts in the lower half too.
+        # The fold of digest.py, so that the top bit also counts in the lower half.
         signed ^= (signed >> 32) & 0xFFFFFFFF
     value += _PRESENT
     return int(np.dot(weight.reshape(-1), value.reshape(-1)))

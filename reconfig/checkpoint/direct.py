@@ -1,10 +1,10 @@
-"""A rank's own boxes of a state, written to and read from a universal checkpoint without a planner.
+"""Writes and reads a rank's own boxes of a universal checkpoint, without a planner.
 
-torch's planners gather, merge and check plans for every tensor, in Python, on every save and load.
-The session knows more than they do: names, boxes and replicas were compared by the logical digest.
+Torch's planners gather, merge and check plans for every tensor, in Python, on every save and load.
+A session does not need that: the logical digest has compared names, boxes and replicas.
 
-Invariant: every box is written by one rank that holds it; what is read is exactly this rank's box,
-of the dtype and shape that were saved.
+Invariant: every box is written by one rank that holds it; a rank reads exactly its own box, of the
+saved dtype and shape.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, Piece, Placed, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, Placed, TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.dcp_parts import Part
 from wattmesh.reconfig.launch.group import gather_bytes
 from wattmesh.reconfig.state import boxes, plain
@@ -36,13 +36,13 @@ from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.names import HOOK
 
-Boxes = Mapping[str, boxes.Box]
+Boxes = Mapping[str, boxes.LocalBox]
 
 
 def own_share(held: Boxes) -> list[str]:
-    """Choose whose boxes this rank writes; a collective call.
+    """Choose the boxes that this rank writes. A collective call.
 
-    Of the ranks that hold a box the one with the fewest bytes so far writes it.
+    Of the ranks that hold a box, the one with the fewest bytes so far writes it.
     """
     rows = [[box.box_id, box.local.numel() * box.local.element_size()] for box in held.values()]
     every = gather_bytes(np.array(rows, dtype=np.int64).tobytes())
@@ -53,7 +53,7 @@ def own_share(held: Boxes) -> list[str]:
 
 
 def assign(held: Sequence[Sequence[Sequence[int]]]) -> dict[int, int]:
-    """Give each box id the rank that writes it; `held`: per rank, rows of (box id, bytes)."""
+    """Assign each box id to the rank that writes it. `held`: per rank, rows of (box id, bytes)."""
     holders: dict[int, list[int]] = {}
     size: dict[int, int] = {}
     for rank, rows in enumerate(held):
@@ -71,11 +71,11 @@ def assign(held: Sequence[Sequence[Sequence[int]]]) -> dict[int, int]:
 def write(
     staging: Path, rank: int, held: Boxes, share: Iterable[str], *, durable: bool
 ) -> dict[str, Any]:
-    """Write some of this rank's boxes into `staging`; gives what the leader must hear, as JSON.
+    """Write some of this rank's boxes into `staging`; return the report to the leader, as JSON.
 
     Raises:
         OSError: the disk is full.
-        InputInvalid: a tensor's name that a checkpoint cannot carry.
+        InputInvalid: a tensor's name or dtype is not supported.
     """
     pieces = [piece for key in share for piece in _pieces(held[key])]
     files, placed = write_files(staging, rank, pieces, durable=durable)
@@ -92,7 +92,7 @@ def write(
 
 
 def part_of(rank: int, told: Mapping[str, Any]) -> Part:
-    """What `write` told, as the maker of the index takes it."""
+    """Decode the report of `write`."""
     placed = []
     for fqn, dtype, whole, start, shape, digest, file, offset in told["placed"]:
         box, taken = Box(tuple(start), tuple(shape)), bytes.fromhex(digest)
@@ -102,7 +102,7 @@ def part_of(rank: int, told: Mapping[str, Any]) -> Part:
 
 
 def read(checkpoint: Checkpoint, held: Boxes) -> None:
-    """Fill this rank's boxes of tensors that the checkpoint holds in the same dtype and shape.
+    """Fill this rank's boxes; dtypes and shapes are those of the checkpoint.
 
     Raises:
         CheckpointDamaged: bytes are missing.
@@ -116,7 +116,7 @@ def read(checkpoint: Checkpoint, held: Boxes) -> None:
 
 
 class _Filler:
-    """Reads parts of one tensor that begin at an offset."""
+    """Reads parts of one tensor, relative to an offset."""
 
     def __init__(self, reader: Reader, row: int, offset: tuple[int, ...]) -> None:
         self._reader = reader
@@ -128,11 +128,11 @@ class _Filler:
         self._reader.read_into(self._row, Box(start, part.shape), array)
 
 
-class Values:
-    """Decodes values of a checkpoint's trainer.json, with the tensors inside of them."""
+class ValueDecoder:
+    """Decodes values of a checkpoint's trainer.json, including tensors inside of them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        """Open no file before a value asks for a tensor."""
+        """Prepare; a file is opened only for a value with a tensor."""
         self._checkpoint = checkpoint
 
     def __call__(self, encoded: Any) -> Any:
@@ -164,17 +164,17 @@ class _Inside(dict[str, torch.Tensor]):
         return out
 
 
-def _pieces(box: boxes.Box) -> Iterable[Piece]:
-    """A box as pieces that fit into a file."""
+def _pieces(box: boxes.LocalBox) -> Iterable[TensorPiece]:
+    """Split a box into pieces that fit in a file."""
     local = box.local
     if dtype_name(local.dtype) not in dtypes.CODES:
         raise InputInvalid(
-            f"checkpoint: {box.key!r} is {local.dtype}, which a checkpoint does not carry; it "
+            f"checkpoint: {box.key!r} is {local.dtype}, which a checkpoint does not store; it "
             f"carries {', '.join(dtypes.CODES)}."
         )
     for cut in boxes_within(tuple(local.shape), local.element_size(), FILE_BYTES):
         start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))
-        yield Piece(
+        yield TensorPiece(
             fqn=box.key,
             key=HOOK.entry_key(box.key),
             dtype=dtype_name(local.dtype),

@@ -1,10 +1,10 @@
-"""When a switch may begin to rebuild before its checkpoint is on the disk, and why not. Pure.
+"""Decides whether a switch may start its rebuild before the checkpoint is fsynced. Pure.
 
-The bytes then lie in the page cache, whole and with their digests, where the ranks of this host
-load them from; `background_fsync.py` makes them durable while training goes on.
+The ranks of the host then load the bytes from the page cache, complete and with digests;
+`background_fsync.py` makes them durable while training continues.
 
-Invariant: never without a durable checkpoint to go back to, never where another host would have to
-see files that are not synced, never where memory is short.
+Invariant: never without a durable checkpoint to go back to, never if another host would have to
+read files that are not synced, never if memory is short.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HEADROOM = 1.5
-"""Free memory and disk wanted, in multiples of the state: the files, and buffers around them."""
+"""Required free memory and disk, in multiples of the state: the files, and buffers."""
 
 _UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footing:
-    """What one rank stands on before a switch.
+    """The resources of one rank before a switch.
 
     Attributes:
-        state_bytes: of this rank's pieces.
-        free_bytes: memory that its host, and its own control group, still have.
-        disk_bytes: room in the run's folder.
-        hosts: of every rank that was launched; a name, and which kernel it is, after a space.
-        durable: the newest checkpoint on disk; "" when there is none.
+        state_bytes: size of this rank's pieces.
+        free_bytes: free memory of its host and its own control group.
+        disk_bytes: free space in the run's folder.
+        hosts: of every launched rank: the name and, after a space, the kernel's boot.
+        durable: the newest checkpoint on disk; "" for none.
         failed: why the last one could not be made durable; "" when it could.
     """
 
@@ -39,16 +39,16 @@ class Footing:
 
 
 def refusal(ranks: Sequence[Footing]) -> str:
-    """Say why the checkpoint must be on the disk before the old layout goes; "" when it need not.
+    """Say why the checkpoint must be fsynced before the teardown; "" when it need not be.
 
     Args:
-        ranks: of every rank that trains.
+        ranks: one per training rank.
     """
     return _apart(ranks) or _nothing_behind(ranks) or _too_full(ranks)
 
 
 def _apart(ranks: Sequence[Footing]) -> str:
-    """Say that not all ranks see each other's page cache."""
+    """Check that all ranks share one page cache."""
     hosts = sorted({host for rank in ranks for host in rank.hosts})
     if len(hosts) <= 1:
         return ""
@@ -57,7 +57,7 @@ def _apart(ranks: Sequence[Footing]) -> str:
 
 
 def _nothing_behind(ranks: Sequence[Footing]) -> str:
-    """Say that a crash would find nothing durable, or might not find anything newer for long."""
+    """Check that there is a durable checkpoint, and that the last fsync worked."""
     if not all(rank.durable for rank in ranks):
         return "there is no durable checkpoint to go back to yet"
     failed = next((rank.failed for rank in ranks if rank.failed), "")
@@ -65,7 +65,7 @@ def _nothing_behind(ranks: Sequence[Footing]) -> str:
 
 
 def _too_full(ranks: Sequence[Footing]) -> str:
-    """Say that the files, and buffers around them, would not fit."""
+    """Check that files and buffers fit in memory and on the disk."""
     wanted = HEADROOM * sum(rank.state_bytes for rank in ranks)
     free = min(rank.free_bytes for rank in ranks)
     if free < wanted:
@@ -85,9 +85,9 @@ def free_memory(
     groups: Path = Path("/sys/fs/cgroup"),
     own: Path = Path("/proc/self/cgroup"),
 ) -> int:
-    """Bytes that can still be used: by the kernel's estimate and the control groups' limits.
+    """Return the free memory by the kernel's estimate and the control groups' limits.
 
-    0 where the kernel says nothing.
+    0 where the kernel does not tell.
     """
     return min(_available(meminfo), _left_in_group(groups, own))
 
@@ -102,9 +102,10 @@ def _available(meminfo: Path) -> int:
 
 
 def _left_in_group(groups: Path, own: Path) -> int:
-    """What the limit of this process's control group (version 2, any level) leaves.
+    """Free memory in this process's control groups (version 2, all levels).
 
-    Pages of files count there as used although they can be dropped, so they are taken off.
+    Their usage includes the page cache, which can be dropped, so inactive file pages are
+    subtracted.
     """
     left = _UNLIMITED
     try:

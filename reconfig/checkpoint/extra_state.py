@@ -1,9 +1,9 @@
-"""What a checkpoint says of a state beside its tensors: every rank's part, and the whole of it.
+"""A checkpoint's state besides named tensors: each rank's part, and the merged whole.
 
     trainer.json    {"header", "values", "extra", "by_data_rank", "streams", "without_slots",
                      "digest"}
 
-Invariant: two ranks that say different things under one name are refused by that name.
+Invariant: different values of two ranks under one name are refused, with the name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ from wattmesh.reconfig.state.tensors import Named, without_slots
 def own(
     named: Named, state: State, layout: Layout, group_rank: int, inside: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """What this rank knows beside named tensors, as JSON; tensors found in it go into `inside`.
+    """Encode this rank's state besides named tensors as JSON; tensors in it go into `inside`.
 
-    Extra state is equal on every rank, so that the first one's counts.
+    Extra state is equal on every rank, so the first rank's is used.
 
     Raises:
-        InputInvalid: a value that a checkpoint cannot carry; it is named.
+        InputInvalid: a checkpoint cannot store a value; the message names it.
     """
     extra = state.extra if group_rank == 0 else {}
     return {
@@ -46,12 +46,12 @@ def own(
 def together(
     header: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], text: str
 ) -> dict[str, Any]:
-    """Bring every rank's facts together as trainer.json.
+    """Merge every rank's part to trainer.json.
 
     Args:
         header: of the checkpoint.
         parts: of every rank, in group order.
-        text: what the logical digest counts beside tensors.
+        text: text of the extra state in the logical digest.
 
     Raises:
         InputInvalid: ranks hold different values under one name.
@@ -74,7 +74,7 @@ def together(
         ),
         streams.KEY: {name: each for part in parts for name, each in part[streams.KEY].items()},
         "without_slots": sorted({name for part in parts for name in part["without_slots"]}),
-        # By these, who reads the files can take the digest that the header carries from memory.
+        # With these a reader of the files can recompute the header's digest.
         "digest": {
             "facts_xxh3_64": xxhash.xxh3_64_hexdigest(text.encode()),
             "beside": sorted({name for part in parts for name in part["inside"]}),

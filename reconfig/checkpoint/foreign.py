@@ -1,11 +1,11 @@
-"""Checkpoints that the job's own checkpointer writes: an index of ours over its files.
+"""Indexes checkpoints of the job's own checkpointer.
 
-`attach(..., save=...)`: at a save step every rank calls `save`, which writes, or begins to write, a
-folder of torch's distributed checkpoint. When all ranks' writes have ended, the leader links the
-files, indexes the tensors that the session names, and adds what it knows beside them.
+`attach(..., save=...)`: at a save step every rank calls `save`, which writes, or starts to write, a
+folder of torch.distributed.checkpoint. When all ranks' writes have ended, the leader links the
+files, indexes the tensors that the session names, and adds the session's other state.
 
-Invariant: the index holds exactly the tensors of the job's state, each proven to be covered; it is
-unverified until its bytes were compared with the digest taken from memory, and hashed.
+Invariant: the index holds exactly the tensors of the job's state, with proven cover; it is
+unverified until its bytes were compared with the digest taken in memory, and hashed.
 """
 
 import os
@@ -25,7 +25,7 @@ from wattmesh.reconfig.universal import against, folder, record, verify
 from wattmesh.reconfig.universal.convert.origin import check_unchanged
 from wattmesh.reconfig.universal.convert.virtual import FILES, link
 from wattmesh.reconfig.universal.files.staging import Fence, staged
-from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifest
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.declared import Declared
@@ -35,17 +35,17 @@ from wattmesh.reconfig.universal.sources.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.source import Source, joined
 
 BESIDE = "beside.bin"
-"""Tensors found in plain values and extra state, which no foreign file holds."""
+"""File of the tensors inside of plain values and extra state, which no foreign file has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What the job's checkpointer wrote, or is writing.
+    """A save of the job's checkpointer, complete or under way.
 
     Attributes:
-        folder: of torch's distributed checkpoint; the same on every rank.
-        future: of an async save, this rank's; None when the folder is complete.
-        names: how the checkpointer calls tensors.
+        folder: of torch.distributed.checkpoint; the same on every rank.
+        future: this rank's, of an async save; None when the folder is complete.
+        names: maps the checkpointer's tensor names.
     """
 
     folder: str | os.PathLike[str]
@@ -54,25 +54,25 @@ class Written:
 
     @property
     def ready(self) -> bool:
-        """Whether this rank's write has ended, well or not."""
+        """Tell whether this rank's write has ended, successfully or not."""
         return self.future is None or self.future.done()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What an index must hold: dtype and shape by the session's own names of tensors."""
+class RequiredTensors:
+    """The required tensors of an index: dtype and shape by the session's names."""
 
     tensors: Mapping[str, tuple[str, tuple[int, ...]]]
 
     @classmethod
-    def of(cls, told: list[dict[str, Any]]) -> "Wanted":
-        """Bring every rank's names together."""
+    def of(cls, told: list[dict[str, Any]]) -> "RequiredTensors":
+        """Merge every rank's names."""
         pairs = (pair for part in told for pair in part.items())
         return cls({name: (str(kind), tuple(shape)) for name, (kind, shape) in pairs})
 
 
 def described(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What a rank tells of its tensors: dtype and whole shape, as JSON."""
+    """Describe a rank's tensors as JSON: dtype and whole shape."""
     return {name: [dtype_name(each.dtype), list(each.shape)] for name, each in tensors.items()}
 
 
@@ -80,19 +80,19 @@ def publish(
     written: Written,
     target: Path,
     *,
-    wanted: Wanted,
+    wanted: RequiredTensors,
     beside: Mapping[str, torch.Tensor],
     about: Manifest,
     trainer: Mapping[str, Any],
     fence: Fence,
 ) -> Path:
-    """Publish a virtual checkpoint over what was written; the leader's part.
+    """Publish a virtual checkpoint of a save. Called on the leader.
 
     Args:
-        written: complete by now.
-        target: where it appears; must not exist.
-        wanted: what it must hold.
-        beside: tensors that only this process holds.
+        written: a complete save.
+        target: its folder, which must not exist.
+        wanted: the required tensors.
+        beside: tensors that only this process has.
         about: run, attempt and logical digest; the rest is filled in.
         trainer: trainer.json.
         fence: raises Fenced when a newer attempt exists.
@@ -116,7 +116,7 @@ def publish(
             index = _with(index, small)
         cover.prove(index)
         origin = {"kind": source.kind, "folder": str(source.folder.absolute())}
-        manifest = replace(about, kind=Kind.VIRTUAL, data=data, source=origin)
+        manifest = replace(about, kind=CheckpointKind.VIRTUAL, data=data, source=origin)
         folder.seal(staging, manifest, index, trainer)
         for each in folders:
             durable.fsync_folder(each)
@@ -125,12 +125,12 @@ def publish(
 
 
 def prove(path: Path, *, gentle: bool) -> bool:
-    """Compare an unverified checkpoint's bytes with memory's digest, and put theirs on record.
+    """Compare an unverified checkpoint with the digest taken in memory, and record its digests.
 
-    Gives False when there is nothing to do: it is verified already.
+    Returns False when it is verified already.
 
     Raises:
-        CheckpointDamaged: its bytes are not what was in memory, or are missing.
+        CheckpointDamaged: its bytes differ from what was in memory, or are missing.
         InputInvalid: the digests cannot be recorded.
     """
     checkpoint = folder.open_checkpoint(path)
@@ -148,15 +148,15 @@ def prove(path: Path, *, gentle: bool) -> bool:
 
 
 def is_verified(path: Path) -> bool:
-    """Whether a published checkpoint counts for deleting others; a damaged one does not."""
+    """Tell whether a published checkpoint is verified; a damaged one is not."""
     try:
         return record.is_verified(folder.open_sealed(path))
     except CheckpointDamaged:
         return False
 
 
-def _only(source: Source, wanted: Wanted) -> Index:
-    """The part of a source's index that the job's state consists of."""
+def _only(source: Source, wanted: RequiredTensors) -> Index:
+    """The part of a source's index with the job's state."""
     index, rows = source.index, []
     for name, (dtype, shape) in wanted.tensors.items():
         key = HOOK.entry_key(name)
@@ -170,7 +170,7 @@ def _only(source: Source, wanted: Wanted) -> Index:
         if (entry.dtype, entry.shape) != (dtype, shape):
             raise InputInvalid(
                 f"{source.folder}: {entry} is {entry.dtype} {entry.shape}, the job has {dtype} "
-                f"{shape}; a checkpoint to go on from keeps dtypes and shapes."
+                f"{shape}; a checkpoint to resume from keeps dtypes and shapes."
             )
         rows.append(row)
     kept = sorted(set(rows))
@@ -185,7 +185,7 @@ def _only(source: Source, wanted: Wanted) -> Index:
 
 
 def _write_beside(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[DataFile, Index]:
-    """Write small tensors one after the other; gives the file's line and their index."""
+    """Write small tensors one after the other; return the file's line and their index."""
     data, entries, segments = bytearray(), [], []
     for name, tensor in tensors.items():
         key, shape = HOOK.entry_key(name), tuple(tensor.shape)
@@ -202,7 +202,7 @@ def _write_beside(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[Data
 
 
 def _with(index: Index, small: Index) -> Index:
-    """Both, the entries of `small` last."""
+    """Concatenate two indexes."""
     moved = replace(
         small.segments,
         entry=small.segments.entry + len(index.entries),

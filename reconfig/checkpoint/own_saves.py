@@ -1,7 +1,7 @@
-"""Saving through the job's own checkpointer: begin, wait for it or come back, index, hash.
+"""Saves through the job's own checkpointer: start, wait or continue, index, hash.
 
-Invariant: what is published is the state at the step where the save began; nothing older is deleted
-before it has been compared with memory's digest and hashed.
+Invariant: a published checkpoint is the state at the step where its save started; nothing older is
+deleted before it was compared with the digest taken in memory and hashed.
 """
 
 import base64
@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from wattmesh.errors import Fenced, InputInvalid, WattmeshError
 from wattmesh.reconfig.checkpoint import checkpoint, extra_state, foreign
 from wattmesh.reconfig.checkpoint.checkpoint import Header
-from wattmesh.reconfig.checkpoint.foreign import Save, Wanted, Written
+from wattmesh.reconfig.checkpoint.foreign import RequiredTensors, Save, Written
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
@@ -29,14 +29,14 @@ from wattmesh.reconfig.state.memory import as_array, dtype_name, torch_dtype
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import Named
 from wattmesh.reconfig.universal.files.staging import Fence
-from wattmesh.reconfig.universal.folder import COMMIT, Kind, Manifest
+from wattmesh.reconfig.universal.folder import COMMIT, CheckpointKind, Manifest
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A save that was begun: all that is needed to index it later, when training has gone on."""
+class StartedSave:
+    """A started save, with everything that is needed to index it later."""
 
     written: Written
     header: Header
@@ -46,31 +46,31 @@ class Begun:
 
 
 class OwnSaves:
-    """One rank's part in the saves of the job's own checkpointer."""
+    """One rank's part in saves through the job's own checkpointer."""
 
     def __init__(self, save: Save, folder: RunFolder, keep: int) -> None:
-        """Index in `folder` what `save` writes; keep the newest `keep` verified ones."""
+        """Index the folders of `save` in `folder`; keep the newest `keep` verified ones."""
         self._save = save
         self._folder = folder
         self._keep = keep
-        self._begun: Begun | None = None
+        self._begun: StartedSave | None = None
         self._hashing: threading.Thread | None = None
 
     @property
     def begun(self) -> bool:
-        """Whether a save was begun and is not indexed yet; the same on every rank."""
+        """Tell whether a started save is not indexed yet; the same on every rank."""
         return self._begun is not None
 
     @property
     def in_flight(self) -> bool:
-        """Whether this rank is still writing."""
+        """Tell whether this rank is still writing."""
         return self._begun is not None and not self._begun.written.ready
 
     def begin(self, state: State, named: Named, header: Header) -> None:
-        """Let the checkpointer write, or begin to; a collective call.
+        """Start the checkpointer's save. A collective call.
 
         Raises:
-            CheckpointNotSaved: on every rank, when it failed on any.
+            CheckpointNotSaved: on every rank, when it failed on any rank.
         """
         trainer, inside = _facts(named, state, header)
         problem, written = "", Written(folder="")
@@ -79,7 +79,7 @@ class OwnSaves:
         except (Exception, CheckpointException) as error:
             problem = _words(error)
         _agree(problem)
-        self._begun = Begun(
+        self._begun = StartedSave(
             written=written,
             header=header,
             trainer=trainer,
@@ -88,15 +88,15 @@ class OwnSaves:
         )
 
     def forget(self) -> None:
-        """Leave a save that was begun unindexed; what it writes stays the checkpointer's."""
+        """Do not index the started save; its files stay with the checkpointer."""
         self._begun = None
 
     def finish(
         self, *, leads: bool, protected: set[str], fence: Fence, prove: bool = False
     ) -> Header:
-        """Wait for the write, index it and have it hashed; a collective call.
+        """Wait for the save, index it and hash it in the background. A collective call.
 
-        `prove`: return only when it is verified, for what follows may have to go back to it.
+        `prove`: return only when it is verified, because the caller may have to go back to it.
 
         Raises:
             CheckpointNotSaved: on every rank, when the write or the index failed.
@@ -136,11 +136,13 @@ class OwnSaves:
         return begun.header
 
     def wait(self, patience_s: float) -> None:
-        """Wait until what was saved last has been hashed, on the leader."""
+        """Wait until the last save is hashed, on the leader."""
         if self._hashing is not None:
             self._hashing.join(patience_s)
 
-    def _publish(self, begun: Begun, path: Path, told: list[dict[str, Any]], fence: Fence) -> None:
+    def _publish(
+        self, begun: StartedSave, path: Path, told: list[dict[str, Any]], fence: Fence
+    ) -> None:
         header = begun.header
         fence()
         if path.exists():
@@ -148,10 +150,10 @@ class OwnSaves:
         foreign.publish(
             begun.written,
             path,
-            wanted=Wanted.of([each["tensors"] for each in told]),
+            wanted=RequiredTensors.of([each["tensors"] for each in told]),
             beside=_from_json([each["inside"] for each in told]),
             about=Manifest(
-                kind=Kind.VIRTUAL,
+                kind=CheckpointKind.VIRTUAL,
                 data={},
                 run=header.run,
                 attempt=header.attempt,
@@ -162,7 +164,7 @@ class OwnSaves:
         )
 
     def _prove(self, path: Path, protected: set[str]) -> None:
-        """Hash a checkpoint behind everybody else; only then may older ones go."""
+        """Hash a checkpoint at idle priority, and only then delete older ones."""
         try:
             foreign.prove(path, gentle=True)
             self.prune(protected)
@@ -170,7 +172,7 @@ class OwnSaves:
             log.error("%s stays unverified, and older checkpoints stay: %s", path.name, error)
 
     def prune(self, protected: set[str]) -> None:
-        """Delete what is older than the newest `keep` verified ones, never a protected one."""
+        """Delete checkpoints older than the newest `keep` verified ones, except protected ones."""
         found = self._folder.checkpoints()
         verified = [each for each in found if foreign.is_verified(each)]
         if len(verified) > self._keep:
@@ -183,7 +185,7 @@ class OwnSaves:
 def _facts(
     named: Named, state: State, header: Header
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What goes into trainer.json, of all ranks, and this rank's tensors in it."""
+    """Merge all ranks' parts of trainer.json; also return this rank's tensors in it."""
     inside: dict[str, torch.Tensor] = {}
     problem, mine, whole = "", {}, {}
     try:
@@ -202,7 +204,7 @@ def _facts(
 
 
 def _agree(problem: str) -> None:
-    """Raise what one rank met on every rank."""
+    """Raise a problem of one rank on every rank."""
     told = group.agree_on_problem(problem)
     if told:
         raise CheckpointNotSaved(
@@ -212,14 +214,14 @@ def _agree(problem: str) -> None:
 
 
 def _words(error: BaseException) -> str:
-    """An error in words; DCP's own names what happened on each rank."""
+    """Format an error; of DCP's own, the cause on the first rank."""
     if isinstance(error, CheckpointException) and error.failures:
         error = next(failure for failure, _ in error.failures.values())
     return f"{type(error).__name__}: {error}"
 
 
 def _as_json(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[Any]]:
-    """Small tensors as text: dtype, shape, bytes."""
+    """Encode small tensors as text: dtype, shape, bytes."""
     return {
         name: [
             dtype_name(each.dtype),
@@ -231,7 +233,7 @@ def _as_json(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[Any]]:
 
 
 def _from_json(told: list[dict[str, list[Any]]]) -> dict[str, torch.Tensor]:
-    """Undo `_as_json`, of all ranks; the first one's counts."""
+    """Decode `_as_json` of all ranks; of several the first counts."""
     found: dict[str, torch.Tensor] = {}
     for name, (kind, shape, text) in (item for part in told for item in part.items()):
         dtype, data = torch_dtype(kind), bytearray(base64.b64decode(text))

@@ -1,11 +1,10 @@
-"""The whole state of a distributed job, gathered without any of our checkpoint code.
+"""Gathers the unsharded state of a distributed job without any of our checkpoint code.
 
-It is what V1 and V2 compare, so it must not stand on what they judge: neither on our boxes,
-digests, names or readers, nor on torch's state dicts. It walks modules and optimizers, and puts
-pieces together by undoing the cuts one mesh axis after the other, as `pieces.py` says.
+V1 and V2 compare it, so it must not depend on what they check: neither on our boxes, digests, names
+or readers, nor on torch's state dicts. It walks modules and optimizers, and `pieces.py` puts the
+pieces together, one mesh axis after the other.
 
-Invariant: a name that several ranks have must have the same bits on each; where it has not, it is
-`disputed`, whatever was gathered.
+Invariant: a name whose bits differ between ranks that share it is `disputed`.
 """
 
 import json
@@ -23,32 +22,32 @@ from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.equivalence.pieces import Cut, put_together
-from wattmesh.reconfig.equivalence.whole import Whole
+from wattmesh.reconfig.equivalence.whole import WholeState
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.state.state import State
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
-"""What torch.compile and the like put into names."""
+"""Parts of names that torch.compile and other wrappers add."""
 
 _WIDENED = {torch.bfloat16: torch.float32, torch.float8_e4m3fn: torch.float32}
 _WIDENED[torch.float8_e5m2] = torch.float32
 
 
-def gather_whole(state: State) -> Whole:
-    """Gather parameters, buffers, optimizer slots, averages and settings; a collective call.
+def gather_whole(state: State) -> WholeState:
+    """Gather parameters, buffers, optimizer slots, averages and settings. A collective call.
 
-    Group rank 0 holds everything in host memory: it is meant for a model scaled down for
-    validation, not for the full one.
+    Group rank 0 holds everything in host memory, so it is meant for a model that is scaled down for
+    validation.
 
     Returns:
-        Everything on group rank 0, nothing elsewhere.
+        Everything on group rank 0; an empty state elsewhere.
     """
     shard_again(state)
     return _gather(dict(_tensors(state)), _plain(state))
 
 
-def gather_gradients(state: State) -> Whole:
-    """Gather the gradients that `backward` has left, before they are clipped; a collective call."""
+def gather_gradients(state: State) -> WholeState:
+    """Gather the gradients after `backward`, before clipping. A collective call."""
     held = {}
     for module in state.modules:
         for name, parameter in module.named_parameters():
@@ -58,7 +57,7 @@ def gather_gradients(state: State) -> Whole:
 
 
 def shard_again(state: State) -> None:
-    """Shard what a forward without backward has left gathered: a copy, no parameter of ours."""
+    """Reshard FSDP modules: a forward without backward leaves unsharded copies behind."""
     for module in state.modules:
         for each in module.modules():
             if isinstance(each, FSDPModule):
@@ -66,7 +65,7 @@ def shard_again(state: State) -> None:
 
 
 def _tensors(state: State) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of this rank, by a name that no layout changes."""
+    """Yield every tensor of this rank, by a name that is the same in all layouts."""
     names: dict[int, str] = {}
     for module in state.modules:
         for name, weight in module.named_parameters(remove_duplicate=False):
@@ -85,7 +84,7 @@ def _tensors(state: State) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _plain(state: State) -> dict[str, Any]:
-    """What is no tensor: settings by parameter, schedules, the position."""
+    """State that is not tensors: settings by parameter, schedules, the position."""
     names = {
         id(parameter): _clean(name)
         for module in state.modules
@@ -102,15 +101,15 @@ def _plain(state: State) -> dict[str, Any]:
     return found
 
 
-def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
-    """Bring every rank's pieces to group rank 0 and put them together there."""
+def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> WholeState:
+    """Send every rank's pieces to group rank 0 and put them together there."""
     pieces = {name: _piece(name, tensor) for name, tensor in held.items()}
     headers = {name: [asdict(cut), str(array.dtype)] for name, (cut, array) in pieces.items()}
     data = b"".join(array.tobytes() for _, array in pieces.values())
     told = group.gather({"headers": headers, "plain": plain, "size": len(data)})
     received = _collect(data, [each["size"] for each in told])
     if dist.get_rank():
-        return Whole(arrays={})
+        return WholeState(arrays={})
     found: dict[str, list[tuple[Cut, NDArray[Any]]]] = {}
     for each, payload in zip(told, received, strict=True):
         for name, piece in _pieces_in(payload, each["headers"]):
@@ -118,7 +117,7 @@ def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
     values, disputed = _one_value_each([each["plain"] for each in told])
     wholes = {name: put_together(each) for name, each in found.items()}
     disputed |= {name for name, (_, agreed) in wholes.items() if not agreed}
-    return Whole(
+    return WholeState(
         arrays={name: array for name, (array, _) in wholes.items()},
         dtypes={name: each[0][0].dtype for name, each in found.items()},
         plain=values,
@@ -129,7 +128,7 @@ def _gather(held: dict[str, torch.Tensor], plain: dict[str, Any]) -> Whole:
 def _pieces_in(
     payload: bytes, headers: dict[str, Any]
 ) -> Iterator[tuple[str, tuple[Cut, NDArray[Any]]]]:
-    """What one rank sent, by name."""
+    """Decode what one rank sent, by name."""
     at = 0
     for name, (fields, kind) in headers.items():
         cut = Cut.of(fields)
@@ -167,7 +166,7 @@ def _collect(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 def _piece(name: str, tensor: torch.Tensor) -> tuple[Cut, NDArray[Any]]:
-    """This rank's part of a tensor, and how it was cut out of the whole."""
+    """This rank's part of a tensor, and how the tensor was sharded."""
     local = tensor.detach()
     mesh: list[list[int]] = []
     if isinstance(tensor, DTensor):
@@ -187,10 +186,10 @@ def _piece(name: str, tensor: torch.Tensor) -> tuple[Cut, NDArray[Any]]:
 
 
 def _axis(name: str, tensor: DTensor, axis: int) -> tuple[int, int]:
-    """How a mesh axis cuts a tensor: (dim or -1, how many cuts of that dim it comes after).
+    """How a mesh axis shards a tensor: (dim or -1, torch's split factor).
 
     Raises:
-        InputInvalid: a cut that nobody but torch could undo.
+        InputInvalid: the placement cannot be undone without torch.
     """
     placement = tensor.placements[axis]
     if placement.is_replicate():

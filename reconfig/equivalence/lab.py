@@ -1,12 +1,12 @@
-"""Train through a schedule in a real session, and compare the state before and after each switch.
+"""Trains through a schedule in a real session, and compares the state around each switch.
 
     script = Script(turns)
     session = attach(..., reporter=script)
     train(session, script, train_step, notes)
 
-Every rank of the job calls `train`; what was found is in `notes` on global rank 0, which takes
-part in every layout. The session's own proof (digests, probe) runs as always; here is the second,
-which shares no code with it.
+Every rank of the job calls `train`; the results are in `notes` on global rank 0, which takes part
+in every layout. The session's own checks (digests, probe) run as always; this is a second one that
+shares no code with them.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from wattmesh.reconfig.equivalence.gather import gather_whole, shard_again
 from wattmesh.reconfig.equivalence.script import Script
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
-from wattmesh.reconfig.equivalence.whole import Whole, round_trip
+from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.state.state import State
 
 
 class Step(Protocol):
-    """What one optimizer step did, equal on every rank."""
+    """The result of one optimizer step, equal on every rank."""
 
     @property
     def loss(self) -> float:
-        """Of the global batch."""
+        """The loss of the global batch."""
         ...
 
     @property
@@ -44,26 +44,26 @@ class Step(Protocol):
 
 @dataclass(slots=True)
 class Notes:
-    """What was seen, on global rank 0.
+    """The results on global rank 0, and callbacks.
 
     Attributes:
         losses: by step.
         layouts: the layout each step was trained in.
-        round_trips: V1 per switch, by the step it was made at.
-        shelf: a file for the state before a switch; with it, switches by restart are compared too.
+        round_trips: V1 of every switch, by its step.
+        shelf: a file for the state before a switch, so that switches by restart are compared too.
         gathered: called on global rank 0 with (step, state) before every switch.
         compared: called on global rank 0 with (step, verdict) after every switch.
         seen: called after every step with (step, loss, layout); for progress.
-        meddle: called on every rank with the state right after a switch was verified: where a
-            negative control does its damage, behind the back of the session's proof.
-        stepped: called on every rank after every step with (state, step); for what is collective.
+        meddle: called on every rank with the state right after the session verified a switch, so
+            that a negative control can damage it.
+        stepped: called on every rank after every step with (state, step), for collectives.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
     layouts: dict[int, str] = field(default_factory=dict)
     round_trips: dict[int, Verdict] = field(default_factory=dict)
     shelf: Path | None = None
-    gathered: Callable[[int, Whole], None] = lambda step, whole: None
+    gathered: Callable[[int, WholeState], None] = lambda step, whole: None
     compared: Callable[[int, Verdict], None] = lambda step, verdict: None
     seen: Callable[[int, float, str], None] = lambda step, loss, layout: None
     meddle: Callable[[State], None] = lambda state: None
@@ -76,9 +76,9 @@ def train(
     step: Callable[[State], Step],
     notes: Notes,
 ) -> None:
-    """Train until the session is done; a collective call of all ranks of the job."""
+    """Train until the session is done. A collective call of all ranks of the job."""
     arrived = 0
-    before: Whole | None = None
+    before: WholeState | None = None
     while not session.done:
         generation = session.generation
         if generation.number != arrived:
@@ -102,8 +102,8 @@ def train(
         session.boundary()
 
 
-def _compare(session: Session, before: Whole | None, notes: Notes) -> None:
-    """Gather again and hold it against what was gathered in the layout before."""
+def _compare(session: Session, before: WholeState | None, notes: Notes) -> None:
+    """Gather again, and compare with the state gathered in the layout before."""
     after = gather_whole(session.state)
     if not after.arrays:
         return

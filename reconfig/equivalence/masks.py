@@ -1,9 +1,9 @@
-"""V4 and V6: what belongs to a sample or a token is the same wherever it is computed. Pure.
+"""V4 and V6: dropout masks and expert choices do not depend on the layout. Pure.
 
-Dropout masks (V4) and the experts a token is sent to (V6) must be functions of the logical
-position. Both are compared as recorded; `watch.py` records masks.
+The dropout masks of a sample (V4) and the experts of a token (V6) must be functions of the logical
+position. `watch.py` records masks.
 
-Invariant: something recorded on one side only is a difference.
+Invariant: a record on one side only counts as a difference.
 """
 
 from collections.abc import Hashable, Mapping
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from wattmesh.reconfig.equivalence.verdict import Verdict
 
 Masks = Mapping[Hashable, bytes]
-"""(step, sample, layer) or the like -> the mask's bits."""
+"""From a key like (step, sample, layer) to the mask's bits."""
 
 Routes = Mapping[str, NDArray[Any]]
-"""layer -> (tokens, k) numbers of the experts chosen; -1 for a token that was dropped."""
+"""From layer to the chosen experts (tokens, k); -1 for a dropped token."""
 
 
 def same_masks(found: Masks, reference: Masks) -> Verdict:
-    """V4: the same elements of every sample were dropped."""
+    """V4: compare the dropped elements of every sample."""
     keys = set(found) | set(reference)
     wrong = sorted((each for each in keys if found.get(each) != reference.get(each)), key=repr)
     first = f"; the first: {wrong[0]}" if wrong else ""
@@ -36,7 +36,7 @@ def same_masks(found: Masks, reference: Masks) -> Verdict:
 
 
 def same_routes(found: Routes, reference: Routes) -> Verdict:
-    """V6: every token was sent to the same set of experts, and none was dropped on one side."""
+    """V6: compare the sets of experts of every token, dropped ones included."""
     wrong, count, first = 0, 0, ""
     for layer in sorted(set(found) | set(reference)):
         a, b = found.get(layer), reference.get(layer)
@@ -45,7 +45,7 @@ def same_routes(found: Routes, reference: Routes) -> Verdict:
             here = max(len(each) for each in (a, b) if each is not None)
             at = 0
         else:
-            # A set has no order: gate values order the choices, and rounding may reorder those.
+            # Compared as sets: the order follows gate values, which rounding may reorder.
             odd = np.any(np.sort(a, axis=1) != np.sort(b, axis=1), axis=1)
             here, at = int(odd.sum()), int(odd.argmax())
         if here and not first:

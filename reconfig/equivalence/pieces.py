@@ -1,10 +1,10 @@
-"""Pieces of a sharded tensor, put together by undoing its cuts. Pure (numpy).
+"""Puts the pieces of a sharded tensor together. Pure (numpy).
 
-A tensor on a mesh was cut along one axis after the other. An axis whose cut came after others of
-the same dim (FSDP over tensor parallel: torch calls it strided) is undone before those; the rest
-from the last axis to the first.
+A tensor on a mesh was sharded along one axis after the other. An axis that sharded a dim after
+other axes did (FSDP over tensor parallel: torch's strided sharding) is undone before those; the
+others are undone from the last axis to the first.
 
-Invariant: replicas are compared bit by bit on the way; nothing is taken from one rank unseen.
+Invariant: replicas are compared bit by bit before one of them is used.
 """
 
 import math
@@ -26,11 +26,13 @@ class Cut:
     """How one rank's piece was cut out of a tensor.
 
     Attributes:
-        dtype: in the job. `local`: shape of the piece.
-        mesh: the ranks that share the tensor. `sizes`: of the mesh's axes.
-        place: this rank's coordinate. Without axes, a whole tensor of this rank's own.
-        axes: per mesh axis the dim that it cuts (-1: none, replicas) and into how many parts
-            other, later axes had cut that dim before (1: none; torch's split factor).
+        dtype: the dtype in the job.
+        local: shape of the piece.
+        mesh: the ranks that share the tensor.
+        sizes: sizes of the mesh's axes; () for a tensor of this rank alone.
+        place: this rank's coordinate.
+        axes: per mesh axis the dim that it shards (-1: none, replicas), and torch's split factor:
+            into how many parts later axes had sharded that dim before (1: none).
     """
 
     dtype: str
@@ -42,7 +44,7 @@ class Cut:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """Read one from JSON."""
+        """Decode one from JSON."""
         return cls(
             dtype=fields["dtype"],
             local=tuple(fields["local"]),
@@ -54,10 +56,10 @@ class Cut:
 
 
 def put_together(pieces: Sequence[tuple[Cut, Array]]) -> tuple[Array, bool]:
-    """Give the tensor that pieces were cut out of, and whether all replicas agree.
+    """Return the whole tensor, and whether all replicas agree.
 
     Raises:
-        InputInvalid: a piece is missing, or cuts in an order that is not known.
+        InputInvalid: a piece is missing, or the order of the cuts is not known.
     """
     by_mesh: dict[tuple[int, ...], list[tuple[Cut, Array]]] = {}
     for cut, array in pieces:
@@ -70,7 +72,7 @@ def put_together(pieces: Sequence[tuple[Cut, Array]]) -> tuple[Array, bool]:
 
 
 def _one_mesh(pieces: Sequence[tuple[Cut, Array]]) -> tuple[Array, bool]:
-    """Put together what the ranks of one mesh hold."""
+    """Put together the pieces of one mesh."""
     cut = pieces[0][0]
     if len(pieces) != math.prod(cut.sizes):
         raise InputInvalid(f"equivalence: {len(pieces)} pieces of a tensor on a mesh {cut.sizes}")

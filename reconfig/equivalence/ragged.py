@@ -1,7 +1,7 @@
-"""V5: the loss of a batch with ragged masks does not depend on how it is cut up. Pure.
+"""V5: the loss of a batch with ragged masks does not depend on its microbatches. Pure.
 
-A mean of microbatch means weighs tokens by how many are unmasked beside them; only a sum over all
-unmasked tokens, divided by their global number, is the same in every cut.
+A mean of microbatch means weights a token by the number of unmasked tokens in its microbatch; only
+a sum over all unmasked tokens, divided by their global number, is independent of the microbatches.
 """
 
 import math
@@ -16,9 +16,9 @@ from wattmesh.reconfig.equivalence.whole import FP64_LIMIT, relative
 
 
 def ragged_mask(samples: int, seq_len: int, *, seed: int = 0) -> NDArray[np.bool_]:
-    """Give a mask (samples, seq_len) whose rows keep very different numbers of tokens.
+    """Return a mask (samples, seq_len) whose rows keep very different numbers of tokens.
 
-    The first row keeps all and the second one token, so that no cut has even microbatches.
+    The first row keeps all tokens and the second one token, so that microbatches are never even.
 
     Raises:
         InputInvalid: fewer than two samples or tokens.
@@ -32,7 +32,7 @@ def ragged_mask(samples: int, seq_len: int, *, seed: int = 0) -> NDArray[np.bool
 
 
 def same_loss(losses: Mapping[int, float], *, limit: float = FP64_LIMIT) -> Verdict:
-    """V5: the loss of one ragged batch, by samples per microbatch, against the largest one's."""
+    """V5: compare losses of one ragged batch, by samples per microbatch, with the largest's."""
     if len(losses) < 2:
         return Verdict(
             check="V5",

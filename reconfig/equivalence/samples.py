@@ -1,7 +1,7 @@
-"""V3: every step consumed the samples it should have, each as often as it should. Pure.
+"""V3: every step consumed the right samples, each the right number of times. Pure.
 
-Invariant: an order within a step does not matter (a sum has none); a sample twice, or another
-step's sample, does.
+Invariant: the order within a step does not matter, because a sum has none; a repeated sample or one
+of another step does.
 """
 
 from collections import Counter
@@ -11,20 +11,20 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.equivalence.verdict import Verdict
 
 Samples = Mapping[int, Mapping[int, int]]
-"""step -> sample id -> how often."""
+"""From step to sample id to its count."""
 
 
 def merge(by_rank: Iterable[Iterable[int]], *, copies: int) -> dict[int, int]:
-    """Bring together what every rank consumed in one step.
+    """Merge what all ranks consumed in one step.
 
     Args:
         by_rank: sample ids per rank.
-        copies: ranks that rightly work on the same samples (those of one data coordinate: pp, cp
-            and tp ranks); `world_size // data_parallel`.
+        copies: number of ranks that share the same samples (the pp, cp and tp ranks of one data
+            coordinate): `world_size // data_parallel`.
 
     Returns:
-        How often each sample was consumed; -1 where its count is no multiple of `copies`, that
-        is, where ranks that should share samples do not.
+        The count of each sample; -1 where ranks that should share it do not, so that its total is
+        not a multiple of `copies`.
 
     Raises:
         InputInvalid: `copies` is below 1.

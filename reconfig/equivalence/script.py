@@ -1,9 +1,9 @@
-"""A schedule of switches, given to a real session as a daemon would give its orders. Torch-free.
+"""A schedule of switches, passed to a real session like the daemon's orders. Torch-free.
 
     session = attach(..., reporter=Script(turns))
 
-Invariant: the schedule is a pure function of the step, so every rank knows it, and a job that is
-launched again goes on where its checkpoint stands.
+Invariant: the schedule is a pure function of the step, so every rank knows it, and a relaunched job
+continues at its checkpoint's step.
 """
 
 import random
@@ -18,19 +18,19 @@ from wattmesh.reconfig.wire import Finish, Order, Orders, Progress, SwitchMode, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One switch: at the boundary of step `step`, into `layout` on the first ranks."""
+    """One switch, at the boundary of step `step`, to `layout` on the first ranks."""
 
     step: int
     layout: Layout
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Who trains afterwards. Global rank 0 always does, for it holds the schedule."""
+        """The ranks that train afterwards; always with rank 0, which holds the schedule."""
         return tuple(range(self.layout.world_size))
 
 
 class Script:
-    """A reporter that orders what its schedule says, and keeps what the job reported."""
+    """A reporter that orders the switches of its schedule and records the job's reports."""
 
     def __init__(
         self, turns: Iterable[Turn], *, restart: Callable[[], bool] = lambda: False
@@ -39,8 +39,8 @@ class Script:
 
         Args:
             turns: the switches.
-            restart: asked on global rank 0 when a turn is due: whether it is to go by restart, so
-                that a long script can be carried out in several launches.
+            restart: called on global rank 0 when a turn is due; True switches by restart, so that a
+                long script can run in several launches.
         """
         self._restart = restart
         self._turns = {turn.step: turn for turn in sorted(turns, key=lambda each: each.step)}
@@ -48,22 +48,22 @@ class Script:
         self.transitions: list[Transition] = []
 
     def turn(self, step: int) -> Turn | None:
-        """Give the switch that is due at the boundary of `step`, if any."""
+        """Return the switch at the boundary of `step`, if any."""
         return self._turns.get(step)
 
     def progress(self, message: Progress) -> None:
-        """Learn which run this is and where it stands."""
+        """Remember the run and its step."""
         self._now = message
 
     def transition(self, message: Transition) -> None:
-        """Keep what is said of a switch."""
+        """Record a transition of a switch."""
         self.transitions.append(message)
 
     def finish(self, message: Finish) -> None:
-        """Need nothing at the end."""
+        """Do nothing at the end."""
 
     def orders(self) -> Orders:
-        """Order what is due at the step that was reported last."""
+        """Order the switch at the last reported step."""
         now = self._now
         turn = self.turn(now.step) if now else None
         if now is None or turn is None:
@@ -84,23 +84,22 @@ class Script:
         return Orders(order=order, epoch=1)
 
     def pump(self) -> None:
-        """Have nothing to pass on."""
+        """Do nothing: there are no messages to send."""
 
     def close(self, patience_s: float) -> None:
-        """Have nothing left."""
+        """Do nothing: there are no messages left."""
 
     def ends(self) -> list[tuple[int, SwitchState, str]]:
-        """How every switch ended: step, state, and why it did where it went back."""
+        """List how every switch ended: step, state, and the reason of a rollback."""
         return [
             (each.step, each.state, each.detail) for each in self.transitions if each.state in FINAL
         ]
 
 
 def every_ordered_pair(count: int) -> list[int]:
-    """Walk from 0 through `count` places so that every ordered pair is walked exactly once.
+    """Walk from 0 through `count` places so that every ordered pair occurs exactly once.
 
-    The complete directed graph has an Euler circuit, for every place is left as often as it is
-    reached; this is Hierholzer's way to find one.
+    This is an Euler circuit of the complete directed graph, found by Hierholzer's algorithm.
 
     Returns:
         `count * (count - 1) + 1` places, the first and last of them 0.
@@ -121,7 +120,7 @@ def every_ordered_pair(count: int) -> list[int]:
 
 
 def random_walk(count: int, switches: int, *, seed: int) -> list[int]:
-    """Walk from 0 through `count` places at random, never staying; a function of the seed."""
+    """Walk from 0 through `count` places at random, by a seed, never staying."""
     draw = random.Random(seed)
     walk = [0]
     for _ in range(switches):
@@ -130,7 +129,7 @@ def random_walk(count: int, switches: int, *, seed: int) -> list[int]:
 
 
 def turns_of(walk: Sequence[int], layouts: Sequence[Layout], *, every: int) -> list[Turn]:
-    """Make a walk a schedule: `every` steps in each place, and a switch to the next."""
+    """Convert a walk to a schedule: `every` steps in each layout, then a switch to the next."""
     return [
         Turn(step=every * number, layout=layouts[place])
         for number, place in enumerate(walk)

@@ -1,4 +1,4 @@
-"""A whole state on disk, to be compared with another run's: one npz file, no pickle in it."""
+"""An unsharded state on disk, to compare across launches: one npz file without pickles."""
 
 import io
 import json
@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.durable import write_bytes
-from wattmesh.reconfig.equivalence.whole import Whole
+from wattmesh.reconfig.equivalence.whole import WholeState
 
 _FACTS = "facts of the state"
 
 
-def write_whole(path: Path, whole: Whole) -> None:
-    """Write a state; the file appears whole or not at all."""
+def write_whole(path: Path, whole: WholeState) -> None:
+    """Write a state atomically."""
     facts = {"dtypes": dict(whole.dtypes), "plain": dict(whole.plain), "disputed": whole.disputed}
     text = json.dumps(facts, sort_keys=True).encode()
     arrays: dict[str, NDArray[Any]] = {**whole.arrays, _FACTS: np.frombuffer(text, np.uint8)}
@@ -24,12 +24,12 @@ def write_whole(path: Path, whole: Whole) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def read_whole(path: Path) -> Whole:
-    """Read what `write_whole` wrote."""
+def read_whole(path: Path) -> WholeState:
+    """Read a file of `write_whole`."""
     with np.load(path, allow_pickle=False) as found:
         arrays = {name: found[name] for name in found.files if name != _FACTS}
         facts = json.loads(found[_FACTS].tobytes())
-    return Whole(
+    return WholeState(
         arrays=arrays,
         dtypes=facts["dtypes"],
         plain=facts["plain"],

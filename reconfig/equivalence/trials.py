@@ -1,7 +1,7 @@
-"""V8: final losses with and without switches are equivalent, shown over seeds. Pure.
+"""V8: final losses with and without switches are equivalent over seeds. Pure.
 
-Equivalence is not the absence of a significant difference: it is two one-sided t-tests that both
-reject "apart by the margin or more" (Schuirmann 1987). Few seeds or much noise give no proof.
+The absence of a significant difference does not show equivalence; two one-sided t-tests that both
+reject "apart by the margin or more" do (Schuirmann 1987). Few seeds or much noise prove nothing.
 """
 
 import math
@@ -12,7 +12,7 @@ from wattmesh.reconfig.equivalence.verdict import Verdict
 
 ALPHA = 0.05
 MARGIN_SHARE = 0.5
-"""The margin, in standard deviations between seeds of the runs left alone."""
+"""The margin, in standard deviations between seeds of the runs without switches."""
 
 FEWEST_SEEDS = 5
 
@@ -25,7 +25,7 @@ def equivalent(
     Args:
         switched: final loss by seed.
         alone: the same seeds, never switched.
-        margin: of the difference; None takes half the deviation between seeds of `alone`.
+        margin: of the difference; None: half the standard deviation between seeds of `alone`.
     """
     seeds = sorted(set(switched) & set(alone))
     if len(seeds) < FEWEST_SEEDS or set(switched) != set(alone):
@@ -47,7 +47,7 @@ def equivalent(
 
 
 def tost(differences: Sequence[float], margin: float) -> float:
-    """Give the p of paired two one-sided tests; 1.0 where nothing can be said.
+    """Return the p-value of two one-sided tests on pairs; 1.0 where they cannot be computed.
 
     Args:
         differences: at least two, one per pair.
@@ -64,7 +64,7 @@ def tost(differences: Sequence[float], margin: float) -> float:
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """Give the probability that Student's t with `freedom` degrees exceeds `t`."""
+    """Return the probability that Student's t with `freedom` degrees exceeds `t`."""
     tail = 0.5 * _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
     return tail if t >= 0 else 1.0 - tail
 

@@ -1,7 +1,6 @@
-"""What one check found, and the equivalence class that a point's findings amount to. Pure.
+"""The result of one check, and the equivalence class that a point's results prove. Pure.
 
-Invariant: a check that was needed and not made counts against a point; so does a figure that is
-not a number.
+Invariant: a required check that was not made counts against a point; so does a figure that is NaN.
 """
 
 import math
@@ -13,13 +12,13 @@ from wattmesh.reconfig.catalogue import Equivalence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One check's finding. Every check is a figure that must not exceed a limit.
+    """The result of one check: a figure that must not exceed a limit.
 
     Attributes:
         check: V1 to V11 (docs/convergence.md).
-        name: what was measured, in a few words.
+        name: the measured quantity, in a few words.
         measured: the figure; nan and inf are never ok.
-        sentence: what was found, with the first thing that is wrong.
+        sentence: the result in words, with the first fault.
     """
 
     check: str
@@ -30,42 +29,42 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the figure keeps to its limit (nan compares false with everything)."""
+        """Tell whether the figure is within its limit; nan never is."""
         return self.measured <= self.limit
 
     def __str__(self) -> str:
-        """Give one line for a screen."""
+        """Format as one line."""
         mark = "ok" if self.ok else "NOT OK"
         return f"{self.check} {self.name}: {self.measured:.3g} <= {self.limit:.3g} {mark}"
 
 
 ALWAYS = frozenset({"V1", "V2", "V3"})
-"""Without these no point is numerical: state, trajectory and data."""
+"""Checks that every numerical point needs: state, trajectory and data."""
 
 LIMITS = {"V1": 0.0, "V2": 1e-12, "V3": 0.0, "V4": 0.0, "V5": 1e-12, "V6": 0.0, "V8": 0.05}
-"""What a check must be held to so that it counts; one that passed a looser limit proves nothing."""
+"""The loosest limit with which a check counts as a proof."""
 
 WHERE_USED = {"dropout": "V4", "masked_loss": "V5", "experts": "V6"}
-"""What a model has, and the check it then needs beside."""
+"""From a feature of the model to the additional check that it requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classified:
-    """The class of a point and why it is no better one."""
+    """The class of a point, and why it is not a better one."""
 
     equivalence: Equivalence
     because: str
 
 
 def needed(features: Collection[str]) -> frozenset[str]:
-    """Give the checks that prove T1's assumptions for a model with these features."""
+    """Return the checks that prove T1's assumptions for a model with these features."""
     return ALWAYS | {WHERE_USED[each] for each in features}
 
 
 def classify(
     verdicts: Iterable[Verdict], *, features: Collection[str] = (), same_layout: bool = False
 ) -> Classified:
-    """Give the best class that a point's findings prove.
+    """Return the best class that a point's results prove.
 
     * exact: the reference's own layout, state bitwise (V1).
     * numerical: every assumption of T1 that this model touches was checked and holds, V2 in fp64.
@@ -74,7 +73,7 @@ def classify(
 
     Args:
         verdicts: of this point against the reference; a check may occur more than once.
-        features: what the model has of "dropout", "masked_loss", "experts".
+        features: those of "dropout", "masked_loss" and "experts" that the model has.
         same_layout: whether the point has the reference's layout.
     """
     findings = tuple(verdicts)
@@ -92,6 +91,6 @@ def classify(
 
 
 def _passed(findings: Sequence[Verdict]) -> set[str]:
-    """The checks that never failed, and were held to the limit that proves something."""
+    """The checks that never failed, with a limit strict enough to prove something."""
     strict = {each.check for each in findings if each.limit <= LIMITS.get(each.check, math.inf)}
     return strict - {each.check for each in findings if not each.ok}

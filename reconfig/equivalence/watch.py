@@ -1,8 +1,8 @@
-"""Record what modules draw, by sample: the dropout masks that V4 compares.
+"""Records dropout masks by sample, for V4.
 
-Torch's own dropout draws from one stream per process, so a sample's mask follows the layout; a
-job whose masks are keyed by (seed, step, sample, layer) passes V4, one that uses `nn.Dropout`
-over several data-parallel ranks does not.
+Torch's dropout draws from one random stream per process, so a sample's mask depends on the layout.
+A job whose masks are keyed by (seed, step, sample, layer) passes V4; one with `nn.Dropout` over
+several data-parallel ranks does not.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ def watch_masks(
         samples: global ids of the batch's rows, in order; a forward of several microbatches
             goes through them one after the other.
         into: (step, sample, layer) -> the mask's bits; only layers in training mode.
-        step: which step this is.
+        step: the number of the step.
 
     Raises:
         IndexError: more rows went through a layer than there are samples.
@@ -37,7 +37,7 @@ def watch_masks(
     seen: dict[str, int] = {}
 
     def note(name: str, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        # An input that is 0 shows nothing; it counts as kept on every layout alike.
+        # Where the input is 0 the mask does not show; it counts as kept in every layout.
         kept = (output != 0) | (inputs[0] == 0)
         for row in kept.detach().cpu().numpy():
             at = seen.get(name, 0)

@@ -1,6 +1,4 @@
-"""A whole logical state as arrays, and how alike two of them are: V1 bitwise, V2 and V7 by size.
-
-Pure (numpy). Where the arrays come from is `gather.py`'s business.
+"""Compares two unsharded states as arrays: V1 bitwise, V2 and V7 to rounding. Pure (numpy).
 
 Invariant: a name that only one side has, another shape or another dtype is a difference.
 """
@@ -25,14 +23,14 @@ GRADIENT_LIMITS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """Everything that one job holds, unsharded.
+class WholeState:
+    """The unsharded state of a job.
 
     Attributes:
         arrays: by name; dtypes that numpy lacks are widened without loss.
-        dtypes: the dtype each had in the job.
-        plain: what is no tensor (settings of the optimizer, schedules, the position).
-        disputed: names that ranks hold different values under.
+        dtypes: by name, the dtype in the job.
+        plain: values that are not tensors (settings of the optimizer, schedules, the position).
+        disputed: names with different values on different ranks.
     """
 
     arrays: Arrays
@@ -41,7 +39,7 @@ class Whole:
     disputed: tuple[str, ...] = ()
 
 
-def differing(before: Whole, after: Whole) -> list[str]:
+def differing(before: WholeState, after: WholeState) -> list[str]:
     """List every name whose bits, shape, dtype or plain value differ, in order."""
     found = set(before.disputed) | set(after.disputed)
     for key in set(before.arrays) | set(after.arrays):
@@ -54,8 +52,8 @@ def differing(before: Whole, after: Whole) -> list[str]:
     return sorted(found)
 
 
-def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verdict:
-    """V1: what was gathered after a reshard is, bit for bit, what was gathered before it."""
+def round_trip(before: WholeState, after: WholeState, *, what: str = "the switch") -> Verdict:
+    """V1: the state after a reshard equals the state before it, bit for bit."""
     wrong = differing(before, after)
     count = len(set(before.arrays) | set(after.arrays))
     if not before.arrays:
@@ -70,8 +68,8 @@ def round_trip(before: Whole, after: Whole, *, what: str = "the switch") -> Verd
     return _none_of("tensors that differ", wrong, told)
 
 
-def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
-    """V1 for tied tensors: every alias is, bit for bit, what it is tied to."""
+def tied(whole: WholeState, ties: Mapping[str, str]) -> Verdict:
+    """V1 for tied tensors: every alias equals its partner, bit for bit."""
     arrays = whole.arrays
     wrong = [
         alias
@@ -81,15 +79,15 @@ def tied(whole: Whole, ties: Mapping[str, str]) -> Verdict:
     return _none_of("ties broken", wrong, f"of {len(ties)} tied tensors differ from their partner")
 
 
-def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdict]:
-    """V1 for padded tensors: cut padding rows off, and say whether any of them holds anything.
+def without_padding(whole: WholeState, rows: Mapping[str, int]) -> tuple[WholeState, Verdict]:
+    """V1 for padded tensors: remove padding rows, and check that they are zero.
 
-    A layout that pads the vocabulary has rows which no other layout has. They are no part of the
-    logical state, but only while they are zero: a moment or weight there has trained on something.
+    A layout that pads the vocabulary has rows that other layouts do not have. They are not part of
+    the logical state, but a weight or moment there that is not zero was trained.
 
     Args:
-        whole: as gathered, padding and all.
-        rows: true number of rows, by name.
+        whole: as gathered, with padding.
+        rows: number of rows without padding, by name.
     """
     cut = {key: array[: rows[key]] if key in rows else array for key, array in whole.arrays.items()}
     dirty = sorted(
@@ -99,7 +97,9 @@ def without_padding(whole: Whole, rows: Mapping[str, int]) -> tuple[Whole, Verdi
     )
     told = f"of {len(rows)} padded tensors hold values in their padding"
     verdict = _none_of("padding in use", dirty, told)
-    trimmed = Whole(arrays=cut, dtypes=whole.dtypes, plain=whole.plain, disputed=whole.disputed)
+    trimmed = WholeState(
+        arrays=cut, dtypes=whole.dtypes, plain=whole.plain, disputed=whole.disputed
+    )
     return trimmed, verdict
 
 
@@ -112,7 +112,7 @@ def relative(found: float, reference: float) -> float:
 
 
 def worst_array(found: Arrays, reference: Arrays) -> tuple[float, str]:
-    """Give max |a - b| / max |b| of the array where that is largest, and its name."""
+    """Return the largest max |a - b| / max |b| of any array, and that array's name."""
     worst, name = 0.0, ""
     for key in sorted(set(found) | set(reference)):
         gap = _array_gap(found.get(key), reference.get(key))
@@ -121,11 +121,11 @@ def worst_array(found: Arrays, reference: Arrays) -> tuple[float, str]:
     return worst, name
 
 
-def close_states(found: Whole, reference: Whole, *, limit: float = FP64_LIMIT) -> Verdict:
+def close_states(found: WholeState, reference: WholeState, *, limit: float = FP64_LIMIT) -> Verdict:
     """V2 for states: every array of two runs is equal to rounding, relative to its largest value.
 
-    Relative to the array's largest value, because an element that is nearly 0 has no digits that
-    a sum in another order would keep.
+    The largest value is the scale because an element near 0 may lose all its digits when a sum is
+    reordered.
     """
     gap, name = worst_array(found.arrays, reference.arrays)
     if not reference.arrays or found.disputed:
@@ -188,7 +188,7 @@ def close_gradients(found: Arrays, reference: Arrays, *, dtype: str) -> Verdict:
 
 
 def _none_of(name: str, wrong: Sequence[str], told: str) -> Verdict:
-    """V1 by a count that must be 0; `told`: what goes after the count."""
+    """Build a V1 verdict from a list that must be empty; `told` follows the count."""
     first = f"; the first: {wrong[0]}" if wrong else ""
     return Verdict(
         check="V1",

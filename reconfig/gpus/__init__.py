@@ -1,7 +1,6 @@
-"""Which GPUs the processes of a launch compute on.
+"""Finds the GPUs that a launch's processes compute on.
 
 The map:
-    own_gpus.py   which GPUs this process computes on, by UUID
-    rank_gpus.py  what the ranks of one launch tell global rank 0 of their GPUs, through torchrun's
-                  own store
+    own_gpus.py   the GPUs of this process, by UUID
+    rank_gpus.py  collects the ranks' GPUs on global rank 0, through torchrun's store
 """

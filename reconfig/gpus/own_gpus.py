@@ -1,9 +1,9 @@
-"""Which GPUs this process computes on, by UUID: as torch says, or as its environment and NVML do.
+"""Finds the GPUs of this process by UUID: from torch, or from its environment and NVML.
 
-Nothing is initialised for it: CUDA is asked through torch only once the script has begun to use it.
-Before, CUDA_VISIBLE_DEVICES and the local rank tell, read as CUDA reads them (CUDA Programming
-Guide, "CUDA Environment Variables"). Invariant: a GPU is named only where no other one can be
-meant; else there is a sentence that says why none is.
+It never initialises CUDA: torch is asked only after the script has used CUDA. Before that,
+CUDA_VISIBLE_DEVICES and the local rank count, interpreted as CUDA does (CUDA Programming Guide,
+"CUDA Environment Variables"). Invariant: a GPU is named only if it is unambiguous; otherwise a
+sentence says why not.
 """
 
 import logging
@@ -22,13 +22,13 @@ from wattmesh.reconfig.wire import GPUS_UNKNOWN
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""What NVML may take: a driver that hangs answers never."""
+"""Time limit of NVML, because a hung driver never answers."""
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""Elsewhere (in most containers) our process ids are not those that NVML lists."""
+"""In another namespace (most containers) our pids differ from those that NVML lists."""
 
 LONGEST = 255
-"""Characters of a capability."""
+"""Most characters of a capability."""
 
 NO_GPU = "this process uses no GPU"
 MIG = (
@@ -38,19 +38,20 @@ MIG = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnGpus:
-    """What was found. `uuids`: none where `why` says why not."""
+    """The result. `uuids`: empty if `why` says why."""
 
     uuids: tuple[str, ...] = ()
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
-    """One board as NVML lists it, in the order of the PCI bus.
+class NvmlBoard:
+    """One board from NVML, in PCI bus order.
 
     Attributes:
-        name: its kind. `sliced`: it is cut into MIG instances.
-        ours: NVML lists this process as one that computes on it.
+        name: its model.
+        sliced: MIG mode is on.
+        ours: NVML lists this process as a compute process on it.
     """
 
     uuid: str
@@ -63,9 +64,9 @@ _newest: list[Attempt[OwnGpus]] = []
 
 
 def own_gpus() -> OwnGpus:
-    """Look now; takes at most `LOOK_S` and raises nothing."""
+    """Find them now, within `LOOK_S`, without raising."""
     hangs = OwnGpus(why=f"NVML did not answer within {LOOK_S:g} s")
-    # A driver that hangs holds one thread, however often it is asked.
+    # A hung driver blocks only one thread, however often this is called.
     if _newest and not _newest[0].ended:
         return hangs
     _newest[:] = [Attempt(_look)]
@@ -77,11 +78,11 @@ def own_gpus() -> OwnGpus:
 
 
 def gpu_of_rank(named: str, device: str, rank: int) -> tuple[str, str]:
-    """Give the GPU of a rank that is attached, and why it is not known.
+    """Return the GPU of an attached rank, or why it is not known.
 
     Args:
-        named: as the script names it; "" looks for it.
-        device: what the rank trains on, as torch calls it.
+        named: the UUID from the script; "" finds it.
+        device: torch's name of the rank's device.
         rank: its global rank, for the log.
     """
     if named or not device.startswith("cuda"):
@@ -95,13 +96,13 @@ def gpu_of_rank(named: str, device: str, rank: int) -> tuple[str, str]:
 
 
 def gpus_unknown(whys: Iterable[str]) -> tuple[str, ...]:
-    """Give the capability that tells the daemon why not all GPUs are named; () where all are."""
+    """Return the capability that says why not all GPUs are known; () when all are."""
     why = next(filter(None, whys), "")
     return (f"{GPUS_UNKNOWN}{clean(why)}"[:LONGEST],) if why else ()
 
 
-def tell(boards: Sequence[Board], environment: Mapping[str, str]) -> OwnGpus:
-    """Say which of the node's boards a process uses that has this environment. Pure."""
+def tell(boards: Sequence[NvmlBoard], environment: Mapping[str, str]) -> OwnGpus:
+    """Find the boards of a process with this environment. Pure."""
     meant = _meant(boards, environment)
     if isinstance(meant, str):
         return OwnGpus(why=meant)
@@ -110,8 +111,10 @@ def tell(boards: Sequence[Board], environment: Mapping[str, str]) -> OwnGpus:
     return OwnGpus(uuids=tuple(each.uuid for each in meant))
 
 
-def _meant(boards: Sequence[Board], environment: Mapping[str, str]) -> Sequence[Board] | str:
-    """Give the boards that are meant, or why that is not known."""
+def _meant(
+    boards: Sequence[NvmlBoard], environment: Mapping[str, str]
+) -> Sequence[NvmlBoard] | str:
+    """The boards of the process, or why they are not known."""
     launched = Launched.read(environment)
     ours = [each for each in boards if each.ours]
     if ours and launched.world_size == 1:
@@ -127,14 +130,14 @@ def _meant(boards: Sequence[Board], environment: Mapping[str, str]) -> Sequence[
         )
     if local >= len(shown):
         return f"its local rank is {local}, and {len(shown)} GPUs are visible"
-    # Ranks often leave a context on the first GPU: one elsewhere is no proof, but a doubt.
+    # Ranks often have a context on the first GPU, so a context elsewhere only raises doubt.
     if ours and shown[local] not in ours:
         return f"its local rank means {shown[local].uuid}, and NVML lists it on {ours[0].uuid}"
     return [shown[local]]
 
 
-def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Board] | str:
-    """Give the boards that CUDA shows, in its order; or why that is not known."""
+def _visible(boards: Sequence[NvmlBoard], environment: Mapping[str, str]) -> list[NvmlBoard] | str:
+    """The boards that are visible to CUDA, in its order; or why that is not known."""
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if not boards:
         return NO_GPU
@@ -142,10 +145,10 @@ def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Bo
     by_speed = mixed and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     if setting is None:
         return _order_unknown(boards) if by_speed and len(boards) > 1 else list(boards)
-    shown: list[Board] = []
+    shown: list[NvmlBoard] = []
     for entry in (each.strip() for each in setting.split(",")):
         found = _entry(boards, entry)
-        # As CUDA has it: whatever follows an entry that means nothing is not visible.
+        # In CUDA, entries after an invalid one are not visible.
         if found is None:
             break
         if entry.isdecimal() and by_speed:
@@ -158,8 +161,8 @@ def _visible(boards: Sequence[Board], environment: Mapping[str, str]) -> list[Bo
     return shown or f"{NO_GPU}: CUDA_VISIBLE_DEVICES shows none"
 
 
-def _entry(boards: Sequence[Board], entry: str) -> Board | str | None:
-    """Give the board that one entry means; None: none, a text: why it is not known."""
+def _entry(boards: Sequence[NvmlBoard], entry: str) -> NvmlBoard | str | None:
+    """The board of one entry; None: none; a text: why it is not known."""
     if entry.isascii() and entry.isdecimal():
         return next(iter(boards[int(entry) :]), None) if len(entry) < 10 else None
     if entry.startswith("MIG-"):
@@ -168,13 +171,13 @@ def _entry(boards: Sequence[Board], entry: str) -> Board | str | None:
     return meant[0] if len(meant) == 1 else None
 
 
-def _order_unknown(boards: Sequence[Board]) -> str:
+def _order_unknown(boards: Sequence[NvmlBoard]) -> str:
     kinds = ", ".join(sorted({each.name for each in boards}))
     return f"the node has several kinds of boards ({kinds}); set CUDA_DEVICE_ORDER=PCI_BUS_ID"
 
 
 def _look() -> OwnGpus:
-    """Ask torch where it computes already, else what the environment shows of NVML's boards."""
+    """Ask torch if it computes already, else interpret the environment with NVML's boards."""
     computing = _by_torch()
     try:
         boards = _boards()
@@ -187,9 +190,9 @@ def _look() -> OwnGpus:
 
 
 def _by_torch() -> tuple[str, ...]:
-    """Give the devices that torch has memory on; none before the script uses CUDA."""
+    """The devices on which torch has memory; none before the script uses CUDA."""
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    # Asking for more would initialise CUDA, after which a script may neither fork nor choose.
+    # Any further call would initialise CUDA, after which a script can neither fork nor select.
     if cuda is None or not hasattr(cuda, "is_initialized") or not cuda.is_initialized():
         return ()
     used = [each for each in range(cuda.device_count()) if cuda.memory_reserved(each) > 0]
@@ -197,13 +200,13 @@ def _by_torch() -> tuple[str, ...]:
     return tuple(each if each.startswith("GPU-") else f"GPU-{each}" for each in uuids)
 
 
-def _boards() -> list[Board]:
-    """List the node's boards as this process may see them.
+def _boards() -> list[NvmlBoard]:
+    """List the node's boards.
 
     Raises:
-        ImportError: there is no NVML binding. Others: NVML says so.
+        ImportError: there is no NVML binding. Others: from NVML.
     """
-    # Only here: the hook works without it, and then says what is missing.
+    # Imported here, because the hook also works without it and then says what is missing.
     import pynvml  # noqa: PLC0415
 
     try:
@@ -217,16 +220,15 @@ def _boards() -> list[Board]:
         pynvml.nvmlShutdown()
 
 
-def _board(pynvml: Any, handle: Any) -> Board:
-    """Read one board."""
+def _board(pynvml: Any, handle: Any) -> NvmlBoard:
     try:
         sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
-    except pynvml.NVMLError:  # a board that knows no MIG
+    except pynvml.NVMLError:  # a board without MIG
         sliced = False
     pids = set()
     if _sees_our_pid():
         pids = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    return Board(
+    return NvmlBoard(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         sliced=sliced,
@@ -235,7 +237,7 @@ def _board(pynvml: Any, handle: Any) -> Board:
 
 
 def _text(said: str | bytes) -> str:
-    """Older bindings give bytes."""
+    """Decode a text; older bindings return bytes."""
     return said.decode() if isinstance(said, bytes) else said
 
 

@@ -1,8 +1,8 @@
-"""What the ranks of one launch tell global rank 0 of their GPUs, through torchrun's own store.
+"""Collects the GPUs of a launch's ranks on global rank 0, through torchrun's store.
 
-The agent of torchrun keeps a store before any process group stands. Invariant: torch is never
-imported from here, nobody waits for another rank, and a store that does not answer costs some
-seconds of a thread beside the training.
+The agent of torchrun has a store before any process group exists. Invariant: this module never
+imports torch, no rank waits for another, and a store that does not answer costs a background thread
+some seconds.
 """
 
 import json
@@ -21,10 +21,10 @@ STORE_LIMIT = timedelta(seconds=5)
 
 
 class RankGpus:
-    """One rank's connection; used by one thread."""
+    """One rank's connection to the store. One thread uses it."""
 
     def __init__(self, launched: Launched, environment: Mapping[str, str]) -> None:
-        """Prepare; nothing is opened before the first word."""
+        """Prepare; the first call connects."""
         self._rank = launched.rank
         self._world_size = launched.world_size
         self._environment = environment
@@ -33,30 +33,30 @@ class RankGpus:
 
     @property
     def offered(self) -> bool:
-        """Whether a launcher keeps a store for its ranks."""
+        """Tell whether the launcher has a store for its ranks."""
         return self._environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
     def tell(self, found: OwnGpus) -> bool:
-        """Leave word of this rank's GPUs; False: not yet."""
+        """Publish this rank's GPUs; False: not possible yet."""
         return self._ask(
             lambda store: store.set(str(self._rank), json.dumps([found.uuids, found.why]))
         )
 
     def told(self) -> Mapping[int, OwnGpus]:
-        """Give what other ranks have left so far."""
+        """Return what other ranks have published so far."""
         self._ask(self._collect)
         return self._told
 
     def _collect(self, store: Any) -> None:
         for rank in range(self._world_size):
-            # A rank speaks again once it knows more.
+            # A rank publishes again when it knows more.
             known = self._told.get(rank)
             if rank != self._rank and not (known and known.uuids) and store.check([str(rank)]):
                 uuids, why = json.loads(store.get(str(rank)))
                 self._told[rank] = OwnGpus(uuids=tuple(uuids), why=why)
 
     def _ask(self, act: Any) -> bool:
-        """Use the store, once it can be had."""
+        """Use the store, if it is available."""
         if not self.offered:
             return False
         try:
@@ -69,9 +69,9 @@ class RankGpus:
         return self._store is not None
 
     def _connect(self) -> Any:
-        """Reach the store; None until the script has imported torch itself."""
+        """Connect to the store; None until the script has imported torch itself."""
         torch = sys.modules.get("torch")
-        # While a module runs for the first time, its spec says that it is being initialised.
+        # While a module is being imported, its spec is marked as initialising.
         if torch is None or getattr(torch.__spec__, "_initializing", False):
             return None
         distributed: Any = sys.modules.get("torch.distributed")

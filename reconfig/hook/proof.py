@@ -24,7 +24,7 @@ from wattmesh.reconfig.launch.guard import all_or_none, ending
 from wattmesh.reconfig.probe import noise, probing, rebuild_check
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.aliased_load import is_state
-from wattmesh.reconfig.state.boxes import Box, boxes_of
+from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.optimizers import kept, names_of, settings_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, name_all, name_model
@@ -204,7 +204,7 @@ def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
     return extra, digest, values
 
 
-def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, Box], Values]:
+def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, LocalBox], Values]:
     """Where the pieces of a state are, and its plain values, from memory as it is now."""
     if loaded is None:
         # Before the first step there are no slots; parameters and settings are all there is.

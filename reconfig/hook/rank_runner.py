@@ -37,7 +37,7 @@ from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
 from wattmesh.reconfig.state import carried
 from wattmesh.reconfig.state.caches import MeshCaches
-from wattmesh.reconfig.state.held import LIVE_SHARE, Held
+from wattmesh.reconfig.state.held import LIVE_SHARE, HeldTensors
 from wattmesh.reconfig.state.slots import begin_slots
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import (
@@ -81,7 +81,7 @@ class RankRunner:
         state, self.state = self.state, None
         if state is None:
             return 0.0, ""
-        held = Held.of(state)
+        held = HeldTensors.of(state)
         state.parts = SimpleNamespace()
         torch_compat.forget_compiled()
         state.close()

@@ -1,9 +1,8 @@
-"""How a rebuilt state is held against the one before: the probe's loss and its noise.
+"""Compares a rebuilt state with the one before: the probe's loss and its noise.
 
 The map:
-    noise.py          how far two layouts' probes may be apart
-    probing.py        the loss of the fixed batch, taken from a state that then trains on as if it
-                      had not been
-    rebuild_check.py  do all ranks stand at the same place after a rebuild?
-    reordered.py      the noise floor of a probe, measured
+    noise.py          how much the probes of two layouts may differ
+    probing.py        computes the loss of the fixed batch without side effects
+    rebuild_check.py  checks that all ranks agree after a rebuild
+    reordered.py      measures the noise floor of a probe
 """

@@ -1,9 +1,9 @@
-"""How far two layouts' probes may be apart: four times the noise floor of the probe's computation.
+"""How much the probes of two layouts may differ: four times the noise floor of the computation.
 
-Another layout adds the same numbers in another order. How much that moves a loss follows the
-dtype that products are *computed* in (autocast, FSDP2's mixed precision, tf32), whatever the
-parameters are kept in; it is measured by computing the probe again in the same layout, with
-products summed in other orders (`reordered.py`).
+Another layout adds the same numbers in another order. How much that changes a loss depends on the
+dtype that products are *computed* in (autocast, FSDP2's mixed precision, tf32), not on the dtype of
+the parameters; it is measured by computing the probe again in the same layout with products summed
+in other orders (`reordered.py`).
 
 Pure and torch-free.
 """
@@ -21,28 +21,28 @@ ASSUMED = {
     "bfloat16": 2e-3,
     "float8": 1e-2,
 }
-"""Relative noise floor of a probe by what its products are computed in, until it is measured."""
+"""Relative noise floor of a probe by the dtype of its products, until it is measured."""
 
 RESOLUTION = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Half the relative distance of two neighbours: a loss that is itself kept so moves in such steps,
-and measuring finds either nothing or one of them."""
+"""Half the relative distance of two adjacent numbers: a loss in such a dtype changes in these
+steps, so a measurement finds either no change or one step."""
 
 ORDERS = 8
-"""Orders of summation that are tried before the difference counts as too large."""
+"""Orders of summation to try before the difference counts as too large."""
 
 _AT_MOST = 4.0
-"""A measured floor counts up to this many times the assumed one: a layout that computes wildly
-must not excuse itself by that."""
+"""Limit of a measured floor, in multiples of the assumed one, so that a layout with wrong results
+does not raise its own limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What a probe was seen to do, over all ranks.
+    """What a probe computed, over all ranks.
 
     Attributes:
-        products: coarsest of `ASSUMED` that it multiplied matrices in; "" when it multiplied none.
-        loss: coarsest of `RESOLUTION` that a sum to a single number came out in; "" when none did.
-        moved: relative difference of the loss, for every order of summation that was tried.
+        products: coarsest dtype of `ASSUMED` among its matrix products; "" without products.
+        loss: coarsest dtype of `RESOLUTION` among its sums to a single number; "" for none.
+        moved: relative change of the loss, for every order of summation that was tried.
     """
 
     products: str
@@ -52,20 +52,20 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Relative difference that a probe may show, and the sentence that says why."""
+    """The permitted relative difference of a probe, and the reason in words."""
 
     relative: float
     reason: str
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """Give the noisiest of some dtypes; "" of none. One that is not listed counts as float32."""
+    """Return the noisiest of some dtypes; "" for none. An unlisted one counts as float32."""
     known = [each if each in ASSUMED else "float32" for each in dtypes]
     return max(known, key=lambda each: ASSUMED[each], default="")
 
 
 def at_once(parameters: Iterable[str]) -> Tolerance:
-    """Give what needs no look at the computation: it would be allowed in any.
+    """Return the tolerance that applies without knowing the dtype of the products.
 
     Args:
         parameters: dtypes of the parameters.
@@ -76,14 +76,14 @@ def at_once(parameters: Iterable[str]) -> Tolerance:
 
 
 def tolerance(computed: Computed, parameters: Iterable[str]) -> Tolerance:
-    """Give what the probe may show.
+    """Return the tolerance of a probe.
 
-    The floor is the largest move that was measured; of all `ORDERS` twice that, so that among
-    switches whose noise is double the measured one, one in ten thousand is refused.
+    The floor is the largest measured change; after all `ORDERS` twice that, so that of switches
+    whose noise is double the measured one, one in ten thousand is refused.
 
     Args:
-        computed: what the probe did.
-        parameters: dtypes of the parameters; they decide where nothing was multiplied.
+        computed: the probe's computation.
+        parameters: dtypes of the parameters, used where there were no products.
     """
     dtype = computed.products or coarsest(parameters) or "float32"
     floor, seen = ASSUMED[dtype], len(computed.moved)
@@ -91,7 +91,7 @@ def tolerance(computed: Computed, parameters: Iterable[str]) -> Tolerance:
     if dtype == "float64" or not seen:
         return Tolerance(TIMES_FLOOR * floor, f"the noise of {told}, not measured here")
     largest = max(computed.moved)
-    # No less than the loss can show, no more than the dtype can explain.
+    # At least the resolution of the loss, at most what the dtype can explain.
     lowest = max(ASSUMED["float32"], RESOLUTION.get(computed.loss, 0.0))
     measured = largest * (2 if seen >= ORDERS else 1)
     floor = max(lowest, min(measured, _AT_MOST * ASSUMED[dtype]))
@@ -103,7 +103,7 @@ def tolerance(computed: Computed, parameters: Iterable[str]) -> Tolerance:
 
 
 def together(seen: Sequence[Computed]) -> Computed:
-    """Bring what every rank saw into one; each tried the same orders."""
+    """Merge the ranks' results, which are of the same orders."""
     losses = [each.loss for each in seen if each.loss]
     moves = zip(*(each.moved for each in seen), strict=True)
     return Computed(

@@ -1,7 +1,7 @@
-"""The loss of the fixed batch, taken from a state that then trains on as if it had not been.
+"""Computes the loss of the fixed batch without side effects on the training.
 
-Invariant: buffers, modes, gradients and random streams are afterwards what they were, to the bit; a
-probe that changes a parameter is refused by its name. No parameter's memory is copied.
+Invariant: buffers, modes, gradients and random streams are restored, to the bit; a probe that
+changes a parameter is refused with its name. No parameter is copied.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,10 +20,10 @@ from wattmesh.reconfig.state.state import State
 
 
 def take(probe: Callable[[State], float], state: State) -> float:
-    """Give the loss that `probe` finds.
+    """Return the loss that `probe` computes.
 
     Raises:
-        InputInvalid: it raised, gave no number, or changed what is trained.
+        InputInvalid: it raised, returned no number, or changed a parameter.
     """
     try:
         with untouched(state), streams.undisturbed(), torch.no_grad():
@@ -39,10 +39,10 @@ def take(probe: Callable[[State], float], state: State) -> float:
 
 @contextmanager
 def untouched(state: State) -> Iterator[None]:
-    """Put back what a forward may change in the modules of a state.
+    """Restore everything that a forward may change in the modules of a state.
 
     Raises:
-        InputInvalid: on leaving, where it changed a parameter or left a gradient.
+        InputInvalid: on exit, if a parameter was changed or a gradient was left.
     """
     modules = {each: each.training for part in state.modules for each in part.modules()}
     buffers = [
@@ -78,12 +78,12 @@ def untouched(state: State) -> Iterator[None]:
 def _put_back(
     module: nn.Module, name: str, buffer: torch.Tensor | None, before: torch.Tensor | None
 ) -> None:
-    """Let a buffer be the tensor that it was, with the bits that it had."""
+    """Restore a buffer: the same tensor with the same bits."""
     torch_compat.buffers(module)[name] = buffer
     if buffer is None or before is None:
         return
     local = _local(buffer)
-    # Written only where it differs: a graph may have kept it, and looks at its version.
+    # Written only if it differs, because a graph may have saved it and checks its version.
     if local.shape != before.shape or not torch.equal(_bits(local), _bits(before)):
         with torch.no_grad():
             local.resize_(before.shape).copy_(before)

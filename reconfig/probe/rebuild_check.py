@@ -1,7 +1,7 @@
-"""After every (re)build: do all ranks stand at the same place, with the state that was saved?
+"""Checks after every (re)build that all ranks agree, and have the saved state.
 
-Ranks that silently disagree (a stale counter, other data, a lost moment) are the known failure of
-live resharding: torch notices none of it.
+Ranks that silently disagree (a stale counter, other data, a lost moment) are the typical failure of
+live resharding, and torch does not notice it.
 
 Invariant: a generation trains only after every rank's facts are equal and match its record.
 """
@@ -20,11 +20,11 @@ from wattmesh.reconfig.probe.noise import Tolerance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one rank knows of itself after a rebuild.
+    """One rank's state after a rebuild.
 
     Attributes:
-        random: hash of the random streams that the checkpoint holds; "" without one.
-        damage: what this rank was given that is not what was saved; "" when nothing.
+        random: hash of the checkpoint's random streams; "" without one.
+        damage: state of this rank that differs from the saved one; "" for none.
         dtypes: of its parameters.
     """
 
@@ -39,12 +39,15 @@ class Facts:
     dtypes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object that ranks exchange; a probe of nan travels as a string."""
+        """Encode as a JSON object for the other ranks.
+
+        The probe is a string, because it may be nan.
+        """
         return {**asdict(self), "probe": repr(self.probe)}
 
 
 def require_one(facts: str, ranks: Sequence[int]) -> None:
-    """Compare what every rank holds beside tensors (schedules and the like); a collective call.
+    """Compare every rank's state besides tensors (schedules and the like). A collective call.
 
     Raises:
         Diverged: on every rank, when one holds something else.
@@ -60,7 +63,7 @@ def require_one(facts: str, ranks: Sequence[int]) -> None:
 
 
 def disagreement(facts: Sequence[dict[str, Any]], generation: Generation) -> str:
-    """Say what, the probe apart, keeps this generation from training; "" when nothing does.
+    """Say why this generation must not train, apart from the probe; "" when it may.
 
     Args:
         facts: every rank's `Facts.to_json`, in group order.
@@ -80,9 +83,9 @@ def disagreement(facts: Sequence[dict[str, Any]], generation: Generation) -> str
 
 
 def probe_difference(facts: Sequence[dict[str, Any]], generation: Generation) -> float:
-    """Largest relative difference of any rank's probe to the one before; nan counts as infinite.
+    """Return the largest relative difference of any rank's probe to the one before.
 
-    Where no probe is known from before, ranks are compared with each other.
+    nan counts as infinite. Without an earlier probe, ranks are compared with each other.
     """
     probes = [float(fact["probe"]) for fact in facts]
     before = _before(probes, generation)
@@ -93,7 +96,7 @@ def probe_difference(facts: Sequence[dict[str, Any]], generation: Generation) ->
 def probe_problem(
     facts: Sequence[dict[str, Any]], generation: Generation, allowed: Tolerance
 ) -> str:
-    """Say how the probe keeps this generation from training; "" when it does not."""
+    """Say why this generation must not train because of the probe; "" when it may."""
     if probe_difference(facts, generation) <= allowed.relative:
         return ""
     probes = [float(fact["probe"]) for fact in facts]
@@ -109,7 +112,7 @@ def _before(probes: Sequence[float], generation: Generation) -> float:
 
 
 def relative(value: float, reference: float) -> float:
-    """Relative difference; nan when either is not a number."""
+    """Return the relative difference; nan when either is nan."""
     if value == reference:
         return 0.0
     return abs(value - reference) / max(abs(reference), math.ulp(1.0))

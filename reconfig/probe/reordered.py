@@ -1,10 +1,10 @@
-"""The noise floor of a probe, measured: the same probe with products summed in other orders.
+"""Measures the noise floor of a probe: the same probe with products summed in other orders.
 
 A matrix product `a @ b` becomes `a[:, :k] @ b[:k] + a[:, k:] @ b[k:] + ...`, each part rounded to
-the dtype of the whole: what tensor parallelism does to it. Everything else is as the job has it,
-its autocast and mixed precision as well; compiled code runs uncompiled, or nothing could be seen.
+the dtype of the result, as in tensor parallelism. Everything else stays as in the job, including
+autocast and mixed precision; compiled code runs uncompiled, because its operators are not visible.
 
-Invariant: a probe under `Products` with one part computes what it computes without.
+Invariant: a probe under `Products` with one part computes the same as without it.
 """
 
 import sys
@@ -27,25 +27,25 @@ from wattmesh.reconfig.probe.noise import (
 )
 
 SPLITS = (2, 4, 8, 3, 16, 5, 6, 12)
-"""Parts that the summed dim of every product is cut into, one probe each."""
+"""Numbers of parts of the summed dim, one probe per number."""
 
 assert len(SPLITS) == ORDERS
 
 _SUMMED = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
-"""Products that can be cut: which arguments are multiplied."""
+"""Products that can be split, and the positions of their factors."""
 
 _WHOLE = ("linear", "matmul")
-"""Made of products, where inference mode leaves them in one piece."""
+"""Composite operators that inference mode does not decompose into products."""
 
 _OTHERS = ("convolution", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
-"""Products that are looked at and left alone, with those whose name has `attention` in it."""
+"""Products whose dtype is recorded but which are not split; also names with `attention`."""
 
 
 class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
-    """Watches what products are computed in, and cuts their sums into `parts`."""
+    """Records the dtypes of products, and splits their sums into `parts`."""
 
     def __init__(self, parts: int = 1) -> None:
-        """Have seen nothing."""
+        """Begin without records."""
         super().__init__()
         self._parts = parts
         self.dtypes: set[str] = set()
@@ -59,8 +59,8 @@ class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Look at one operator; tensors that wrap others (DTensor) come back as what they wrap."""
-        # `Tensor.view` of another dtype names torch.Tensor itself, which wraps nothing.
+        """Handle one operator; DTensors and other wrappers come back as their inner tensors."""
+        # `Tensor.view` to another dtype lists torch.Tensor itself, which is no wrapper.
         if any(each is not torch.Tensor for each in types):
             return NotImplemented
         name = func.overloadpacket.__name__
@@ -76,7 +76,7 @@ class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
         return out
 
     def _summed(self, name: str, args: tuple[Any, ...]) -> torch.Tensor | None:
-        """The product in parts; None when it is left as it is."""
+        """Compute the product in parts; None when it is not split."""
         left, right = (args[each] for each in _SUMMED[name])
         if self._parts < 2 or left.shape[-1] < 2:
             return None
@@ -90,19 +90,20 @@ class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
                 return None
             out = out if len(args) == 2 else args[0] + out
         except RuntimeError:
-            # Out of memory, or no kernel for such a part. Other ranks wait in the probe's calls.
+            # Out of memory, or no kernel for such a part. Continue: other ranks wait in
+            # collectives.
             return None
         self.cut += 1
         return out
 
 
 def measure(probe: Callable[[], float], difference: float, parameters: Sequence[str]) -> Computed:
-    """Find out what a probe computes in and how its loss moves; a collective call.
+    """Measure the dtypes of a probe and the changes of its loss. A collective call.
 
     Args:
-        probe: the job's, of the layout that stands.
-        difference: that is to be explained, equal on every rank; no more orders are tried than
-            that needs, for more of them never allow less.
+        probe: the job's, in the present layout.
+        difference: the difference to explain, equal on every rank; the search stops once it is
+            explained, because further orders never lower the tolerance.
         parameters: dtypes of the parameters.
     """
     reference, products = _once(probe, 1)
@@ -125,13 +126,13 @@ def measure(probe: Callable[[], float], difference: float, parameters: Sequence[
 
 
 def _once(probe: Callable[[], float], parts: int) -> tuple[float, Products]:
-    """The probe's loss with sums cut into so many parts, and what was seen of its products."""
+    """The probe's loss with sums split into `parts`, and the recorded products."""
     with uncompiled(), Products(parts) as products, torch.no_grad():
         return probe(), products
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled functions as they were written; without torch.compile there is nothing to do."""
+    """Run compiled functions eagerly; a null context if torch.compile was not used."""
     if not torch_compat.has_compiled():
         return nullcontext()
     stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -139,7 +140,7 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 def _dtype(tensor: torch.Tensor) -> str:
-    """The name of what products of a tensor are computed in, as `ASSUMED` has it."""
+    """The dtype in which products of a tensor are computed, as a key of `ASSUMED`."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name.startswith(("float8", "float4")):
         return "float8"
@@ -153,5 +154,5 @@ def _is_floating(value: Any) -> bool:
 
 
 def _is_sum(args: tuple[Any, ...]) -> bool:
-    """Whether an operator that gave a single number made it out of several."""
+    """Tell whether an operator reduced several numbers to one."""
     return any(isinstance(each, torch.Tensor) and each.numel() > 1 for each in args)

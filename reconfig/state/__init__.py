@@ -1,23 +1,19 @@
-"""What one rank trains with, as named tensors and plain values that no layout changes.
+"""The training state of a rank, as named tensors and plain values independent of the layout.
 
 The map:
-    aliased_load.py   whether a load that filled named tensors has thereby filled the model
-    boxes.py          where a rank's piece of a tensor sits in the whole
-    caches.py         forgetting the meshes of a layout that is gone
-    carried.py        whether a freshly built state can be carried at all
-    held.py           what of a layout outlives its teardown, and who holds it
-    memory.py         a tensor's memory as bytes, in blocks of bounded size, wherever the tensor is
-    names.py          what a parameter is called whatever wraps the module that holds it
-    optimizers.py     any number of optimizers over the parts of a model, by the global names of
-                      their parameters
-    per_data_rank.py  state that each data parallel rank has of its own
-    plain.py          plain data: state that is neither tensor nor pickle, as JSON that comes back
-                      as it was
-    shards.py         tensors that are sharded as others are, made without an operator's plan
-    slots.py          the slots of an optimizer that was just built, made as a checkpoint of the
-                      same program has them
-    state.py          the handle that build fills and teardown empties
-    streams.py        the script's random streams, left alone, saved and moved
-    tensors.py        a rank's state as named tensors and plain values, under names that no layout
-                      changes
+    aliased_load.py   tells whether loading named tensors has filled the model
+    boxes.py          a rank's piece of a tensor as a box of logical indices
+    caches.py         clears torch's caches of meshes that are gone
+    carried.py        checks whether a checkpoint can store a built state
+    held.py           finds tensors that outlive a teardown, and who holds them
+    memory.py         reads and fills a tensor's memory in blocks, on any device
+    names.py          names of parameters, without wrappers
+    optimizers.py     optimizer state by the global names of parameters
+    per_data_rank.py  state of each data parallel rank
+    plain.py          plain data as JSON that decodes to equal values
+    shards.py         makes tensors with the sharding of others
+    slots.py          makes the slots of a new optimizer
+    state.py          the handle that build fills and a teardown empties
+    streams.py        saves and restores the script's random streams
+    tensors.py        names a rank's tensors and plain values
 """

@@ -1,10 +1,10 @@
-"""Whether a load that filled named tensors has thereby filled the model.
+"""Tells whether loading into named tensors has already filled the model.
 
-Then nothing is left to hand over. torch's own way copies every tensor onto itself,
-which takes an operator's plan per shape and mesh: more than the load itself.
+Then `load_state_dict` is not needed: it would copy every tensor onto itself, and plan an operator
+per shape and mesh, which takes longer than the load.
 
-Invariant: True only where every tensor begins where the named one does, and no module wants to
-hear of a load.
+Invariant: True only if every tensor has the memory of the named one, and no module has a hook on
+loads.
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ from wattmesh.reconfig.universal.index.names import AVERAGE
 
 
 def filled_in_place(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether filling `tensors` filled this part of the model."""
+    """Tell whether filling `tensors` filled this part of the model."""
     if any(_hears_of_loads(each) for each in module.modules()):
         return False
     return all(_same(own, tensors.get(key)) for key, own in _held(module, tensors))
 
 
 def is_state(state: State, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether named tensors are, as memory, all that a state holds now, and nothing else."""
+    """Tell whether named tensors are exactly the memory of a state's tensors."""
     own = [each for module in state.modules for each in _held(module, tensors)]
     names: dict[torch.Tensor, str] = {
         parameter: name
@@ -52,7 +52,7 @@ def is_state(state: State, tensors: Mapping[str, torch.Tensor]) -> bool:
 
 
 def _held(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, Any]]:
-    """Every parameter, and the buffers that are among `tensors`, by their names there."""
+    """Every parameter, and the buffers among `tensors`, by their names there."""
     found: list[tuple[str, Any]] = [
         (f"model.{name}", each) for name, each in parameters_of(module).items()
     ]
@@ -61,7 +61,7 @@ def _held(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> list[tuple[
 
 
 def _hears_of_loads(module: nn.Module) -> bool:
-    """Whether a load means more to a module than other numbers in its tensors."""
+    """Tell whether a module does more in a load than copy its tensors."""
     kind = type(module)
     return (
         any(not torch_compat.is_of_fsdp(hook) for hook in torch_compat.load_hooks(module))
@@ -72,11 +72,11 @@ def _hears_of_loads(module: nn.Module) -> bool:
 
 
 def _same(own: Any, named: torch.Tensor | None) -> bool:
-    """Whether two tensors are the same memory."""
+    """Tell whether two tensors are the same memory."""
     return isinstance(own, torch.Tensor) and named is not None and _at(own) == _at(named)
 
 
 def _at(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:
-    """Where this rank's piece of a tensor begins, its shape and type."""
+    """Address, shape and dtype of this rank's piece."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.data_ptr(), local.shape, local.dtype

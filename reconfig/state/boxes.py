@@ -1,7 +1,7 @@
-"""Where a rank's piece of a tensor sits in the whole: a box of logical indices.
+"""A rank's piece of a tensor as a box of logical indices.
 
-Invariant: the numbering of a tensor's elements is that of the unsharded tensor, row-major, and so
-the same in every layout.
+Invariant: elements are numbered row-major in the unsharded tensor, so numbers are the same in every
+layout.
 """
 
 import math
@@ -22,12 +22,14 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class LocalBox:
     """One rank's piece of one tensor.
 
     Attributes:
-        key: global name. `whole`: shape of the unsharded tensor. `offset`: of the piece in it.
-        local: the piece itself, on its device.
+        key: global name.
+        whole: shape of the unsharded tensor.
+        offset: of the piece in it.
+        local: the piece, on its device.
     """
 
     key: str
@@ -55,39 +57,41 @@ Place = tuple[Shape, Shape]
 """Local shape and offset of a piece."""
 
 
-def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Box]:
-    """Find this rank's boxes, by name; a tensor that it holds nothing of has none.
+def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, LocalBox]:
+    """Return this rank's boxes by name; a tensor without elements on it has none.
 
     Raises:
-        InputInvalid: a tensor that cannot be stored (partial, complex, oddly sharded).
+        InputInvalid: a tensor cannot be stored (partial, complex, unevenly sharded).
     """
-    # A parameter, its slots and its averages lie alike: one reckoning serves them all.
+    # A parameter, its slots and its averages are sharded alike, so the computation is cached.
     known: dict[Any, Place] = {}
     found = {key: box_of(key, tensor, known) for key, tensor in tensors.items()}
     return {key: box for key, box in found.items() if box is not None}
 
 
-def box_of(key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None) -> Box | None:
-    """Find the box of a tensor on this rank; None when this rank holds nothing of it.
+def box_of(
+    key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None
+) -> LocalBox | None:
+    """Return the box of a tensor on this rank; None when it has no elements here.
 
     Args:
         key: global name.
         tensor: a DTensor where it is sharded.
-        known: where pieces of tensors seen before lie; added to.
+        known: cache of shapes and offsets, which is extended.
 
     Raises:
-        InputInvalid: a piece whose size differs from what its sharding says.
+        InputInvalid: the size of the piece differs from its sharding.
     """
     if tensor.is_complex():
         raise InputInvalid(f"checkpoint: {key!r} is complex; store it with view_as_real.")
     if not isinstance(tensor, DTensor):
         shape = tuple(tensor.shape)
-        return Box(key=key, whole=shape, offset=(0,) * len(shape), local=tensor.detach())
+        return LocalBox(key=key, whole=shape, offset=(0,) * len(shape), local=tensor.detach())
     if any(placement.is_partial() for placement in tensor.placements):
         raise InputInvalid(f"checkpoint: {key!r} is a partial sum on each rank; reduce it first.")
     whole = tuple(tensor.shape)
     shape, offset = _place(tensor, {} if known is None else known)
-    with torch.no_grad():  # else `to_local` builds a graph that nobody wants here
+    with torch.no_grad():  # otherwise `to_local` would build an autograd graph
         local = tensor.to_local()
     if math.prod(shape) == 0:
         return None
@@ -96,11 +100,10 @@ def box_of(key: str, tensor: torch.Tensor, known: dict[Any, Place] | None = None
             f"checkpoint: this rank's piece of {key!r} is {tuple(local.shape)}, its sharding says "
             f"{shape} of {whole}; such a tensor cannot be moved safely."
         )
-    return Box(key=key, whole=whole, offset=offset, local=local)
+    return LocalBox(key=key, whole=whole, offset=offset, local=local)
 
 
 def _place(tensor: DTensor, known: dict[Any, Place]) -> Place:
-    """Local shape and offset of this rank's piece."""
     kind = (tensor.shape, id(tensor.device_mesh), tensor.placements)
     if kind not in known:
         known[kind] = torch_compat.own_piece(tensor)
@@ -108,5 +111,5 @@ def _place(tensor: DTensor, known: dict[Any, Place]) -> Place:
 
 
 def signed_hash(text: str) -> int:
-    """64-bit hash of a name, as torch's signed integers hold it."""
+    """Return the 64-bit hash of a name as a signed integer."""
     return (xxhash.xxh3_64_intdigest(text.encode()) ^ _SIGN) - _SIGN

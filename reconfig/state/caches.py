@@ -1,12 +1,11 @@
-"""Forgetting the meshes of a layout that is gone.
+"""Clears torch's caches that keep the meshes of a layout that is gone.
 
-torch caches how operations on sharded tensors are carried out, keyed by a mesh that compares equal
-to any later mesh of the same shape, and holding the old mesh with its process groups. Left alone,
-such an entry sends a rebuilt model's communication to a group that no longer exists, or to another
-group of the same name; and it keeps the old groups' sockets and threads alive.
+Torch caches the sharding propagation of operators by mesh. A later mesh of the same shape compares
+equal, so a stale entry would send a rebuilt model's communication to a process group that no longer
+exists, or to another one of the same name; and it keeps the old groups' sockets and threads alive.
 
-Invariant: after `forget` no cache of torch.distributed.tensor knows a mesh, in this thread and in
-the one that runs backward passes.
+Invariant: after `forget` no cache of torch.distributed.tensor contains a mesh, in this thread and
+in the one that runs backward passes.
 """
 
 import functools
@@ -25,17 +24,17 @@ class MeshCaches:
     """The caches of torch.distributed.tensor in this process."""
 
     _found: ClassVar[list[Any]] = []
-    """Those that were set aside with all else, which `gc.get_objects` therefore no longer lists."""
+    """Caches that were frozen (`gc.freeze`), so that `gc.get_objects` no longer lists them."""
     _aside: ClassVar[int] = 0
-    """How many objects were set aside by us."""
+    """Number of objects that we froze."""
 
     def __init__(self) -> None:
-        """Find the caches that exist now, and freeze what has been imported.
+        """Find the existing caches, and freeze the imported objects.
 
-        What is alive here is set aside from later garbage collections (`gc.freeze`): a switch
-        collects garbage twice, and walking all of torch's modules would take most of its time.
-        What was found stays known to later sessions of this process and of those it forks; where
-        a script has set things aside itself, they are looked through too.
+        `gc.freeze` excludes the live objects from later garbage collections: a switch collects
+        garbage twice, and walking all of torch's modules would take most of its time. Later
+        sessions of this process and of its forks reuse the found caches; objects that a script
+        froze itself are searched too.
         """
         gc.collect()
         if gc.get_freeze_count() > MeshCaches._aside:
@@ -46,18 +45,18 @@ class MeshCaches:
         MeshCaches._aside = gc.get_freeze_count()
 
     def forget(self, device: str) -> None:
-        """Empty every cache; those made since the last call are found again."""
+        """Clear every cache, including those created since the last call."""
         for cache in (*MeshCaches._found, *_find()):
             cache.cache_clear()
         torch_compat.forget_shardings()
         if device != "cpu":
-            # Backward passes run in a thread per device, with caches of its own.
+            # Backward passes run in one thread per device, which has its own caches.
             probe = torch.zeros(1, device=device, requires_grad=True)
             torch.autograd.backward(_Forget.apply(probe))  # type: ignore[no-untyped-call]
 
 
 class _Forget(torch.autograd.Function):
-    """An identity whose backward pass empties the caches of the thread it runs in."""
+    """An identity whose backward pass clears the caches of its thread."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
@@ -70,7 +69,7 @@ class _Forget(torch.autograd.Function):
 
 
 def _find() -> list[Any]:
-    """Every functools cache of torch.distributed.tensor, wherever it is kept."""
+    """Every functools cache of torch.distributed.tensor."""
     return [
         each
         for each in gc.get_objects()

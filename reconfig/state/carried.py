@@ -1,10 +1,11 @@
-"""Whether a freshly built state can be carried at all: asked before the first step, told by name.
+"""Checks before the first step whether a checkpoint can store a freshly built state.
 
-Of torch's own optimizers it is known what they will keep; what another one keeps is found out at
-the first save. To step one, or a copy, could do anything: call back, draw, count in its class.
+The slots of torch's own optimizers are known; those of another optimizer are found at the first
+save, because stepping it, or a copy, could have side effects (callbacks, random draws, class
+counters).
 
-Invariant: nothing of the state is changed, no optimizer is stepped or copied, and nothing is called
-that might wait for another rank.
+Invariant: nothing in the state is changed, no optimizer is stepped or copied, and nothing waits for
+another rank.
 """
 
 import inspect
@@ -29,11 +30,11 @@ from wattmesh.reconfig.universal.index.dtypes import CODES
 
 
 def problem(state: State, layout: Layout) -> str:
-    """Say what of a freshly built state no checkpoint could carry; "" when nothing is known.
+    """Say which part of a freshly built state a checkpoint cannot store; "" for none known.
 
     Args:
         state: before the first step.
-        layout: it was built for.
+        layout: the layout that it was built for.
     """
     try:
         _check_parts(state)
@@ -49,16 +50,16 @@ def problem(state: State, layout: Layout) -> str:
     except InputInvalid as error:
         return str(error)
     except Exception as error:
-        # Modules and optimizers answer by code of the job's own, which may raise anything.
+        # The job's own code in modules and optimizers may raise anything.
         return (
-            f"checkpoint: the state that build gave cannot be looked at ({words(error)}); leave "
+            f"checkpoint: the state from build cannot be examined ({words(error)}); leave "
             "what raises this out of State."
         )
     return ""
 
 
 def buffers_of(state: State) -> dict[str, str]:
-    """Give the form of every buffer that a checkpoint holds, as it is now, by its name."""
+    """Return dtype and shape of every persistent buffer, by name."""
     return {
         canonical(f"{prefix}.{name}".removeprefix(".")): _form(buffer)
         for module in state.modules
@@ -68,14 +69,14 @@ def buffers_of(state: State) -> dict[str, str]:
 
 
 def check_buffers(state: State, built: Mapping[str, str]) -> None:
-    """Refuse a buffer of another form than `build` gives: no checkpoint of it could be loaded.
+    """Refuse a buffer of another form than after `build`: its checkpoint could not be loaded.
 
     Args:
         state: after some steps.
-        built: its `buffers_of` when it was built.
+        built: `buffers_of` after `build`.
 
     Raises:
-        InputInvalid: a buffer has grown, or was made later; it is named.
+        InputInvalid: a buffer has grown, or was created later; the message names it.
     """
     for name, form in buffers_of(state).items():
         if built.get(name, _NONE) != form:
@@ -120,7 +121,7 @@ def _check_tensor(name: str, tensor: torch.Tensor) -> None:
 
 
 def _check_statistics(state: State, layout: Layout) -> None:
-    """Refuse running statistics that each data parallel rank keeps of its own samples."""
+    """Refuse running statistics that differ between data parallel ranks."""
     if layout.data_parallel == 1:
         return
     kinds = torch_compat.keep_statistics()

@@ -1,9 +1,9 @@
-"""What of a layout outlives its teardown, and who holds it.
+"""Finds tensors of a layout that outlive its teardown, and the variable that holds them.
 
-A switch in place is refused while more than a few percent of the old layout's bytes live on. Which
-variable keeps them alive is the one thing that a person can mend, so it is looked for.
+A switch in place is refused while more than a few percent of the old layout's bytes are alive. The
+user can only correct that with the name of the variable that holds them.
 
-Invariant: looking holds nothing itself: no tensor, and no frame, outlives `Held.share`.
+Invariant: the search itself keeps no tensor and no frame alive after `HeldTensors.share`.
 """
 
 import ast
@@ -24,17 +24,18 @@ import torch
 from wattmesh.reconfig.state.state import State
 
 LIVE_SHARE = 0.05
-"""Above this share of the old state still alive, old and new would be in memory at once."""
+"""Largest share of the old state that may still be alive, because old and new would both be in
+memory."""
 
 LONGEST_S = 5.0
-"""For the search; it is made only where the switch is already lost."""
+"""Time limit of the search, which runs only when the switch has failed already."""
 
 DEEPEST = 40
-"""References between a tensor and the variable that holds it: four for each level of modules."""
+"""Most references between a tensor and its variable: four per level of modules."""
 
 MOST_AT_ONCE = 50
-"""Objects of one distance from the tensor that are followed: each is compared with every reference
-in the process."""
+"""Most objects to follow per distance from the tensor: each is compared with every reference in the
+process."""
 
 _OURS = "/wattmesh/"
 _OF_MODULES = ("_modules", "_parameters", "_buffers")
@@ -42,14 +43,14 @@ _LIBRARIES = ("/torch/", _OURS, "/importlib/", "/threading.py", "/runpy.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Weak references to a state's tensors, to see after teardown which of them live on."""
+class HeldTensors:
+    """Weak references to a state's tensors, to find those that outlive the teardown."""
 
     tensors: list[tuple[str, int, "weakref.ref[torch.Tensor]"]]
     allocated: int
 
     @classmethod
-    def of(cls, state: State) -> "Held":
+    def of(cls, state: State) -> "HeldTensors":
         """Remember every parameter and optimizer slot of `state`."""
         found: list[tuple[str, int, weakref.ref[torch.Tensor]]] = []
         for module in state.modules:
@@ -67,7 +68,7 @@ class Held:
         return cls(found, allocated)
 
     def share(self, device: str) -> tuple[float, str]:
-        """Share of the bytes still alive, and what is, with who holds it where that is found."""
+        """Return the share of bytes still alive, and a name with its holder, if that is found."""
         total = sum(size for _, size, _ in self.tensors) or 1
         alive = [(name, size) for name, size, ref in self.tensors if ref() is not None]
         share = sum(size for _, size in alive) / total
@@ -82,19 +83,19 @@ class Held:
 
 
 def holder(held: "weakref.ref[Any]", longest_s: float = LONGEST_S) -> str:
-    """Name the variable through which an object is reached; "" when none is found in time.
+    """Name the variable that keeps an object alive; "" when none is found in time.
 
-    Climbs from the object to what refers to it, level by level, until it meets a variable: a local
-    of a running function or generator, a global of a module, or one that a function closes over.
+    It follows referrers from the object, level by level, to a variable: a local of a running
+    function or generator, a global of a module, or one in a closure.
 
     Args:
         held: the object.
-        longest_s: for the whole search.
+        longest_s: time limit of the whole search.
     """
     if held() is None:
         return ""
     until_s = time.monotonic() + longest_s
-    # What was alive at `attach` was set aside from collections, and so from `get_referrers`.
+    # Objects alive at `attach` were frozen, and `get_referrers` does not see frozen objects.
     frozen = gc.get_freeze_count() > 0
     if frozen:
         gc.unfreeze()
@@ -108,20 +109,20 @@ def holder(held: "weakref.ref[Any]", longest_s: float = LONGEST_S) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Variable:
-    """A variable that holds what was looked for, or what leads to it. `where`: whose, and file."""
+    """A variable that leads to the object. `where`: its scope and file."""
 
     name: str
     where: str
 
     @property
     def library(self) -> bool:
-        """Whether it is none of the user's."""
+        """Tell whether it belongs to a library, not to the user."""
         return any(each in self.where for each in _LIBRARIES)
 
     def path(self, value: object, below: set[int]) -> str:
-        """Name it for a person, with the attribute that leads on to one of `below`, if one does."""
+        """Format it, with the attribute that leads to one of `below`, if there is one."""
         attributes: dict[str, Any] = {}
-        with suppress(AttributeError):  # and nothing of the user's own is called
+        with suppress(AttributeError):  # without calling any of the user's code
             attributes = object.__getattribute__(value, "__dict__")
         on = next((key for key, each in [*attributes.items()] if id(each) in below), "")
         on = "" if on in _OF_MODULES else on
@@ -129,7 +130,7 @@ class _Variable:
 
 
 def _climb(held: "weakref.ref[Any]", until_s: float) -> str:
-    """Search by distance: the nearest variable of the user's, else the nearest of a library."""
+    """Search by distance: the nearest variable of the user, else of a library."""
     running: dict[int, _Variable] = {}
     for key, variable in _running():
         if key not in running or running[key].library:
@@ -154,7 +155,7 @@ def _climb(held: "weakref.ref[Any]", until_s: float) -> str:
 
 
 def _referrers(level: list[Any], seen: set[int]) -> Iterator[Any]:
-    """What refers to any of `level` and was not met before; our own search left out."""
+    """Yield new referrers of `level`, except this search's own."""
     if not level:
         return
     for each in gc.get_referrers(*level):
@@ -176,21 +177,20 @@ def _running() -> Iterator[tuple[int, _Variable]]:
 
 
 def _locals(frame: FrameType) -> Iterator[tuple[int, _Variable]]:
-    """The local variables of one frame."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:
-        return  # a module's are its globals, and found as these
+        return  # the locals of a module are its globals, which are found as such
     values = frame.f_locals
     where = f"in {code.co_qualname} ({code.co_filename}:{frame.f_lineno})"
     for name, value in [*values.items()]:
         yield id(value), _Variable(name, where)
     if isinstance(values, dict):
-        # Before Python 3.13 this is a copy which the frame keeps, and with it what it names.
+        # Before Python 3.13 this is a copy that the frame keeps, with references to the values.
         values.clear()
 
 
 def _variables(referrer: Any, level: list[Any], below: set[int]) -> Iterator[tuple[_Variable, Any]]:
-    """The variables that `referrer` has for what is in `level` (or below), with their values."""
+    """The variables of `referrer` for objects in `level` (or below), with their values."""
     wanted = {id(each): each for each in level}
     if isinstance(referrer, FunctionType):
         code = referrer.__code__
@@ -212,7 +212,7 @@ def _variables(referrer: Any, level: list[Any], below: set[int]) -> Iterator[tup
 
 
 def _line(file: str, name: str) -> str:
-    """Where a module's variable is given its value, the last such place, as `:LINE`; or ""."""
+    """The last line that assigns a module's variable, as `:LINE`; or ""."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -221,7 +221,7 @@ def _line(file: str, name: str) -> str:
 
 
 def _stores(within: ast.AST, name: str, *, here: bool) -> Iterator[int]:
-    """Lines that assign to a global; `here`: whether an assignment in this scope is one."""
+    """Lines that assign to a global. `here`: names in this scope are global."""
     for each in ast.iter_child_nodes(within):
         scope = isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef)
         inner = ast.walk(each) if scope else ()
@@ -232,6 +232,5 @@ def _stores(within: ast.AST, name: str, *, here: bool) -> Iterator[int]:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """Bytes of this rank's piece."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return int(local.numel() * local.element_size())

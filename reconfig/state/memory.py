@@ -1,9 +1,9 @@
-"""A tensor's memory as bytes, in blocks of bounded size, wherever the tensor is.
+"""Reads and fills a tensor's memory in blocks of bounded size, on any device.
 
-On the CPU nothing is copied that lies contiguously. From and to a GPU everything passes through two
-pinned buffers, so that one is copied while the other is hashed, written or read into.
+On the CPU a contiguous tensor is not copied. To and from a GPU data passes through two pinned
+buffers: one is copied while the other is hashed, written or filled.
 
-Invariant: the memory used beside the tensor never exceeds two blocks.
+Invariant: at most two blocks of extra memory are used.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,36 +17,36 @@ from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Box, Shape
 
 BLOCK = 8 << 20
-"""Bytes per block: what the page cache and the hash are both fast with."""
+"""Bytes per block, a size at which page cache and hash are fast."""
 
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
 Fill = Callable[[Box, NDArray[np.generic]], None]
-"""Fills an array with a box, counted from the start of the destination."""
+"""Fills an array with a box, relative to the start of the destination."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """What a universal checkpoint calls a dtype."""
+    """Return the name of a dtype in a universal checkpoint."""
     return str(dtype).removeprefix("torch.")
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of that name; `dtypes.CODES` lists the names."""
+    """Return the dtype of a name in `dtypes.CODES`."""
     found: torch.dtype = getattr(torch, name)
     return found
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[np.generic]:
-    """A CPU tensor's own memory as an array of `dtypes.view_of`; any strides."""
+    """View a CPU tensor as an array of dtype `dtypes.view_of`, with any strides."""
     bits = tensor.detach().view(_BITS[tensor.element_size()])
     array: NDArray[np.generic] = bits.numpy().view(dtypes.view_of(dtype_name(tensor.dtype)))
     return array
 
 
 def boxes_within(shape: Shape, item_size: int, limit: int) -> Iterator[Box]:
-    """Cut a tensor of `shape` into boxes of at most `limit` bytes, in row-major order.
+    """Split a tensor of `shape` into boxes of at most `limit` bytes, in row-major order.
 
-    Each is contiguous in a contiguous tensor. A limit below one element counts as one element.
+    Each box is contiguous in a contiguous tensor. A limit below one element means one element.
     """
     if Box.whole(shape).count * item_size <= limit or not shape:
         yield Box.whole(shape)
@@ -64,7 +64,7 @@ def boxes_within(shape: Shape, item_size: int, limit: int) -> Iterator[Box]:
 
 
 def narrow(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    """The part of a tensor in a box, as a view."""
+    """Return a box of a tensor as a view."""
     for dim, (start, size) in enumerate(zip(box.start, box.shape, strict=True)):
         if size != tensor.shape[dim]:
             tensor = tensor.narrow(dim, start, size)
@@ -72,17 +72,17 @@ def narrow(tensor: torch.Tensor, box: Box) -> torch.Tensor:
 
 
 class Staging:
-    """Two buffers through which tensors pass; one thread's at a time."""
+    """Two buffers for copies to and from a device. Not thread safe."""
 
     def __init__(self, block: int = BLOCK) -> None:
-        """Allocate nothing yet; `block` is the bytes of each buffer."""
+        """Prepare; buffers of `block` bytes each are allocated when needed."""
         self._block = block
         self._buffers: list[torch.Tensor] = []
         self._copied: list[Any] = [None, None]
         self._next = 0
 
     def blocks(self, tensor: torch.Tensor) -> Iterator[memoryview]:
-        """Give a tensor's bytes, row by row; a block holds until the next is asked for."""
+        """Yield a tensor's bytes, row-major; a block is valid until the next one is requested."""
         boxes = boxes_within(tuple(tensor.shape), tensor.element_size(), self._block)
         parts = (narrow(tensor.detach(), box) for box in boxes)
         flat = (part.contiguous().reshape(-1).view(torch.uint8) for part in parts)
@@ -92,7 +92,7 @@ class Staging:
             yield from self.fetched(flat)
 
     def fetched(self, parts: Iterable[torch.Tensor]) -> Iterator[memoryview]:
-        """Bring flat bytes from a device; the next part is on its way while one is used."""
+        """Copy flat bytes from a device; the next part is copied while one is used."""
         waiting: tuple[int, torch.Tensor] | None = None
         for part in parts:
             number, buffer = self._free_buffer(part.device)
@@ -106,14 +106,14 @@ class Staging:
             yield self._arrived(*waiting)
 
     def fill(self, out: torch.Tensor, read: Fill) -> None:
-        """Let `read` fill a tensor, straight into its memory where it is on the CPU."""
+        """Let `read` fill a tensor, directly in its memory if it is on the CPU."""
         if out.device.type == "cpu":
             read(Box.whole(tuple(out.shape)), as_array(out))
         else:
             self.fill_staged(out, read)
 
     def fill_staged(self, out: torch.Tensor, read: Fill) -> None:
-        """Fill a tensor through the buffers; call `finish` before its content is used."""
+        """Fill a tensor through the buffers; call `finish` before using it."""
         size = out.element_size()
         for box in boxes_within(tuple(out.shape), size, self._block):
             number, buffer = self._free_buffer(out.device)
@@ -123,7 +123,7 @@ class Staging:
             self._copied[number] = _mark(out.device)
 
     def finish(self) -> None:
-        """Wait for copies that are under way."""
+        """Wait for pending copies."""
         for number in range(len(self._copied)):
             self._wait(number)
 
@@ -133,12 +133,12 @@ class Staging:
             self._copied[number] = None
 
     def _arrived(self, number: int, host: torch.Tensor) -> memoryview:
-        """The bytes of a buffer once its copy is done."""
+        """The bytes of a buffer, after its copy."""
         self._wait(number)
         return host.numpy().data
 
     def _free_buffer(self, device: torch.device) -> tuple[int, torch.Tensor]:
-        """The buffer that was used longest ago, once its copy is done."""
+        """The least recently used buffer, after its copy."""
         if not self._buffers:
             pinned = device.type == "cuda"
             self._buffers = [
@@ -150,7 +150,7 @@ class Staging:
 
 
 def _mark(device: torch.device) -> Any:
-    """An event after the copies begun so far; None where copies are done when they return."""
+    """Record an event after the copies so far; None where copies are synchronous."""
     if device.type != "cuda":
         return None
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,13 +1,13 @@
-"""Any number of optimizers over the parts of a model, by the global names of their parameters.
+"""State of any number of optimizers, by the global names of their parameters.
 
     optim.state.<parameter>.<slot>              a tensor, or a plain number
     optim.param_groups.<parameter>.<setting>    lr, betas, weight_decay ...
-    optim.param_groups.<parameter>.own:<key>    what the optimizer keeps beside both, by its own key
+    optim.param_groups.<parameter>.own:<key>    other state of the optimizer, by its own key
 
-A parameter brings its settings along, whatever group of whatever optimizer `build` puts it into.
+A parameter keeps its settings, whatever group of whatever optimizer `build` puts it into.
 
-Invariant: a trainable parameter is updated by exactly one optimizer, and what an optimizer keeps
-belongs to a parameter: it has the parameter's shape and sharding, or is one number.
+Invariant: a trainable parameter is updated by exactly one optimizer, and every slot belongs to a
+parameter: it has the parameter's shape and sharding, or is one number.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -30,12 +30,12 @@ PARAMS = "params"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What one rank's optimizers keep.
+class OptimizerState:
+    """The state of one rank's optimizers.
 
     Attributes:
         tensors, plain: slots and settings by global name.
-        slots: names of each parameter's slots among them; empty where it has none yet.
+        slots: names of each parameter's slots; empty while it has none.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Kept:
 
 
 def names_of(state: State) -> dict[torch.Tensor, str]:
-    """Name every parameter of this rank; one under two names has the first.
+    """Name every parameter of this rank; of two names the first counts.
 
     Raises:
-        InputInvalid: a trainable parameter in no optimizer or in two, or one that an optimizer
-            updates and no module holds.
+        InputInvalid: a trainable parameter is in no optimizer or in two, or an optimizer updates
+            one that no module has.
     """
     names: dict[torch.Tensor, str] = {}
     for module in state.modules:
@@ -78,13 +78,13 @@ def names_of(state: State) -> dict[torch.Tensor, str]:
     return names
 
 
-def kept(state: State) -> Kept:
-    """Name what the optimizers keep now; nothing is made that is not there.
+def kept(state: State) -> OptimizerState:
+    """Name the present state of the optimizers, without creating any.
 
     Raises:
-        InputInvalid: see `names_of`; or a slot that cannot be moved.
+        InputInvalid: see `names_of`; or a slot cannot be moved.
     """
-    names, found = names_of(state), Kept()
+    names, found = names_of(state), OptimizerState()
     for optimizer in state.optimizers:
         told = _state_of(optimizer)
         left = dict(told["state"])
@@ -109,7 +109,7 @@ def kept(state: State) -> Kept:
 
 
 def settings_of(state: State) -> dict[str, Any]:
-    """Give every parameter's settings as they are now, by global name."""
+    """Return every parameter's present settings, by global name."""
     names = names_of(state)
     return {
         _setting(names[parameter], setting): _plain(value)
@@ -122,7 +122,7 @@ def settings_of(state: State) -> dict[str, Any]:
 
 
 def owner_of(key: str, names: Container[str]) -> str:
-    """The parameter, one of `names`, that a named value belongs to; the key itself where none."""
+    """Return the parameter among `names` that owns a value; the key itself if there is none."""
     for head in ("optim.param_groups.", "optim.state."):
         if key.startswith(head):
             name = key[len(head) :]
@@ -133,17 +133,17 @@ def owner_of(key: str, names: Container[str]) -> str:
 
 
 def begin(state: State) -> None:
-    """Make the slots of optimizers that have none, by a step with zero gradients and no rate.
+    """Create the slots of new optimizers by a step with zero gradients and learning rate 0.
 
-    For freshly built states that are about to be loaded: the parameters stay as they are, counters
-    of steps do not. No hook hears of that step, for nothing is trained in it.
+    For freshly built states before a load: parameters do not change, step counters do. Step hooks
+    are not called, because the step trains nothing.
 
     Raises:
-        InputInvalid: an optimizer that cannot step so.
+        InputInvalid: an optimizer cannot do such a step.
     """
     for optimizer in state.optimizers:
         parameters = [each for group in optimizer.param_groups for each in group[PARAMS]]
-        # Gradients that are there belong to training, which has begun.
+        # Existing gradients mean that training has begun.
         if optimizer.state or any(each.grad is not None for each in parameters):
             continue
         rates = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
@@ -168,7 +168,7 @@ def begin(state: State) -> None:
 
 @contextmanager
 def without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Let nobody hear of this optimizer's steps within: neither its hooks, nor those of all."""
+    """Disable all step hooks, global ones and this optimizer's, within the block."""
     hooks = torch_compat.step_hooks(optimizer)
     before = [dict(each) for each in hooks]
     for each in hooks:
@@ -181,10 +181,10 @@ def without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def give_back(state: State, tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> None:
-    """Put loaded settings and slots into the optimizers that hold the parameters now.
+    """Put loaded settings and slots into the present optimizers.
 
     Raises:
-        InputInvalid: one group holds parameters that were saved with different settings.
+        InputInvalid: a group has parameters that were saved with different settings.
     """
     names = names_of(state)
     for optimizer in state.optimizers:
@@ -202,7 +202,7 @@ def give_back(state: State, tensors: Mapping[str, torch.Tensor], plain: Mapping[
 
 
 def drop(state: State, names: Container[str]) -> None:
-    """Forget the slots of some parameters, as if their optimizer had never begun with them."""
+    """Remove the slots of some parameters, as if their optimizer had never updated them."""
     for parameter, name in names_of(state).items():
         if name in names:
             for optimizer in state.optimizers:
@@ -214,10 +214,10 @@ def _setting(name: str, setting: str) -> str:
 
 
 def _state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer says that it keeps.
+    """Return an optimizer's state_dict.
 
     Raises:
-        InputInvalid: it does not say.
+        InputInvalid: it raised.
     """
     try:
         return optimizer.state_dict()
@@ -233,7 +233,7 @@ def _kind(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as it is saved: a number, whether the optimizer keeps it as one or as a tensor."""
+    """A setting as it is saved: a number, even if the optimizer has it as a tensor."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
     if isinstance(value, list | tuple):
@@ -242,7 +242,7 @@ def _plain(value: Any) -> Any:
 
 
 def _refilled(old: Any, value: Any) -> Any:
-    """A loaded setting in the form that the optimizer has it: what captured graphs read stays."""
+    """A loaded setting in the optimizer's form: a tensor is filled, as captured graphs read it."""
     if isinstance(old, torch.Tensor) and old.numel() == 1:
         return old.detach().fill_(value) if old.requires_grad else old.fill_(value)
     if isinstance(old, list | tuple) and isinstance(value, list | tuple) and len(old) == len(value):
@@ -251,7 +251,7 @@ def _refilled(old: Any, value: Any) -> Any:
 
 
 def _one(setting: str, told: list[tuple[str, Any]]) -> Any:
-    """The one value that a group's parameters were saved with."""
+    """The value that all parameters of a group were saved with."""
     (first, value), *others = told
     for name, other in others:
         if other != value:
@@ -263,7 +263,7 @@ def _one(setting: str, told: list[tuple[str, Any]]) -> Any:
 
 
 def flat(head: str, slots: Any) -> Iterator[tuple[str, Any]]:
-    """Slots and slots within slots, under names with dots."""
+    """Yield slots, nested ones under names with dots."""
     for slot, value in slots.items():
         if isinstance(value, dict):
             yield from flat(f"{head}.{slot}", value)
@@ -272,12 +272,12 @@ def flat(head: str, slots: Any) -> Iterator[tuple[str, Any]]:
 
 
 def check_slot(key: str, value: Any, parameter: torch.Tensor) -> None:
-    """Refuse a slot that says nothing of where it belongs in another layout."""
+    """Refuse a slot whose sharding in another layout is not known."""
     if not isinstance(value, torch.Tensor):
         if not isinstance(value, int | float):
             raise InputInvalid(
                 f"checkpoint: {key!r} is a {type(value).__name__}, and an optimizer's slots are "
-                "carried as tensors and numbers only; use an optimizer that keeps such."
+                "stored as tensors and numbers only; use an optimizer with such slots."
             )
         return
     if value.layout is not torch.strided:
@@ -298,7 +298,7 @@ def check_slot(key: str, value: Any, parameter: torch.Tensor) -> None:
 
 
 def _hears_of_loads(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a load means more to an optimizer than other numbers in its slots."""
+    """Tell whether an optimizer does more in a load than copy its slots."""
     return bool(
         type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict
         or torch_compat.hears_of_loads(optimizer)
@@ -310,7 +310,7 @@ def _in_place(
     names: Mapping[torch.Tensor, str],
     tensors: Mapping[str, torch.Tensor],
 ) -> bool:
-    """Whether the tensors that were filled are the optimizer's own slots."""
+    """Tell whether the filled tensors are the optimizer's own slots."""
     return all(
         value is tensors.get(key)
         for parameter, slots in optimizer.state.items()
@@ -333,7 +333,7 @@ def _told(
     names: Mapping[torch.Tensor, str],
     everything: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the optimizer's own `load_state_dict` takes."""
+    """Build the argument of the optimizer's `load_state_dict`."""
     told = _state_of(optimizer)
     numbers = {
         number: names[parameter]
@@ -361,16 +361,16 @@ _TORCHS = ("state", "param_groups")
 
 
 def _own_of(optimizer: torch.optim.Optimizer, told: Mapping[str, Any]) -> dict[str, Any]:
-    """What an optimizer keeps under keys of its own, beside slots and settings, as it is saved.
+    """State of an optimizer under its own keys, besides slots and settings, in its saved form.
 
     Raises:
-        InputInvalid: it is more than plain values, or the optimizer would not take it back.
+        InputInvalid: it is not plain, or the optimizer's load_state_dict would ignore it.
     """
     own = {f"{_OWN}{key}": _plain(value) for key, value in told.items() if key not in _TORCHS}
     if own and not _hears_of_loads(optimizer):
         raise InputInvalid(
             f"checkpoint: {_kind(optimizer)} keeps {next(iter(own)).removeprefix(_OWN)!r} in its "
-            "state_dict, and its load_state_dict is torch's, which does not take it back; give it "
+            "state_dict, and its load_state_dict is torch's, which ignores it; give it "
             "a load_state_dict of its own."
         )
     for key, value in own.items():

@@ -1,14 +1,13 @@
-"""State that each data parallel rank has of its own: how far a loader that cannot seek has read.
+"""State of each data parallel rank, such as the position of a loader that cannot seek.
 
     trainer.json: "by_data_rank": {"degree": n, "states": {name: [state of rank 0, ...]}}
 
-The logical digest, which must be equal in every layout, does not count it: after a load the state
-is what the job's own `load_state_dict` made of the saved text, and may well be told in other words
-(a loader that has opened its files again). That the right data follow is checked where it counts,
-by `report(data=)` at the next save step.
+The logical digest must be equal in every layout and does not include it: after a load the job's own
+`load_state_dict` may represent it differently (a loader that has reopened its files).
+`report(data=)` checks at the next save step that the right data follow.
 
-Invariant: such a state is handed to the data parallel rank that it was saved from, of a layout with
-the same degree, or to nobody.
+Invariant: such a state is only loaded on the data parallel rank that saved it, in a layout with the
+same degree.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +25,7 @@ KEY = "by_data_rank"
 
 
 def data_rank(layout: Layout, group_rank: int) -> int:
-    """Which share of the global batch a rank works on: 0 .. layout.data_parallel - 1."""
+    """Return a rank's share of the global batch: 0 .. layout.data_parallel - 1."""
     return place_of(layout, group_rank)[0]
 
 
@@ -36,7 +35,7 @@ def own(
     group_rank: int,
     inside: dict[str, torch.Tensor],
 ) -> dict[str, Any]:
-    """Give this rank's states as JSON, {} where another rank speaks for its data parallel rank."""
+    """Encode this rank's states as JSON; {} if another rank does for its data parallel rank."""
     mine = data_rank(layout, group_rank)
     stage, within = group_rank // (layout.world_size // layout.pp), layout.cp * layout.tp
     if stage or group_rank % within:
@@ -48,7 +47,7 @@ def own(
 
 
 def together(layout: Layout, told: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bring what every rank told into one table."""
+    """Merge the states of all ranks."""
     states: dict[str, dict[str, Any]] = {}
     for part in told:
         for name, of_rank in part.items():
@@ -63,17 +62,17 @@ def give_back(
     group_rank: int,
     value: Callable[[Any], Any],
 ) -> None:
-    """Give every state back to the rank that it was saved from.
+    """Load every state on the rank that saved it.
 
     Args:
         states: of the freshly built job.
         trainer: the checkpoint's trainer.json.
         layout: of the freshly built job.
         group_rank: this rank in it.
-        value: decodes what `plain.encode` made.
+        value: decodes the JSON of `plain.encode`.
 
     Raises:
-        InputInvalid: there is none for this rank, or it was saved under another degree.
+        InputInvalid: there is none for this rank, or it was saved with another degree.
     """
     saved = trainer.get(KEY, {"degree": layout.data_parallel, "states": {}})
     for name, each in states.items():

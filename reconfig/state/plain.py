@@ -1,6 +1,6 @@
-"""Plain data: state that is neither tensor nor pickle, as JSON that comes back as it was.
+"""Encodes plain data as JSON that decodes to equal values; tensors are stored apart.
 
-Invariant: what cannot be written so that it reads back equal is refused, by name, at save time.
+Invariant: a value that would not decode to an equal one is refused, by name, at save time.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ _BYTES = "__bytes__"
 
 
 def encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Turn a state into JSON; tensors go into `tensors` under the path they were found at.
+    """Encode a state as JSON; tensors go into `tensors` under their path.
 
     Raises:
-        InputInvalid: a value that JSON cannot carry and that is no tensor; the path is named.
+        InputInvalid: a value is neither a tensor nor plain; the message has its path.
     """
     if value is None or isinstance(value, bool | str) or type(value) in (int, float):
         return value
@@ -35,13 +35,13 @@ def encode(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, dict):
         return _encode_dict(value, where, tensors)
     raise InputInvalid(
-        f"checkpoint: {where} is a {type(value).__name__}, which a checkpoint does not carry; "
+        f"checkpoint: {where} is a {type(value).__name__}, which a checkpoint does not store; "
         "give numbers, strings, bytes, lists, tuples, dicts or tensors (or leave it out)."
     )
 
 
 def decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """Undo `encode`."""
+    """Decode the result of `encode`."""
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):
@@ -56,7 +56,7 @@ def decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def _decode_tensor(value: dict[str, str], tensors: dict[str, torch.Tensor]) -> Any:
-    """A tensor, or the bytes that one carries."""
+    """Decode a tensor, or bytes that are stored as one."""
     if _TENSOR in value:
         return tensors[value[_TENSOR]]
     where = value[_BYTES]
@@ -64,14 +64,17 @@ def _decode_tensor(value: dict[str, str], tensors: dict[str, torch.Tensor]) -> A
 
 
 def _encode_bytes(value: bytes, where: str, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Bytes that only their owner understands, as a tensor; none at all need no tensor."""
+    """Encode bytes as a tensor; empty bytes need none."""
     if value:
         tensors[where] = torch.frombuffer(bytearray(value), dtype=torch.uint8)
     return {_BYTES: where if value else ""}
 
 
 def _encode_dict(value: dict[Any, Any], where: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Keep string keys readable; other keys become pairs, since JSON would turn 1 into "1"."""
+    """Encode a dict.
+
+    With keys that are not strings it becomes pairs, because JSON would turn 1 into "1".
+    """
     if all(isinstance(key, str) and not key.startswith("__") for key in value):
         return {key: encode(item, f"{where}.{key}", tensors) for key, item in value.items()}
     return {

@@ -1,7 +1,7 @@
-"""Tensors that are sharded as others are, made without an operator's plan.
+"""Makes tensors with the sharding of others, without DTensor operators.
 
-An operator on DTensors is planned in Python anew for every mesh, which costs a switch more than
-the memory that it touches.
+Propagating the sharding of a DTensor operator for a new mesh takes a switch longer than the memory
+access itself.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 
 
 def on_shard(tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Make another tensor of the same sharding from what this rank holds of one; no gradients.
+    """Apply `make` to this rank's shard, and return a tensor of the same sharding; no gradients.
 
-    `make` keeps the local shape.
+    `make` must keep the local shape.
     """
     with torch.no_grad():
         if not isinstance(tensor, DTensor):

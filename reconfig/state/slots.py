@@ -1,10 +1,10 @@
-"""The slots of an optimizer that was just built, made as a checkpoint of the same program has them.
+"""Makes the slots of a new optimizer in the form of a checkpoint by the same program.
 
-torch makes them by a step with zero gradients, which costs a switch more than all its bytes do: the
-step is planned anew for every mesh.
+Torch makes them by a step with zero gradients, which takes a switch longer than all its bytes,
+because the step's sharding is propagated again for every mesh.
 
-Invariant: made are exactly the slots that the checkpoint holds, or none; where a form is not known
-for certain, torch's way stays.
+Invariant: exactly the slots of the checkpoint are made, or none; if a form is not certainly known,
+torch makes them.
 """
 
 from collections.abc import Iterable
@@ -23,14 +23,14 @@ from wattmesh.reconfig.universal.index.names import EXTRA, is_average
 
 _STEP = "step"
 _VALUE = "optim.state."
-"""Before a slot in trainer.json that is a plain number: torch's way makes such slots."""
+"""Prefix of plain-number slots in trainer.json, which are left to torch."""
 
 
 def begin_slots(state: State, checkpoint: Checkpoint) -> None:
-    """Give every optimizer that has not begun the slots of a checkpoint, with whatever in them.
+    """Make the slots of a checkpoint, uninitialised, in every new optimizer.
 
-    Call it only where the checkpoint was written by this very program: slots are not held against
-    what the optimizer would have made.
+    Call it only if this very program wrote the checkpoint: the slots are not compared with those
+    that the optimizer would make.
     """
     slots = _slots_of(checkpoint)
     names = {
@@ -44,7 +44,7 @@ def begin_slots(state: State, checkpoint: Checkpoint) -> None:
 
 
 def _slots_of(checkpoint: Checkpoint) -> dict[str, list[Entry]]:
-    """The slots of every parameter in a checkpoint; {} where not all have a form that is known."""
+    """The slots of every parameter in a checkpoint; {} if some have an unknown form."""
     if any(key.startswith(_VALUE) for key in checkpoint.trainer.get("values", {})):
         return {}
     entries = checkpoint.index.entries
@@ -79,12 +79,12 @@ def _begin_one(
 def _made(
     parameter: torch.Tensor, group: dict[str, Any], entries: Iterable[Entry]
 ) -> dict[str, torch.Tensor] | None:
-    """One parameter's slots; None when one has a form that is not known."""
+    """One parameter's slots; None if one has an unknown form."""
     found: dict[str, torch.Tensor] = {}
     for entry in entries:
         dtype = torch_dtype(entry.dtype)
         if entry.state == _STEP and entry.shape == ():
-            # Where torch.optim keeps it: beside the parameter only if a kernel reads it there.
+            # As in torch.optim: on the parameter's device only if a kernel reads it there.
             beside = group.get("fused") or group.get("capturable")
             device = parameter.device if beside else torch.device("cpu")
             found[entry.state] = torch.zeros((), dtype=dtype, device=device)

@@ -1,7 +1,7 @@
-"""What one rank trains with: a handle that the session can empty.
+"""The training state of one rank: a handle that the session can empty.
 
-Invariant: nothing outside this handle keeps tensors of the model alive, so that after a teardown
-the old model's memory is gone before the new one is built.
+Invariant: nothing outside of this handle keeps tensors of the model alive, so that a teardown frees
+the old model's memory before the new one is built.
 """
 
 from collections.abc import Sequence
@@ -17,33 +17,33 @@ from wattmesh.reconfig.state.streams import Streams
 
 
 class Stateful(Protocol):
-    """Anything with a state that a checkpoint carries whole, equal on every rank."""
+    """An object with a state that a checkpoint stores as a whole, equal on every rank."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the state."""
+        """Return the state."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take the state back."""
+        """Load the state."""
         ...
 
 
 @dataclass(slots=True)
 class State:
-    """Everything `build` made for one rank; emptied by the session at teardown.
+    """Everything that `build` made for one rank; the session empties it at teardown.
 
     Attributes:
         modules: the parts of the model on this rank (one, or one per pipeline stage). Parameter
             names are global: a layer keeps its number on whatever stage it sits.
         optimizers: one per part, same order.
-        extra: schedules and the like, by name; replicated, carried whole.
+        extra: schedules and the like, by name; replicated, stored as a whole.
         averages: by slot ("ema"), then by the parameter's global name: tensors of the parameter's
             shape, sharded as it is.
-        by_data_rank: what each data parallel rank has of its own (the state of a loader that
-            cannot seek), by name; can move only where the data parallel degree stays.
-        parts: whatever `train_step` needs beside (meshes, a pipeline schedule, a loader).
-        position: where training stands; the session sets it, the loader reads it.
-        streams: the session's: the random streams that a checkpoint gave this rank.
+        by_data_rank: state of each data parallel rank (of a loader that cannot seek), by name; the
+            data parallel degree must then stay the same.
+        parts: anything else that `train_step` needs (meshes, a pipeline schedule, a loader).
+        position: the training position; the session sets it, the loader reads it.
+        streams: set by the session: this rank's random streams from the checkpoint.
     """
 
     modules: list[nn.Module]
@@ -60,9 +60,9 @@ class State:
         return [each for module in self.modules for each in module.parameters()]
 
     def close(self) -> None:
-        """Let go of everything; the handle stays, empty.
+        """Drop everything; the handle stays, empty.
 
-        First what was made from the model (captured graphs, schedules), then the model.
+        Objects made from the model (captured graphs, schedules) go first, then the model.
         """
         self.parts = SimpleNamespace()
         self.modules.clear()

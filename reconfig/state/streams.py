@@ -1,16 +1,17 @@
-"""The random streams of a training script: python's, numpy's, torch's and the device's.
+"""Saves and restores a script's random streams: python's, numpy's, torch's and the device's.
 
-They are the script's own. Nothing of ours draws from them or seeds them; a checkpoint carries them,
-one set for each *place* (data parallel rank, and stage, cp and tp rank within it).
+The streams belong to the script: wattmesh never draws from them or seeds them. A checkpoint stores
+one set per *place* (data parallel rank, and stage, cp and tp rank within it).
 
     trainer.json    "streams": {"0-0-0-0": {"hashes": {stream: hash}, "states": ...}, ...}
 
-In another layout a place goes on with the streams that it had last. One that never had any follows
-the first rank of its data parallel rank, for peers that work on the same samples must draw alike.
-A data parallel rank that never was gets streams derived from the run's first ones; where all data
-parallel ranks drew alike, it draws so too. What no place needs rests, until its place is back.
+In another layout a place continues with its last streams. A new place within a data parallel rank
+uses the streams of that rank's first place, because peers that work on the same samples must draw
+the same numbers. A new data parallel rank gets streams derived from the run's first place, or the
+same ones if all data parallel ranks had equal streams. Streams of places that the layout does not
+have are kept (resting) until their place is back.
 
-Invariant: nothing is drawn twice; who drew alike goes on alike, who drew apart goes on apart.
+Invariant: nothing is drawn twice; equal streams stay equal, different ones stay different.
 """
 
 import hashlib
@@ -47,16 +48,16 @@ Table = Mapping[Place, Mapping[str, str]]
 FIRST: Place = (0, 0, 0, 0)
 
 ALIKE = ""
-"""Instead of a hash: this place draws as the first of its data parallel rank does; the first of a
-data parallel rank, as the run's first place."""
+"""Instead of a hash: this place's stream equals that of the first place of its data parallel rank;
+or, for such a first place, that of the run's first place."""
 
 _LARGEST = 1 << 20
-"""Bytes of one place's states; all four are below 32 KiB."""
+"""Most bytes of one place's states; all four together are below 32 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """The streams of a place that the layout does not have."""
+    """The streams of a place that the present layout does not have."""
 
     hashes: Mapping[str, str]
     states: States
@@ -64,13 +65,13 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What a checkpoint gave one rank; nothing at all before the first load.
+    """One rank's streams from a checkpoint; empty before the first load.
 
     Attributes:
-        own: with what this rank goes on.
-        resting: on group rank 0, what must go into the next checkpoint as it is.
-        digest: of the table that all of it was taken from, equal on every rank.
-        damage: what this rank found to differ from what was saved; "" when nothing did.
+        own: this rank's streams.
+        resting: on group rank 0, the resting streams, for the next checkpoint.
+        digest: of the table in the checkpoint, equal on every rank.
+        damage: streams of this rank that differ from the saved ones; "" for none.
     """
 
     own: States = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Streams:
 
 
 def now() -> dict[str, bytes]:
-    """Give this process's streams as they stand; a device that nobody uses is left alone."""
+    """Return this process's present streams; a device's only if it is in use."""
     states = {
         "python": json.dumps(random.getstate()).encode(),
         "numpy": json.dumps(np.random.get_state(legacy=False), default=_as_list).encode(),
@@ -92,7 +93,7 @@ def now() -> dict[str, bytes]:
 
 
 def set_to(states: States) -> None:
-    """Let this process's streams stand there."""
+    """Set this process's streams."""
     setters: dict[str, Callable[[bytes], None]] = {
         "python": _set_python,
         "numpy": lambda state: np.random.set_state(json.loads(state)),
@@ -105,13 +106,13 @@ def set_to(states: States) -> None:
         try:
             setters[stream](state)
         except (ValueError, TypeError, RuntimeError) as error:
-            # Another kind of generator than the one that was saved, by the script's own choice.
+            # The script chose another kind of generator than the saved one.
             log.warning("the random stream of %s stays as the script set it: %s", stream, error)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leave the streams as they were, whatever is drawn within."""
+    """Restore the streams at the end of the block."""
     before = now()
     try:
         yield
@@ -120,7 +121,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def place_of(layout: Layout, group_rank: int) -> Place:
-    """Give the place of a rank; ranks are numbered stage by stage, then data, cp, tp."""
+    """Return the place of a rank; ranks are ordered by stage, then data, cp, tp."""
     rest, tp = divmod(group_rank, layout.tp)
     rest, cp = divmod(rest, layout.cp)
     stage, data = divmod(rest, layout.data_parallel)
@@ -128,7 +129,7 @@ def place_of(layout: Layout, group_rank: int) -> Place:
 
 
 def folded(table: Table) -> dict[Place, dict[str, str]]:
-    """Mark in a table whoever draws as the one before it does."""
+    """Replace hashes by `ALIKE` where a stream equals that of the place above."""
     return {
         place: {
             stream: ALIKE
@@ -141,7 +142,7 @@ def folded(table: Table) -> dict[Place, dict[str, str]]:
 
 
 def source(table: Table, place: Place, stream: str) -> Place | None:
-    """Say whose stream of a folded table a place goes on with; None: it gets one of its own."""
+    """Return the place in a folded table whose stream a place continues; None: a derived one."""
     found = table.get(place, {}).get(stream)
     if found:
         return place
@@ -156,7 +157,7 @@ def source(table: Table, place: Place, stream: str) -> Place | None:
 
 
 def derived(stream: str, first: bytes, data_rank: int) -> bytes:
-    """Make the stream of a data parallel rank that never drew, from the run's first place's."""
+    """Derive the stream of a new data parallel rank from the run's first place's."""
     name = f"wattmesh {stream} {data_rank} ".encode()
     seed = int.from_bytes(hashlib.sha256(name + first).digest()[:8], "big") >> 1
     if stream == "python":
@@ -172,7 +173,7 @@ def derived(stream: str, first: bytes, data_rank: int) -> bytes:
 def own(
     streams: Streams, layout: Layout, group_rank: int, inside: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """Give what this rank writes into trainer.json: its place's streams, and those that rest."""
+    """Encode this rank's part of trainer.json: its place's streams, and the resting ones."""
     states = now()
     mine = {stream: _digest(state) for stream, state in states.items()}
     told = {place_of(layout, group_rank): Resting(mine, states), **streams.resting}
@@ -190,13 +191,13 @@ def own(
 def given(
     trainer: Mapping[str, Any], layout: Layout, group_rank: int, value: Callable[[Any], Any]
 ) -> Streams:
-    """Give what a checkpoint has for this rank of a layout, or what is wrong with it.
+    """Return a checkpoint's streams for this rank of a layout, or their damage.
 
     Args:
         trainer: the checkpoint's trainer.json.
-        layout: that trains now.
+        layout: the present layout.
         group_rank: this rank in it.
-        value: decodes what `plain.encode` made.
+        value: decodes the JSON of `plain.encode`.
     """
     told = trainer.get(KEY)
     if not told:
@@ -205,17 +206,17 @@ def given(
     try:
         return _given(told, layout, group_rank, value)
     except CheckpointDamaged as error:
-        # Told together with what else ranks find, so that all of them leave by the same way.
+        # Reported later with all ranks' findings, so that all ranks take the same path.
         return Streams(damage=str(error))
 
 
 def _given(
     told: Mapping[str, Any], layout: Layout, group_rank: int, value: Callable[[Any], Any]
 ) -> Streams:
-    """Read the streams that this rank needs.
+    """Decode the streams of this rank.
 
     Raises:
-        CheckpointDamaged: they are not what was saved.
+        CheckpointDamaged: they differ from the saved ones.
     """
     packed = {_place(name): each["states"] for name, each in told.items()}
     table = folded({_place(name): each["hashes"] for name, each in told.items()})
@@ -254,22 +255,22 @@ def _given(
 
 
 def _device_is_used() -> bool:
-    """Whether the script uses a device: to ask for its stream would begin to."""
+    """Tell whether the script uses a device; reading its stream would initialise it."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _leads(place: Place) -> bool:
-    """Whether a place is the first of its data parallel rank."""
+    """Tell whether a place is the first of its data parallel rank."""
     return not any(place[1:])
 
 
 def _above(place: Place) -> Place:
-    """Whom a place draws alike with, if it does: the first of its data rank, or of the run."""
+    """The place that it may be `ALIKE` to: the first of its data rank, or of the run."""
     return FIRST if _leads(place) else (place[0], 0, 0, 0)
 
 
 def _hash(table: Table, place: Place, stream: str) -> str | None:
-    """The hash of what a place draws, whoever it draws alike with."""
+    """The hash of a place's stream, resolving `ALIKE`."""
     found = table.get(place, {}).get(stream)
     return _hash(table, _above(place), stream) if found == ALIKE and place != FIRST else found
 
@@ -297,7 +298,7 @@ def _unpack(data: bytes) -> States:
 
 
 def _as_list(value: Any) -> Any:
-    """What JSON does not know in a state of numpy's: its array."""
+    """Encode the array in numpy's state for JSON."""
     return value.tolist()
 
 

@@ -1,10 +1,10 @@
-"""A rank's state as named tensors and plain values, under names that no layout changes.
+"""Names a rank's tensors and plain values, independently of the layout.
 
     model.<parameter or buffer>                 optim.state.<parameter>.<slot>
     optim.param_groups.<parameter>.<setting>    (plain values, not tensors)
     average.<slot>.<parameter>
 
-Invariant: two parts of a model never define the same name; that would lose one of them silently.
+Invariant: two parts of a model never define the same name, because one of them would be lost.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.state import optimizers, plain
 from wattmesh.reconfig.state.aliased_load import filled_in_place
-from wattmesh.reconfig.state.boxes import Box, boxes_of
+from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.names import canonical
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.universal.index.names import AVERAGE
@@ -29,10 +29,10 @@ MODEL = "model."
 
 @dataclass(frozen=True)
 class Named:
-    """What one rank holds: tensors (DTensor where sharded) and plain values, by global name.
+    """A rank's tensors (DTensor where sharded) and plain values, by global name.
 
-    `models`: per module, the names of its entries. `slots`: per parameter that an optimizer
-    updates, the names of its slots.
+    `models`: per module, the names of its entries. `slots`: per parameter in an optimizer, the
+    names of its slots.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -41,25 +41,25 @@ class Named:
     slots: dict[str, list[str]]
 
     @cached_property
-    def boxes(self) -> dict[str, Box]:
-        """Where this rank's pieces are, reckoned once.
+    def boxes(self) -> dict[str, LocalBox]:
+        """The boxes of this rank's pieces, cached.
 
         Raises:
-            InputInvalid: a tensor that cannot be stored (partial, complex, oddly sharded).
+            InputInvalid: a tensor cannot be stored (partial, complex, unevenly sharded).
         """
         return boxes_of(self.tensors)
 
     @property
     def values(self) -> dict[str, dict[str, Any]]:
-        """The plain values as JSON, by the parameter they belong to.
+        """The plain values as JSON, by their parameter.
 
         Raises:
-            InputInvalid: a value that a checkpoint cannot carry; it is named.
+            InputInvalid: a checkpoint cannot store a value; the message names it.
         """
         return by_owner(self.plain, self.slots)
 
     def drop(self, name: str) -> None:
-        """Forget a parameter's slots."""
+        """Remove a parameter's slots."""
         self.__dict__.pop("boxes", None)
         for key in self.slots[name]:
             self.plain.pop(key, None)
@@ -68,14 +68,14 @@ class Named:
 
 
 def name_all(state: State) -> Named:
-    """Name every tensor and value of a rank's model parts and optimizers, as they are now.
+    """Name every present tensor and value of a rank's model parts and optimizers.
 
     Raises:
-        InputInvalid: two parts define one name, or something cannot be carried; it is named.
+        InputInvalid: two parts define one name, or a value cannot be stored; the message names it.
     """
     named = Named({}, {}, [], {})
     for module in state.modules:
-        # First, for it also puts parameters back that a forward left gathered (FSDP).
+        # First, because it also reshards parameters that a forward left unsharded (FSDP).
         model = dict(get_model_state_dict(module))
         for key, value in model.items():
             _add(named, f"{MODEL}{key}", value)
@@ -89,13 +89,13 @@ def name_all(state: State) -> Named:
 
 
 def name_to_fill(state: State) -> Named:
-    """Name what a checkpoint is to be loaded into; optimizers that have no slots get them."""
+    """Name the destination of a load; slots of new optimizers are created."""
     optimizers.begin(state)
     return name_all(state)
 
 
 def name_model(state: State) -> dict[str, torch.Tensor]:
-    """Name the tensors of the model parts alone, leaving the optimizers untouched."""
+    """Name only the tensors of the model parts; optimizers do not change."""
     model = {
         f"{MODEL}{key}": value
         for module in state.modules
@@ -106,10 +106,10 @@ def name_model(state: State) -> dict[str, torch.Tensor]:
 
 
 def by_owner(values: Mapping[str, Any], names: Container[str]) -> dict[str, dict[str, Any]]:
-    """Plain values as JSON, by the parameter, one of `names`, that they belong to.
+    """Encode plain values as JSON, grouped by the parameter among `names` that owns them.
 
     Raises:
-        InputInvalid: a value that a checkpoint cannot carry; it is named.
+        InputInvalid: a checkpoint cannot store a value; the message names it.
     """
     found: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
@@ -119,7 +119,7 @@ def by_owner(values: Mapping[str, Any], names: Container[str]) -> dict[str, dict
 
 
 def give_back(state: State, named: Named) -> None:
-    """Put loaded tensors and values into the modules and optimizers they were named from."""
+    """Put loaded tensors and values into their modules and optimizers."""
     everything: dict[str, Any] = {**named.tensors, **named.plain}
     for module, model in zip(state.modules, named.models, strict=True):
         if not filled_in_place(module, named.tensors):
@@ -128,15 +128,15 @@ def give_back(state: State, named: Named) -> None:
 
 
 def without_slots(named: Named) -> list[str]:
-    """Names of this rank's parameters that an optimizer has no slots of.
+    """Return the names of this rank's parameters without optimizer slots.
 
-    They never got a gradient (an unused branch, a step that was skipped), or it keeps none.
+    They never got a gradient (an unused branch, a skipped step), or their optimizer has no slots.
     """
     return sorted(name for name, slots in named.slots.items() if not slots)
 
 
 def drop_slots(state: State, named: Named, names: Sequence[str]) -> None:
-    """Take the slots of some parameters out of a freshly built state, as if never begun."""
+    """Remove the slots of some parameters from a freshly built state."""
     mine = {name for name in names if named.slots.get(name)}
     for name in mine:
         named.drop(name)
@@ -145,10 +145,10 @@ def drop_slots(state: State, named: Named, names: Sequence[str]) -> None:
 
 
 def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Name the averages; DCP loads into them in place.
+    """Name the averages, which are loaded in place.
 
     Raises:
-        InputInvalid: an average of nothing on this rank, or of another shape or sharding.
+        InputInvalid: an average has no parameter on this rank, or another shape or sharding.
     """
     named: dict[str, torch.Tensor] = {}
     for slot, averages in state.averages.items():
@@ -172,7 +172,7 @@ def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torc
 
 
 def _form(tensor: torch.Tensor) -> str:
-    """Shape and sharding, in words."""
+    """Shape and sharding in words."""
     sharded = f" sharded {list(tensor.placements)}" if isinstance(tensor, DTensor) else ""
     return f"{tuple(tensor.shape)}{sharded}"
 

@@ -1,7 +1,7 @@
-"""Two checkpoints tensor by tensor, by the logical digest of what each stores.
+"""Compares two checkpoints tensor by tensor, by the logical digest of what each stores.
 
-Neither planner nor reader nor the digests of segments take part: who converted did so by another
-way.
+It uses neither planner nor reader nor segment digests, so it is independent of the conversion that
+it checks.
 
 Invariant: equal means that both hold the same tensors with the same bits, however they are stored.
 """
@@ -16,9 +16,9 @@ from wattmesh.reconfig.universal.index.names import HOOK
 from wattmesh.reconfig.universal.sources.source import Source
 
 DIGEST = "digest"
-"""Key in trainer.json: {"facts_xxh3_64": what the job's digest counts beside tensors, "beside":
-names of stored tensors that it does not count as tensors, because the facts hold them, "values":
-whether it counts the plain values}."""
+"""Key in trainer.json: {"facts_xxh3_64": hash of the extra state in the job's digest, "beside":
+names of stored tensors that are part of that extra state and not counted as tensors, "values":
+whether the plain values are counted}."""
 
 
 _FACTS = re.compile("[0-9a-f]{1,16}")
@@ -27,10 +27,10 @@ _FACTS = re.compile("[0-9a-f]{1,16}")
 def differences(
     ours: Source, theirs: Source, *, jobs: int = 0, progress: Progress = silent
 ) -> list[str]:
-    """Say how two checkpoints differ, a sentence for each tensor; empty when they are equal.
+    """List how two checkpoints differ, a sentence per tensor; empty when they are equal.
 
     Raises:
-        CheckpointDamaged: bytes of one are missing.
+        CheckpointDamaged: bytes are missing from one of them.
     """
     mine = logical.by_tensor(ours.index, ours.folder, jobs=jobs, progress=progress)
     other = logical.by_tensor(theirs.index, theirs.folder, jobs=jobs, progress=progress)
@@ -45,10 +45,10 @@ def differences(
 def matches_memory(
     checkpoint: Checkpoint, *, jobs: int = 0, progress: Progress = silent
 ) -> bool | None:
-    """Whether what is stored is what the job had in memory; None where the job left no digest.
+    """Tell whether the stored state is what the job had in memory; None without its digest.
 
     Raises:
-        CheckpointDamaged: bytes are missing, or what the job said of its digest is nonsense.
+        CheckpointDamaged: bytes are missing, or the job's description of its digest is malformed.
     """
     told = checkpoint.trainer.get(DIGEST)
     if not checkpoint.manifest.logical_digest or not isinstance(told, dict):

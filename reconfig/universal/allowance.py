@@ -1,9 +1,10 @@
-"""What reading one checkpoint may cost: bytes, objects, text and seconds. Made once, handed down.
+"""Limits on reading one checkpoint: bytes, objects, text and CPU seconds. One per checkpoint.
 
-Every byte that is read to be understood earns what it may become; whatever makes more of it (a
-list that a pickle names a thousand times, one text that a thousand keys share) runs out of it.
+Every metadata byte that is read allows a number of objects, characters and seconds. A file that
+expands to more (a list that a pickle references a thousand times, a text shared by a thousand keys)
+exhausts the allowance and is refused.
 
-Invariant: whatever the files hold, the cost of reading them stays below a line in their bytes.
+Invariant: whatever the files hold, the cost of reading them is at most linear in their bytes.
 """
 
 import time
@@ -11,33 +12,33 @@ import time
 from wattmesh.errors import InputInvalid
 
 MAX_NBYTES = 4 << 30
-"""Most bytes of one checkpoint that are understood (indexes, pickles, headers): 10^7 chunks."""
+"""Most metadata bytes of one checkpoint (indexes, pickles, headers); enough for 10^7 chunks."""
 
 OBJECTS = 1 << 18
 OBJECTS_PER_BYTE = 2
-"""Plain values that may be made. What torch writes takes 1.3 (DCP's .metadata) or less."""
+"""Plain values that may be created. Torch's files need at most 1.3 per byte (DCP's .metadata)."""
 
 CONTAINER = 5
-"""A list, dict, tuple, record or memo cell counts as so many plain values; it takes 60 to 110 bytes
+"""A list, dict, tuple, record or memo cell counts as so many plain values: it takes 60 to 110 bytes
 of memory, a number 8 to 40."""
 
 TEXT = 32 << 20
 TEXT_PER_BYTE = 16
-"""Characters of JSON that may be made: settings are repeated for each parameter of their group."""
+"""Characters of JSON that may be created: settings are repeated for each parameter of a group."""
 
 CPU_S = 20.0
 CPU_S_PER_MIB = 5.0
-"""Seconds of the reading thread's processor time; honest files take less than 0.2 per MiB."""
+"""CPU seconds of the reading thread; genuine files take less than 0.2 per MiB."""
 
 _LOOK_EVERY = 1 << 14
 
 
 class Allowance:
-    """What is left for one checkpoint; of one thread.
+    """The remaining allowance of one checkpoint. It belongs to one thread.
 
     Args:
-        nbytes: most bytes that are read to be understood; data of tensors is not counted.
-        cpu_s: processor seconds, beside those that bytes earn.
+        nbytes: most metadata bytes; tensor data is not counted.
+        cpu_s: CPU seconds, in addition to those that bytes allow.
     """
 
     __slots__ = ("_begin_s", "_looked", "_objects", "_text", "cpu_s", "nbytes", "used")
@@ -56,7 +57,7 @@ class Allowance:
         """Count bytes before they are read.
 
         Raises:
-            InputInvalid: they are more than is left; `where` names the file.
+            InputInvalid: they exceed the rest; `where` names the file.
         """
         self.used += nbytes
         if self.used > self.nbytes:
@@ -72,14 +73,14 @@ class Allowance:
 
     @property
     def objects(self) -> int:
-        """Plain values that may still be made."""
+        """Plain values that may still be created."""
         return self._objects
 
     def made(self, count: int, where: str) -> None:
-        """Count plain values, before they are made where that is known.
+        """Count plain values, before they are created where their number is known.
 
         Raises:
-            InputInvalid: they are more than the bytes that were read can honestly become.
+            InputInvalid: it is more than the bytes read so far allow.
         """
         self._objects -= count
         self._looked += count
@@ -93,7 +94,7 @@ class Allowance:
             self.look(where)
 
     def written(self, characters: int, where: str) -> None:
-        """Count text that goes into trainer.json.
+        """Count text that is written to trainer.json.
 
         Raises:
             InputInvalid: it is more than the bytes that were read can honestly become.
@@ -106,10 +107,10 @@ class Allowance:
             )
 
     def look(self, where: str) -> None:
-        """Look at the clock.
+        """Check the CPU time.
 
         Raises:
-            InputInvalid: the time is over.
+            InputInvalid: it is used up.
         """
         spent_s = time.thread_time() - self._begin_s
         if spent_s > self.cpu_s:

@@ -1,4 +1,4 @@
-"""The index on disk: names as JSON, numbers as columns.
+"""The index on disk: names as JSON, numbers as int64 columns.
 
     index.json          {"version", "dims", "rules", "entries", "files", "tied"}
                         entries: [name, state, dtype, shape, number of its rule]
@@ -6,8 +6,8 @@
 
 A million segments take seconds to parse as JSON and tens of milliseconds as columns.
 
-Invariant: what `read` gives was checked for its own consistency (lengths, ranges, known dtypes),
-whatever the bytes were; only the cover proof and the files themselves remain to be checked.
+Invariant: an index from `read` is consistent in itself (lengths, ranges, known dtypes), whatever
+the bytes were; only the cover proof and the files remain to be checked.
 """
 
 import json
@@ -34,11 +34,12 @@ NUMBERS = "index.safetensors"
 
 _WIDE = ("start", "shape", "strides")
 _REACH = MAX_COUNT // MAX_DIMS
-"""Elements that strides may reach over along one dim, so that all dims together can be counted."""
+"""Largest extent of strides along one dim, in elements, so that the sum over dims cannot
+overflow."""
 
 
 def names_to_bytes(index: Index) -> bytes:
-    """Write what is text of an index: canonical JSON."""
+    """Encode the text part of an index as canonical JSON."""
     kinds = list(dict.fromkeys(entry.rule for entry in index.entries))
     number = {rule: at for at, rule in enumerate(kinds)}
     document = {
@@ -56,7 +57,7 @@ def names_to_bytes(index: Index) -> bytes:
 
 
 def numbers_to_bytes(index: Index) -> bytes:
-    """Write the columns of an index."""
+    """Encode the columns of an index as safetensors."""
     columns: dict[str, Column] = {
         name: np.ascontiguousarray(getattr(index.segments, name), dtype=np.int64)
         for name in COLUMNS
@@ -67,16 +68,16 @@ def numbers_to_bytes(index: Index) -> bytes:
 
 
 def read(names: bytes, numbers: bytes, where: str, allowance: Allowance | None = None) -> Index:
-    """Read an index from its two files.
+    """Decode an index from its two files.
 
     Args:
-        names: of index.json.
-        numbers: of index.safetensors.
-        where: names the checkpoint in errors.
-        allowance: of the checkpoint, which was charged for the bytes; None for an index alone.
+        names: content of index.json.
+        numbers: content of index.safetensors.
+        where: the checkpoint's name in errors.
+        allowance: the checkpoint's, already charged for these bytes; None for an index alone.
 
     Raises:
-        CheckpointDamaged: they are no index, or not of one another.
+        CheckpointDamaged: they are malformed or do not belong together.
         InputInvalid: the allowance is spent.
     """
     if allowance is not None:
@@ -105,7 +106,7 @@ def read(names: bytes, numbers: bytes, where: str, allowance: Allowance | None =
 
 
 def read_numbers(numbers: bytes, where: str) -> Segments:
-    """Read the columns alone.
+    """Decode the columns alone.
 
     Raises:
         CheckpointDamaged: they are not the columns of an index.
@@ -158,7 +159,7 @@ def _columns_problem(columns: Mapping[str, Any]) -> str:
 def _check_ranges(
     segments: Segments, entries: tuple[Entry, ...], files: tuple[str, ...], where: str
 ) -> None:
-    """Refuse numbers that no index has; what they mean is for the cover proof to say."""
+    """Refuse numbers out of range; `cover.prove` checks what they mean."""
     widest = max((len(entry.shape) for entry in entries), default=1)
     good = (
         _within(segments.entry, len(entries))
@@ -175,9 +176,9 @@ def _check_ranges(
 
 
 def _in_place(segments: Segments, entries: tuple[Entry, ...]) -> bool:
-    """Whether every box lies in its tensor, and its bytes are as many as its strides reach over.
+    """Tell whether every box lies in its tensor, and its nbytes match its strides.
 
-    Otherwise sums and products of these numbers, which everybody makes of them, may overflow.
+    Otherwise later sums and products of these numbers could overflow.
     """
     if not len(segments):
         return True
@@ -196,7 +197,7 @@ def _in_place(segments: Segments, entries: tuple[Entry, ...]) -> bool:
         limit = np.where(flat_one, flat[segments.entry, dim], shapes[segments.entry, dim])
         if bool((segments.start[:, dim] > limit - count).any()):
             return False
-        # What would wrap around in whole numbers shows in floating point.
+        # Floating point shows an overflow that int64 would hide.
         most = float(count.max()) * float(step.max())
         if most > _REACH and bool((count.astype(np.float64) * step > _REACH).any()):
             return False

@@ -1,15 +1,15 @@
-"""A checkpoint folder: what seals it, what it says of itself, and how it is opened.
+"""A checkpoint folder: its seal, its manifest, and how it is opened.
 
     manifest.json   what the checkpoint is; size and xxh3_128 of index.json, index.safetensors and
-                    trainer.json; size of every data file and what vouches for it
+                    trainer.json; size of every data file and how a change of it is detected
     COMMIT          sha256 of manifest.json
 
-Order of writing: data files and the four above into a staging folder, each fsynced; the folder
-fsynced; rename; parent fsynced. So a folder under its final name is whole.
+Order of writing: data files and these small files into a staging folder, each fsynced; fsync of the
+folder; rename; fsync of the parent. So a folder with its final name is complete.
 
-Invariant: a folder without a COMMIT that matches is no checkpoint; whatever differs from the
-manifest is named before anything is read from it. The seal says that nothing broke, not who made
-it: every number, name and list in a sealed document is checked like any stranger's.
+Invariant: a folder without a matching COMMIT is no checkpoint, and a difference from the manifest
+is reported before any data is read. The seal detects damage, not forgery: every number, name and
+list in a sealed document is checked like any other input.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ COMMIT = "COMMIT"
 TRAINER = "trainer.json"
 
 
-class Kind(StrEnum):
+class CheckpointKind(StrEnum):
     """Whether a checkpoint owns its data."""
 
     VIRTUAL = "virtual"
@@ -49,12 +49,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """What vouches for a data file beside the digests of its segments.
+    """How a change of a data file is detected, besides the digests of its segments.
 
     Attributes:
         size: bytes.
         header_nbytes, header_xxh3_128: physical: the safetensors header, which no segment covers.
-        mtime_ns, inode: virtual: of the foreign file when it was indexed; any change shows here.
+        mtime_ns, inode: virtual: of the foreign file when it was indexed.
     """
 
     size: int
@@ -66,19 +66,19 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The description of a checkpoint.
 
     Attributes:
         kind: virtual or physical.
         data: by relative path, every file that the index names.
         files: size and xxh3_128 of the small files.
-        run, attempt: who wrote it, when a run did.
+        run, attempt: the run and attempt that wrote it; empty for a conversion.
         source: what it was made from: {"kind": "dcp" | "deepspeed" | "universal" | "run", ...}.
-        hashed: whether the index carries a digest of every segment.
-        logical_digest: of the whole state as it was in memory, when the writer knew it.
+        hashed: whether the index has a digest of every segment.
+        logical_digest: digest of the whole state in memory; "" when the writer did not know it.
     """
 
-    kind: Kind
+    kind: CheckpointKind
     data: dict[str, DataFile]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     run: str = ""
@@ -90,7 +90,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """An opened checkpoint: its seal holds, its data files are there with the right sizes."""
+    """An opened checkpoint: its seal matches, its data files exist with the right sizes."""
 
     folder: Path
     manifest: Manifest
@@ -109,12 +109,11 @@ def seal(
     """Write everything but the data files into a staging folder.
 
     Args:
-        staging: holds the data files already, fsynced.
-        manifest: its `files` and `hashed` are filled in here.
-        index: proven (`cover.prove`).
+        staging: already contains the data files, fsynced.
+        manifest: without `files` and `hashed`, which are filled in here.
+        index: with its cover proven (`cover.prove`).
         trainer: JSON: {"header": ..., "values": ..., "extra": ...}.
-        sync: whether they are on the disk on return; else the caller syncs them before it publishes
-            the folder.
+        sync: fsync the files before returning; else the caller does, before it renames the folder.
 
     Raises:
         OSError: the disk is full.
@@ -134,7 +133,7 @@ def seal(
     text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     small[MANIFEST] = text
     small[COMMIT] = hashlib.sha256(text).hexdigest().encode() + b"\n"
-    # The rename that follows makes them a checkpoint all at once, so their order is free.
+    # Only the rename that follows makes them a checkpoint, so their order does not matter.
     if not sync:
         for name, data in small.items():
             durable.write_new(staging / name, data, sync=False)
@@ -144,21 +143,21 @@ def seal(
 
 
 def read_manifest(folder: Path, allowance: Allowance | None = None) -> Manifest:
-    """Read what a checkpoint says of itself, after its COMMIT has been checked.
+    """Read the manifest of a checkpoint, and check it against COMMIT.
 
     Args:
         folder: the checkpoint's.
-        allowance: what reading may cost; None for a new one.
+        allowance: the limits on reading; None for a new one.
 
     Raises:
-        CheckpointDamaged: no COMMIT, no manifest, or they do not belong together.
-        InputInvalid: the allowance is spent.
+        CheckpointDamaged: COMMIT or the manifest is missing, or they do not match.
+        InputInvalid: the allowance is used up.
     """
     allowance = allowance or Allowance()
     text, commit = _read(folder, MANIFEST, allowance), _read(folder, COMMIT, allowance)
     if hashlib.sha256(text).hexdigest().encode() != commit.removesuffix(b"\n"):
         raise CheckpointDamaged(
-            f"checkpoint {folder.name}: {MANIFEST} differs from what {COMMIT} was written for."
+            f"checkpoint {folder.name}: {MANIFEST} does not match its {COMMIT}."
         )
     try:
         document = documents.mapping(documents.load(text), "it")
@@ -178,7 +177,7 @@ def read_manifest(folder: Path, allowance: Allowance | None = None) -> Manifest:
 
 
 def _manifest(document: dict[str, Any]) -> Manifest:
-    """What a document says, each part of its type.
+    """Decode a manifest, and check the type of each part.
 
     Raises:
         ValueError, KeyError, TypeError, InputInvalid: a part is missing, unknown, of another type.
@@ -193,7 +192,7 @@ def _manifest(document: dict[str, Any]) -> Manifest:
     if type(document.get("hashed", False)) is not bool:
         raise ValueError("hashed is not true or false")
     return Manifest(
-        kind=Kind(document.pop("kind")),
+        kind=CheckpointKind(document.pop("kind")),
         data={
             name: _data_file(name, documents.mapping(line, name))
             for name, line in documents.mapping(document.pop("data"), "data").items()
@@ -210,10 +209,10 @@ def _manifest(document: dict[str, Any]) -> Manifest:
 
 
 def _data_file(name: str, line: dict[str, Any]) -> DataFile:
-    """One data file's line.
+    """Decode the manifest's line of one data file.
 
     Raises:
-        ValueError, TypeError, InputInvalid: the path or a number is none.
+        ValueError, TypeError, InputInvalid: the path or a number is malformed.
     """
     check_relative(name)
     header = documents.text(line.pop("header_xxh3_128", ""), name, _DIGEST)
@@ -225,11 +224,11 @@ def _data_file(name: str, line: dict[str, Any]) -> DataFile:
 
 
 def open_checkpoint(folder: Path, allowance: Allowance | None = None) -> Checkpoint:
-    """Open a checkpoint; its data is not read, only looked at.
+    """Open a checkpoint. Its data files are checked by size, but not read.
 
     Args:
         folder: the checkpoint's.
-        allowance: what reading may cost; None for a new one.
+        allowance: the limits on reading; None for a new one.
 
     Raises:
         CheckpointDamaged: the seal is broken, a small file differs, a data file is missing, has
@@ -243,7 +242,7 @@ def open_checkpoint(folder: Path, allowance: Allowance | None = None) -> Checkpo
 
 
 def open_sealed(folder: Path, allowance: Allowance | None = None) -> Checkpoint:
-    """Open a checkpoint without looking at its data files: for who looks at each by itself.
+    """Open a checkpoint without checking its data files, which the caller checks one by one.
 
     Raises:
         CheckpointDamaged: the seal is broken, or a small file differs.
@@ -262,7 +261,7 @@ def open_sealed(folder: Path, allowance: Allowance | None = None) -> Checkpoint:
 
 
 def _trainer(document: Any) -> dict[str, Any]:
-    """What a trainer said: objects where every reader expects them.
+    """Check that trainer.json has objects where readers expect them.
 
     Raises:
         ValueError: a part is of another type.
@@ -288,15 +287,15 @@ _MOST = {
     columns.NAMES: 1 << 30,
     columns.NUMBERS: 4 << 30,
 }
-"""Bytes that each may have: what a job of 10^5 ranks and 10^7 segments writes, with room."""
+"""Most bytes of each file: more than a job of 10^5 ranks and 10^7 segments writes."""
 
 _DIGEST = 32
 _HEADER = 128 << 20
-"""Bytes of a data file's header; safetensors itself reads 100,000,000."""
+"""Most bytes of a data file's header; safetensors itself accepts 100,000,000."""
 
 
 def _checked(folder: Path, name: str, manifest: Manifest, allowance: Allowance) -> bytes:
-    """Read a small file and hold it against its line."""
+    """Read a small file and compare it with its line in the manifest."""
     line = manifest.files.get(name)
     data = _read(folder, name, allowance, line["size"] if line else None)
     if line != _line(data):
@@ -307,14 +306,14 @@ def _checked(folder: Path, name: str, manifest: Manifest, allowance: Allowance) 
 
 
 def _check_data(folder: Path, manifest: Manifest, index: Index) -> None:
-    """Look at every data file; hold the index's ranges against their sizes."""
+    """Check every data file, and the index's ranges against the file sizes."""
     for name in index.files:
         if name not in manifest.data:
             raise CheckpointDamaged(
                 f"checkpoint {folder.name}: the index names {name!r}, {MANIFEST} does not."
             )
     for name, expected in manifest.data.items():
-        check_file(folder, name, expected, foreign=manifest.kind is Kind.VIRTUAL)
+        check_file(folder, name, expected, foreign=manifest.kind is CheckpointKind.VIRTUAL)
     if len(index.segments):
         sizes = np.array([manifest.data[name].size for name in index.files], dtype=np.int64)
         ends = index.segments.offset + index.segments.nbytes
@@ -328,16 +327,16 @@ def _check_data(folder: Path, manifest: Manifest, index: Index) -> None:
 
 
 def check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) -> None:
-    """Look at one data file.
+    """Check one data file without reading it.
 
     Args:
         folder: the checkpoint's.
         name: relative path.
         expected: its line in the manifest.
-        foreign: whether it was indexed where it lay, so that time and inode vouch for it.
+        foreign: whether another system wrote it; then mtime and inode must match too.
 
     Raises:
-        CheckpointDamaged: it is missing, no plain file, has another size or was changed.
+        CheckpointDamaged: it is missing, not a regular file, of another size, or changed.
     """
     try:
         with RegularFiles(folder) as files:
@@ -361,7 +360,7 @@ def check_file(folder: Path, name: str, expected: DataFile, *, foreign: bool) ->
 
 
 def check_header(checkpoint: Checkpoint, name: str) -> None:
-    """Hold the header of a data file against its digest; no segment covers it.
+    """Compare the header of a data file with its digest; no segment covers it.
 
     Raises:
         CheckpointDamaged: it differs, or cannot be read.
@@ -382,10 +381,10 @@ def check_header(checkpoint: Checkpoint, name: str) -> None:
 
 
 def manifest_bytes(folder: Path) -> bytes:
-    """The manifest as it lies there, unchecked.
+    """Return the manifest's bytes, unchecked.
 
     Raises:
-        CheckpointDamaged: it cannot be read, or is no plain file of a manifest's size.
+        CheckpointDamaged: it cannot be read, is no regular file, or is too large.
     """
     return _read(folder, MANIFEST, Allowance())
 
@@ -400,6 +399,6 @@ def _read(folder: Path, name: str, allowance: Allowance, expected: int | None = 
             return files.read(name, _MOST[name], allowance, expected)
     except OSError as error:
         raise CheckpointDamaged(
-            f"checkpoint {folder.name}: {name} cannot be read ({error.strerror}); it was never "
-            "finished or has been tampered with."
+            f"checkpoint {folder.name}: {name} cannot be read ({error.strerror}); the checkpoint "
+            "was never finished, or somebody changed it."
         ) from error

@@ -1,8 +1,8 @@
-"""The logical digest of what lies on disk: the same number as `reconfig.digest` takes from memory.
+"""The logical digest of stored tensors: equal to the one `checkpoint/digest.py` takes in memory.
 
-It sums weight(tensor, logical index) * (bits + constant) over the stored pieces, in the order in
-which they are stored; planner and reader have no part in it. So it proves a conversion by another
-way than the one that made it, and a checkpoint against the training memory it was saved from.
+It sums weight(tensor, logical index) * (bits + constant) over the stored pieces, in storage order,
+without planner or reader. So it checks a conversion independently of the code that made it, and a
+checkpoint against the training state that it was saved from.
 
 Invariant: replicas count once; the numbers equal those of `reconfig/checkpoint/digest.py` bit by
 bit.
@@ -30,7 +30,7 @@ from wattmesh.reconfig.universal.index.names import HOOK, Names
 Unsigned = NDArray[np.uint64]
 
 CHUNK = 1 << 16
-"""Elements worked on at once: their 64-bit numbers stay in the processor's cache."""
+"""Elements per step, so that their 64-bit numbers stay in the CPU's cache."""
 
 MASK = (1 << 64) - 1
 _SIGN = 1 << 63
@@ -39,7 +39,7 @@ _PRESENT = np.uint64(0x632BE59BD9B4E019)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-# Bits are widened as reconfig.digest does: one byte without its sign, more with it.
+# Bits are widened as checkpoint/digest.py does: one byte unsigned, wider ones signed.
 _BITS: dict[int, np.dtype[Any]] = {
     1: np.dtype("<u1"),
     2: np.dtype("<i2"),
@@ -53,12 +53,12 @@ def digest(
     facts: int | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> str:
-    """Add up the tensors of a checkpoint to 16 hex digits.
+    """Add up the digests of a checkpoint's tensors to 16 hex digits.
 
     Args:
-        tensors: as `by_tensor` gives them.
-        facts: xxh3_64 of the text that the job's digest counts beside tensors.
-        values: what it counts by name.
+        tensors: as returned by `by_tensor`.
+        facts: xxh3_64 of the extra state's text in the job's digest.
+        values: plain values that the digest counts by name.
     """
     total = sum(tensors.values()) + digest_of_values(values or {})
     if facts is not None:
@@ -67,7 +67,7 @@ def digest(
 
 
 def digest_of_values(values: Mapping[str, Any]) -> int:
-    """Digest JSON values by the trainer's names; the order does not count."""
+    """Digest JSON values by their names; the order does not matter."""
     return sum(
         xxhash.xxh3_64_intdigest(f"{key}={json.dumps(value, sort_keys=True)}".encode())
         for key, value in values.items()
@@ -86,10 +86,10 @@ def by_tensor(
 
     Args:
         index: of the checkpoint or source.
-        folder: what its files are relative to.
-        names: how the trainer calls its tensors; the numbers depend on it.
+        folder: the folder that its file names are relative to.
+        names: maps entries to the trainer's names, which the digests depend on.
         jobs: threads; 0 for as many as there are CPUs, at most 4.
-        progress: told the bytes read since the last time, from several threads.
+        progress: called with the bytes read since its last call, from several threads.
 
     Raises:
         CheckpointDamaged: bytes are missing.
@@ -110,13 +110,13 @@ def by_tensor(
 
 
 def tensor_id(fqn: str, entry: Entry) -> np.uint64:
-    """64-bit hash of what every piece of a tensor shares: the trainer's name, dtype and shape."""
+    """Hash what all pieces of a tensor share: the trainer's name, dtype and shape."""
     text = f"{fqn}|torch.{entry.dtype}|{entry.shape}"
     return np.uint64(xxhash.xxh3_64_intdigest(text.encode()))
 
 
 def _distinct(index: Index, number: int) -> list[int]:
-    """Rows of an entry's segments, one of each box."""
+    """Rows of an entry's segments, one per distinct box."""
     rows = index.segments_of(number)
     part = index.segments.take(rows)
     boxes: Column = np.column_stack([part.flat, part.start, part.shape])
@@ -126,7 +126,7 @@ def _distinct(index: Index, number: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where a piece lies: `strides` in elements of `size` bytes, the first at byte `offset`."""
+    """Location of a piece: `strides` in elements of `size` bytes, from byte `offset` on."""
 
     files: Files
     name: str
@@ -135,7 +135,7 @@ class _Stored:
     size: int
 
     def bits(self, part: Box, skipped: int) -> NDArray[np.int64]:
-        """Row-major bits of a part of it, as signed numbers; `skipped` elements lie before."""
+        """Row-major bits of `part` as signed numbers; `skipped` elements precede it."""
         return _bits(self, self.offset + skipped * self.size, part.shape, self.strides)
 
 
@@ -160,7 +160,7 @@ def _segment(index: Index, files: Files, row: int, tensor: np.uint64, progress: 
 
 
 def _cut(box: Box, strides: Shape) -> Iterator[tuple[Box, int]]:
-    """Boxes of at most CHUNK elements, and how many stored elements lie before each."""
+    """Split into boxes of at most CHUNK elements, with the stored elements before each."""
     if box.count <= CHUNK or not box.shape:
         if box.count:
             yield box, 0
@@ -177,7 +177,7 @@ def _cut(box: Box, strides: Shape) -> Iterator[tuple[Box, int]]:
 
 
 def _bits(stored: _Stored, offset: int, shape: Shape, strides: Shape) -> NDArray[np.int64]:
-    """Row-major bits of a box from byte `offset` on."""
+    """Read the row-major bits of a box from byte `offset` on."""
     span = _span(shape, strides)
     if strides == row_major(shape) or span <= 64 * CHUNK:
         raw = np.empty(span * stored.size, dtype=np.uint8)
@@ -198,7 +198,7 @@ def _span(shape: Shape, strides: Shape) -> int:
 
 
 def _logical_index(part: Box, whole: Shape) -> Unsigned:
-    """Row-major numbers, in a tensor of shape `whole`, of a box's elements."""
+    """Row-major indices of a box's elements in a tensor of shape `whole`."""
     numbers = np.zeros(part.shape, dtype=np.uint64)
     for dim, stride in enumerate(row_major(whole)):
         along = np.arange(part.start[dim], part.stop[dim], dtype=np.uint64) * np.uint64(stride)
@@ -207,7 +207,7 @@ def _logical_index(part: Box, whole: Shape) -> Unsigned:
 
 
 def _sum(bits: NDArray[np.int64], index: Unsigned, tensor: np.uint64) -> int:
-    """Sum weight * (bits + constant) modulo 2^64; works in `index` and `bits`."""
+    """Sum weight * (bits + constant) modulo 2^64. It overwrites `index` and `bits`."""
     weight = index
     weight *= _STEP
     weight += tensor

@@ -1,8 +1,8 @@
-"""A lost optimizer slot, seen from the index alone. Pure.
+"""Finds lost optimizer slots from the index alone. Pure.
 
-Sources refuse a parameter with fewer slots than others when they are opened, where a person may
-declare that it is right so. Here nobody can be asked any more, so only what stands out is damage:
-one single parameter whose slots are a part of what another one has.
+A source refuses a parameter with fewer slots than others when it is opened, unless the user
+declares that this is intended. In a checkpoint the declaration is not known, so only one case
+counts as damage: a single parameter whose slots are a proper subset of another parameter's.
 
 Invariant: two or more parameters with the same slots are a group of their own, never damage.
 """
@@ -18,7 +18,7 @@ _NO_SLOTS = frozenset({PARAM, EXTRA, BYTES})
 
 
 def slots(index: Index) -> Iterator[str]:
-    """Say which slots are missing, and which have no parameter."""
+    """List missing slots, and slots without a parameter, as sentences."""
     having: dict[str, set[str]] = {}
     for entry in index.entries:
         if entry.state not in _NO_SLOTS and not is_average(entry.state):

@@ -1,10 +1,11 @@
-"""Letting old checkpoints go: `decide` says which and why (pure), `prune` deletes them.
+"""Deletes old checkpoints: `decide` chooses them with reasons (pure), `prune` deletes them.
 
-Never deleted: the newest ones, the newest verified one, what is protected, what a running job may
-have been resumed from, what a virtual checkpoint points to, and whatever is damaged: that is for a
-person to look at.
+Never deleted: the newest ones, the newest verified one, protected ones, those that a running job
+may have been resumed from, those that a virtual checkpoint points to, and damaged ones, which a
+person must look at.
 
-Invariant: COMMIT goes first, durably, then the name; so what a crash leaves is no checkpoint.
+Invariant: COMMIT is removed first, durably, then the folder is renamed; so a crash leaves nothing
+that looks like a checkpoint.
 """
 
 import fcntl
@@ -26,7 +27,7 @@ from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.folder import (
     COMMIT,
     FORMAT,
-    Kind,
+    CheckpointKind,
     manifest_bytes,
     open_checkpoint,
 )
@@ -34,19 +35,19 @@ from wattmesh.reconfig.universal.folder import (
 Inode = tuple[int, int]
 
 DELETED = ".deleted"
-"""End of the hidden name under which a checkpoint goes away; a crash may leave one."""
+"""Suffix of the hidden name of a checkpoint during its deletion; a crash may leave one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A checkpoint folder, as far as pruning cares.
+class PruneCandidate:
+    """The properties of a checkpoint folder that pruning depends on.
 
     Attributes:
-        step: of training, by its name, else by its trainer.json; -1 where neither says.
-        published_ns: when COMMIT was written; 0 when it is gone.
-        problem: why it cannot be opened; "" for a good one.
-        links: physical: number of names of each of its data files, by inode. virtual: of the
-            files it points to.
+        step: training step by its name, else by its trainer.json; -1 where neither has it.
+        published_ns: when COMMIT was written; 0 when it is missing.
+        problem: why it cannot be opened; "" when it can.
+        links: (inode, link count) of each data file; for a virtual one, of the files that it
+            points to.
     """
 
     name: str
@@ -60,8 +61,8 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of a checkpoint. `nbytes`: of its data files."""
+class PruneDecision:
+    """Whether a checkpoint is kept, and why. `nbytes`: size of its data files."""
 
     name: str
     kept: bool
@@ -76,18 +77,18 @@ def prune(
     protected: Collection[str] = (),
     dry_run: bool = False,
     holds_lock: bool = False,
-) -> list[Verdict]:
-    """Delete checkpoints beyond the newest `keep` of a folder; give all verdicts, newest first.
+) -> list[PruneDecision]:
+    """Delete checkpoints beyond the newest `keep` of a folder; return all verdicts, newest first.
 
     Args:
         folder: of checkpoints; a run's folder or any other.
-        keep: at least 1.
-        protected: names that stay.
-        dry_run: only say what would be done.
-        holds_lock: the caller is the run itself; it protects what it resumed from by name.
+        keep: number of checkpoints, at least 1.
+        protected: names that are kept.
+        dry_run: delete nothing, only return the verdicts.
+        holds_lock: the caller is the run itself, and names what it resumed from in `protected`.
 
     Raises:
-        InputInvalid: the folder cannot be read or a checkpoint not deleted.
+        InputInvalid: `keep` < 1, there is no such folder, or a checkpoint cannot be deleted.
     """
     if keep < 1:
         raise InputInvalid(f"prune: keep {keep} would leave no checkpoint; keep at least 1.")
@@ -107,15 +108,19 @@ def prune(
 
 
 def decide(
-    found: Sequence[Candidate], *, keep: int, protected: Collection[str], launched_ns: int | None
-) -> list[Verdict]:
-    """Say what becomes of each checkpoint, newest first.
+    found: Sequence[PruneCandidate],
+    *,
+    keep: int,
+    protected: Collection[str],
+    launched_ns: int | None,
+) -> list[PruneDecision]:
+    """Decide about each checkpoint, newest first.
 
     Args:
-        found: all of a folder.
-        keep: so many of the newest that can be opened.
-        protected: names that stay.
-        launched_ns: when the running job was launched; None when none runs.
+        found: all checkpoints of a folder.
+        keep: number of the newest ones that can be opened.
+        protected: names that are kept.
+        launched_ns: when the running job was launched; None when no job runs.
     """
     order = sorted(found, key=lambda each: (each.step, each.published_ns), reverse=True)
     good = [each for each in order if not each.problem]
@@ -134,7 +139,7 @@ def decide(
             why[each.name] = "the running job may have been resumed from it"
     _keep_what_is_pointed_to(order, why)
     return [
-        Verdict(
+        PruneDecision(
             each.name,
             each.name in why,
             why.get(each.name, "older"),
@@ -144,8 +149,8 @@ def decide(
     ]
 
 
-def _keep_what_is_pointed_to(order: Sequence[Candidate], why: dict[str, str]) -> None:
-    """Keep physical ones whose files have names beyond those that go away with them."""
+def _keep_what_is_pointed_to(order: Sequence[PruneCandidate], why: dict[str, str]) -> None:
+    """Keep physical ones with links that the deletion would not remove."""
     changed = True
     while changed:
         doomed = [each for each in order if each.name not in why]
@@ -157,8 +162,8 @@ def _keep_what_is_pointed_to(order: Sequence[Candidate], why: dict[str, str]) ->
                 changed = True
 
 
-def candidates(folder: Path) -> list[Candidate]:
-    """Look at every checkpoint of ours in a folder; links and hidden folders are left alone."""
+def candidates(folder: Path) -> list[PruneCandidate]:
+    """Examine our checkpoints in a folder; links and hidden folders are ignored."""
     found = []
     for each in sorted(folder.iterdir()):
         hidden = each.name.startswith(".") or each.is_symlink()
@@ -168,7 +173,7 @@ def candidates(folder: Path) -> list[Candidate]:
 
 
 def delete(checkpoint: Path) -> None:
-    """Delete a checkpoint, so that a crash on the way leaves none that looks whole.
+    """Delete a checkpoint, so that a crash in between leaves none that looks complete.
 
     Raises:
         InputInvalid: it cannot be deleted.
@@ -195,28 +200,30 @@ def _is_ours(path: Path) -> bool:
     return isinstance(document, dict) and document.get("format") == FORMAT
 
 
-def _candidate(path: Path) -> Candidate:
+def _candidate(path: Path) -> PruneCandidate:
     step = int(path.name[5:]) if path.name.startswith("step-") and path.name[5:].isdecimal() else -1
     try:
         published_ns = (path / COMMIT).stat(follow_symlinks=False).st_mtime_ns
     except OSError:
-        return Candidate(name=path.name, step=step, problem=f"no {COMMIT}")
+        return PruneCandidate(name=path.name, step=step, problem=f"no {COMMIT}")
     try:
         checkpoint = open_checkpoint(path)
         verified = record.is_verified(checkpoint)
     except (CheckpointDamaged, InputInvalid) as error:
-        return Candidate(name=path.name, step=step, published_ns=published_ns, problem=str(error))
+        return PruneCandidate(
+            name=path.name, step=step, published_ns=published_ns, problem=str(error)
+        )
     manifest = checkpoint.manifest
     looked = [os.stat(path / name, follow_symlinks=False) for name in manifest.data]
     told = checkpoint.trainer.get("header", {}).get("step")
     if step < 0 and type(told) is int:
         step = told
-    return Candidate(
+    return PruneCandidate(
         name=path.name,
         step=step,
         published_ns=published_ns,
         verified=verified,
-        virtual=manifest.kind is Kind.VIRTUAL,
+        virtual=manifest.kind is CheckpointKind.VIRTUAL,
         nbytes=sum(each.size for each in manifest.data.values()),
         links=tuple(((each.st_dev, each.st_ino), each.st_nlink) for each in looked),
     )
@@ -224,14 +231,14 @@ def _candidate(path: Path) -> Candidate:
 
 @contextmanager
 def _launch(folder: Path, *, holds_lock: bool) -> Iterator[int | None]:
-    """When the job that runs in a folder was launched; None, and none can start, when none does.
+    """Yield when the folder's running job was launched; None without one, and none can start.
 
-    A run's folder does not say what it was resumed from, only when: it must have been a checkpoint
-    that was there before.
+    A run's folder records when a job was launched, not which checkpoint it was resumed from: that
+    is one that existed then.
     """
     run = RunFolder(folder)
-    # A POSIX lock is lost when its process closes any descriptor of the file: its holder must not
-    # come here.
+    # A process loses a POSIX lock when it closes any descriptor of the file, so the lock's holder
+    # must not open it here.
     if holds_lock or not run.lock.exists():
         yield None
         return

@@ -1,10 +1,10 @@
-"""What makes a virtual checkpoint count as verified: digests taken after it was born.
+"""Digests that make a virtual checkpoint verified, recorded after it was made.
 
     hashes.safetensors   "digest": xxh3_128 of every segment, n x 2, as in index.safetensors
     verified.json        {"version", "manifest_sha256", "hashes": {"size", "xxh3_128"}}
 
-Both lie in the published folder; verified.json is written last and seals the other one and the
-manifest, so either a whole record is there or none.
+Both are in the checkpoint's folder. verified.json is written last and contains the hashes of the
+other one and of the manifest, so a record is either complete or absent.
 
 Invariant: a record belongs to one manifest, and so to one index.
 """
@@ -31,23 +31,23 @@ HASHES = "hashes.safetensors"
 VERIFIED = "verified.json"
 VERSION = 1
 _MOST = 64 << 10
-"""Bytes of verified.json, and of what hashes.safetensors has beside its digests."""
+"""Most bytes of verified.json, and of hashes.safetensors without its digests."""
 
 
 def is_verified(checkpoint: Checkpoint) -> bool:
-    """Whether every byte of its tensors has a digest: from its writer, or recorded later.
+    """Tell whether every byte of its tensors has a digest, from the writer or recorded later.
 
     Raises:
-        CheckpointDamaged: there is a record, and it does not fit.
+        CheckpointDamaged: its record does not match it.
     """
     return digests(checkpoint) is not None
 
 
 def digests(checkpoint: Checkpoint) -> Column | None:
-    """The digests of all segments, n x 2; None for a checkpoint that was never hashed.
+    """Return the digests of all segments, n x 2; None for one that was never hashed.
 
     Raises:
-        CheckpointDamaged: there is a record, and it does not fit.
+        CheckpointDamaged: its record does not match it.
     """
     own = checkpoint.index.segments.digest
     if own is not None:
@@ -62,7 +62,7 @@ def digests(checkpoint: Checkpoint) -> Column | None:
                 return None
             data = files.read(HASHES, 16 * rows + _MOST, allowance)
         if document != _document(checkpoint, data):
-            raise _damaged(checkpoint, f"{VERIFIED} does not fit its manifest and {HASHES}")
+            raise _damaged(checkpoint, f"{VERIFIED} does not match its manifest and {HASHES}")
         found: Column = load(data)["digest"]
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise _damaged(checkpoint, f"{VERIFIED} or {HASHES} cannot be read ({error})") from error
@@ -72,7 +72,7 @@ def digests(checkpoint: Checkpoint) -> Column | None:
 
 
 def write(checkpoint: Checkpoint, digest: Column) -> None:
-    """Record the digests of all segments; from then on the checkpoint counts as verified.
+    """Record the digests of all segments, which makes the checkpoint verified.
 
     Raises:
         InputInvalid: the folder cannot be written; it stays unverified.
@@ -90,7 +90,6 @@ def write(checkpoint: Checkpoint, digest: Column) -> None:
 
 
 def _document(checkpoint: Checkpoint, hashes: bytes) -> dict[str, Any]:
-    """What seals a record."""
     manifest = folder.manifest_bytes(checkpoint.folder)
     return {
         "version": VERSION,

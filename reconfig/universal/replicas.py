@@ -1,6 +1,6 @@
-"""Copies of the same elements must be equal: compared by digest, before one is taken for all.
+"""Checks by digest that copies of the same elements are equal, before one of them is used.
 
-Invariant: only boxes that are equal are replicas; the cover proof has refused other overlaps.
+Invariant: only equal boxes are replicas; `cover.prove` has refused any other overlap.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from wattmesh.reconfig.universal.index.index import Column, Index
 
 
 def differing(index: Index, folder: Path) -> list[int]:
-    """Rows of segments whose bytes differ from those of an earlier replica.
+    """Rows of segments whose bytes differ from an earlier replica.
 
     Raises:
         CheckpointDamaged: bytes cannot be read.
@@ -47,13 +47,13 @@ def compare(index: Index, folder: Path) -> None:
 
 
 def groups(index: Index) -> Iterator[list[int]]:
-    """Rows of equal boxes of one tensor, two or more each."""
+    """Rows of equal boxes of one tensor, two or more per group."""
     segments = index.segments
     stored = np.bincount(
         segments.entry, weights=segments.shape.prod(axis=1), minlength=len(index.entries)
     )
     whole = np.array([Box.whole(entry.shape).count for entry in index.entries], dtype=np.float64)
-    # A covered tensor that stores no more than its volume has no replicas: nearly all of them.
+    # A covered tensor that stores no more elements than it has, as nearly all do, has no replicas.
     for number in np.flatnonzero(stored > whole).tolist():
         rows = index.segments_of(number)
         part = segments.take(rows)
@@ -66,7 +66,7 @@ def groups(index: Index) -> Iterator[list[int]]:
 
 
 def _digest(index: Index, files: Files, row: int) -> bytes:
-    """Hash a segment's elements in row-major order, however they are stored."""
+    """Hash a segment's elements in row-major order, whatever its strides."""
     entry = index.entries[int(index.segments.entry[row])]
     box = index.segments.box(row, entry)
     if index.segments.flat[row]:

@@ -1,9 +1,9 @@
-"""Proving a checkpoint: every byte is read and held against the digests taken when it was written.
+"""Verifies a checkpoint: reads every byte and compares it with the digests of its writer.
 
-Two halves: `look` finds what shows without reading data (seal, sizes, cover, slots), `verify` reads
-everything. Both list all damage they find and name the tensors that it touches.
+`look` checks what needs no data (seal, sizes, cover, slots); `verify` also reads everything. Both
+list all damage and the tensors that are affected.
 
-Invariant: nothing that was not read and compared counts as good.
+Invariant: a checkpoint is good only if every byte was read and compared, or put on record.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,22 +18,24 @@ from wattmesh.reconfig.universal import folder, missing, record, replicas
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.files.hashing import Hashed, hash_segments
 from wattmesh.reconfig.universal.files.staging import Progress, silent
-from wattmesh.reconfig.universal.folder import Checkpoint, Kind
+from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.index import Column, Segments
 
 NAMED_PER_FILE = 8
-"""Of a file that is gone altogether, so many tensors are named, and the rest counted."""
+"""Tensors named for a file that cannot be read at all; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is wrong.
+    """One fault.
 
     Attributes:
-        what: a sentence. `file`: relative path, "" where none is to blame.
-        tensor, state: the tensor that it touches; "" where it is not one.
-        box: like an index, of the tensor or (`flat`) of the flattened tensor; "" for all of it.
+        what: a sentence.
+        file: relative path; "" when it is not about one file.
+        tensor, state: the affected tensor; "" when it is not about one tensor.
+        box: its affected elements as an index expression, of the flattened tensor after "flat"; ""
+            for all of it.
     """
 
     what: str
@@ -43,20 +45,20 @@ class Damage:
     box: str = ""
 
     def __str__(self) -> str:
-        """As a screen shows it: the tensor first."""
+        """Format for the screen, the tensor first."""
         where = f"{self.tensor} ({self.state}) {self.box}".rstrip() if self.tensor else ""
         return ": ".join(each for each in (where, self.what) if each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What verifying found.
+    """The result of a verification.
 
     Attributes:
-        damage: everything that is wrong; empty for a good checkpoint.
-        hashed: whether there were digests to compare with; without them the bytes were only read
-            when they were recorded (`recorded`).
-        nbytes: that were read.
+        damage: every fault; empty for a good checkpoint.
+        hashed: whether there were digests to compare with.
+        recorded: whether the digests were recorded now.
+        nbytes: bytes that were read.
     """
 
     damage: tuple[Damage, ...]
@@ -67,7 +69,7 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Every byte is as it was written, or now on record."""
+        """Tell whether every byte is as it was written, or is on record now."""
         return not self.damage and (self.hashed or self.recorded)
 
 
@@ -84,12 +86,12 @@ def verify(
     Args:
         path: its folder.
         jobs: threads; 0 for as many as there are CPUs, at most 4.
-        progress: told the bytes read since the last time, from several threads.
-        record_digests: hash a virtual one that never was, so that it counts as verified.
-        gentle: run behind everybody else, for CPU and disk.
+        progress: called with the bytes read since its last call, from several threads.
+        record_digests: hash an unverified virtual checkpoint, which makes it verified.
+        gentle: use idle CPU and disk priority.
 
     Raises:
-        InputInvalid: the digests cannot be recorded; or reading costs more than any job's would.
+        InputInvalid: the digests cannot be recorded, or the allowance is used up.
     """
     allowance = Allowance()
     try:
@@ -116,7 +118,7 @@ def verify(
 
 
 def hash_in_background(path: Path, *, jobs: int = 1) -> Result:
-    """Hash a virtual checkpoint behind everybody else, so that it counts as verified.
+    """Hash a virtual checkpoint at idle priority, which makes it verified.
 
     Raises:
         InputInvalid: the digests cannot be recorded.
@@ -125,7 +127,7 @@ def hash_in_background(path: Path, *, jobs: int = 1) -> Result:
 
 
 def look(checkpoint: Checkpoint, allowance: Allowance | None = None) -> Iterator[Damage]:
-    """Find what shows without reading data; the allowance is what is left of the checkpoint's."""
+    """Yield damage that shows without reading data; `allowance`: what is left of it."""
     yield from _files(checkpoint)
     try:
         cover.prove(checkpoint.index, allowance or Allowance())
@@ -135,12 +137,12 @@ def look(checkpoint: Checkpoint, allowance: Allowance | None = None) -> Iterator
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[Damage]:
-    """Look at every data file, and at what should account for all of its bytes."""
+    """Check every data file, and that header and segments cover all of its bytes."""
     manifest, index = checkpoint.manifest, checkpoint.index
     for name in index.files:
         if name not in manifest.data:
             yield Damage(f"the index names {name!r}, {folder.MANIFEST} does not", name)
-    foreign = manifest.kind is Kind.VIRTUAL
+    foreign = manifest.kind is CheckpointKind.VIRTUAL
     for name, expected in manifest.data.items():
         try:
             folder.check_file(checkpoint.folder, name, expected, foreign=foreign)
@@ -153,10 +155,10 @@ def _files(checkpoint: Checkpoint) -> Iterator[Damage]:
 
 
 def _check_accounted(checkpoint: Checkpoint, name: str) -> None:
-    """Refuse bytes of a data file of ours that neither the header nor a segment covers.
+    """Refuse a physical data file with bytes that neither its header nor a segment covers.
 
     Raises:
-        CheckpointDamaged: there are some; a change of them would never be seen.
+        CheckpointDamaged: it has some; a change of them would go unnoticed.
     """
     expected = checkpoint.manifest.data[name]
     segments = checkpoint.index.segments
@@ -175,12 +177,12 @@ def _check_accounted(checkpoint: Checkpoint, name: str) -> None:
 
 
 def _files_of(damage: Iterable[Damage]) -> list[str]:
-    """Files that are broken as a whole."""
+    """Files that are damaged as a whole."""
     return list(dict.fromkeys(each.file for each in damage if each.file and not each.tensor))
 
 
 def _touched(checkpoint: Checkpoint, name: str) -> Iterator[Damage]:
-    """Name the tensors that a broken file holds."""
+    """List tensors in a damaged file."""
     index = checkpoint.index
     if name not in index.files:
         return
@@ -193,7 +195,7 @@ def _touched(checkpoint: Checkpoint, name: str) -> Iterator[Damage]:
 
 
 def _beyond(checkpoint: Checkpoint) -> Iterator[Damage]:
-    """Name segments that reach past what the manifest says of their file."""
+    """List segments that end after the size of their file."""
     index, data = checkpoint.index, checkpoint.manifest.data
     sizes = [data[name].size if name in data else 0 for name in index.files]
     ends = index.segments.offset + index.segments.nbytes
@@ -204,7 +206,7 @@ def _beyond(checkpoint: Checkpoint) -> Iterator[Damage]:
 
 
 def _compare(checkpoint: Checkpoint, expected: Column, found: Hashed) -> Iterator[Damage]:
-    """Name every segment whose bytes differ or cannot be read."""
+    """List every segment whose bytes differ or cannot be read."""
     index = checkpoint.index
     unreadable = dict(found.unreadable)
     differs = (expected != found.digest).any(axis=1)
@@ -215,12 +217,12 @@ def _compare(checkpoint: Checkpoint, expected: Column, found: Hashed) -> Iterato
 
 
 def _recorded(checkpoint: Checkpoint, found: Hashed) -> Result:
-    """Put digests on record, unless the files show damage that needs no digest."""
+    """Record the digests, unless the files show damage without them."""
     damage = [_at(checkpoint, row, reason) for row, reason in found.unreadable]
     damage += _differing_replicas(checkpoint)
-    # Nobody else may have made foreign files durable, and what is on record must stay true.
+    # Foreign files may never have been fsynced, and the record must stay true after a crash.
     _sync(checkpoint)
-    damage += list(_files(checkpoint))  # unchanged until the last byte was read
+    damage += list(_files(checkpoint))  # none changed while it was read
     segments = checkpoint.index.segments
     if not damage:
         record.write(checkpoint, found.digest)
@@ -243,7 +245,6 @@ def _sync(checkpoint: Checkpoint) -> None:
 
 
 def _at(checkpoint: Checkpoint, row: int, what: str) -> Damage:
-    """Damage to one segment."""
     segments: Segments = checkpoint.index.segments
     entry = checkpoint.index.entries[int(segments.entry[row])]
     flat = "flat " if segments.flat[row] and len(entry.shape) != 1 else ""

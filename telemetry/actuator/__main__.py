@@ -1,6 +1,6 @@
-"""The life of the actuator's process: `python -m wattmesh.telemetry.actuator --config FILE`.
+"""The command that runs the actuator: `python -m wattmesh.telemetry.actuator --config FILE`.
 
-Exit codes: 0 stopped, 1 failed, 2 settings that a person must mend.
+Exit codes: 0 stopped, 1 failed, 2 settings that must be corrected.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.telemetry.actuator import settings as settings_file
-from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.obeying import hand_over
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the actuator, or do one thing: give everything back, or obey another journal."""
+    """Run the actuator; with `--restore` or `--obey` do only that, and return the exit code."""
     asked = _parser().parse_args(words)
     logging.basicConfig(
         level=logging.DEBUG if asked.debug else logging.INFO,
@@ -49,28 +49,27 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Say what can be typed."""
     parser = argparse.ArgumentParser(prog="wattmesh actuator", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE")
     parser.add_argument(
         "--obey",
         metavar="JOURNAL:EPOCH",
-        help="hand this node to another journal and end (root; `wattmesh status` names it)",
+        help="make this node obey another journal, then exit (root; `wattmesh status` names it)",
     )
     parser.add_argument(
-        "--restore", action="store_true", help="give everything back and end (ExecStopPost)"
+        "--restore", action="store_true", help="restore every GPU, then exit (for ExecStopPost)"
     )
     parser.add_argument(
         "--restore-at-stop",
         action="store_true",
-        help="give everything back at SIGTERM, where no ExecStopPost does it",
+        help="restore every GPU at SIGTERM, where no ExecStopPost does it",
     )
     parser.add_argument("--debug", action="store_true")
     return parser
 
 
 def _give_back(settings: ActuatorSettings) -> int:
-    """Give everything back but obligations; 1 when a GPU does not obey."""
+    """Restore every GPU, except where an obligation holds; return the exit code."""
     troubled = [each["trouble"] for each in restore_all(settings) if each["trouble"]]
     for each in troubled:
         print(f"wattmesh: {each}", file=sys.stderr)
@@ -78,15 +77,15 @@ def _give_back(settings: ActuatorSettings) -> int:
 
 
 def _live(settings: ActuatorSettings, *, restore_at_stop: bool) -> None:
-    """Take over what an earlier life left, then serve until SIGTERM or SIGINT."""
+    """Restore what an earlier process left behind, then serve until SIGTERM or SIGINT."""
     with (
         closing(Journal.open(settings.journal)) as journal,
-        closing(NvmlDevice(settings.library)) as device,
+        closing(NvmlGpus(settings.library)) as device,
     ):
         engine = Engine(journal=journal, device=device, settings=settings)
         for each in engine.start():
             if each.before != each.after:
-                log.info("%s: given back after the last life", each.gpu_uuid)
+                log.info("%s: restored: an earlier actuator had left it changed", each.gpu_uuid)
         with closing(Server(engine, settings.socket, settings.group, settings.agent)) as server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
@@ -96,13 +95,12 @@ def _live(settings: ActuatorSettings, *, restore_at_stop: bool) -> None:
 
 
 def _ready(settings: ActuatorSettings) -> None:
-    """Tell the log and the service manager."""
     log.info("the actuator listens on %s, mode %s", settings.socket, settings.mode)
     _notify(b"READY=1")
 
 
 def _notify(text: bytes) -> None:
-    """Tell the service manager that started us, if one did (sd_notify(3))."""
+    """Send a state to the service manager, if one started us (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -112,7 +110,7 @@ def _notify(text: bytes) -> None:
             channel.connect(name)
             channel.sendall(text)
     except OSError as error:
-        log.debug("the service manager did not hear %r: %s", text, error)
+        log.debug("the service manager did not receive %r: %s", text, error)
 
 
 if __name__ == "__main__":

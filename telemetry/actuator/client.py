@@ -1,4 +1,4 @@
-"""What the agent and the command line speak to the actuator with: one connection per request."""
+"""The client of the actuator's socket: one connection per request."""
 
 import json
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshError
-from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Claim, Op, Request, write_request
+from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Op, ProcessClaim, Request, write_request
 from wattmesh.telemetry.desired import Applied, Desired
 
 _ERRORS: dict[str, type[WattmeshError]] = {
@@ -18,28 +18,37 @@ _ERRORS: dict[str, type[WattmeshError]] = {
 
 
 class ActuatorClient:
-    """The actuator at a socket. Every call may raise what the actuator raised, or `RetryLater`."""
+    """The actuator behind a socket.
+
+    Every call raises what the actuator raised, or `RetryLater`.
+    """
 
     def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
-        """Speak to the actuator at `path`; a call takes at most about `timeout_s`."""
+        """Use the actuator at `path`; a call takes at most about `timeout_s`."""
         self._path = path
         self._timeout_s = timeout_s
 
-    def apply(self, desired: Desired, claims: Mapping[str, Claim]) -> Applied:
-        """Say everything that is wished for this node, and whose processes the holders' are.
+    def apply(self, desired: Desired, claims: Mapping[str, ProcessClaim]) -> Applied:
+        """Replace every wish for this node, and say which processes are whose.
 
-        Repeat it every third of the shortest `lease_s` for as long as the controller is heard.
+        Repeat it every third of the shortest `lease_s` while the controller is reachable: a lease
+        that is not renewed ends.
+
+        Args:
+            desired: clocks and caps for every GPU of the node.
+            claims: by holder, the processes that are its own.
 
         Raises:
-            Fenced: it obeys another journal, or has heard a newer controller of this one.
-            Refused: we may not wish. InputInvalid: it does not understand, or will not for so long.
-            RetryLater: it does not answer.
+            Fenced: it obeys another journal, or has seen a higher epoch of this one.
+            Refused: this user may not set GPUs. InputInvalid: the request is malformed, or an
+                obligation is longer than the settings allow.
+            RetryLater: the actuator does not answer.
         """
         answer = self._ask(Request(op=Op.APPLY, desired=desired, claims=claims))
         return Applied.from_json(answer.get("applied"))
 
     def state(self) -> Applied:
-        """Ask what is in force.
+        """Read what is in force on this node.
 
         Raises:
             Refused, RetryLater: see `apply`.
@@ -47,7 +56,7 @@ class ActuatorClient:
         return Applied.from_json(self._ask(Request(op=Op.STATE)).get("applied"))
 
     def resume(self) -> Applied:
-        """Let it obey again after `restore`, and forget foreign writers.
+        """End the pause that `restore` began, and forget that other writers were found.
 
         Raises:
             Refused, RetryLater: see `apply`.
@@ -55,20 +64,20 @@ class ActuatorClient:
         return Applied.from_json(self._ask(Request(op=Op.RESUME)).get("applied"))
 
     def obey(self, journal: str, epoch: int) -> Applied:
-        """Hand the actuator to a journal: it obeys that one alone, from `epoch` on.
+        """Assign this node to a journal: only its controller is obeyed, from `epoch` on.
 
         Args:
-            journal: its identity.
-            epoch: what its epochs rise from; in [0, 2^31 - 1].
+            journal: identity of the controller's journal.
+            epoch: the lowest epoch that is accepted; in [0, 2^31 - 1].
 
         Raises:
-            Refused, RetryLater: see `apply`. InputInvalid: no identity, or no epoch.
+            Refused, RetryLater: see `apply`. InputInvalid: `journal` or `epoch` is none.
         """
         request = Request(op=Op.OBEY, journal=journal, epoch=epoch)
         return Applied.from_json(self._ask(request).get("applied"))
 
     def restore(self, *, obligations: bool = False) -> list[dict[str, Any]]:
-        """Let it give everything back and obey nobody; one object per GPU.
+        """Restore every GPU and stop obeying until `resume`; one object per GPU.
 
         Raises:
             Refused, RetryLater: see `apply`.
@@ -78,10 +87,10 @@ class ActuatorClient:
         return gpus if isinstance(gpus, list) else []
 
     def _ask(self, request: Request) -> Mapping[str, Any]:
-        """Send one line, read one line.
+        """Send one line and read one.
 
         Raises:
-            WattmeshError: the actuator's own, or it did not answer.
+            WattmeshError: what the actuator raised; RetryLater when it did not answer.
         """
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:

@@ -1,7 +1,7 @@
-"""The GPUs as the actuator reaches them: a protocol, and NVML behind it, each call with a deadline.
+"""The GPUs as the actuator reads and writes them: a protocol, and NVML with a deadline per call.
 
-Invariant: a GPU that hangs costs its deadline once; afterwards it fails at once, and the others
-are read and written as ever.
+Invariant: a GPU that hangs costs its deadline once; later calls to it fail at once, and the other
+GPUs are read and written as before.
 """
 
 import time
@@ -24,39 +24,40 @@ CALL_S = 1.0
 """Longest wait for one GPU; a read is about a dozen calls of some microseconds each."""
 
 TRIES = 3
-"""Of a read during which the driver was loaded anew."""
+"""Attempts to read limits and energy counter from one load of the driver."""
 
 OPEN_S = 10.0
-"""Longest wait for a driver that is loaded for us; without persistence that takes seconds."""
+"""Longest wait for `nvmlInit`; without persistence mode it loads the driver, which takes
+seconds."""
 
 LOOK_AGAIN_S, LOOK_AGAIN_LATER_S = 5.0, 60.0
-"""Between two attempts to find a driver, or GPUs, that are gone: doubled from one to the other,
-because every attempt initialises NVML again for all GPUs."""
+"""First and longest pause between two attempts to find a missing driver or GPU. It doubles, because
+every attempt initialises NVML again for all GPUs."""
 
 
 class Device(Protocol):
-    """What the engine asks for. Every call may raise `SourceUnavailable`."""
+    """What the engine asks of the GPUs. Every call may raise `SourceUnavailable`."""
 
     def facts(self, known: Iterable[str]) -> Mapping[str, GpuFacts | None]:
-        """Read every GPU of the machine and every one of `known`; None: it does not answer."""
+        """Read every GPU of the machine and of `known`; None where one does not answer."""
         ...
 
     def lock_clock(self, gpu_uuid: str, clock_mhz: int | None) -> None:
-        """Lock the SM clock; None: give it back to the driver. It cannot be read back."""
+        """Lock the SM clock; None resets it. NVML cannot read a lock back."""
         ...
 
     def set_limit(self, gpu_uuid: str, limit_w: float) -> None:
-        """Ask for a power limit. Whether it was taken, `requested_w` says."""
+        """Request a power limit; `requested_w` tells whether it was accepted."""
         ...
 
     def requested_w(self, gpu_uuid: str) -> float:
-        """Read the limit that was last asked for."""
+        """Read the power limit that was requested last."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Board:
-    """What does not change while a driver is loaded."""
+    """What does not change while the driver stays loaded."""
 
     name: str
     lowest_mhz: int | None
@@ -65,7 +66,7 @@ class _Board:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of the library between reads."""
+    """The library's handle, and what earlier reads found out."""
 
     nvml: Nvml | None = None
     uuids: tuple[str, ...] = ()
@@ -74,14 +75,16 @@ class _Seen:
     pause_s: float = LOOK_AGAIN_S
 
 
-class NvmlDevice:
+class NvmlGpus:
     """The GPUs behind one NVML library. Not thread safe: the engine's lock guards it."""
 
     def __init__(self, library: Path | None = None, *, call_s: float = CALL_S) -> None:
-        """Use a library; it is opened by the first read, and again when its driver went.
+        """Use a library.
+
+        The first read opens it; later reads reopen it after a driver reload.
 
         Args:
-            library: another one than the driver's own.
+            library: path of libnvidia-ml; None: the driver's own.
             call_s: longest wait for one GPU.
         """
         self._library = library
@@ -90,7 +93,7 @@ class NvmlDevice:
         self._workers: dict[str, Worker] = {}
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Shut NVML down and end the worker threads."""
         for each in self._workers.values():
             each.close()
         if self._seen.nvml is not None:
@@ -98,7 +101,7 @@ class NvmlDevice:
         self._seen = _Seen()
 
     def facts(self, known: Iterable[str]) -> Mapping[str, GpuFacts | None]:
-        """Read every GPU; finds the driver, and GPUs that came back, every few seconds."""
+        """Read every GPU; now and then look for a missing driver or GPU."""
         seen = self._seen
         if seen.nvml is None:
             self._find()
@@ -112,7 +115,7 @@ class NvmlDevice:
         return found
 
     def lock_clock(self, gpu_uuid: str, clock_mhz: int | None) -> None:
-        """Lock the SM clock, or give it back.
+        """Lock the SM clock; None resets it.
 
         Raises:
             SourceUnavailable: the GPU did not answer in time, or refused.
@@ -121,14 +124,14 @@ class NvmlDevice:
         if clock_mhz is None:
             self._call(gpu_uuid, lambda: control.reset_sm_clock(gpu_uuid))
         else:
-            # From the lowest clock on, so that an idle GPU may still sleep.
+            # The range starts at the lowest clock, so that an idle GPU may still clock down.
             low = self._board(self._nvml(), gpu_uuid).lowest_mhz or clock_mhz
             self._call(
                 gpu_uuid, lambda: control.lock_sm_clock(gpu_uuid, clock_mhz, min(low, clock_mhz))
             )
 
     def set_limit(self, gpu_uuid: str, limit_w: float) -> None:
-        """Ask for a power limit.
+        """Request a power limit.
 
         Raises:
             SourceUnavailable: the GPU did not answer in time, or refused.
@@ -137,7 +140,7 @@ class NvmlDevice:
         self._call(gpu_uuid, lambda: control.set_power_limit(gpu_uuid, limit_w))
 
     def requested_w(self, gpu_uuid: str) -> float:
-        """Read the requested limit (field 192).
+        """Read the requested limit (NVML field 192).
 
         Raises:
             SourceUnavailable: the GPU did not answer in time.
@@ -146,11 +149,6 @@ class NvmlDevice:
         return self._call(gpu_uuid, lambda: nvml.limits(gpu_uuid).requested_w)
 
     def _nvml(self) -> Nvml:
-        """Give the open library.
-
-        Raises:
-            SourceUnavailable: there is none.
-        """
         if self._seen.nvml is None:
             raise SourceUnavailable("no NVML library answers: is the NVIDIA driver loaded?")
         return self._seen.nvml
@@ -164,7 +162,7 @@ class NvmlDevice:
             return None
 
     def _board(self, nvml: Nvml, uuid: str) -> _Board:
-        """Read what does not change, once."""
+        """Read it once per load of the driver."""
         if uuid not in self._seen.boards:
             none: tuple[int, ...] = ()
             clocks = _or(lambda: nvml.supported_clocks_mhz(uuid), none)
@@ -176,7 +174,7 @@ class NvmlDevice:
         return self._seen.boards[uuid]
 
     def _find(self) -> None:
-        """Open the library, or initialise it again, when it is time."""
+        """Open the library, or initialise it again, unless the last attempt was too recent."""
         seen, now = self._seen, time.monotonic()
         if now < seen.tried_s + seen.pause_s:
             return
@@ -186,12 +184,11 @@ class NvmlDevice:
         limit_s = OPEN_S if seen.nvml is None else self._call_s
         with suppress(WattmeshError, Overdue):
             seen.nvml, found = self._call("", self._search, limit_s)
-            # What was seen once stays listed: a GPU that is lost is told of, not forgotten.
+            # A GPU that was seen once stays listed, so that its loss is reported.
             seen.uuids = tuple(dict.fromkeys((*seen.uuids, *found)))
             seen.boards.clear()
 
     def _search(self) -> tuple[Nvml, tuple[str, ...]]:
-        """Open or reopen, and list the GPUs."""
         nvml = self._seen.nvml
         if nvml is None:
             nvml = Nvml.open(self._library)
@@ -215,11 +212,6 @@ class NvmlDevice:
 
 
 def _read(nvml: Nvml, uuid: str, board: _Board) -> GpuFacts:
-    """Ask one GPU everything.
-
-    Raises:
-        NvmlFailed: what must be known is not.
-    """
     limits, energy_mj = _of_one_life(nvml, uuid)
     return GpuFacts(
         gpu_uuid=uuid,
@@ -242,10 +234,10 @@ def _read(nvml: Nvml, uuid: str, board: _Board) -> GpuFacts:
 
 
 def _of_one_life(nvml: Nvml, uuid: str) -> tuple[BoardLimits, int | None]:
-    """Read the limits and the counter of one life of the driver.
+    """Read limits and energy counter from the same load of the driver.
 
-    The counter that falls tells a driver that was loaded anew from somebody else's hand; limits
-    from before that and a counter from after it would convict nobody now and an innocent later.
+    A falling counter tells a driver reload from a foreign writer. Limits from before a reload with
+    a counter from after it would hide the reload now and blame a foreign writer later.
     """
     energy_mj = _or(lambda: nvml.energy_mj(uuid), None)
     for _ in range(TRIES):
@@ -257,10 +249,10 @@ def _of_one_life(nvml: Nvml, uuid: str) -> tuple[BoardLimits, int | None]:
 
 
 def _or(ask: Callable[[], T], otherwise: T) -> T:
-    """Ask; what this board or driver cannot tell is `otherwise`.
+    """Return `otherwise` for what this board or driver cannot tell.
 
     Raises:
-        DriverGone, DeviceLost: it tells nothing at all.
+        DriverGone, DeviceLost: the GPU answers nothing at all.
     """
     try:
         return ask()

@@ -1,9 +1,9 @@
-"""The actuator without its socket: hears wishes, looks at the GPUs, decides, writes.
+"""The actuator without its socket: takes wishes, reads the GPUs, decides, writes.
 
-Level-triggered: every beat reads everything and decides anew (`rules`), so a lost beat, a crash or
-a wish heard twice changes nothing about where it ends.
+Level-triggered: every heartbeat reads everything and decides anew (`rules`), so the GPUs end in the
+same state after a lost heartbeat, a crash or a repeated wish.
 
-Invariant: one lock guards it all; a GPU is written only by `Writer`, which announces it on disk.
+Invariant: one lock guards everything; only `Writer` writes a GPU, after a record of it is on disk.
 """
 
 import logging
@@ -19,20 +19,20 @@ from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.recovery import recovered
 from wattmesh.telemetry.actuator.rules import fence, rules
 from wattmesh.telemetry.actuator.rules.clock import moment
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, Held
+from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, LockAndCap
 from wattmesh.telemetry.actuator.rules.fence import Anchor, handed
-from wattmesh.telemetry.actuator.rules.leases import Heard, Moment
+from wattmesh.telemetry.actuator.rules.leases import BootTime, Heard
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, floor_w
-from wattmesh.telemetry.actuator.rules.rules import Decision
+from wattmesh.telemetry.actuator.rules.rules import ActuatorDecision
 from wattmesh.telemetry.actuator.rules.watching import look
 from wattmesh.telemetry.actuator.settings import DAY_S, ActuatorMode, ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.actuator.writing import Writer, sentence
 from wattmesh.telemetry.desired import Applied, Desired, GpuControl
 
 log = logging.getLogger(__name__)
 
-_IDLE = Decision(acts=(), troubles={}, settable=frozenset())
+_IDLE = ActuatorDecision(acts=(), troubles={}, settable=frozenset())
 _NO_HAND = {
     ActuatorMode.OBSERVE: "this node's actuator only observes: nothing is set (actuator.mode)",
     ActuatorMode.DRY_RUN: "this node's actuator only says what it would do (actuator.mode)",
@@ -44,7 +44,7 @@ _PAUSED = (
 
 
 class Paused(StrEnum):
-    """What is not obeyed until somebody says so."""
+    """Which leases are ignored until `resume`."""
 
     NOTHING = "nothing"
     ECONOMY = "economy"
@@ -53,16 +53,17 @@ class Paused(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """One GPU before and after everything was given back.
+    """One GPU before and after it was restored.
 
     Attributes:
-        limit_w: the requested limit now. `trouble`: why something of ours is still there; "".
-        obligation: the operator's cap that keeps it; "".
+        limit_w: the requested limit now; None: not readable.
+        trouble: why our lock or cap could not be removed; "" when it was.
+        obligation: holder and end of the operator's cap that stays; "" for none.
     """
 
     gpu_uuid: str
-    before: Held
-    after: Held
+    before: LockAndCap
+    after: LockAndCap
     limit_w: float | None
     trouble: str = ""
     obligation: str = ""
@@ -77,9 +78,9 @@ class Engine:
         journal: Journal,
         device: Device,
         settings: ActuatorSettings,
-        clock: Callable[[], Moment] = moment,
+        clock: Callable[[], BootTime] = moment,
     ) -> None:
-        """Prepare; `start` comes first."""
+        """Prepare; call `start` before anything else."""
         self._journal = journal
         self._device = device
         self._settings = settings
@@ -87,7 +88,7 @@ class Engine:
         self._lock = threading.RLock()
         self._heard = Heard()
         self._anchor = Anchor()
-        self._claims: Mapping[str, Claim] = {}
+        self._claims: Mapping[str, ProcessClaim] = {}
         self._decision = _IDLE
         self._paused = Paused.NOTHING
         self._said: set[str] = set()
@@ -100,10 +101,10 @@ class Engine:
         )
 
     def start(self, *, obligations: bool = True) -> tuple[Returned, ...]:
-        """Give back what an earlier life left behind, but obligations that have not ended.
+        """Restore what an earlier process left, except obligations that have not ended.
 
         Args:
-            obligations: keep them; the modes that set nothing never do.
+            obligations: whether they are kept; only mode `enforce` ever does.
         """
         with self._lock:
             now = self._clock()
@@ -119,7 +120,7 @@ class Engine:
             try:
                 self._journal.rewrite(found.memory)
             except JournalUnavailable as error:
-                # What is ours is known all the same, and giving back needs no announcement.
+                # Restoring needs no record on disk: a crash would only repeat it.
                 log.warning("%s", error)
                 self._journal.assume(found.memory)
             self._heard = found.memory.heard
@@ -128,7 +129,7 @@ class Engine:
             return self._returned({**memory.held, **before}, facts)
 
     def insist(self) -> tuple[Returned, ...]:
-        """Try at once again what `start` or `restore` could not give back."""
+        """Try again at once what `start` or `restore` could not restore."""
         with self._lock:
             before = dict(self._journal.memory.held)
             self._writer.forget_failures()
@@ -137,10 +138,10 @@ class Engine:
             return self._returned(before, facts)
 
     def restore(self, *, obligations: bool = False) -> tuple[Returned, ...]:
-        """Give everything back at once and obey nobody until `resume`.
+        """Restore every GPU at once and ignore wishes until `resume`.
 
         Args:
-            obligations: give those back as well (the operator's own decision).
+            obligations: end those as well (the operator's own decision).
         """
         with self._lock:
             self._paused = Paused.ALL if obligations else Paused.ECONOMY
@@ -154,18 +155,18 @@ class Engine:
             return self._returned(before, facts)
 
     def resume(self) -> None:
-        """Obey again, and forget whom we found to write GPUs beside us."""
+        """Obey wishes again, and forget that foreign writers were found."""
         with self._lock:
             self._paused = Paused.NOTHING
             self._writer.watches.clear()
             self.beat()
 
-    def hear(self, desired: Desired, claims: Mapping[str, Claim]) -> Applied:
-        """Take over the whole wish for this node; the same again only renews the leases.
+    def hear(self, desired: Desired, claims: Mapping[str, ProcessClaim]) -> Applied:
+        """Replace all wishes for this node; an identical wish only renews its lease.
 
         Raises:
-            Fenced: it is of another journal, or of a wrong epoch (`fence`). InputInvalid: an
-                obligation would last too long. JournalUnavailable: it cannot be remembered.
+            Fenced: another journal's, or an epoch out of range (`fence`). InputInvalid: an
+                obligation would last too long. JournalUnavailable: the disk refuses the record.
         """
         with self._lock:
             if self._settings.mode is ActuatorMode.OBSERVE:
@@ -188,13 +189,13 @@ class Engine:
             return self.state()
 
     def obey(self, journal: str, epoch: int) -> None:
-        """Hand this node to a journal: it alone is obeyed, from `epoch` on.
+        """Assign this node to a journal: only its controller is obeyed, from `epoch` on.
 
-        What is in force stands: economy leases to their end or its first wish, obligations to
-        their own end.
+        What is in force stays: economy leases until they end or the new controller's first wish,
+        obligations until their own end.
 
         Raises:
-            InputInvalid: no journal is named. JournalUnavailable: it cannot be remembered.
+            InputInvalid: no journal is named. JournalUnavailable: the disk refuses the record.
         """
         with self._lock:
             now = self._clock()
@@ -205,7 +206,7 @@ class Engine:
             self.beat()
 
     def _check_terms(self, heard: Heard, known: Heard) -> None:
-        """Refuse obligations that begin now and would last longer than the settings allow.
+        """Refuse new obligations that would last longer than `actuator.obligation_days`.
 
         Raises:
             InputInvalid: one of them would.
@@ -222,14 +223,14 @@ class Engine:
                 )
 
     def beat(self) -> None:
-        """Look, decide, write: once."""
+        """Read, decide and write once."""
         with self._lock:
             now = self._clock()
             self._heard = self._heard.live(now)
             self._beat(now, self._device.facts(self._known()))
 
     def state(self) -> Applied:
-        """Say what is in force on every GPU."""
+        """Report what is in force on every GPU."""
         with self._lock:
             uuids = {**dict.fromkeys(self._writer.watches), **dict.fromkeys(self._known())}
             trouble = _NO_HAND.get(
@@ -244,7 +245,6 @@ class Engine:
             )
 
     def _control(self, uuid: str, *, able: bool) -> GpuControl:
-        """Say what is in force on one GPU."""
         held = self._journal.held(uuid)
         lowest_w, limit_w = self._ranges.get(uuid, (None, None))
         return GpuControl(
@@ -258,13 +258,12 @@ class Engine:
         )
 
     def _known(self) -> set[str]:
-        """List the GPUs that are wished for or have something of ours."""
+        """GPUs that somebody wishes for, or that carry a lock or cap of ours."""
         return {*self._journal.memory.held, *(uuid for uuid, _ in self._heard.leases)}
 
     def _beat(
-        self, now: Moment, facts: Mapping[str, GpuFacts | None], *, at_once: bool = False
+        self, now: BootTime, facts: Mapping[str, GpuFacts | None], *, at_once: bool = False
     ) -> None:
-        """Decide on what was read, and write it."""
         self._writer.carry_out(self._allowed(self._look(facts, now)))
         gpus = {
             uuid: Gpu(
@@ -289,20 +288,20 @@ class Engine:
         self._writer.carry_out(self._allowed(self._decision.acts))
 
     def _obeyed(self) -> Heard:
-        """Leave out what nobody may have now."""
+        """Leave out the leases that the pause suppresses."""
         if self._paused is Paused.ALL:
             return replace(self._heard, leases={})
         return self._heard.obligations() if self._paused is Paused.ECONOMY else self._heard
 
     def _remember(self, heard: Heard) -> None:
-        """Keep the obligations on disk where it takes them; an end needs no disk to come."""
+        """Write the obligations to disk. Ending one takes effect even if the disk refuses."""
         try:
             self._journal.hear(heard)
         except JournalUnavailable as error:
             log.warning("%s", error)
 
-    def _look(self, facts: Mapping[str, GpuFacts | None], now: Moment) -> list[Act]:
-        """Find out whether what we wrote is in force; give the locks to write again or to reset."""
+    def _look(self, facts: Mapping[str, GpuFacts | None], now: BootTime) -> list[Act]:
+        """Check whether our writes are still in force; return the locks to repeat or reset."""
         repeats: list[Act] = []
         for uuid, seen in facts.items():
             if seen is None:
@@ -328,7 +327,7 @@ class Engine:
         return repeats
 
     def _allowed(self, acts: Sequence[Act]) -> list[Act]:
-        """Keep what the mode allows: giving back always; the rest is said, once each."""
+        """Keep what the mode allows: always a restore; any other act is only logged, once."""
         if self._settings.mode is ActuatorMode.ENFORCE:
             return list(acts)
         for act in acts:
@@ -339,9 +338,9 @@ class Engine:
         return [act for act in acts if act.cause is Cause.RESTORE]
 
     def _returned(
-        self, before: Mapping[str, Held], facts: Mapping[str, GpuFacts | None]
+        self, before: Mapping[str, LockAndCap], facts: Mapping[str, GpuFacts | None]
     ) -> tuple[Returned, ...]:
-        """Say of each GPU of the machine what was and what is."""
+        """Compare every GPU of the machine with `before`."""
         duties = {
             uuid: lease.wish for (uuid, _), lease in self._obeyed().obligations().leases.items()
         }
@@ -354,7 +353,7 @@ class Engine:
             told.append(
                 Returned(
                     gpu_uuid=uuid,
-                    before=before.get(uuid) or Held(gpu_uuid=uuid),
+                    before=before.get(uuid) or LockAndCap(gpu_uuid=uuid),
                     after=after,
                     limit_w=self._limit_w(uuid),
                     trouble=trouble,
@@ -366,12 +365,12 @@ class Engine:
         return tuple(told)
 
     def _limit_w(self, uuid: str) -> float | None:
-        """Read the requested limit; None: the GPU does not answer."""
+        """Read the requested limit; None when the GPU does not answer."""
         with suppress(WattmeshError):
             return self._device.requested_w(uuid)
         return None
 
 
 def _wishes(heard: Heard) -> dict[object, object]:
-    """Give the wishes without their ends."""
+    """The wishes without their ends, to tell a change from a renewal."""
     return {key: lease.wish for key, lease in heard.leases.items()}

@@ -1,12 +1,12 @@
-"""What must be known after a crash, on disk before any GPU is written.
+"""The write-ahead file: what a restart must know is on disk before any GPU is written.
 
-A file of JSON lines, each with its checksum and number, each written twice and fsynced before the
-act that it announces; compacted by `wattmesh.durable`. One process has it, by a lock that the
-kernel releases.
+Each record is a line of JSON with a checksum and a number, written twice and fsynced before the
+act that it announces; `wattmesh.durable` compacts the file. One process holds it, by a lock that
+the kernel releases.
 
-Invariant: reading never believes a damaged line. One damaged spot loses nothing (the second copy);
-a tail that was never finished announced no act; anything else sets `Memory.damaged`, and whoever
-reads that gives back every GPU it may have written (`engine`).
+Invariant: no damaged line is believed. One damaged line loses nothing (its second copy is read); an
+unfinished last line announced no act; anything else sets `Memory.damaged`, and then the engine
+restores every GPU that may have been written.
 """
 
 import errno
@@ -22,8 +22,8 @@ from zlib import crc32
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid, JournalUnavailable, Refused, WattmeshError
-from wattmesh.telemetry.actuator.rules.facts import Held
-from wattmesh.telemetry.actuator.rules.leases import Heard, Lease
+from wattmesh.telemetry.actuator.rules.facts import LockAndCap
+from wattmesh.telemetry.actuator.rules.leases import Heard, WishLease
 from wattmesh.telemetry.actuator.wire import parse
 from wattmesh.telemetry.desired import LeaseKind, Wish, read_identity
 
@@ -35,43 +35,43 @@ _HEAD_SAMPLE = b"00000000 000000 "
 
 
 class InUse(Refused):
-    """Another process, the running actuator, has the journal."""
+    """Another process, the running actuator, holds the journal's lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What survives.
+    """What a restart must know.
 
     Attributes:
-        boot_id: the boot in which `held` was written; another one has reset every GPU.
-        found_w: by GPU, the requested limit when the actuator last started with nothing of its own
-            there: what a GPU goes back to whose own record is lost.
-        held: by GPU, what is ours.
+        boot_id: the boot in which `held` was written; a later boot has reset every GPU.
+        found_w: by GPU, the requested limit when the actuator last started without a cap of its own
+            there; a GPU whose record in `held` is lost goes back to it.
+        held: by GPU, our lock and cap.
         heard: the journal that is obeyed, its highest epoch, and the obligations.
-        damaged: some of it may be missing.
+        damaged: records may be missing.
     """
 
     boot_id: str = ""
     found_w: Mapping[str, float] = field(default_factory=dict)
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, LockAndCap] = field(default_factory=dict)
     heard: Heard = field(default_factory=Heard)
     damaged: bool = False
 
-    def with_held(self, held: Held) -> "Memory":
-        """Give the memory with another record of one GPU."""
+    def with_held(self, held: LockAndCap) -> "Memory":
+        """Replace the record of one GPU."""
         rest = {uuid: each for uuid, each in self.held.items() if uuid != held.gpu_uuid}
         return replace(self, held=rest if held.nothing else {**rest, held.gpu_uuid: held})
 
 
 def encode(memory: Memory) -> bytes:
-    """Give the file that says exactly `memory` (without `damaged`)."""
+    """Write a whole file that `decode` reads back as `memory` (`damaged` is not stored)."""
     records = [start_record(memory), heard_record(memory.heard)]
     records += [held_record(each) for each in memory.held.values()]
     return b"".join(_twice(number, record) for number, record in enumerate(records, 1))
 
 
 def decode(data: bytes) -> Memory:
-    """Read a file as it was found; never raises, see the module's invariant."""
+    """Read a file in any condition. It never raises; see the module's invariant."""
     *lines, tail = data.split(b"\n")
     sound = _unfinished(tail)
     if _read_line(tail) is not None:
@@ -98,12 +98,12 @@ def decode(data: bytes) -> Memory:
 
 
 def start_record(memory: Memory) -> dict[str, Any]:
-    """Say in which boot we are and what limits were found."""
+    """Record the boot and the limits that were found."""
     return {"kind": "start", "boot_id": memory.boot_id, "found_w": dict(memory.found_w)}
 
 
 def heard_record(heard: Heard) -> dict[str, Any]:
-    """Say which journal is obeyed, its highest epoch, and every obligation."""
+    """Record which journal is obeyed, its highest epoch, and every obligation."""
     leases = [
         {
             "wish": each.wish.to_json(),
@@ -122,8 +122,8 @@ def heard_record(heard: Heard) -> dict[str, Any]:
     }
 
 
-def held_record(held: Held) -> dict[str, Any]:
-    """Say what is ours on one GPU."""
+def held_record(held: LockAndCap) -> dict[str, Any]:
+    """Record our lock and cap on one GPU."""
     return {
         "kind": "held",
         "gpu_uuid": held.gpu_uuid,
@@ -148,11 +148,11 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Take the lock and read what is there.
+        """Take the lock and read the file.
 
         Raises:
-            InUse: another process has it. Refused: it is not ours to write.
-            JournalUnavailable: the disk does not take it.
+            InUse: another process holds it. Refused: this user may not write it.
+            JournalUnavailable: the disk fails.
         """
         lock = _lock(path)
         try:
@@ -162,17 +162,17 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let go of file and lock."""
+        """Close the file and release the lock."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
         self._lock.close()
 
     def rewrite(self, memory: Memory) -> None:
-        """Replace the whole file by `memory`, durably and in one step.
+        """Replace the whole file by `memory`, durably and atomically.
 
         Raises:
-            JournalUnavailable: the disk does not take it; the file is as it was.
+            JournalUnavailable: the disk refuses; the file is unchanged.
         """
         data = encode(memory)
         try:
@@ -187,14 +187,14 @@ class Journal:
         self.memory = replace(memory, damaged=False)
 
     def assume(self, memory: Memory) -> None:
-        """Go on with `memory` while the disk does not take it; the file stays as it was."""
+        """Use `memory` although the disk refuses it; the file is unchanged."""
         self.memory = memory
 
-    def hold(self, *held: Held) -> None:
-        """Remember what is, or is about to be, ours on some GPUs; durable when it returns.
+    def hold(self, *held: LockAndCap) -> None:
+        """Record what is, or is about to be, our lock or cap; durable when it returns.
 
         Raises:
-            JournalUnavailable: the disk does not take it; then nothing may be written to a GPU.
+            JournalUnavailable: the disk refuses; then no GPU may be written.
         """
         changed = [each for each in held if self.held(each.gpu_uuid) != each]
         memory = self.memory
@@ -203,7 +203,7 @@ class Journal:
         self._append([held_record(each) for each in changed], memory)
 
     def hear(self, heard: Heard) -> None:
-        """Remember the epoch and the obligations; durable when it returns.
+        """Record the journal, its epoch and the obligations; durable when it returns.
 
         Raises:
             JournalUnavailable: the disk does not take it.
@@ -213,12 +213,12 @@ class Journal:
             return
         self._append([heard_record(kept)], replace(self.memory, heard=kept))
 
-    def held(self, gpu_uuid: str) -> Held:
-        """Give what is ours on a GPU."""
-        return self.memory.held.get(gpu_uuid) or Held(gpu_uuid=gpu_uuid)
+    def held(self, gpu_uuid: str) -> LockAndCap:
+        """Return our lock and cap on a GPU."""
+        return self.memory.held.get(gpu_uuid) or LockAndCap(gpu_uuid=gpu_uuid)
 
     def _append(self, records: list[dict[str, Any]], memory: Memory) -> None:
-        """Write records and wait for the disk; a failure leaves no half line behind."""
+        """Write records and fsync; a failed write leaves no partial line."""
         if not records:
             return
         if self._file < 0 or self._size > COMPACT_BYTES:
@@ -237,7 +237,7 @@ class Journal:
         self.memory = memory
 
     def _undo(self) -> None:
-        """Cut off what a failed write left; where even that fails, write the file anew next."""
+        """Cut off a failed write; if that fails too, the next write replaces the file."""
         try:
             os.ftruncate(self._file, self._size)
         except OSError:
@@ -246,13 +246,13 @@ class Journal:
 
 
 def _twice(number: int, record: Mapping[str, Any]) -> bytes:
-    """Give both copies of a record."""
+    """Encode both copies of a record."""
     text = json.dumps({"n": number, **record}, separators=(",", ":"), allow_nan=False).encode()
     return 2 * (f"{crc32(text):08x} {len(text):06d} ".encode() + text + b"\n")
 
 
 def _read_line(text: bytes) -> tuple[int, dict[str, Any]] | None:
-    """Read one copy; None when it is damaged."""
+    """Decode one copy; None when it is damaged."""
     head, body = _HEAD.match(text), text[_HEAD_BYTES:]
     if head is None or int(head[1], 16) != crc32(body) or int(head[2]) != len(body):
         return None
@@ -265,16 +265,16 @@ def _read_line(text: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _unfinished(tail: bytes) -> bool:
-    """Say whether the end of the file is one line whose writing was cut short, and no more."""
+    """Tell whether the end of the file is one line whose writing was cut short."""
     head = _HEAD.match((tail + _HEAD_SAMPLE[len(tail) :])[:_HEAD_BYTES])
     return head is not None and (len(tail) <= _HEAD_BYTES or len(tail) < _HEAD_BYTES + int(head[2]))
 
 
 def _take(memory: Memory, record: dict[str, Any]) -> Memory:
-    """Apply one record.
+    """Apply one record to the memory.
 
     Raises:
-        WattmeshError, KeyError, TypeError, ValueError: it is not one of ours.
+        WattmeshError, KeyError, TypeError, ValueError: the record is malformed.
     """
     kind = record.get("kind")
     if kind == "start":
@@ -296,10 +296,9 @@ def _take(memory: Memory, record: dict[str, Any]) -> Memory:
     raise ValueError(f"unknown record {kind!r}")
 
 
-def _held(record: Mapping[str, Any]) -> Held:
-    """Read what is ours on a GPU."""
+def _held(record: Mapping[str, Any]) -> LockAndCap:
     lock = record["lock_mhz"]
-    held = Held(
+    held = LockAndCap(
         gpu_uuid=str(record["gpu_uuid"]),
         found_w=_watts(record["found_w"]),
         set_w=_watts(record["set_w"]),
@@ -311,12 +310,11 @@ def _held(record: Mapping[str, Any]) -> Held:
     return held
 
 
-def _lease(data: Mapping[str, Any]) -> Lease:
-    """Read an obligation."""
+def _lease(data: Mapping[str, Any]) -> WishLease:
     wish = Wish.from_json(data["wish"])
     if wish.kind is not LeaseKind.OBLIGATION:
         raise ValueError("only obligations are kept")
-    return Lease(
+    return WishLease(
         wish=wish,
         ends_s=float(data["ends_s"]),
         boot_id=str(data["boot_id"]),
@@ -326,7 +324,7 @@ def _lease(data: Mapping[str, Any]) -> Lease:
 
 
 def _watts(value: object) -> float | None:
-    """Read watts above 0, or None."""
+    """Check a power in (0, 1e6) W; None passes."""
     if value is None:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e6:
@@ -338,7 +336,7 @@ def _lock(path: Path) -> durable.Lock:
     """Take the lock beside the journal.
 
     Raises:
-        InUse: another process has it. Refused: this user may not.
+        InUse: another process holds it. Refused: this user may not write there.
         InputInvalid: there is no such folder. JournalUnavailable: the disk fails.
     """
     try:
@@ -363,10 +361,10 @@ def _lock(path: Path) -> durable.Lock:
 
 
 def _read(path: Path) -> Memory:
-    """Read the file; none yet is an empty memory.
+    """Read the file; a missing one is an empty memory.
 
     Raises:
-        Refused: it is not a plain file of ours. JournalUnavailable: the disk does not give it.
+        Refused: it is no plain file, or another user's. JournalUnavailable: the disk fails.
     """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -377,7 +375,9 @@ def _read(path: Path) -> Memory:
     with os.fdopen(opened, "rb") as file:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-            raise Refused(f"{path} is not a plain file of ours: move it away, it is not believed")
+            raise Refused(
+                f"{path} is not a plain file of this user or root, so it is not read: move it away"
+            )
         try:
             data = file.read(MOST_BYTES + 1)
         except OSError as error:
@@ -387,6 +387,5 @@ def _read(path: Path) -> Memory:
 
 
 def _unavailable(path: Path, error: OSError) -> JournalUnavailable:
-    """Say that nothing can be remembered."""
     why = durable.cannot_write(path.parent) or error.strerror or error
     return JournalUnavailable(f"{path} cannot be used ({why}): no GPU is changed until it can")

@@ -1,7 +1,7 @@
-"""Handing this node to another journal: root's word, with or without a running actuator.
+"""`--obey`: root assigns this node to another controller's journal, with or without an actuator.
 
-Invariant: nobody but root may; obligations stand, and the journal on disk says whom this node obeys
-before anything is said to have been done.
+Invariant: only root may; obligations stay in force, and the assignment is on disk before success is
+reported.
 """
 
 from contextlib import closing
@@ -15,18 +15,18 @@ from wattmesh.telemetry.desired import read_epoch, read_identity
 
 
 def hand_over(settings: ActuatorSettings, target: str) -> str:
-    """Let this node obey one journal and no other.
+    """Make this node obey one journal and no other.
 
     Args:
         settings: the `[actuator]` table.
         target: `JOURNAL:EPOCH`, as `wattmesh status` prints it; without `:EPOCH` from 0 on.
 
     Returns:
-        what was done, in one sentence.
+        one sentence that says what was done.
 
     Raises:
-        InputInvalid: it names no journal. Refused: only root may, or the journal is damaged.
-        RetryLater: the disk or the running actuator does not answer.
+        InputInvalid: `target` names no journal. Refused: only root may, or the journal is damaged.
+        RetryLater: the disk fails, or the running actuator does not answer.
     """
     journal, epoch = read_target(target)
     try:

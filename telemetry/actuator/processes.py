@@ -1,19 +1,20 @@
-"""Which of the processes that the driver lists live, and whose they are: read from /proc.
+"""Which of the processes that the driver lists are alive, and whose they are: read from /proc.
 
-Invariant: a zombie does not live, whatever the driver lists; who cannot be asked is nobody's.
+Invariant: a zombie is not alive, even where the driver lists it; a process whose user cannot be
+read belongs to nobody.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from wattmesh.telemetry.actuator.rules.facts import Process
+from wattmesh.telemetry.actuator.rules.facts import GpuProcess
 
 PROC = Path("/proc")
 _DEAD = {"Z", "X", "x"}
 
 
-def living(pids: Iterable[int], proc: Path = PROC) -> tuple[Process, ...]:
-    """Leave out processes that are gone or only wait to be reaped.
+def living(pids: Iterable[int], proc: Path = PROC) -> tuple[GpuProcess, ...]:
+    """Leave out processes that have ended or are zombies.
 
     Args:
         pids: as the driver lists them, in our pid namespace.
@@ -23,8 +24,7 @@ def living(pids: Iterable[int], proc: Path = PROC) -> tuple[Process, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def _process(pid: int, proc: Path) -> Process | None:
-    """Look at one process; None when it does not live."""
+def _process(pid: int, proc: Path) -> GpuProcess | None:
     folder = proc / str(pid)
     status = _status(folder)
     if status is None:
@@ -32,11 +32,11 @@ def _process(pid: int, proc: Path) -> Process | None:
     if status.get("State", "")[:1] in _DEAD and not _thread_lives(folder):
         return None
     uid = status.get("Uid", "").split()[:1]
-    return Process(pid=pid, uid=int(uid[0]) if uid and uid[0].isdigit() else None)
+    return GpuProcess(pid=pid, uid=int(uid[0]) if uid and uid[0].isdigit() else None)
 
 
 def _thread_lives(folder: Path) -> bool:
-    """Say whether another thread outlived the first one (which then shows as a zombie)."""
+    """Tell whether a thread outlived the main thread, which then shows as a zombie."""
     try:
         threads = list((folder / "task").iterdir())
     except OSError:
@@ -46,7 +46,7 @@ def _thread_lives(folder: Path) -> bool:
 
 
 def _status(folder: Path) -> dict[str, str] | None:
-    """Read the status file; None when the process is gone."""
+    """Parse /proc/PID/status; None when the process is gone."""
     try:
         text = (folder / "status").read_text(errors="replace")
     except OSError:

@@ -1,43 +1,45 @@
-"""What is ours on each GPU after a start: the journal held against what the boards say. Pure.
+"""Which locks and caps are ours after a start: the journal compared with the boards. Pure.
 
-Invariant: every GPU that we may have written is found here, or is certain to have forgotten it; a
-limit that is neither the found one nor one of ours belongs to someone else and is left alone.
+Invariant: every GPU that we may have written is found, unless a reboot has certainly reset it; a
+limit that is neither the original one nor one of ours is someone else's and is left alone.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from wattmesh.telemetry.actuator.journal import Memory
-from wattmesh.telemetry.actuator.rules.facts import GpuFacts, Held
-from wattmesh.telemetry.actuator.rules.leases import Moment
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts, LockAndCap
+from wattmesh.telemetry.actuator.rules.leases import BootTime
 from wattmesh.telemetry.actuator.rules.watching import is_ours, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Where a start begins. `notes`: what a person should hear, a sentence each."""
+    """The state after a start. `notes`: sentences for the operator's log."""
 
     memory: Memory
     notes: tuple[str, ...] = ()
 
 
 def recovered(
-    memory: Memory, facts: Mapping[str, GpuFacts | None], now: Moment, *, obligations: bool
+    memory: Memory, facts: Mapping[str, GpuFacts | None], now: BootTime, *, obligations: bool
 ) -> Recovered:
-    """Say what is ours now, and which obligations still hold.
+    """Find out what is ours now, and which obligations still hold.
 
     Args:
         memory: as the journal was read.
-        facts: every GPU of the machine and of the journal; None: it does not answer.
+        facts: every GPU of the machine and of the journal; None: that GPU does not answer.
         now: this boot and its clock.
-        obligations: whether those that have not ended are kept.
+        obligations: whether obligations that have not ended are kept.
     """
     notes: list[str] = []
-    held: dict[str, Held] = {}
+    held: dict[str, LockAndCap] = {}
     if memory.boot_id in ("", now.boot_id) or memory.damaged:
         held = dict(memory.held)
     elif memory.held:
-        notes.append(f"the machine was started anew: {len(memory.held)} GPUs forgot what was set")
+        notes.append(
+            f"the machine was rebooted, which reset what was set on {len(memory.held)} GPUs"
+        )
     for uuid, seen in facts.items():
         if seen is None:
             continue
@@ -62,11 +64,11 @@ def recovered(
     )
 
 
-def settled(held: Held, seen: GpuFacts) -> tuple[Held, str]:
-    """Resolve a write whose end is unknown by what the board says now.
+def settled(held: LockAndCap, seen: GpuFacts) -> tuple[LockAndCap, str]:
+    """Resolve an interrupted write by reading what the board has now.
 
     Returns:
-        what is ours, and a sentence where somebody else's limit stands.
+        what is ours, and a sentence where the limit is somebody else's.
     """
     if held.found_w is None:
         return held, ""
@@ -81,13 +83,13 @@ def settled(held: Held, seen: GpuFacts) -> tuple[Held, str]:
     )
 
 
-def suspected(held: Held | None, seen: GpuFacts, found_w: float | None) -> Held:
-    """Say what may be ours on a GPU when the journal may have lost its record.
+def suspected(held: LockAndCap | None, seen: GpuFacts, found_w: float | None) -> LockAndCap:
+    """Assume what may be ours on a GPU whose record may be lost.
 
-    A lock cannot be seen, so it is taken to be there; a limit below the one that was found when
-    the actuator started is taken to be ours.
+    A lock cannot be read back, so one is assumed; a limit below the one that was found when the
+    actuator started is assumed to be ours.
     """
-    known = held or Held(gpu_uuid=seen.gpu_uuid)
+    known = held or LockAndCap(gpu_uuid=seen.gpu_uuid)
     if known.lock_mhz is None:
         known = replace(known, lock_mhz=seen.lowest_mhz or 1)
     lowered = (
@@ -101,9 +103,9 @@ def suspected(held: Held | None, seen: GpuFacts, found_w: float | None) -> Held:
 
 
 def _found(
-    memory: Memory, facts: Mapping[str, GpuFacts | None], held: Mapping[str, Held]
+    memory: Memory, facts: Mapping[str, GpuFacts | None], held: Mapping[str, LockAndCap]
 ) -> dict[str, float]:
-    """Say which limit each GPU has, or goes back to."""
+    """The limit to which each GPU goes back."""
     found = dict(memory.found_w)
     for uuid, seen in facts.items():
         ours = held.get(uuid)

@@ -1,7 +1,7 @@
-"""Everything back: what ExecStopPost, the next start and `wattmesh restore-all` do.
+"""Restore every GPU to its baseline: for ExecStopPost and `wattmesh restore-all`.
 
-Invariant: it needs neither daemon nor agent nor actuator; where an actuator runs, that one does it,
-because two writers would fight.
+Invariant: it needs neither daemon nor agent nor actuator; where an actuator runs, that process does
+it, because two writers would overwrite each other.
 """
 
 import time
@@ -11,35 +11,36 @@ from typing import Any
 
 from wattmesh.errors import Refused, RetryLater
 from wattmesh.telemetry.actuator.client import ActuatorClient
-from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine, Returned
 from wattmesh.telemetry.actuator.journal import InUse, Journal
-from wattmesh.telemetry.actuator.rules.facts import Held
+from wattmesh.telemetry.actuator.rules.facts import LockAndCap
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 
 TRIES = 3
 TRY_AGAIN_S = 1.0
-"""A GPU that does not answer is asked again; nobody else will be there to do it."""
+"""Attempts, and the pause between them: after this command no process is left to try again."""
 
 
 def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> list[dict[str, Any]]:
-    """Give every GPU back, by the running actuator or else by ourselves.
+    """Restore every GPU, through the running actuator or else in this process.
 
     Args:
         settings: the `[actuator]` table.
-        obligations: also what an operator's cap still asks for.
+        obligations: whether an operator's caps are lifted too.
 
     Returns:
         one object per GPU of the machine: gpu_uuid, was, now, obligation, trouble.
 
     Raises:
-        Refused: this user may not. RetryLater: the disk or the running actuator does not answer.
+        Refused: this user may not. RetryLater: the disk fails, or the running actuator does not
+            answer.
     """
     try:
         journal = Journal.open(settings.journal)
     except InUse as busy:
         return _by_the_running_one(settings, obligations, busy)
-    with closing(journal), closing(NvmlDevice(settings.library)) as device:
+    with closing(journal), closing(NvmlGpus(settings.library)) as device:
         engine = Engine(journal=journal, device=device, settings=settings)
         returned = engine.start(obligations=not obligations)
         for _ in range(TRIES):
@@ -57,7 +58,7 @@ def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> lis
 def _by_the_running_one(
     settings: ActuatorSettings, obligations: bool, busy: Refused
 ) -> list[dict[str, Any]]:
-    """Ask the actuator that has the journal.
+    """Let the actuator that holds the journal do it.
 
     Raises:
         Refused: this user may not. RetryLater: it does not answer.
@@ -69,7 +70,7 @@ def _by_the_running_one(
 
 
 def returned_json(returned: Returned) -> dict[str, Any]:
-    """Give the JSON object of one GPU."""
+    """Encode the result for one GPU."""
     return {
         "gpu_uuid": returned.gpu_uuid,
         "was": _levers(returned.before),
@@ -79,6 +80,5 @@ def returned_json(returned: Returned) -> dict[str, Any]:
     }
 
 
-def _levers(held: Held) -> dict[str, Any]:
-    """Give what is ours on a GPU."""
+def _levers(held: LockAndCap) -> dict[str, Any]:
     return {"clock_mhz": held.lock_mhz, "cap_w": held.set_w, "found_w": held.found_w}

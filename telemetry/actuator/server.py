@@ -1,11 +1,12 @@
 """The actuator's socket and heartbeat.
 
-A Unix socket of mode 0660 and the group of the settings; who connects is known by the kernel's word
-(`peer_credentials`) and must be root, our own user or a member of that group. A member may ask what
-is in force; only the agent's user may wish; only root may do the rest. One line of JSON each way.
+A Unix socket of mode 0660 and the group of the settings. The kernel tells who connects
+(`peer_credentials`): root, our own user and members of that group may. Members may read what is in
+force, only the agent's user may set clocks and caps, only root may do the rest. One line of JSON
+each way.
 
-Invariant: whatever a client sends, or fails to send, no other client and no heartbeat waits for it;
-who may only look takes no place of those who may wish.
+Invariant: no client can make another client or the heartbeat wait; clients that may only read take
+no slot from those that may write.
 """
 
 import grp
@@ -31,22 +32,22 @@ from wattmesh.telemetry.places import Places
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.5
-"""Between two looks at the GPUs; what must be given back is given back within 2 s."""
+"""Between two heartbeats; a GPU that must be restored is restored within 2 s."""
 
 CLIENT_S = 10.0
-"""For one whole line; a client that has not sent it by then is dropped."""
+"""Time for one whole line; a client that takes longer is disconnected."""
 
 READ_BYTES = 64 << 10
 MOST_WHO_WISH = 16
 MOST_WHO_LOOK, MOST_LOOKS_OF_ONE = 16, 8
-"""Clients at the same time: root, our own user and the agent's; all the others, and one of them."""
+"""Concurrent clients that may write; that may only read; of one user that may only read."""
 
 BACKLOG = 1024
-"""Connections that are not looked at yet: who comes in a crowd does not find the door shut."""
+"""Connections that wait for `accept`; a burst of clients is not refused."""
 
 
 class Server:
-    """Serves one engine until `stop`."""
+    """Serves one engine over its socket, until `stop`."""
 
     def __init__(self, engine: Engine, path: Path, group: str, agent: str) -> None:
         """Bind the socket; `serve` does the rest.
@@ -55,7 +56,7 @@ class Server:
             engine: what is served.
             path: of the socket.
             group: whose members may connect; "" for none.
-            agent: user that may wish, besides root and our own; "" for none.
+            agent: user that may set clocks and caps, besides root and our own; "" for none.
 
         Raises:
             Refused: another actuator listens there. InputInvalid: the group does not exist.
@@ -70,11 +71,11 @@ class Server:
         self._listener = _listen(path, self._group)
 
     def serve(self, ready: Callable[[], None], beaten: Callable[[], None]) -> None:
-        """Take clients in threads of their own; beat in this one, until `stop`.
+        """Serve clients in their own threads, beat in this one, until `stop`.
 
         Args:
-            ready: called once clients are taken.
-            beaten: called after every look, whatever it found.
+            ready: called once clients are accepted.
+            beaten: called after every heartbeat, whether it failed or not.
         """
         threading.Thread(target=self._accept, name="actuator-accept", daemon=True).start()
         ready()
@@ -88,11 +89,11 @@ class Server:
             beaten()
 
     def stop(self) -> None:
-        """End `serve`; safe in a signal handler."""
+        """End `serve`. Safe in a signal handler."""
         self._stop.set()
 
     def close(self) -> None:
-        """Take the socket away."""
+        """Close and remove the socket."""
         self._stop.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -100,7 +101,7 @@ class Server:
         self._path.unlink(missing_ok=True)
 
     def _accept(self) -> None:
-        """Give every client a thread, as far as there are any."""
+        """Give each client a thread while slots are free, else disconnect it."""
         while not self._stop.is_set():
             try:
                 client, _ = self._listener.accept()
@@ -118,7 +119,7 @@ class Server:
             ).start()
 
     def _talk(self, client: socket.socket, uid: int, places: Places) -> None:
-        """Answer one client until it leaves or says nothing."""
+        """Answer one client until it leaves or stays silent for `CLIENT_S`."""
         try:
             with client:
                 lines = Lines(client)
@@ -133,7 +134,7 @@ class Server:
             places.give_back(uid)
 
     def _answer(self, client: socket.socket, data: bytes) -> bytes:
-        """Carry out one request; every failure is an answer."""
+        """Carry out one request; every failure becomes an answer."""
         try:
             uid = self._check(client)
             if len(data) > LONGEST_LINE or not data.endswith(b"\n"):
@@ -147,10 +148,10 @@ class Server:
             return line({"ok": False, "error": "bug", "sentence": text})
 
     def _carry_out(self, request: Request, uid: int) -> dict[str, object]:
-        """Do what is asked.
+        """Carry out a request that the caller is allowed to make.
 
         Raises:
-            Refused: a member of the group may only look, and the agent only wish.
+            Refused: the caller may not make it.
         """
         self._allow(request.op, uid)
         if request.op is Op.RESTORE:
@@ -168,7 +169,7 @@ class Server:
         return {"applied": applied.to_json()}
 
     def _allow(self, op: Op, uid: int) -> None:
-        """Let root do everything, the agent wish, and everybody who is let in look.
+        """Check that a user may do `op`: root all, the agent apply, group members read.
 
         Raises:
             Refused: the caller may not do that.
@@ -179,17 +180,16 @@ class Server:
             raise Refused(f"uid {uid} may not do that: {op} is for root")
         if not self._may_wish(uid):
             raise Refused(
-                f"uid {uid} may not wish anything of GPUs: only root and the agent's user "
+                f"uid {uid} may not set clocks or limits: only root and the agent's user "
                 f"({self._agent or 'none is set'}) may; set actuator.agent to the user that the "
                 "agent of this node runs as"
             )
 
     def _may_wish(self, uid: int) -> bool:
-        """Say whether a user may wish: root, our own and the agent's."""
         return uid in (0, os.geteuid(), _user_id(self._agent))
 
     def _check(self, client: socket.socket) -> int:
-        """Give the uid of a client that may speak to us.
+        """Return the uid of a client that may connect.
 
         Raises:
             Refused: neither root, nor our user, nor a member of the group.
@@ -205,18 +205,20 @@ class Server:
 
 
 class Lines:
-    """Whole lines of one client, each within its time."""
+    """Splits what one client sends into lines, with a time limit for each."""
 
     def __init__(self, client: socket.socket) -> None:
-        """Read from a client."""
+        """Read from a connected socket."""
         self._client = client
         self._rest = bytearray()
 
     def next(self) -> bytes:
-        """Give the next line with its end; one that is cut off or too long without. b"": none.
+        """Return the next line with its newline; without it, the line was cut off or too long.
+
+        b"" is the end of the stream.
 
         Raises:
-            OSError: the client has left, or took longer than `CLIENT_S` for it.
+            OSError: the client has left, or took longer than `CLIENT_S`.
         """
         ends_s = time.monotonic() + CLIENT_S
         looked = 0
@@ -237,7 +239,7 @@ class Lines:
 
 
 def _listen(path: Path, group: int | None) -> socket.socket:
-    """Bind the socket; nobody but us may use it before its group is set.
+    """Bind the socket; only this user can open it until its group is set.
 
     Raises:
         Refused: another actuator answers there.
@@ -269,7 +271,7 @@ def _listen(path: Path, group: int | None) -> socket.socket:
 
 
 def _group_id(name: str) -> int | None:
-    """Find the group; "" is none: only root and our own user may connect.
+    """Look up a group; "" is None, and then only root and our own user may connect.
 
     Raises:
         InputInvalid: it does not exist.
@@ -285,16 +287,15 @@ def _group_id(name: str) -> int | None:
 
 
 def _group_name(gid: int | None) -> str:
-    """Name a group for a sentence."""
     with suppress(KeyError):
         return f"group {grp.getgrgid(gid).gr_name}" if gid is not None else "no group"
     return f"group {gid}"
 
 
 def _groups_now(client: socket.socket) -> tuple[int, ...]:
-    """List the supplementary groups a client connected with; none where the kernel is too old.
+    """Supplementary groups that a client connected with; none where the kernel is too old.
 
-    What a unit's SupplementaryGroups= gives its service stands in no user database.
+    Groups that a unit gets from SupplementaryGroups= are in no user database.
     """
     try:
         return supplementary_groups(client)
@@ -303,7 +304,7 @@ def _groups_now(client: socket.socket) -> tuple[int, ...]:
 
 
 def _user_id(name: str) -> int | None:
-    """Find a user, named or numbered; None when there is none."""
+    """Look up a user by name or number; None when there is none."""
     if name.isdecimal() and name.isascii():
         return int(name)
     try:
@@ -313,7 +314,6 @@ def _user_id(name: str) -> int | None:
 
 
 def _groups(uid: int) -> list[int]:
-    """List the groups of a user."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
@@ -322,7 +322,7 @@ def _groups(uid: int) -> list[int]:
 
 
 def _kind(error: WattmeshError) -> str:
-    """Name an error for the client, which raises the same."""
+    """Name the error class, so that the client raises the same one."""
     kinds: dict[type[WattmeshError], str] = {
         Fenced: "fenced",
         Refused: "refused",

@@ -1,6 +1,6 @@
 """The `[actuator]` table of the one settings file, read with the standard library alone.
 
-The privileged process does not load what the daemon loads; keys, defaults and ranges are those of
+The privileged process does not import pydantic; keys, defaults and ranges are those of
 `wattmesh.controller.settings.model.ActuatorSection` (a test holds the two equal).
 """
 
@@ -17,7 +17,7 @@ from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.toml_text import read_toml
 
 MOST_DAYS = 366.0
-"""A limit that is to last longer belongs to the boards themselves, not to a lease."""
+"""A limit that lasts longer should be set by the administrator of the boards, not by a lease."""
 
 DAY_S = 86_400.0
 
@@ -49,10 +49,10 @@ class ActuatorSettings:
 
 
 def load(path: Path) -> ActuatorSettings:
-    """Read a settings file; a file without the table gives the defaults.
+    """Read a settings file; without the table every default applies.
 
     Raises:
-        SettingsInvalid: it cannot be read, or the table has mistakes; all of them are named.
+        SettingsInvalid: the file cannot be read, or lists every mistake in the table.
     """
     try:
         raw = read_toml(read_named(path, SETTINGS_BYTES).decode())
@@ -71,7 +71,7 @@ def load(path: Path) -> ActuatorSettings:
 
 
 def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str, str]]:
-    """Name groups of the settings that are one and must be two, by name or by number.
+    """Find groups in the settings that must differ but are one, by name or by gid.
 
     Args:
         jobs: api.group, of those who own runs; "": nobody.
@@ -106,7 +106,7 @@ OPERATORS = "wattmesh-operators"
 
 
 def _one(one: str, other: str) -> bool:
-    """Say whether two names are one group of this machine."""
+    """Tell whether two names are the same group of this machine."""
     if not one or not other:
         return False
     numbers = []
@@ -117,10 +117,10 @@ def _one(one: str, other: str) -> bool:
 
 
 def parse(table: Mapping[str, Any], *, where: Path) -> ActuatorSettings:
-    """Check the table; relative paths in it count from `where`'s folder.
+    """Check the table; relative paths are relative to the folder of `where`.
 
     Raises:
-        SettingsInvalid: every mistake, with its key and what is allowed.
+        SettingsInvalid: lists every mistake with its key and what is allowed.
     """
     readers = _readers(where.absolute().parent)
     values: dict[str, Any] = {}
@@ -140,8 +140,6 @@ def parse(table: Mapping[str, Any], *, where: Path) -> ActuatorSettings:
 
 
 def _readers(folder: Path) -> dict[str, Callable[[Any], Any]]:
-    """Say how each key is read."""
-
     def path(value: Any) -> Path:
         return folder / Path(_text(value)).expanduser()
 

@@ -1,6 +1,6 @@
-"""What is said on the actuator's socket: one JSON object a line, each way. Pure.
+"""The requests on the actuator's socket: one JSON object per line, each way. Pure.
 
-Invariant: what is not exactly understood is refused whole; an unknown key is not understood.
+Invariant: a request with any unknown or malformed part, even an unknown key, is refused whole.
 """
 
 import json
@@ -20,13 +20,13 @@ MOST_CLAIMED = 4096
 
 
 class Op(StrEnum):
-    """What can be asked.
+    """What can be asked of the actuator.
 
-    APPLY: here is everything that is wished for this node, and whose processes the holders' are.
-    STATE: say what is in force. RESTORE: give everything back but obligations (with `obligations`,
-    those too) and do nothing until RESUME or the next start. RESUME: obey again, and forget whom
-    was found to write GPUs beside us. OBEY: from now on obey `journal`, and no other, from `epoch`
-    on.
+    APPLY: replace every wish for this node, and say which processes belong to each holder.
+    STATE: report what is in force. RESTORE: restore every GPU, except under obligations unless
+    `obligations` is true, and then ignore wishes until RESUME or the next start. RESUME: obey
+    again, and forget that foreign writers were found. OBEY: from now on obey only `journal`, from
+    `epoch` on.
     """
 
     APPLY = "apply"
@@ -37,31 +37,31 @@ class Op(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Whose compute processes belong to a holder.
+class ProcessClaim:
+    """Which compute processes belong to a holder.
 
     Attributes:
-        uids: the users that may own one.
-        pids: of these users' processes, only these; empty: all of them.
+        uids: their users.
+        pids: only these processes of these users; empty: all of them.
     """
 
     uids: frozenset[int] = frozenset()
     pids: frozenset[int] = frozenset()
 
     def owns(self, pid: int, uid: int | None) -> bool:
-        """Say whether a process is the holder's; one whose user is not known is nobody's."""
+        """Tell whether a process is the holder's; one of an unknown user is not."""
         return uid in self.uids and (not self.pids or pid in self.pids)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object."""
+        """Encode as a JSON object."""
         return {"uids": sorted(self.uids), "pids": sorted(self.pids)}
 
     @classmethod
-    def from_json(cls, data: object) -> "Claim":
-        """Read a claim.
+    def from_json(cls, data: object) -> "ProcessClaim":
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: it is not one.
+            InputInvalid: it is malformed.
         """
         fields = _object(data, "claim", {"uids", "pids"})
         return cls(uids=_numbers(fields, "uids"), pids=_numbers(fields, "pids"))
@@ -80,14 +80,14 @@ class Request:
 
     op: Op
     desired: Desired | None = None
-    claims: Mapping[str, Claim] | None = None
+    claims: Mapping[str, ProcessClaim] | None = None
     obligations: bool = False
     journal: str = ""
     epoch: int = 0
 
 
 def write_request(request: Request) -> bytes:
-    """Give the line of a request."""
+    """Encode a request as one line."""
     body: dict[str, Any] = {"v": VERSION, "op": request.op.value}
     if request.desired is not None:
         body["desired"] = request.desired.to_json()
@@ -100,10 +100,10 @@ def write_request(request: Request) -> bytes:
 
 
 def read_request(data: bytes) -> Request:
-    """Read a request.
+    """Decode one line.
 
     Raises:
-        InputInvalid: any part of it is not understood; nothing of it may be obeyed.
+        InputInvalid: some part of it is unknown or malformed; none of it may be obeyed.
     """
     fields = _object(parse(data), "request", {"v", "op"}.union(*_KEYS.values()))
     if fields.get("v") != VERSION:
@@ -127,20 +127,20 @@ def read_request(data: bytes) -> Request:
     return Request(
         op=Op.APPLY,
         desired=Desired.from_json(fields.get("desired")),
-        claims={name: Claim.from_json(each) for name, each in claims.items()},
+        claims={name: ProcessClaim.from_json(each) for name, each in claims.items()},
     )
 
 
 def line(body: Mapping[str, Any]) -> bytes:
-    """Give one line: JSON without line ends, and one line end."""
+    """Encode one JSON object as one line."""
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def parse(data: bytes) -> Any:
-    """Read the JSON of one line.
+    """Decode the JSON of one line.
 
     Raises:
-        InputInvalid: it is not JSON, nests too deep, or says a key twice.
+        InputInvalid: it is not JSON, nests too deep, or repeats a key.
     """
     try:
         return json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
@@ -149,7 +149,7 @@ def parse(data: bytes) -> Any:
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object; two values for one key would let two readers obey two things."""
+    """Build an object; two values for one key could let two readers obey different ones."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

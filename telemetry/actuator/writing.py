@@ -1,7 +1,7 @@
-"""Acts become writes: announced in the journal, read back, a group whole or not at all.
+"""Carries out acts: records them in the journal, writes them, reads them back.
 
-Invariant: before a GPU is written, the disk says what it may have from then on; whatever is
-interrupted here, `recovery` finds it.
+A group is written whole or not at all. Invariant: before a GPU is written, the disk holds what it
+may have from then on; `recovery` resolves whatever is interrupted here.
 """
 
 import logging
@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from wattmesh.errors import JournalUnavailable, SourceUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
 from wattmesh.telemetry.actuator.journal import Journal
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, Held, Watch
+from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuWatch, LockAndCap
 from wattmesh.telemetry.actuator.rules.watching import same
 from wattmesh.telemetry.sources.nvml_library import NvmlFailed
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-"""After a write failed, the GPU is left alone so long."""
+"""Pause after a failed write to a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why the last write to a GPU failed, and when it is tried again (seconds since boot)."""
+    """Why the last write to a GPU failed, and when to try again (`retry_s`, since boot)."""
 
     sentence: str
     retry_s: float
@@ -46,23 +46,23 @@ class Writer:
         self._baseline_lock_mhz = baseline_lock_mhz
         self._boot_s = boot_s
         self._failures: dict[str, Failure] = {}
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, GpuWatch] = {}
 
-    def watch(self, gpu_uuid: str) -> Watch:
-        """Give what is remembered of a GPU between looks."""
-        return self.watches.get(gpu_uuid) or Watch()
+    def watch(self, gpu_uuid: str) -> GpuWatch:
+        """Return what is remembered of a GPU between heartbeats."""
+        return self.watches.get(gpu_uuid) or GpuWatch()
 
     def failed(self, gpu_uuid: str) -> str:
-        """Say why the last write to a GPU failed, until it may be tried again; else ""."""
+        """Say why the last write to a GPU failed, while its pause lasts; else ""."""
         failure = self._failures.get(gpu_uuid)
         return failure.sentence if failure and self._boot_s() < failure.retry_s else ""
 
     def forget_failures(self) -> None:
-        """Let every GPU be tried again at once."""
+        """End every pause, so that each GPU is tried again at once."""
         self._failures.clear()
 
     def carry_out(self, acts: Sequence[Act]) -> None:
-        """Write everything; a failure of one group, or of one GPU, stops no other."""
+        """Write all acts; the failure of one group or GPU does not stop the others."""
         groups: dict[str, list[Act]] = {}
         for act in acts:
             if act.group:
@@ -101,7 +101,7 @@ class Writer:
         """Write one lever of one GPU and read it back.
 
         Raises:
-            SourceUnavailable: it was refused, did not answer, or took something else.
+            SourceUnavailable: the GPU refused, did not answer, or reads back another value.
         """
         uuid = act.gpu_uuid
         if act.clock:
@@ -111,8 +111,8 @@ class Writer:
             taken_w = self._device.requested_w(uuid)
             if not same(taken_w, act.cap_w):
                 raise SourceUnavailable(
-                    f"{uuid} was told {act.cap_w:g} W and says {taken_w:g} W: it does not obey, or "
-                    "someone else writes it"
+                    f"{uuid} was set to {act.cap_w:g} W and reads back {taken_w:g} W: it does not "
+                    "obey, or someone else writes it"
                 )
         self.watches[uuid] = replace(
             self.watch(uuid),
@@ -123,7 +123,7 @@ class Writer:
         )
 
     def _note(self, acts: Sequence[Act], done: int, error: WattmeshError) -> None:
-        """Remember a failure: the GPU that failed, or all of them when the disk did."""
+        """Remember a failure: of the GPU that failed, or of all of them when the disk did."""
         whole = isinstance(error, JournalUnavailable) or done == len(acts)
         now_s, known = self._boot_s(), dict(self._failures)
         for act in acts if whole else acts[done : done + 1]:
@@ -132,15 +132,15 @@ class Writer:
             self.watches[act.gpu_uuid] = replace(self.watch(act.gpu_uuid), wrote_s=now_s)
         failed = acts[min(done, len(acts) - 1)]
         again = known.get(failed.gpu_uuid)
-        if again is None or again.sentence != str(error):  # said once, not at every try
+        if again is None or again.sentence != str(error):  # logged once, not at every attempt
             log.warning("%s: failed: %s", sentence(failed), error)
 
     def _take_back(
-        self, done: Sequence[Act], failed: Act, held: dict[str, Held], error: WattmeshError
+        self, done: Sequence[Act], failed: Act, held: dict[str, LockAndCap], error: WattmeshError
     ) -> None:
-        """Undo the part of a group that was written, and what failed as far as it went.
+        """Undo the acts of a group that were done, and the failed one as far as it went.
 
-        What cannot be undone stays announced: it is ours until a later beat brings it back.
+        What cannot be undone stays recorded as ours, until a later heartbeat restores it.
         """
         lost: set[str] = set()
         if not self._unwritten(failed, error):
@@ -159,7 +159,7 @@ class Writer:
             log.warning("%s", worse)
 
     def _unwritten(self, act: Act, error: WattmeshError) -> bool:
-        """Make sure that a write that failed left nothing behind; False: it is not known."""
+        """Make sure that a failed write left nothing behind; False when that is not known."""
         if act.clock:
             return isinstance(error, NvmlFailed)  # an answer, so it was not done
         try:
@@ -172,7 +172,7 @@ class Writer:
 
 
 def sentence(act: Act) -> str:
-    """Say what an act does, for the log."""
+    """Describe an act for the log."""
     what = []
     if act.clock:
         clock = f"SM clock locked to {act.clock_mhz} MHz" if act.clock_mhz else "SM clock unlocked"
@@ -183,8 +183,8 @@ def sentence(act: Act) -> str:
     return f"{act.gpu_uuid}: {', '.join(what)} ({act.cause}{whose})"
 
 
-def _inverse(act: Act, held: Held, baseline_lock_mhz: int | None) -> Act:
-    """Give the act that leads back to `held`."""
+def _inverse(act: Act, held: LockAndCap, baseline_lock_mhz: int | None) -> Act:
+    """Build the act that leads back to `held`."""
     lock = baseline_lock_mhz if held.lock_mhz is None else held.lock_mhz
     return replace(
         act, cause=Cause.RESTORE, clock_mhz=lock if act.clock else None, cap_w=act.seen_w

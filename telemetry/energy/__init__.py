@@ -1,17 +1,17 @@
-"""From readings to joules: whose they are, what is booked, what nobody saw.
+"""From readings to joules: which run they belong to, what is booked, what was not observed.
 
 The map:
     attribution.py  which run a GPU works for (pure)
-    burst.py        ten looks a second for a while, with an error bound
-    crosscheck.py   the counter held against the integral of power (pure)
+    burst.py        samples at 10 Hz for a while: mean power with its error bound
+    crosscheck.py   compares the energy counter with the integral of power (pure)
     delivery.py     what an agent hands to the controller (pure)
-    exporter.py     devices as metrics for Prometheus
-    ledger.py       what the energy ledger's rows are and how amounts are split (pure)
-    meter.py        from two looks at a GPU to joules: the rules (pure)
-    node_claims.py  both together, look after look
-    node_view.py    who computes on a node's GPUs, as its process table shows
-    pending.py      amounts that wait to be booked
-    residual.py     what a node's meter shows beyond its parts (pure)
+    exporter.py     exports a node's devices as Prometheus metrics
+    ledger.py       rows and slots of the energy ledger, exact splitting (pure)
+    meter.py        joules between two readings of a GPU: the rules (pure)
+    node_claims.py  reads both at every step, and keeps the last view for a while
+    node_view.py    processes on a node's GPUs, their users and jobs, from /proc
+    pending.py      amounts that are not booked yet
+    residual.py     power of a node's meter beyond its metered parts (pure)
     sampler.py      reads a source, applies the rules, books rows
     unobserved.py   time of a held GPU that nobody booked (pure)
 """

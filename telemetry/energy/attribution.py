@@ -1,9 +1,8 @@
-"""Which run a device works for: what live incarnations registered, checked by the node's own view.
+"""Attributes each device to a run: registrations, checked against the node's processes. Pure.
 
-Pure. Invariant: every device belongs to exactly one line, so that no joule is ever charged twice.
-Energy follows processes, not heartbeats: where the node can be looked at, a registered GPU without
-a process is nobody's, and one that a stranger's process uses is `unattributed`, whatever a run
-claims.
+Invariant: every device has exactly one ledger line, so that no joule is charged twice. Energy
+follows processes, not heartbeats: where the node's processes are known, a registered GPU without a
+process is idle, and a GPU that another process uses is `unattributed`, whatever a run registered.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,18 +14,19 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 
 HOST_DEVICES = ("cpu:", "dram:", "node:")
-"""How the names of devices begin that are not GPUs."""
+"""Prefixes of the names of devices that are not GPUs."""
 
 SCHEDULERS = ("slurm:", "pod:")
-"""How job keys begin that name one job of the whole cluster; others only mean something on one
-machine."""
+"""Prefixes of job keys that name one job in the whole cluster; other keys are unique on one machine
+only."""
 
 STARTED_LATE_S = 60.0
-"""A process that began so long after its pid was registered is another one with the same number."""
+"""A process that started this long after its pid was registered is another process with that
+pid."""
 
 
 class Standing(StrEnum):
-    """How a run stands; of two that could own a process, the first in this order does."""
+    """State of a launch. Of two that could own a process, the first in this order does."""
 
     LIVE = "live"
     LOST = "lost"
@@ -35,14 +35,14 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """An incarnation and the GPUs its ranks registered (parked ranks too: they hold theirs).
+    """A launch and the GPUs that its ranks registered, those of parked ranks included.
 
     Attributes:
-        released: GPUs that the run gave back when it took a smaller layout.
-        owner_uid: whose the run is; None: not known.
-        job: the scheduler's key of it, `slurm:<id>` or `pod:<uid>`; "" when there is none.
-        host, pid: where its rank 0 registered from, at `registered_at` (aware UTC).
-        ended_at: when the run was done or retired (aware UTC); None: it was not.
+        released: GPUs that the run released when it switched to a smaller layout.
+        owner_uid: user of the run; None: not known.
+        job: the scheduler's key, `slurm:<id>` or `pod:<uid>`; "" when there is none.
+        host, pid: the process of rank 0 that registered it, at `registered_at` (aware UTC).
+        ended_at: when the run finished or was retired (aware UTC); None: it has not.
     """
 
     run: str
@@ -58,13 +58,13 @@ class Holder:
     ended_at: datetime | None = None
 
     def on(self, gpus: Collection[str]) -> "Holder":
-        """Give what of it concerns a node with these GPUs; it may have thousands elsewhere."""
+        """Keep only the GPUs of one node; a holder may have thousands elsewhere."""
         here = tuple(each for each in self.gpus if each in gpus)
         gave_back = tuple(each for each in self.released if each in gpus)
         return replace(self, gpus=here, released=gave_back)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object."""
+        """Encode as a JSON object."""
         return {
             "run": self.run,
             "incarnation": self.incarnation,
@@ -81,10 +81,10 @@ class Holder:
 
     @classmethod
     def from_json(cls, data: object) -> "Holder":
-        """Read a holder.
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: it is not one.
+            InputInvalid: it is malformed.
         """
         try:
             return _holder(data)
@@ -94,12 +94,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A live process as its node sees it.
+    """A live process as its own node shows it.
 
     Attributes:
-        uid: its effective user; None when the node's process table does not show it (another pid
-            namespace).
-        job: key of the job its cgroup belongs to; "" when that says nothing.
+        uid: its effective user; None when /proc does not show it (another pid namespace).
+        job: key of the job that its cgroup belongs to; "" when the cgroup names none.
         started_at: aware UTC; None when not known.
     """
 
@@ -111,13 +110,13 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One look at a node.
+    """The processes of one node at one moment.
 
     Attributes:
         host: its host name.
-        users: per GPU the live processes that compute on it; a GPU that could not be asked is not
-            in it.
-        known: further live processes by pid: those that registered from here.
+        users: by GPU, the live processes that compute on it; a GPU that could not be read is left
+            out.
+        known: by pid, live processes that registered a run from this node.
     """
 
     host: str = ""
@@ -127,7 +126,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Whom a device's energy is booked to.
+    """The ledger line that a device's energy is booked to.
 
     `line`: run | idle | unattributed | idle_after_release.
     """
@@ -145,14 +144,14 @@ RELEASED = Claim(line="idle_after_release")
 def attribute(
     holders: Iterable[Holder], view: NodeView | None = None, devices: Collection[str] = ()
 ) -> Mapping[str, Claim]:
-    """Give the claim on every device that is registered, looked at, or named; others are `IDLE`.
+    """Return the claim on every device that is registered, in `view` or in `devices`.
 
-    Of two incarnations of one run the later one in `holders` stands.
+    Any other device is `IDLE`. Of two launches of one run the later one in `holders` counts.
 
     Args:
         holders: what runs registered.
-        view: the node's own view; None: registrations stand as they are.
-        devices: names of all devices that are read there, processors too.
+        view: the node's processes; None: registrations are believed unchecked.
+        devices: names of all devices that are read on the node, processors too.
     """
     known = tuple(holders)
     claims = {gpu: IDLE for gpu in devices if is_gpu(gpu)}
@@ -172,7 +171,7 @@ def is_gpu(device: str) -> bool:
 
 
 def _registered(holders: Sequence[Holder]) -> dict[str, Claim]:
-    """Believe what was registered; of runs that stand differently, the one that stands better."""
+    """Believe the registrations; a GPU registered by two runs goes to the better `Standing`."""
     claims: dict[str, Claim] = {}
     for standing in reversed(Standing):
         tier: dict[str, Claim] = {}
@@ -193,7 +192,7 @@ def _seen(
     by_job: Mapping[str, Sequence[Holder]],
     host: str,
 ) -> Claim:
-    """Say whose a GPU is on which these processes compute."""
+    """Decide whose a GPU is from the processes that compute on it."""
     if not users:
         gave_back = any(gpu in holder.released for holder in holders)
         has_it = any(gpu in holder.gpus and gpu not in holder.released for holder in holders)
@@ -206,21 +205,21 @@ def _seen(
     known = [owner for owner in owners if owner is not None]
     if len(known) < len(owners) or len({owner.run for owner in known}) != 1:
         return DISPUTED
-    # Of two launches of one run the newer one pays, whatever order the driver lists them in.
+    # Of two launches of one run the newer one is charged, in whatever order the driver lists them.
     return _claim(max(known, key=holders.index))
 
 
 def _registrant(process: Process, holders: Sequence[Holder], host: str) -> Holder | None:
-    """Name the incarnation that this very process registered, however it stands by now.
+    """Find the launch that this very process registered, whatever its standing now.
 
-    None where it registered none, or may have registered several runs.
+    None when it registered none, or possibly several runs.
     """
     mine = [each for each in holders if each.host == host != "" and _is_rank_0(each, process)]
     return mine[-1] if len({each.run for each in mine}) == 1 else None
 
 
 def _is_rank_0(holder: Holder, process: Process) -> bool:
-    """Whether a process of the holder's node is the one that registered it, and not a later one."""
+    """Tell whether a process on the holder's node is the one that registered it."""
     if process.pid != holder.pid or process.uid is None or process.uid != holder.owner_uid:
         return False
     if process.started_at is None or holder.registered_at is None:
@@ -231,7 +230,7 @@ def _is_rank_0(holder: Holder, process: Process) -> bool:
 def _owner(
     process: Process, registered: Sequence[Holder], by_job: Mapping[str, Sequence[Holder]]
 ) -> Holder | None:
-    """Name the one incarnation that a process belongs to; None when there is none, or several."""
+    """Find the one launch that a process belongs to; None when there is none, or several."""
     if process.uid is None:
         return None
     same_job = by_job.get(process.job, ()) if process.job else ()
@@ -247,7 +246,7 @@ def _owner(
 
 
 def _could_own(holder: Holder, process: Process) -> bool:
-    """Whether a process on a registered GPU can be of that run: its user's, and of no other job."""
+    """Tell whether a process on a registered GPU has the run's user and no other job."""
     if holder.owner_uid != process.uid:
         return False
     clear = holder.job.startswith(SCHEDULERS) and process.job.startswith(SCHEDULERS)
@@ -255,14 +254,14 @@ def _could_own(holder: Holder, process: Process) -> bool:
 
 
 def _began_later(process: Process, holder: Holder) -> bool:
-    """Whether a process began when the run was over: then it is the same user's next script."""
+    """Tell whether a process started after the run ended: it is the user's next script."""
     if process.started_at is None or holder.ended_at is None:
         return False
     return process.started_at > holder.ended_at
 
 
 def _by_job(holders: Sequence[Holder], view: NodeView) -> dict[str, list[Holder]]:
-    """List holders by the job they run in: as the scheduler named it, or as their rank 0 shows."""
+    """Group holders by job, as the scheduler named it or as the cgroup of rank 0 shows."""
     found: dict[str, list[Holder]] = {}
     for holder in holders:
         key = holder.job or _own_job(holder, view)
@@ -272,13 +271,13 @@ def _by_job(holders: Sequence[Holder], view: NodeView) -> dict[str, list[Holder]
 
 
 def _own_job(holder: Holder, view: NodeView) -> str:
-    """Read a run's job off the process that registered it, if that still lives here."""
+    """Read a run's job from the process that registered it, if that still lives here."""
     process = view.known.get(holder.pid) if holder.host == view.host else None
     return process.job if process is not None and _is_rank_0(holder, process) else ""
 
 
 def _whole(claims: Collection[Claim]) -> Claim:
-    """Say whose the rest of a node is: the one run's that has all its GPUs, else unattributed."""
+    """Claim for the node's other devices: the run that has all its GPUs, else unattributed."""
     if len({claim.run for claim in claims}) != 1:
         return DISPUTED
     one = max(claims, key=lambda each: each.incarnation)
@@ -293,7 +292,7 @@ def _claim(holder: Holder) -> Claim:
 
 
 def _holder(data: Any) -> Holder:
-    """Read a holder; anything unexpected raises what it raises."""
+    """Decode a holder; any malformed part raises whatever the access raises."""
     owner = data.get("owner_uid")
     return Holder(
         run=str(data["run"]),
@@ -311,6 +310,6 @@ def _holder(data: Any) -> Holder:
 
 
 def _moment(text: Any) -> datetime | None:
-    """Read a moment, UTC where it names no zone."""
+    """Parse a time; it is UTC where it names no zone."""
     found = datetime.fromisoformat(text) if text else None
     return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found

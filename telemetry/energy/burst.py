@@ -1,11 +1,11 @@
-"""Looks ten times a second for a while: a mean power with its error bound, for profiling.
+"""Samples at 10 Hz for a while: mean power with its error bound, for profiling.
 
-Invariant: the ledger's own rules make the joules (`meter.Meter`), so a counter that resets, sticks
-or falls silent in a burst is treated as everywhere; and a figure says how wrong it can be, or None.
+Invariant: the ledger's own rules compute the joules (`meter.Meter`), so a counter that resets,
+sticks or stops answering is handled as everywhere; and every figure has an error bound, or is None.
 
-An energy counter moves in steps, every `UPDATE_S` on boards of today, so each end of a window is
-off by up to one step: at 10 Hz and 10 s that is 2 %, at 60 s 0.3 %. One window below a second is
-worth nothing on boards whose sensor looks for 25 ms of each 100 ms (arXiv 2312.02741).
+An energy counter moves in steps, every `UPDATE_S` on current boards, so each end of a window is off
+by up to one step: at 10 Hz that is 2 % of 10 s and 0.3 % of 60 s. A window below one second is
+useless on boards whose sensor samples 25 ms of every 100 ms (arXiv 2312.02741).
 """
 
 import threading
@@ -34,13 +34,12 @@ HOLD_US = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What one device drew in a window of monotonic time.
+    """The energy of one device in a window of monotonic time.
 
-    Attributes:
-        energy_j: None when part of the window was not observed.
-        error_j: the most that `energy_j` is off, in either direction, if power between two looks
-            stays within what was seen; only a known energy has one.
-        looks: readings in the window. `quality`: of their sum.
+    Attributes: energy_j: None when part of the window was not observed. error_j: bound on the error
+    of `energy_j`, in either direction, if power between two readings stays within what was read;
+    only meaningful with a known energy. looks: number of readings in the window. quality: quality
+    of their sum.
     """
 
     gpu_uuid: str
@@ -65,7 +64,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mark:
-    """All that was drawn up to a moment, since the first look. `dark`: it is not known any more."""
+    """The energy up to a moment, since the first reading. `dark`: from here on unknown."""
 
     at_s: float
     energy_mj: int
@@ -76,16 +75,16 @@ class _Mark:
 def figure(
     readings: Sequence[PowerReading], start_s: float, end_s: float, *, update_s: float = UPDATE_S
 ) -> Figure:
-    """Work out what one device drew in [start_s, end_s). Pure.
+    """Compute what one device drew in [start_s, end_s). Pure.
 
     Args:
         readings: of one device, in time order, at least one.
         start_s: where the window begins, monotonic.
         end_s: where it ends, > start_s.
-        update_s: how often its counter moves.
+        update_s: seconds between two updates of its counter.
 
     Raises:
-        InputInvalid: no reading, or no window.
+        InputInvalid: there is no reading, or the window is empty.
     """
     if not readings or end_s <= start_s:
         raise InputInvalid(f"burst: {len(readings)} readings for {start_s:g} to {end_s:g} s")
@@ -114,7 +113,7 @@ def figure(
 
 
 def _marks(readings: Sequence[PowerReading]) -> tuple[list[_Mark], str]:
-    """Add up what was drawn from look to look, by the ledger's rules; give the sum's quality."""
+    """Add up the energy from reading to reading by the ledger's rules, with its quality."""
     meter = Meter.first(readings[0])
     quality = merged_quality((readings[0].quality,))
     marks = [_Mark(at_s=readings[0].monotonic_s, energy_mj=0, wobble_mj=0.0, dark=False)]
@@ -139,7 +138,7 @@ def _marks(readings: Sequence[PowerReading]) -> tuple[list[_Mark], str]:
 
 
 def _at(marks: Sequence[_Mark], moment_s: float) -> _Mark:
-    """Give the mark at a moment, on the straight line between its neighbours."""
+    """Interpolate the mark at a moment linearly."""
     after = bisect_left([each.at_s for each in marks], moment_s)
     if after in {0, len(marks)}:
         return marks[min(after, len(marks) - 1)]
@@ -154,7 +153,7 @@ def _at(marks: Sequence[_Mark], moment_s: float) -> _Mark:
 
 
 def _edge_mj(marks: Sequence[_Mark], moment_s: float) -> float:
-    """Give how far off a straight line between two looks can be, at a moment between them."""
+    """Bound on the error of that interpolation."""
     after = bisect_left([each.at_s for each in marks], moment_s)
     if after in {0, len(marks)} or marks[after].at_s == moment_s:
         return 0.0
@@ -164,7 +163,7 @@ def _edge_mj(marks: Sequence[_Mark], moment_s: float) -> float:
 
 
 def _highest_w(readings: Sequence[PowerReading], marks: Sequence[_Mark]) -> float:
-    """Give the highest power that was seen, at a look or between two."""
+    """Highest power at a reading, or on average between two."""
     seen = [each.power_w for each in readings if each.power_w is not None]
     between = [
         (high.energy_mj - low.energy_mj) / 1000 / (high.at_s - low.at_s)
@@ -175,15 +174,15 @@ def _highest_w(readings: Sequence[PowerReading], marks: Sequence[_Mark]) -> floa
 
 
 class Burst:
-    """Looks at a source ten times a second until it is left; a context."""
+    """A context that samples a source at 10 Hz until it is left."""
 
     def __init__(self, source: PowerSource, gpus: Sequence[str] = (), *, hz: float = HZ) -> None:
         """Prepare.
 
         Args:
-            source: whose devices; nobody else may read it meanwhile.
-            gpus: only these; default all.
-            hz: looks per second, in (0, 50].
+            source: the source to read; nobody else may read it meanwhile.
+            gpus: only these devices; default all.
+            hz: readings per second, in (0, 50].
         """
         self._source = source
         self._gpus = frozenset(gpus)
@@ -194,7 +193,6 @@ class Burst:
         self.trouble = ""
 
     def __enter__(self) -> Self:
-        """Begin to look."""
         self._thread.start()
         return self
 
@@ -204,19 +202,17 @@ class Burst:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop looking."""
         self._stop.set()
         self._thread.join()
 
     def figures(self, start_s: float, end_s: float) -> dict[str, Figure]:
-        """Give what each device drew in a window of monotonic time."""
+        """Return the energy of each device in a window of monotonic time."""
         return {
             gpu: figure(list(readings), start_s, end_s)
             for gpu, readings in list(self._readings.items())
         }
 
     def _look(self) -> None:
-        """Read, at even steps."""
         next_s = time.monotonic()
         while True:
             try:
@@ -237,16 +233,16 @@ def burst(
     *,
     wait: Callable[[float], object] = time.sleep,
 ) -> dict[str, Figure]:
-    """Look for so many seconds (> 0) and give what each device drew.
+    """Sample for `seconds` (> 0) and return the energy of each device.
 
     Args:
-        source: whose devices.
+        source: the source to read.
         seconds: the length of the window.
-        gpus: only these; default all.
-        wait: how the seconds pass.
+        gpus: only these devices; default all.
+        wait: sleeps for so many seconds.
     """
     with Burst(source, gpus) as looking:
-        wait(2 / HZ)  # a look lies before the window
+        wait(2 / HZ)  # so that a reading lies before the window
         start_s = time.monotonic()
         wait(seconds)
         end_s = time.monotonic()

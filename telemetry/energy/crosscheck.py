@@ -1,8 +1,9 @@
-"""A device's energy counter held against the integral of its power, hour by hour. Pure.
+"""Compares a device's energy counter with the integral of its power, hour by hour. Pure.
 
-Both come from one sensor through two ways; where they part, one of them lies (counters that ran at
-0.57 of the power are on record). Invariant: only stretches count in which both are known at both
-ends, so that resets, outages and changes of source move the ratio nowhere.
+Both come from the same sensor on two paths, so a difference means that one of them is wrong
+(counters at 0.57 of the power have been reported). Invariant: an interval counts only if both
+values are known at both of its ends, so resets, outages and changes of source do not move the
+ratio.
 """
 
 from dataclasses import dataclass, replace
@@ -18,13 +19,13 @@ from wattmesh.telemetry.readings import PowerReading
 
 WINDOW_US = 3600 * 1_000_000
 EARLY_US = 600 * 1_000_000
-"""So much of the first hour tells enough: a counter is updated every 0.1 s, power every 0.1 s."""
+"""The first hour's ratio is used from here on: counter and power are each updated every 0.1 s."""
 
 LEAST_RATIO, MOST_RATIO = 0.9, 1.1
 
 
 class Correction(StrEnum):
-    """Why a device's counter was not taken as it stood."""
+    """Why a device's counter reading was not used as it is."""
 
     RESET = "reset"
     IMPLAUSIBLE = "implausible"
@@ -37,16 +38,16 @@ NOTES = {
     "implausible counter": Correction.IMPLAUSIBLE,
     "stale counter": Correction.STALE,
 }
-"""What `Piece.note` says, as a correction."""
+"""From `EnergyPiece.note` to a correction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossCheck:
-    """One device up to its newest reading.
+    """The comparison for one device up to its newest reading.
 
     Attributes:
-        counted_mj, integral_mj: both ways to the energy of the `window_us` compared so far.
-        hour: the ratio of the newest whole hour; None before there was one.
+        counted_mj, integral_mj: energy over `window_us` by the counter and by integrated power.
+        hour: the ratio of the newest complete hour; None before the first.
     """
 
     source: str
@@ -69,11 +70,11 @@ class CrossCheck:
         )
 
     def followed(self, reading: PowerReading, *, hold_us: int) -> "CrossCheck":
-        """Take the next reading of the device.
+        """Add the next reading of the device.
 
         Args:
             reading: newer, on the same monotonic clock; an older one changes nothing.
-            hold_us: longest time between two readings that a trapezoid is believed over.
+            hold_us: longest interval between two readings that is integrated.
         """
         now = CrossCheck.first(reading)
         length_us = now.at_us - self.at_us
@@ -103,23 +104,23 @@ class CrossCheck:
 
     @property
     def ratio(self) -> float | None:
-        """Counter over integral: of the newest hour, or of the first one once it tells enough."""
+        """Counter over integral, of the newest hour or of enough of the first one."""
         if self.hour is not None:
             return self.hour
         return self._so_far if self.window_us >= EARLY_US else None
 
     @property
     def trusted(self) -> bool:
-        """Whether counter and power agree, or nothing speaks against it yet."""
+        """Tell whether the ratio is within bounds, or not known yet."""
         return self.ratio is None or LEAST_RATIO <= self.ratio <= MOST_RATIO
 
     @property
     def _so_far(self) -> float | None:
-        """Counter over integral of the hour that has begun."""
+        """Counter over integral of the current, incomplete hour."""
         return self.counted_mj / self.integral_mj if self.integral_mj > 0 else None
 
     def _moved_mj(self, now: "CrossCheck", most_mj: float) -> int | None:
-        """Give how far the counter moved; None when that says nothing about its pace."""
+        """How far the counter moved; None after a reset, a jump or a change of source."""
         if self.counter_mj is None or now.counter_mj is None or self.source != now.source:
             return None
         moved_mj = now.counter_mj - self.counter_mj
@@ -138,7 +139,7 @@ def sentence(gpu: str, check: CrossCheck) -> str:
 
 
 def _power_w(reading: PowerReading) -> float | None:
-    """Give the power that integrates best: the mean of the last second, where there is one."""
+    """The power that integrates best: the mean of the last second, where the board has it."""
     average_w = reading.average_power_w
     power_w = reading.power_w if average_w is None else average_w
     return power_w if power_w is not None and 0 <= power_w < float("inf") else None

@@ -1,10 +1,10 @@
-"""What an agent hands to the controller: changes of ledger rows, once each, and how its node is.
+"""What an agent reports to the controller: increments of ledger rows, and its node's state. Pure.
 
-Pure. Rows of a `Batch` are changes, to be added to what was delivered before: `energy_mj` None
-changes no joules (unknown stays unknown), times and upper bounds may be taken back (< 0).
+Rows of a `Batch` are increments on what was delivered before: `energy_mj` None adds no joules
+(unknown stays unknown); times and upper bounds may be negative, which takes them back.
 
-Invariant: a batch is frozen under (node, boot_id, seq) and never changes; whoever applies it
-remembers the highest seq of each (node, boot_id) and adds nothing for one that is not higher.
+Invariant: a batch is identified by (node, boot_id, seq) and never changes; the receiver remembers
+the highest seq of each (node, boot_id) and ignores a batch that is not higher.
 """
 
 import math
@@ -23,7 +23,7 @@ MOST_ROWS = 1_500
 MOST_DEVICES = 1_024
 LONGEST_TEXT = 200
 LARGEST = 1 << 62
-"""Beyond any energy, and still a 64 bit integer when two are added."""
+"""Larger than any energy; the sum of two still fits in 64 bits."""
 
 LINES = ("run", "idle", "unattributed", "idle_after_release", "profiling")
 
@@ -39,17 +39,17 @@ _LIVE = (
     "utilization",
     "shared",
 )
-"""What of a reading the controller is told."""
+"""Fields of a reading that are reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Changes of rows since the batch before.
+    """Increments of rows since the batch before.
 
     Attributes:
-        at: when it was frozen; no joule of it was drawn later.
-        baselines: the counters up to which everything is booked, of devices all of whose rows are
-            delivered with this batch; an agent that lost its file goes on from them.
+        at: when it was closed; all of its energy was drawn before.
+        baselines: counters up to which everything is booked, for devices whose rows are all
+            delivered with this batch; an agent that lost its file resumes from them.
     """
 
     node: str
@@ -60,7 +60,7 @@ class Batch:
     baselines: tuple[CounterBaseline, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object."""
+        """Encode as a JSON object."""
         return {
             "node": self.node,
             "boot_id": self.boot_id,
@@ -72,10 +72,10 @@ class Batch:
 
     @classmethod
     def from_json(cls, data: object) -> "Batch":
-        """Read a batch.
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: any part of it is not understood.
+            InputInvalid: some part is missing, unknown or malformed.
         """
         values = _object(data, "batch")
         return cls(
@@ -90,14 +90,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One delivery.
+    """One report of an agent.
 
     Attributes:
         batch: None when nothing has changed.
-        fresh: the agent has no file of its own and asks for its baselines.
-        devices: newest facts of every device that answered lately, by name; each has `at`.
-        missing: devices that are known and do not answer.
-        facts: what else there is to tell: version, what the actuator answered, troubles.
+        fresh: the agent has lost its file and asks for its baselines.
+        devices: by name, the newest reading of every device that answered lately; each has `at`.
+        missing: known devices that do not answer.
+        facts: the rest: version, the actuator's answer, troubles.
     """
 
     batch: Batch | None = None
@@ -107,7 +107,7 @@ class Report:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object."""
+        """Encode as a JSON object."""
         return {
             "batch": self.batch.to_json() if self.batch else None,
             "fresh": self.fresh,
@@ -118,10 +118,10 @@ class Report:
 
     @classmethod
     def from_json(cls, data: object) -> "Report":
-        """Read a delivery.
+        """Decode a JSON object.
 
         Raises:
-            InputInvalid: any part of it is not understood.
+            InputInvalid: some part is missing, unknown or malformed.
         """
         values = _object(data, "delivery")
         devices = _object(values.get("devices", {}), "devices")
@@ -143,17 +143,17 @@ class Report:
 
 
 def live(reading: PowerReading) -> dict[str, Any]:
-    """Give what the controller is told of a reading; what is not known is left out."""
+    """Return the fields of a reading that are reported; unknown ones are left out."""
     told = {name: getattr(reading, name) for name in _LIVE}
     known = {name: value for name, value in told.items() if value is not None and value != ""}
     return {"at": reading.at.isoformat()} | known
 
 
 def baseline(data: object) -> CounterBaseline:
-    """Read a counter's baseline.
+    """Decode a counter's baseline.
 
     Raises:
-        InputInvalid: it is none.
+        InputInvalid: it is malformed.
     """
     values = _object(data, "baseline")
     seconds = values.get("monotonic_s")
@@ -177,7 +177,6 @@ _ROW = frozenset(each.name for each in fields(EnergyRow))
 
 
 def _row(data: object) -> EnergyRow:
-    """Read one row."""
     values = _object(data, "row")
     if set(values) != _ROW:
         wrong = sorted(_ROW.symmetric_difference(values))
@@ -187,7 +186,7 @@ def _row(data: object) -> EnergyRow:
         raise InputInvalid(f"row: slot_start {start} is not before slot_end {end}")
     line, run = _text(values, "line"), _text(values, "run")
     if line not in LINES or (line == "run" and not run):
-        raise InputInvalid(f"row: line {line!r} of run {run!r} is none that there is")
+        raise InputInvalid(f"row: line {line!r} of run {run!r} does not exist")
     energy = values["energy_mj"]
     return EnergyRow(
         gpu_uuid=_text(values, "gpu_uuid", empty=False),
@@ -244,7 +243,7 @@ def _whole(values: Mapping[str, Any], key: str, lowest: int = -LARGEST) -> int:
 def _moment(values: Mapping[str, Any], key: str) -> datetime:
     try:
         moment = datetime.fromisoformat(values[key])
-        # At the ends of the calendar there is no such time in another zone.
+        # At the ends of the calendar the conversion to UTC overflows.
         utc = moment.astimezone(UTC)
     except (KeyError, TypeError, ValueError, OverflowError):
         raise InputInvalid(f"{key} must be a time, got {values.get(key)!r}"[:300]) from None

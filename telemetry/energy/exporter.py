@@ -1,8 +1,8 @@
-"""The devices of one node as Prometheus metrics: served by whoever samples them.
+"""Exports the devices of one node as Prometheus metrics, from the process that samples them.
 
-Counters of joules and of unobserved time are the ledger's totals, so they survive restarts; those
-of events count from the start of the process. Invariant: no sample carries a time of its own (that
-would break staleness), an unknown value has no sample, and no counter ever falls.
+Counters of joules and of unobserved time are the ledger's totals and survive restarts; counters of
+events start with the process. Invariant: no sample has a timestamp (that would break Prometheus'
+staleness handling), an unknown value has no sample, and no counter ever falls.
 """
 
 import threading
@@ -41,7 +41,7 @@ MS_PER_S = 1e3
 
 @dataclass(slots=True)
 class _Device:
-    """What is known of one device. `reasons_us`: time under each clocks event reason."""
+    """The state of one device. `reasons_us`: time under each clocks event reason."""
 
     newest: PowerReading
     check: CrossCheck
@@ -51,7 +51,6 @@ class _Device:
     missing: bool = False
 
     def follow(self, reading: PowerReading, hold_us: int) -> None:
-        """Take the next reading."""
         length_us = micros(reading.monotonic_s) - micros(self.newest.monotonic_s)
         if 0 < length_us <= hold_us and self.newest.reasons is not None:
             for bit, name in REASONS.items():
@@ -61,7 +60,7 @@ class _Device:
         self.newest = reading
 
     def correct(self, found: frozenset[Correction]) -> None:
-        """Count what began in this step: each trouble once, however many steps it lasts."""
+        """Count each correction once, when it begins, however many steps it lasts."""
         self.corrections.update(found - self.troubled)
         self.troubled = found
         self.missing = Correction.LOST in found
@@ -69,7 +68,7 @@ class _Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """All devices at one moment, for one scrape."""
+    """A consistent copy of all devices, for one scrape."""
 
     answering: Mapping[str, PowerReading]
     checks: Mapping[str, CrossCheck]
@@ -80,14 +79,14 @@ class _Seen:
 
 
 class DeviceExporter(Collector):
-    """Follows the samples of one node and tells Prometheus of its devices."""
+    """Collects the samples of one node and exports them."""
 
     def __init__(self, node: str = "", *, hold_s: float = 5.0) -> None:
         """Begin with no device.
 
         Args:
             node: the node's name, for the info metric.
-            hold_s: longest time between two readings that they are taken to speak for.
+            hold_s: longest interval between two readings that counts as covered by them.
         """
         self._node = node
         self._hold_us = micros(hold_s)
@@ -97,7 +96,7 @@ class DeviceExporter(Collector):
         self._locks: dict[str, int] = {}
 
     def observe(self, sample: Sample, totals: Mapping[str, DeviceTotal]) -> None:
-        """Take what a step of the sampler saw, and everything it has ever booked."""
+        """Take the sample of one step, and the totals booked so far."""
         with self._lock:
             for reading in sample.readings:
                 known = self._devices.get(reading.gpu_uuid)
@@ -113,7 +112,7 @@ class DeviceExporter(Collector):
                 self._totals[gpu] = _highest(self._totals.get(gpu, DeviceTotal()), total)
 
     def locked(self, clocks_mhz: Mapping[str, int]) -> None:
-        """Take the SM clock that each device is locked to now; one that is not named is not."""
+        """Take the clock locks now in force; a device that is not named has none."""
         with self._lock:
             self._locks = dict(clocks_mhz)
 
@@ -125,11 +124,11 @@ class DeviceExporter(Collector):
         return tuple(filter(None, said))
 
     def describe(self) -> tuple[Metric, ...]:
-        """Promise nothing at registration: devices come and go."""
+        """Declare no metrics at registration, because devices come and go."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Give every metric."""
+        """Yield every metric."""
         with self._lock:
             seen = _Seen(
                 answering=self._answering(),
@@ -147,11 +146,9 @@ class DeviceExporter(Collector):
         yield from self._info(seen)
 
     def _answering(self) -> dict[str, PowerReading]:
-        """Give the newest reading of every device that answers."""
         return {gpu: each.newest for gpu, each in self._devices.items() if not each.missing}
 
     def _info(self, seen: _Seen) -> Iterator[Metric]:
-        """Which devices there are, and how they are read."""
         info = GaugeMetricFamily(
             "wattmesh_gpu_info",
             "1; where the newest reading of a GPU came from, how good it is, why it is shared.",
@@ -170,7 +167,6 @@ class DeviceExporter(Collector):
 
 
 def _corrections(sample: Sample) -> Mapping[str, set[Correction]]:
-    """Give what was wrong with each device in one step."""
     answered = {reading.gpu_uuid for reading in sample.readings}
     found = {gpu: {Correction.LOST} for gpu in sample.missing if gpu not in answered}
     for gpu, note in sample.notes:
@@ -183,7 +179,6 @@ def _corrections(sample: Sample) -> Mapping[str, set[Correction]]:
 
 
 def _energy(seen: _Seen) -> Iterator[Metric]:
-    """What was ever booked of each GPU."""
     joules = CounterMetricFamily(
         "wattmesh_gpu_energy_joules",
         "Energy booked of a GPU since it was first seen; rate() of it is watts.",
@@ -208,7 +203,6 @@ def _energy(seen: _Seen) -> Iterator[Metric]:
 
 
 def _trust(seen: _Seen) -> Iterator[Metric]:
-    """How far the sensors can be believed."""
     corrections = CounterMetricFamily(
         "wattmesh_gpu_energy_corrections",
         "Times a GPU's counter was not taken as it stood, since the start: reset, implausible, "
@@ -231,7 +225,6 @@ def _trust(seen: _Seen) -> Iterator[Metric]:
 
 
 def _power(seen: _Seen) -> Iterator[Metric]:
-    """What each GPU draws, and may draw."""
     watts = GaugeMetricFamily(
         "wattmesh_gpu_power_watts",
         "Board power: now (instant), or of the last second (average) where the board tells both.",
@@ -251,7 +244,6 @@ def _power(seen: _Seen) -> Iterator[Metric]:
 
 
 def _clocks(seen: _Seen) -> Iterator[Metric]:
-    """How fast each GPU runs, and why not faster."""
     clock = GaugeMetricFamily("wattmesh_gpu_sm_clock_hertz", "SM clock.", labels=["gpu_uuid"])
     lock = GaugeMetricFamily(
         "wattmesh_gpu_locked_clock_hertz",
@@ -283,7 +275,6 @@ def _clocks(seen: _Seen) -> Iterator[Metric]:
 
 
 def _host(seen: _Seen) -> Iterator[Metric]:
-    """The node beside its GPUs."""
     cpu = CounterMetricFamily(
         "wattmesh_cpu_energy_joules", "Energy booked of a processor package.", labels=["zone"]
     )
@@ -314,22 +305,20 @@ def _host(seen: _Seen) -> Iterator[Metric]:
 
 
 def _gpus(readings: Mapping[str, PowerReading]) -> Iterable[tuple[str, PowerReading]]:
-    """Give the GPUs in order."""
     return [
         (gpu, each) for gpu, each in sorted(readings.items()) if each.component is Component.GPU
     ]
 
 
 def _add(family: GaugeMetricFamily, labels: list[str], value: float | None) -> None:
-    """Add a sample of a value that is known."""
     if value is not None:
         family.add_metric(labels, value)
 
 
 def _highest(before: DeviceTotal, now: DeviceTotal) -> DeviceTotal:
-    """Give totals that have not fallen.
+    """Return totals that have not fallen.
 
-    After a long outage of the journal the sampler goes back to what was booked, for one step.
+    After a long outage of the journal the sampler restarts from the booked totals for one step.
     """
     return DeviceTotal(
         booked_mj=max(before.booked_mj, now.booked_mj),

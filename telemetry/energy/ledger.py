@@ -1,8 +1,8 @@
-"""The energy ledger: what its rows are, where its slots end, how amounts are split over them. Pure.
+"""The energy ledger: its rows, its slots, and how amounts are split over slots. Pure.
 
-Invariant: joules are whole millijoules and are neither lost nor counted twice when an interval is
-split at slot borders; what nobody observed is None with its seconds beside it, never zero. Lengths
-come from the monotonic clock; the wall clock only says in which slot an interval lies.
+Invariant: energy is whole millijoules and is neither lost nor counted twice when an interval is
+split at slot borders; energy that was not observed is None with the seconds beside it, never zero.
+Lengths come from the monotonic clock; the wall clock only decides in which slot an interval lies.
 """
 
 from bisect import bisect_right
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 def together(items: Iterable[T], span: Callable[[T], Span]) -> list[list[T]]:
-    """Part items where one ends and none goes on: those of a part overlap, if it has several.
+    """Group items whose spans overlap, directly or through others.
 
     Args:
-        items: ordered by when they begin.
-        span: of one of them.
+        items: ordered by the start of their span.
+        span: returns the span of an item.
     """
     found: list[list[T]] = []
     until: datetime | None = None
@@ -38,19 +38,20 @@ def together(items: Iterable[T], span: Callable[[T], Span]) -> list[list[T]]:
 
 
 NO_COUNTER = -1
-"""Stands in a `CounterBaseline` of a device that has no energy counter."""
+"""`CounterBaseline.energy_mj` of a device without an energy counter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyRow:
-    """Joules of one GPU for one run and line in one slot; absolute: booking twice counts once.
+    """Energy of one GPU, run, line and slot. Absolute: booking it twice counts once.
 
     Attributes:
-        run: "" when nobody used the GPU. `line`: run | idle | unattributed | idle_after_release |
-            profiling; a slot in which it changed has a row for each.
+        run: "" when no run used the GPU.
+        line: run | idle | unattributed | idle_after_release | profiling; a slot in which it
+            changed has a row for each.
         energy_mj: None when nothing of the slot was observed; unknown is never zero.
-        unobserved_ms: time of the slot in which nobody measured.
-        upper_mj: most that can have been drawn in that time (power limit x time).
+        unobserved_ms: time of the slot in which the GPU was not measured.
+        upper_mj: upper bound of the energy in that time (power limit x time).
     """
 
     gpu_uuid: str
@@ -68,18 +69,18 @@ class EnergyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterBaseline:
-    """A GPU's energy counter up to which everything is booked.
+    """A GPU's energy counter at the moment up to which everything is booked.
 
     Attributes:
-        energy_mj: what the counter showed, or would have shown; `NO_COUNTER` where there is none.
-        at, monotonic_s: the moment up to which time is booked; `monotonic_s` within `boot_id`.
-        boot_id: the life of the counter and of the monotonic clock.
-        since_us: microseconds since 1970 of the reading from which on everything is booked without
-            a gap, as joules or as unobserved; 0 when not known.
-        source: whose counter it is; those of two sources are never compared. "" when not known.
-        booked_mj, unobserved_ms, recovered_ms: everything ever booked of the device, for its
-            metrics; they never fall. Time that its counter covered afterwards is in both of the
-            latter.
+        energy_mj: the counter's value, or its extrapolation; `NO_COUNTER` where there is none.
+        at, monotonic_s: the moment up to which time is booked; `monotonic_s` is of `boot_id`.
+        boot_id: the boot that counter and monotonic clock belong to.
+        since_us: since this time (microseconds since 1970) everything is booked without a gap, as
+            joules or as unobserved; 0 when not known.
+        source: source of the counter; counters of two sources are never compared. "": not known.
+        booked_mj, unobserved_ms, recovered_ms: totals of the device since it was first seen, for
+            its metrics; they never fall. Unobserved time that the counter covered afterwards is in
+            both `unobserved_ms` and `recovered_ms`.
     """
 
     gpu_uuid: str
@@ -96,11 +97,11 @@ class CounterBaseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTotal:
-    """Everything ever booked of one device; no part of it ever falls.
+    """Totals of one device since it was first seen; none of them ever falls.
 
     Attributes:
-        unobserved_ms: time in which nobody measured, when it passed.
-        recovered_ms: so much of that its counter covered afterwards.
+        unobserved_ms: time without a measurement at that moment.
+        recovered_ms: the part of it whose energy the counter covered afterwards.
     """
 
     booked_mj: int = 0
@@ -110,7 +111,7 @@ class DeviceTotal:
     def plus(
         self, *, energy_mj: int | None, unobserved_ms: int = 0, recovered_ms: int = 0
     ) -> "DeviceTotal":
-        """Add what was booked."""
+        """Add an amount that was booked."""
         return DeviceTotal(
             booked_mj=self.booked_mj + (energy_mj or 0),
             unobserved_ms=self.unobserved_ms + unobserved_ms,
@@ -120,14 +121,14 @@ class DeviceTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotGrid:
-    """Where ledger slots begin and end: at the accounting signal's borders, and at midnight.
+    """The borders of ledger slots: those of the accounting signal, and local midnight.
 
     Attributes:
-        origin, interval_s: an interval of the signal begins here; how long each is.
-        timezone: the site's. Its midnights cut the slot they fall into, so that no row lies in two
-            days, months or years of the site; an interval prices each slot that lies within it.
-        earlier: slots that joules were booked in while slots were cut otherwise, in time order and
-            apart: they stay what they are, and ours end where one of them begins.
+        origin, interval_s: start of one interval of the signal, and the length of each.
+        timezone: the site's. Its midnights cut slots, so that no row lies in two days, months or
+            years of the site; each slot lies within one interval, which prices it.
+        earlier: slots that were booked under other borders, in time order, not overlapping; they
+            keep their borders, and slots of this grid end where one of them begins.
     """
 
     origin: datetime
@@ -136,7 +137,7 @@ class SlotGrid:
     earlier: tuple[Span, ...] = ()
 
     def slot(self, at: datetime) -> Span:
-        """Give the slot that holds `at`, half-open."""
+        """Return the half-open slot that contains `at`."""
         following = bisect_right(self.earlier, at, key=lambda each: each[0])
         begins, ends = self._cut(at)
         if following:
@@ -149,10 +150,10 @@ class SlotGrid:
         return begins, ends
 
     def beside(self, booked: Iterable[Span]) -> "SlotGrid":
-        """Give the same slots, but for those that are booked already, whoever cut them.
+        """Return this grid with already booked slots kept as they are.
 
         Args:
-            booked: slots that there are. Those that overlap are one from now on.
+            booked: existing slots, whoever cut them; overlapping ones are merged.
         """
         joined: list[Span] = []
         for start, end in sorted(booked):
@@ -163,7 +164,7 @@ class SlotGrid:
         return replace(self, earlier=tuple(each for each in joined if self._cut(each[0]) != each))
 
     def _cut(self, at: datetime) -> Span:
-        """Give the slot that holds a moment where nothing was booked otherwise."""
+        """The slot that contains a moment, `earlier` disregarded."""
         index = index_at(self.origin, self.interval_s, at)
         begins, ends = local_day(at, self.timezone)
         return (
@@ -172,7 +173,7 @@ class SlotGrid:
         )
 
     def parts(self, start: datetime, end: datetime) -> Iterator[Span]:
-        """Cut [start, end) at slot borders; an empty interval lies whole in its slot."""
+        """Split [start, end) at slot borders; an empty interval yields itself."""
         at = start
         while True:
             until = min(self.slot(at)[1], end)
@@ -183,10 +184,10 @@ class SlotGrid:
 
 
 def share(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a whole number in proportion to `weights` (each >= 0); the sum stays exact.
+    """Split a whole number in proportion to `weights` (each >= 0); the sum is exact.
 
-    Each part is what is due up to its end less what is due up to its start, both rounded down; so
-    it is off by less than one, and rounding never adds up. Without any weight the last part gets
+    Each part is the rounded-down cumulative share at its end less that at its start, so it is off
+    by less than one and rounding errors do not accumulate. If all weights are 0 the last part gets
     all.
     """
     whole, given, passed = sum(weights), 0, 0

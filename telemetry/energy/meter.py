@@ -1,23 +1,23 @@
-"""How much one GPU drew between two looks at it: the rules of the energy ledger. Pure.
+"""Computes the energy of one GPU between two readings: the rules of the energy ledger. Pure.
 
-First of these that applies:
+The first rule that applies counts:
 
-(a) the counter moved forwards by a plausible amount: that is the energy, however long nobody
-    looked (a hardware counter covers an outage of ours);
-(b) it moved backwards (a driver reload), or by an impossible amount, or not at all although power
-    flows (a frozen sensor): not believed;
-(c) no counter, or not believed: the mean of both powers times the time, over at most `hold_s`;
-(d) nothing known: unobserved, with the power limit as the upper estimate.
+(a) the counter rose by a plausible amount: that is the energy, however long the gap (a hardware
+    counter covers an outage of ours);
+(b) the counter fell (a driver reload), rose by an impossible amount, or stood still although power
+    flows (a frozen sensor): it is not used;
+(c) without a usable counter: the mean of both powers times the time, over at most `hold_s`;
+(d) without a power either: unobserved, with the power limit as upper bound.
 
-Invariant: `Meter.counter_mj` is the counter up to which energy is booked. While the counter is
-silent and power is integrated, it moves along (`guessed_mj`); when the counter speaks again, only
-the difference is booked. So the sum of all pieces is what the counter moved, to the millijoule.
+Invariant: `Meter.counter_mj` is the counter value up to which energy is booked. While the counter
+does not answer and power is integrated, it is extrapolated (`guessed_mj`); when the counter answers
+again, only the difference is booked. So all pieces sum up to the counter's rise, to the millijoule.
 
-It is the counter of one source. Another source that stands in for it is a guess like any other:
-counters of two sources are never compared. One that has stood in for `ADOPT_US` becomes the source.
+The counter belongs to one source, and counters of two sources are never compared. What a stand-in
+source reads extrapolates the first counter; after `ADOPT_US` the stand-in becomes the source.
 
-A reset that nobody watched, and after which the counter has passed its old value again, cannot be
-told from a counter that ran on; `CounterBaseline.boot_id` is there to say so.
+A reset during an outage, after which the counter passed its old value again, looks like a counter
+that ran on; `CounterBaseline.boot_id` tells the two apart.
 """
 
 import math
@@ -29,41 +29,42 @@ from wattmesh.telemetry.readings import PowerReading, Quality, merged_quality
 
 IMPLAUSIBLE_FACTOR = 1.5
 IMPLAUSIBLE_MJ = 50_000
-"""A counter that moved by more than limit x time x 1.5 + 50 J is not believed (firmware glitches of
-terajoules are on record)."""
+"""A counter that rose by more than limit x time x 1.5 + 50 J is not used (firmware glitches of
+terajoules have been reported)."""
 
 UNKNOWN_LIMIT_W = 1600.0
-"""Upper estimate for a device that does not tell its limit: no board of today draws more."""
+"""Upper bound for a device with an unknown limit: no current board draws more."""
 
 HALF_NJ_PER_MJ = 2_000_000
 
 STILL_US = 250_000
-"""Counters move every 20 to 100 ms (research on V100 to H100): one that stands still for longer
-while power flows is frozen."""
+"""Counters are updated every 20 to 100 ms (measured on V100 to H100): one that stands still for
+longer while power flows is frozen."""
 
 ADOPT_US = 600 * 1_000_000
-"""A source that stood in for so long is gone on with; the other's counter is given up."""
+"""A source that stood in for so long replaces the first one, whose counter is dropped."""
 
 STALE = "stale counter"
-"""The note of a piece whose counter stood still."""
+"""`EnergyPiece.note` of a counter that stood still."""
 
 HOLD_PERIODS = 2.5
-"""The power of a source that rarely learns anything is believed for so many of its periods."""
+"""A power reading of a source with long periods is used for so many of them."""
 
 
 def micros(monotonic_s: float) -> int:
-    """Give a monotonic time in whole microseconds; lengths are differences of these."""
+    """Convert a monotonic time to whole microseconds; lengths are differences of these."""
     return round(monotonic_s * 1e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """What one GPU drew in the time since the piece before.
+class EnergyPiece:
+    """The energy of one GPU since the piece before.
 
     Attributes:
-        length_us: the time it is of; with `recovers`, without the dark time before.
-        energy_mj: None when not observed. `upper_mj`: the most it can have been then, else 0.
-        recovers: the energy is of the dark time before too, which was booked as unobserved.
+        length_us: its duration; with `recovers` the unobserved time before is not included.
+        energy_mj: None when not observed.
+        upper_mj: upper bound of an energy that was not observed, else 0.
+        recovers: the energy includes that of the time before, which was booked as unobserved.
         note: why the counter was not used ("counter reset", "implausible counter", "counter
             wrapped", "stale counter"); "" otherwise.
     """
@@ -80,22 +81,23 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """One GPU up to the moment up to which everything about it is booked.
+    """The state of one GPU at the moment up to which everything is booked.
 
     Attributes:
         monotonic_us: that moment.
-        power_w: then; None when not known.
-        counter_mj: see the module; None when there is none to go on from. `counter_source`: whose;
-            "" when that is not known, and whoever speaks first is believed.
-        standin_source, standin_mj: who speaks instead, and what its own counter said last.
-        guessed_mj, guessed_us: how far `counter_mj` is from what the counter last said, and for
-            how long it has been silent. The former is < 0 never while silent, and > 0 also when a
-            guess turned out too high: then the counter has to catch up first.
+        power_w: the power then; None when not known.
+        counter_mj: see the module; None when there is no counter to continue from.
+        counter_source: source of the counter; "" when not known: then the first to answer counts.
+        standin_source, standin_mj: the source that stands in, and its own counter's last value.
+        guessed_mj, guessed_us: how far `counter_mj` was extrapolated beyond the counter's last
+            value, and for how long it has not answered. `guessed_mj` >= 0; it stays > 0 after an
+            extrapolation that was too high, until the counter has caught up.
         dark_us: time booked as unobserved since the last reading.
-        still_us: for how long the counter has shown the same.
-        limit_w: the power limit now. `span_w`: the highest since the moment before. `highest_w`:
-            the highest that can be set on the board; None: not known.
-        carry: half nanojoules of integrated power below one millijoule.
+        still_us: how long the counter has not changed.
+        limit_w: the power limit now.
+        span_w: the highest limit since the reading before.
+        highest_w: the highest limit that the board accepts; None: not known.
+        carry: remainder of integrated power below one millijoule, in half nanojoules.
     """
 
     monotonic_us: int
@@ -117,7 +119,7 @@ class Meter:
 
     @classmethod
     def first(cls, reading: PowerReading) -> Self:
-        """Begin with a device's first reading; what it drew before is nobody's to know."""
+        """Begin with a device's first reading; the energy before it stays unknown."""
         return cls(
             monotonic_us=micros(reading.monotonic_s),
             power_w=_power(reading),
@@ -131,12 +133,12 @@ class Meter:
 
     @classmethod
     def resumed(cls, baseline: CounterBaseline, monotonic_us: int | None = None) -> Self:
-        """Go on from what was booked.
+        """Continue from a booked baseline.
 
         Args:
             baseline: as it was booked.
-            monotonic_us: its moment on this boot's clock, when it is of another boot: then its
-                counter says nothing any more.
+            monotonic_us: for a baseline of another boot, its moment on this boot's clock; its
+                counter is then void.
         """
         counted = monotonic_us is None and baseline.energy_mj != NO_COUNTER
         return cls(
@@ -149,12 +151,14 @@ class Meter:
             counter_source=baseline.source if counted else "",
         )
 
-    def advanced(self, reading: PowerReading, *, hold_us: int) -> "tuple[Meter, Piece] | None":
-        """Give the meter at a new reading, and what was drawn up to it; None if it is not newer.
+    def advanced(
+        self, reading: PowerReading, *, hold_us: int
+    ) -> "tuple[Meter, EnergyPiece] | None":
+        """Return the meter at a newer reading and the energy up to it; None if not newer.
 
         Args:
             reading: of the same GPU, on the same monotonic clock.
-            hold_us: longest time that a power is believed to last.
+            hold_us: longest time for which a power reading is used.
         """
         length_us = micros(reading.monotonic_s) - self.monotonic_us
         if length_us <= 0:
@@ -178,24 +182,24 @@ class Meter:
         return self._spoke(after, reading, length_us, hold_us)
 
     def _span_w(self, reading: PowerReading) -> float | None:
-        """Give the highest limit that held up to a reading; None when none is known.
+        """The highest limit in force up to a reading; None when none is known.
 
-        A cap that came or went in between must not make an honest counter implausible. Without a
-        limit from before, e.g. after an outage of ours, it is the highest that can be set.
+        A cap that was set or lifted in between must not make a correct counter look implausible.
+        Without an earlier limit, e.g. after an outage of ours, it is the highest settable one.
         """
         before_w = reading.highest_limit_w if self.limit_w is None else self.limit_w
         return max((each for each in (before_w, reading.power_limit_w) if each), default=None)
 
     def _is_foreign(self, reading: PowerReading) -> bool:
-        """Say whether a reading is not of the source whose counter is booked up to."""
+        """Tell whether a reading is of another source than the counter."""
         if self.counter_mj is None or not self.counter_source:
             return False
         return reading.source != self.counter_source
 
     def _spoke(
         self, after: "Meter", reading: PowerReading, length_us: int, hold_us: int
-    ) -> tuple["Meter", Piece]:
-        """Book a reading of the source whose counter is booked up to."""
+    ) -> tuple["Meter", EnergyPiece]:
+        """Book a reading of the counter's own source."""
         silent_us = length_us + self.dark_us + self.guessed_us
         counter_mj, note = self._shown_mj(reading), ""
         if counter_mj is not None and self.counter_mj is not None:
@@ -204,22 +208,22 @@ class Meter:
                 counter_mj, note = None, STALE
             elif not note:
                 return after._counted(counter_mj, length_us, recovers=self.dark_us > 0)
-        if counter_mj is not None:  # none to compare with, or not believed: begin again from it
+        if counter_mj is not None:  # no earlier value, or a rejected one: continue from this one
             after = after._begun(_counter(reading), reading.source)
         silent = counter_mj is None
         made = self._by_power(after, length_us, hold_us, silent=silent, note=note)
         if made is not None:
             return made
-        if note == STALE:  # it will say when it moves again
+        if note == STALE:  # it covers this time when it moves again
             after = after._guessed(0, length_us + self.dark_us)
-        elif silent:  # dark, and the counter did not say what happened meanwhile
+        elif silent:  # unobserved, and no counter to cover it later
             after = after._begun(None, "")
         return after, after._unobserved(length_us, note)
 
     def _stood_in(
         self, after: "Meter", reading: PowerReading, length_us: int, hold_us: int
-    ) -> tuple["Meter", Piece]:
-        """Book a reading of another source, as a guess at what the silent counter will say."""
+    ) -> tuple["Meter", EnergyPiece]:
+        """Book a reading of a stand-in source, as an extrapolation of the counter."""
         told_mj = _counter(reading)
         after = replace(after, standin_source=reading.source, standin_mj=told_mj)
         made = None
@@ -237,8 +241,8 @@ class Meter:
 
     def _by_standin(
         self, after: "Meter", moved_mj: int, length_us: int
-    ) -> "tuple[Meter, Piece] | None":
-        """Rule (a) for a stand-in's own counter; None when that is not to be believed."""
+    ) -> "tuple[Meter, EnergyPiece] | None":
+        """Rule (a) for the counter of a stand-in; None when its rise is not plausible."""
         if not 0 <= moved_mj <= after._most_mj(length_us + self.dark_us):
             return None
         after = replace(after._guessed(moved_mj, length_us + self.dark_us), carry=0)
@@ -246,10 +250,10 @@ class Meter:
 
     def _by_power(
         self, after: "Meter", length_us: int, hold_us: int, *, silent: bool, note: str
-    ) -> "tuple[Meter, Piece] | None":
-        """Rule (c): book the mean power; None when no power is known, or for too long.
+    ) -> "tuple[Meter, EnergyPiece] | None":
+        """Rule (c): book the mean power; None without a power, or after too long a gap.
 
-        When the counter was `silent`, it is taken to have moved along.
+        A `silent` counter is extrapolated by the same energy.
         """
         powers = [each for each in (self.power_w, after.power_w) if each is not None]
         if not powers or length_us > hold_us:
@@ -262,7 +266,7 @@ class Meter:
         return after, after._piece(length_us, energy_mj, _estimated(after.quality), note=note)
 
     def _shown_mj(self, reading: PowerReading) -> int | None:
-        """Give the counter of a reading, one that wraps continued from what it last said."""
+        """The counter of a reading; one that wraps is continued from its last value."""
         counter_mj = _counter(reading)
         if counter_mj is None or self.counter_mj is None or not reading.wraps_mj:
             return counter_mj
@@ -270,17 +274,17 @@ class Meter:
         return last_mj + (counter_mj - last_mj) % reading.wraps_mj
 
     def _stands_still(self, counter_mj: int, reading: PowerReading, length_us: int) -> bool:
-        """Say whether a counter did not move although power flowed, or nobody knows of none."""
+        """Tell whether a counter stood still although power flowed or is not known."""
         known = [each for each in (self.power_w, _power(reading)) if each is not None]
         least_mj = round(min(known, default=UNKNOWN_LIMIT_W) * length_us / 1000)
         if reading.every_s or self.still_us + length_us <= STILL_US or least_mj < 2:
-            return False  # an exporter may learn more seldom than it is scraped
+            return False  # an exporter may update less often than it is scraped
         return counter_mj == (self.counter_mj or 0) - self.guessed_mj
 
-    def unseen(self, monotonic_us: int) -> "tuple[Meter, Piece]":
-        """Give the meter at a moment at which the device did not answer; the time is unobserved.
+    def unseen(self, monotonic_us: int) -> "tuple[Meter, EnergyPiece]":
+        """Advance to a moment at which the device did not answer; the time is unobserved.
 
-        When its counter answers again, `Piece.recovers` says that it covered this time.
+        When its counter answers again, the next piece has `recovers` set and covers this time.
         """
         length_us = monotonic_us - self.monotonic_us
         after = replace(
@@ -293,11 +297,11 @@ class Meter:
         return after, after._unobserved(length_us, "")
 
     def uncounted(self) -> "Meter":
-        """Give the meter without a counter to go on from; what is booked stands."""
+        """Return the meter without a counter; what is booked stays."""
         return replace(self._begun(None, ""), dark_us=0)
 
     def _begun(self, counter_mj: int | None, source: str) -> "Meter":
-        """Give the meter that goes on from another counter, or from none."""
+        """Restart from another counter, or from none."""
         return replace(
             self,
             counter_mj=counter_mj,
@@ -310,7 +314,7 @@ class Meter:
         )
 
     def _guessed(self, energy_mj: int, silent_us: int) -> "Meter":
-        """Give the meter whose counter, if it has one, is taken to have moved along."""
+        """Extrapolate the counter, if there is one."""
         if self.counter_mj is None:
             return self
         return replace(
@@ -321,21 +325,23 @@ class Meter:
         )
 
     def _disbelief(self, counter_mj: int, silent_us: int, wraps_mj: int | None) -> str:
-        """Say why a counter is not believed; "" when it is."""
+        """Say why a counter is not used; "" when it is."""
         moved_mj = counter_mj - (self.counter_mj or 0) + self.guessed_mj
         if moved_mj < 0:
             return "counter reset"
         most_mj = self._most_mj(silent_us)
         if wraps_mj is not None and most_mj >= wraps_mj:
-            return "counter wrapped"  # nobody can tell how often
+            return "counter wrapped"  # the number of wraps is ambiguous
         return "implausible counter" if moved_mj > most_mj else ""
 
     def _most_mj(self, silent_us: int) -> float:
-        """Give the most that a counter that is believed moves in a time."""
+        """The largest plausible rise of a counter in a time."""
         return IMPLAUSIBLE_FACTOR * self._upper_mj(silent_us) + IMPLAUSIBLE_MJ
 
-    def _counted(self, counter_mj: int, length_us: int, *, recovers: bool) -> tuple["Meter", Piece]:
-        """Rule (a): book what the counter moved beyond what is booked already."""
+    def _counted(
+        self, counter_mj: int, length_us: int, *, recovers: bool
+    ) -> tuple["Meter", EnergyPiece]:
+        """Rule (a): book the counter's rise beyond what is booked already."""
         booked_mj = self.counter_mj or 0
         moved = counter_mj != booked_mj - self.guessed_mj
         after = replace(
@@ -358,9 +364,8 @@ class Meter:
         *,
         recovers: bool = False,
         note: str = "",
-    ) -> Piece:
-        """Give a piece that was observed, up to this meter's moment."""
-        return Piece(
+    ) -> EnergyPiece:
+        return EnergyPiece(
             length_us=length_us,
             energy_mj=energy_mj,
             unobserved_ms=0,
@@ -371,13 +376,14 @@ class Meter:
             note=note,
         )
 
-    def _unobserved(self, length_us: int, note: str) -> Piece:
+    def _unobserved(self, length_us: int, note: str) -> EnergyPiece:
         """Rule (d), for the time up to this meter's moment."""
         ends_us = self.monotonic_us
-        return Piece(
+        return EnergyPiece(
             length_us=length_us,
             energy_mj=None,
-            # By moments and not by lengths, so that many short times sum up exactly.
+            # Difference of rounded moments, not a rounded length, so that short times sum up
+            # exactly.
             unobserved_ms=ends_us // 1000 - (ends_us - length_us) // 1000,
             upper_mj=self._upper_mj(length_us),
             source=self.source,
@@ -386,9 +392,9 @@ class Meter:
         )
 
     def _upper_mj(self, length_us: int) -> int:
-        """Give the most that can have been drawn in a time.
+        """Upper bound of the energy in a time.
 
-        By the highest limit where it is known: while nobody looks, a cap may end.
+        The highest settable limit counts where it is known: a cap may end between two readings.
         """
         known_w = [each for each in (self.highest_w, self.span_w or self.limit_w) if each]
         limit_mw = math.ceil(1000 * max(known_w, default=UNKNOWN_LIMIT_W))
@@ -396,12 +402,12 @@ class Meter:
 
 
 def _estimated(quality: str) -> str:
-    """Give the quality of an estimate; what is simulated says so too."""
+    """Add `ESTIMATED` to the flags of a quality."""
     return merged_quality((quality, Quality.ESTIMATED))
 
 
 def _power(reading: PowerReading) -> float | None:
-    """Give the power if it is one."""
+    """The power of a reading; None when it is negative, infinite or NaN."""
     power_w = reading.power_w
     if power_w is None or not math.isfinite(power_w) or power_w < 0:
         return None
@@ -409,6 +415,6 @@ def _power(reading: PowerReading) -> float | None:
 
 
 def _counter(reading: PowerReading) -> int | None:
-    """Give the counter if it is one."""
+    """The counter of a reading; None when it is negative."""
     counter_mj = reading.energy_mj
     return None if counter_mj is None or counter_mj < 0 else counter_mj

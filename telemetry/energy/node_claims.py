@@ -1,7 +1,7 @@
-"""Whose each device of this node is, look after look: driver, process table and registrations.
+"""Attributes this node's devices at every step: driver, process table and registrations.
 
-Invariant: a driver that does not answer in time leaves the look before in force for `KEPT_S`; after
-that registrations stand as they are. It never turns a training run into an idle GPU.
+Invariant: while the driver does not answer, the last view is used for `KEPT_S`, and after that the
+registrations unchecked; a silent driver never turns a training run's GPU into an idle one.
 """
 
 import logging
@@ -30,13 +30,11 @@ class NodeClaims:
         looker: Looker | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; nothing is asked before the first call.
+        """Prepare; nothing is read before the first call.
 
-        Args:
-            pids: the driver's list of who computes where; None: registrations stand as they are.
-            host: this node's host name, as runs register it.
-            looker: looks up processes; default in this machine's process table.
-            monotonic: the clock by which a look gets old.
+        Args: pids: the driver's list of compute processes; None: registrations are believed
+        unchecked. host: this node's host name, as runs register it. looker: reads processes;
+        default from this machine's /proc. monotonic: the clock that a view's age is measured on.
         """
         self._pids = pids
         self._host = host
@@ -48,11 +46,11 @@ class NodeClaims:
 
     @property
     def view(self) -> NodeView | None:
-        """The newest look; None without one."""
+        """The newest view; None without one."""
         return self._view
 
     def claims(self, holders: Sequence[Holder], devices: Collection[str]) -> Mapping[str, Claim]:
-        """Look, and say whose every device is.
+        """Read the processes, and attribute every device.
 
         Args:
             holders: what runs registered.
@@ -63,17 +61,17 @@ class NodeClaims:
         return attribute(holders, self._view, devices)
 
     def close(self) -> None:
-        """Let the thread beside go."""
+        """End the worker thread."""
         self._worker.close()
 
     def _look(self, pids: ComputePids, holders: Sequence[Holder]) -> None:
-        """Look anew, or keep the look before for a while."""
+        """Read a new view, or keep the last one for `KEPT_S`."""
         here = [each.pid for each in holders if each.host == self._host and each.pid > 0]
         try:
             listed = self._worker.call(pids, DEADLINE_S)
         except (SourceUnavailable, OSError) as error:
             if self._view is not None and self._monotonic() - self._viewed_s > KEPT_S:
-                log.warning("who computes on which GPU is not known any more: %s", error)
+                log.warning("the processes on the GPUs are not known any more: %s", error)
                 self._view = None
             return
         self._view = self._looker.look(listed, here)
@@ -81,6 +79,6 @@ class NodeClaims:
 
 
 def compute_pids(source: object) -> ComputePids | None:
-    """Give a power source's list of who computes where; None when it has none."""
+    """Return a power source's list of compute processes; None when it has none."""
     found: ComputePids | None = getattr(source, "compute_pids", None)
     return found

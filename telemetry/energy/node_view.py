@@ -1,7 +1,7 @@
-"""Who computes on a node's GPUs, as the node itself sees it: the driver's pids, looked up in /proc.
+"""Reads the processes on a node's GPUs: the driver's pids, looked up in /proc.
 
-I/O in, nothing decided. Invariant: what is said of a process is all of one and the same process
-(its start time is read before and after), and a zombie does not count: it holds no GPU any more.
+It reads and decides nothing. Invariant: all facts about a pid are of one process (its start time is
+read before and after), and a zombie does not count, because it holds no GPU any more.
 """
 
 import os
@@ -19,10 +19,10 @@ from wattmesh.telemetry.energy.attribution import NodeView, Process
 PROC = Path("/proc")
 
 DEAD = frozenset("ZXx")
-"""States of proc_pid_stat(5) in which a thread runs no more."""
+"""States of proc_pid_stat(5) of a thread that has ended."""
 
 TRIES = 3
-"""Looks at a process until two start times agree."""
+"""Attempts to read a process with the same start time before and after."""
 
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO of the kernel."""
@@ -38,33 +38,33 @@ _UNIT = re.compile(r"/([^/]+\.(?:scope|service))(?:/|$)")
 
 
 class ComputePids(Protocol):
-    """The driver's word on who computes where."""
+    """The driver's list of compute processes."""
 
     def __call__(self) -> Mapping[str, Sequence[int]]:
-        """List pids by GPU UUID; a GPU that could not be asked is left out.
+        """List pids by GPU UUID; a GPU that could not be read is left out.
 
         Raises:
-            SourceUnavailable: none could be asked.
+            SourceUnavailable: no GPU could be read.
         """
         ...
 
 
 class Looker:
-    """Looks up the processes of one node, again and again."""
+    """Reads the processes of one node, step after step."""
 
     def __init__(self, proc: Path = PROC, host: str | None = None) -> None:
-        """Take the root of the process table, and the node's host name (default: the machine's)."""
+        """Set the root of the process table, and the host name (default: the machine's)."""
         self._proc = proc
         self._host = socket.gethostname() if host is None else host
         self._whole = _shows_all(proc)
         self._met: set[int] = set()
 
     def look(self, pids: Mapping[str, Sequence[int]], registered: Iterable[int] = ()) -> NodeView:
-        """Look up the processes that compute on each GPU.
+        """Read the processes that compute on each GPU.
 
         Args:
-            pids: what the driver listed, by GPU.
-            registered: further pids to look up: those that registered from this host.
+            pids: the driver's list, by GPU.
+            registered: further pids to read: those that registered a run from this host.
         """
         listed = {pid for each in pids.values() for pid in each}
         found = {pid: self._process(pid) for pid in listed.union(registered)}
@@ -78,15 +78,15 @@ class Looker:
         return NodeView(host=self._host, users=users, known=known)
 
     def _process(self, pid: int) -> Process | None:
-        """Read one process; None when it is dead."""
+        """Read one process; None when it has ended."""
         found = process(pid, self._proc)
         if found is not None and found.uid is None and (self._whole or pid in self._met):
-            return None  # it would be shown if it still lived
+            return None  # /proc would show it if it were alive
         return found
 
 
 def process(pid: int, proc: Path = PROC) -> Process | None:
-    """Read one process; None when it is dead. `uid` is None when the table does not show it."""
+    """Read one process; None when it has ended. `uid` None: /proc does not show it."""
     folder = proc / str(pid)
     for _ in range(TRIES):
         try:
@@ -104,9 +104,9 @@ def process(pid: int, proc: Path = PROC) -> Process | None:
 
 
 def job_key(cgroup: str) -> str:
-    """Name the job that a cgroup belongs to, from the text of /proc/PID/cgroup (v1 or v2).
+    """Find the job that a cgroup belongs to, from the text of /proc/PID/cgroup (v1 or v2).
 
-    Gives `slurm:<job id>`, `pod:<uid>`, or `unit:<name>` of the innermost systemd unit (a login
+    Returns `slurm:<job id>`, `pod:<uid>`, or `unit:<name>` of the innermost systemd unit (a login
     session, a service); "" when there is none of them.
     """
     paths = [line.split(":", 2)[2] for line in cgroup.splitlines() if line.count(":") >= 2]
@@ -129,13 +129,13 @@ class _Stat:
 
 
 def _stat(folder: Path) -> _Stat:
-    """Read state and start time; the command's name before them may hold anything."""
+    """Read state and start time; the command's name before them may contain anything."""
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     return _Stat(state=fields[0], started_ticks=int(fields[19]))
 
 
 def _lives_on(folder: Path) -> bool:
-    """Whether a process whose first thread has ended has others that still run."""
+    """Tell whether a process whose main thread has ended has other threads that run."""
     try:
         others = [each for each in (folder / "task").iterdir() if each.name != folder.name]
         return any(_stat(each).state not in DEAD for each in others)
@@ -144,13 +144,13 @@ def _lives_on(folder: Path) -> bool:
 
 
 def _uid(status: str) -> int:
-    """Read the effective uid, which is the one that a socket's peer credentials show."""
+    """Read the effective uid, which is the one that SO_PEERCRED shows."""
     lines = [each.split() for each in status.splitlines() if each.startswith("Uid:")]
     return int(lines[0][2])
 
 
 def _moment(started_ticks: int, proc: Path) -> datetime | None:
-    """Give the wall time at which a process began."""
+    """Convert clock ticks since boot to wall time."""
     try:
         up_s = float((proc / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -159,7 +159,7 @@ def _moment(started_ticks: int, proc: Path) -> datetime | None:
 
 
 def _shows_all(proc: Path) -> bool:
-    """Whether this table shows every process of the machine: that of the first pid namespace."""
+    """Tell whether this /proc is of the first pid namespace, and so shows every process."""
     try:
         return (proc / "self" / "ns" / "pid").readlink().name == _FIRST_NAMESPACE
     except OSError:

@@ -1,7 +1,7 @@
-"""Amounts that wait to be booked, by row; and the rows as they were last booked.
+"""Amounts that are not booked yet, by ledger row, and the rows as they were last booked.
 
-Invariant: an amount is added to a row once: it leaves here only when the book has acknowledged the
-row that holds it. Rows are absolute, so one that was booked without an answer may be booked again.
+Invariant: an amount is added to a row once, and is kept until the book has acknowledged that row.
+Rows are absolute, so a row whose commit was not answered may be booked again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,21 +10,21 @@ from datetime import datetime, timedelta
 
 from wattmesh.telemetry.energy.attribution import Claim
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid, share
-from wattmesh.telemetry.energy.meter import Piece
+from wattmesh.telemetry.energy.meter import EnergyPiece
 from wattmesh.telemetry.readings import SPREAD, merged_quality
 
 MICROSECOND = timedelta(microseconds=1)
 
 LONG_US = 10_000_000
-"""What was read at once of so much time was not drawn evenly in it."""
+"""Power cannot be assumed constant over a longer piece."""
 
 Key = tuple[str, str, datetime, str]
 """GPU, run, slot start, line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A stretch of one GPU's time within one slot and for one claim, `length_us` long."""
+class SlotPart:
+    """A part of one GPU's time in one slot under one claim, `length_us` long."""
 
     key: Key
     slot_end: datetime
@@ -35,11 +35,11 @@ class Cell:
 
     @property
     def most(self) -> bool:
-        """Whether it is most of its slot."""
+        """Tell whether it covers more than half of its slot."""
         return 2 * self.length_us > (self.slot_end - self.key[2]) // MICROSECOND
 
-    def joined(self, other: "Cell") -> "Cell | None":
-        """Give both as one, when they are of the same row."""
+    def joined(self, other: "SlotPart") -> "SlotPart | None":
+        """Merge with another cell of the same row; None when the rows differ."""
         if (self.key, self.claim) != (other.key, other.claim):
             return None
         return replace(
@@ -50,8 +50,10 @@ class Cell:
         )
 
 
-def cells(piece: Piece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid) -> list[Cell]:
-    """Lay a piece that ended at `end` over the slots it lies in, with its unobserved time."""
+def cells(
+    piece: EnergyPiece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid
+) -> list[SlotPart]:
+    """Split a piece that ended at `end` over its slots, with its unobserved time."""
     parts = list(grid.parts(end - piece.length_us * MICROSECOND, end))
     weights = [(until - at) // MICROSECOND for at, until in parts]
     each = zip(
@@ -65,7 +67,7 @@ def cells(piece: Piece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid
     for (at, _), length_us, unobserved_ms, upper_mj in each:
         slot_start, slot_end = grid.slot(at)
         made.append(
-            Cell(
+            SlotPart(
                 key=(gpu, claim.run, slot_start, claim.line),
                 slot_end=slot_end,
                 claim=claim,
@@ -79,7 +81,7 @@ def cells(piece: Piece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid
 
 @dataclass(slots=True)
 class Amount:
-    """What is to be added to one row; unobserved time may be taken back."""
+    """An increment of one row; unobserved time may be negative."""
 
     claim: Claim
     slot_end: datetime
@@ -91,7 +93,7 @@ class Amount:
 
 
 class Pending:
-    """The waiting amounts of one sampler."""
+    """The amounts of one sampler that are not booked yet."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -99,16 +101,15 @@ class Pending:
         self._booked: dict[Key, EnergyRow | None] = {}  # None: the book had no such row
 
     def __len__(self) -> int:
-        """Count the rows that wait."""
         return len(self._amounts)
 
-    def add(self, where: Iterable[Cell], piece: Piece, *, retract: int = 0) -> None:
-        """Add a piece over its cells.
+    def add(self, where: Iterable[SlotPart], piece: EnergyPiece, *, retract: int = 0) -> None:
+        """Distribute a piece over its cells.
 
         Args:
             where: the cells, in time order.
-            piece: what was drawn in them together.
-            retract: so many of the first cells were booked as unobserved; that is taken back.
+            piece: the energy of all cells together.
+            retract: so many of the first cells are booked as unobserved already; that is undone.
         """
         places = list(where)
         energies = share(piece.energy_mj or 0, [each.length_us for each in places])
@@ -130,42 +131,41 @@ class Pending:
             amount.claim = cell.claim
 
     def unread(self) -> tuple[datetime, datetime] | None:
-        """Give the first and last slot start of rows that the book was not asked for yet."""
+        """First and last slot start of the rows that were not read from the book yet."""
         starts = [key[2] for key in self._amounts if key not in self._booked]
         return (min(starts), max(starts)) if starts else None
 
     def found(self, rows: Iterable[EnergyRow]) -> None:
-        """Take what the book holds of the rows that were `unread`: amounts are added to it.
+        """Take the book's rows that `unread` named; amounts are added to them.
 
-        What it holds is asked for once only. A commit whose answer got lost must not be taken for
-        an older row, or its amounts would count twice.
+        Each row is read once only: after a commit whose answer was lost, reading it again would add
+        its amounts twice.
         """
         held = {(row.gpu_uuid, row.run, row.slot_start, row.line): row for row in rows}
         for key in self._amounts:
             self._booked.setdefault(key, held.get(key))
 
     def rows(self) -> dict[Key, EnergyRow]:
-        """Give every changed row, whole."""
+        """Return every changed row, with its amount added."""
         return {
             key: _added(self._booked.get(key), key, amount) for key, amount in self._amounts.items()
         }
 
     def acknowledged(self, rows: Mapping[Key, EnergyRow]) -> None:
-        """Forget what was booked, but for the rows of the newest slot: more will be added."""
+        """Drop what was booked, except rows of the newest slot: those will change again."""
         self._amounts.clear()
         newest = max((key[2] for key in rows), default=None)
         kept = {key: row for key, row in self._booked.items() if newest and key[2] >= newest}
         self._booked = kept | dict(rows)
 
     def forget(self, gpus: Iterable[str]) -> None:
-        """Drop all about devices whose counters, as the book has them, cover what waits here."""
+        """Drop the amounts of devices whose booked counters cover them."""
         gone = set(gpus)
         self._amounts = {key: each for key, each in self._amounts.items() if key[0] not in gone}
         self._booked = {key: each for key, each in self._booked.items() if key[0] not in gone}
 
 
 def _added(row: EnergyRow | None, key: Key, amount: Amount) -> EnergyRow:
-    """Give the row with the amount added to it."""
     claim = amount.claim
     if row is None:
         row = EnergyRow(

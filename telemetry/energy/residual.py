@@ -1,7 +1,7 @@
-"""What a node draws beyond its metered parts: fans, network, disks, losses. Pure.
+"""Power of a node beyond its metered parts: fans, network, disks, losses. Pure.
 
-Invariant: never negative without a word. A node meter that reads less than the parts behind it is
-told as such; the residual is then unknown, not zero.
+Invariant: never negative. A node meter that reads less than the sum of its parts is reported as a
+trouble, and the residual is then unknown, not zero.
 """
 
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from wattmesh.telemetry.readings import Component, PowerReading
 
 SLACK_SHARE = 0.05
-"""Meters of a node average over 1 to 60 s and are good to some percent: so much less than the sum
-of the parts is still noise, and the residual is then 0."""
+"""Node meters average over 1 to 60 s and are accurate to some percent: a reading this much below
+the sum of the parts is noise, and the residual is then 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +19,10 @@ class Residual:
     """One node at one moment.
 
     Attributes:
-        node_w: what its meters read; None when it has none, or one did not tell.
-        parts_w: GPUs, processors and memory together; None when one of them did not tell.
-        power_w: the difference; None when it cannot be told. `trouble`: why not; "" when it can,
-            or when there is no node meter at all.
+        node_w: sum of its meters; None when it has none, or one did not answer.
+        parts_w: GPUs, processors and memory together; None when one of them did not answer.
+        power_w: the difference; None when it is not known.
+        trouble: why it is not known; "" when it is, or when there is no node meter.
     """
 
     node_w: float | None = None
@@ -43,7 +43,7 @@ def residual(readings: Iterable[PowerReading]) -> Residual:
         return Residual(
             node_w=node_w,
             parts_w=parts_w,
-            trouble="a meter of the node or of a part of it did not tell its power",
+            trouble="a meter of the node or of one of its parts gave no power",
         )
     rest_w = node_w - parts_w
     if rest_w < -SLACK_SHARE * parts_w:
@@ -52,13 +52,14 @@ def residual(readings: Iterable[PowerReading]) -> Residual:
             parts_w=parts_w,
             trouble=(
                 f"the node's meter reads {node_w:.0f} W, its parts {parts_w:.0f} W together: it "
-                "does not cover all of them, or one is metered twice; see which supplies it is on"
+                "does not cover all of them, or one is metered twice; check which power supplies "
+                "it measures"
             ),
         )
     return Residual(node_w=node_w, parts_w=parts_w, power_w=max(0.0, rest_w))
 
 
 def _sum(powers: list[float | None]) -> float | None:
-    """Add up; None when one is not known."""
+    """Sum; None when one value is not known."""
     known = [each for each in powers if each is not None]
     return sum(known) if len(known) == len(powers) else None

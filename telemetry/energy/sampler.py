@@ -1,9 +1,9 @@
-"""The sampler: reads a power source, applies the ledger rules, and books absolute rows.
+"""Reads a power source, applies the ledger's rules, and books absolute rows.
 
-Invariant: counters advance in the transaction of the rows computed from them. While the journal
-is gone, amounts wait here; if the process dies with them, the counters stand where they were booked
-and the next one books the whole gap from the hardware counter. Nothing acknowledged is lost,
-nothing is counted twice.
+Invariant: counters advance in the same transaction as the rows computed from them. While the
+journal is unavailable, amounts wait in memory; if the process dies with them, the next one books
+the whole gap from the hardware counter, starting at the booked baseline. Nothing acknowledged is
+lost, nothing is counted twice.
 """
 
 import logging
@@ -23,57 +23,57 @@ from wattmesh.telemetry.energy.ledger import (
     EnergyRow,
     SlotGrid,
 )
-from wattmesh.telemetry.energy.meter import Meter, Piece, micros
-from wattmesh.telemetry.energy.pending import MICROSECOND, Cell, Pending, cells
+from wattmesh.telemetry.energy.meter import EnergyPiece, Meter, micros
+from wattmesh.telemetry.energy.pending import MICROSECOND, Pending, SlotPart, cells
 from wattmesh.telemetry.readings import Closes, Component, Explains, PowerReading, PowerSource
 
 log = logging.getLogger(__name__)
 
 CLOCK_STEP_S = 1.0
-"""A wall clock that moved this much against the monotonic one was stepped, not slewed."""
+"""A wall clock that moved this far against the monotonic clock was stepped, not slewed."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MOST_PENDING = 20_000
-"""Rows kept while the journal is gone; beyond, the counters are trusted to cover the gap."""
+"""Rows kept while the journal is unavailable; beyond, the counters are left to cover the gap."""
 
 MOST_DARK = 5_000
-"""Slots of one silent device that are kept to be filled in when its counter answers again."""
+"""Slots kept of a device that does not answer, to be filled in when its counter answers again."""
 
 GONE_US = 24 * 3600 * 1_000_000
-"""A device silent for so long was taken out: nobody expects it any more. Whoever holds it still is
-told its unread time by the controller, and what its counter says should it come back is booked."""
+"""A device that has not answered for so long counts as removed. The controller books its unobserved
+time to a run that still holds it; if it comes back, its counter is booked."""
 
 
 class Book(Protocol):
-    """Where rows are kept (the journal's ledger)."""
+    """Stores ledger rows (the journal implements it)."""
 
     def book(self, rows: Iterable[EnergyRow], baselines: Iterable[CounterBaseline]) -> None:
         """Replace rows and counters in one transaction, or raise JournalUnavailable."""
         ...
 
     def baselines(self) -> dict[str, CounterBaseline]:
-        """Give the counters that were booked up to."""
+        """Return the booked counters by device."""
         ...
 
     def energy(
         self, start: datetime | None = None, end: datetime | None = None, run: str | None = None
     ) -> tuple[EnergyRow, ...]:
-        """Give the rows of slots that begin in [start, end)."""
+        """Return the rows of slots that begin in [start, end)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What one step saw.
+    """The result of one step.
 
     Attributes:
-        readings: newest readings. `missing`: devices known from before that did not answer, or told
-            neither power nor energy.
-        clock_step_s: how far the wall clock was stepped since the step before; 0 when it was not.
+        readings: newest readings.
+        missing: known devices that did not answer, or gave neither power nor energy.
+        clock_step_s: how far the wall clock was stepped since the last step; 0 when it was not.
         trouble: why nothing was read; "" when something was.
-        notes: (device, why) of every counter that was not believed in this step, as `Piece.note`.
-        troubles: (device or source, why) of what was not read, as far as that is known.
+        notes: (device, `EnergyPiece.note`) of every counter that was not used in this step.
+        troubles: (device or source, why) of what was not read, as far as the reason is known.
     """
 
     readings: tuple[PowerReading, ...] = ()
@@ -85,21 +85,21 @@ class Sample:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device that is known, whether it answered or not."""
+        """Every known device, whether it answered or not."""
         return (*(each.gpu_uuid for each in self.readings), *self.missing)
 
     @property
     def power_w(self) -> float | None:
-        """All devices together; None when none told its power."""
+        """Sum over all devices; None when no device gave its power."""
         known = [each.power_w for each in self.readings if each.power_w is not None]
         return sum(known) if known else None
 
 
 @dataclass(slots=True)
 class _Clocks:
-    """The wall clock as the ledger sees it: anchored to the monotonic one until it is stepped.
+    """The ledger's wall clock: it follows the monotonic clock until the wall clock is stepped.
 
-    `strayed_s`: how far it is from the one by which the stretches began that are being read.
+    `strayed_s`: its shift since `Sampler._since_us` was last set.
     """
 
     wall: datetime
@@ -107,15 +107,14 @@ class _Clocks:
     strayed_s: float = 0.0
 
     def at(self, monotonic_us: int) -> datetime:
-        """Give the wall time of a monotonic moment."""
         return self.wall + (monotonic_us - self.monotonic_us) * MICROSECOND
 
     def at_us(self, monotonic_us: int) -> int:
-        """Give the same in microseconds since 1970."""
+        """Microseconds since 1970 at a monotonic moment."""
         return (self.at(monotonic_us) - EPOCH) // MICROSECOND
 
     def follow(self, wall: datetime, monotonic_us: int) -> float:
-        """Take the clocks as they are now; give how far the wall clock was stepped, or 0."""
+        """Set both clocks; return how far the wall clock was stepped, or 0."""
         off_s = (wall - self.at(monotonic_us)).total_seconds()
         self.wall, self.monotonic_us = wall, monotonic_us
         self.strayed_s += off_s
@@ -123,7 +122,7 @@ class _Clocks:
 
 
 class Sampler:
-    """Turns readings of one source into ledger rows; one thread calls `step` and `flush`."""
+    """Turns readings of one source into ledger rows. One thread calls `step` and `flush`."""
 
     def __init__(
         self,
@@ -138,12 +137,12 @@ class Sampler:
         """Prepare; nothing is read before the first step.
 
         Args:
-            source: where readings come from.
-            book: where rows go.
-            grid: where slots end.
-            boot_id: names this boot; monotonic times and counters of another one mean nothing.
-            hold_s: longest time that a power is believed to last; some sampling periods.
-            deadline_s: after which a source that does not answer is passed over.
+            source: the source to read.
+            book: where rows are stored.
+            grid: borders of the slots.
+            boot_id: id of this boot; monotonic times and counters of another boot are void.
+            hold_s: longest time for which a power reading is used; some sampling periods.
+            deadline_s: longest wait for the source in one step.
         """
         self._source = source
         self._book = book
@@ -153,39 +152,39 @@ class Sampler:
         self._deadline_s = deadline_s
         self._reader = Worker("power-source")
         self._meters: dict[str, Meter] = {}
-        self._dark: dict[str, list[Cell]] = {}
+        self._dark: dict[str, list[SlotPart]] = {}
         self._gone: set[str] = set()
         self._claims: Mapping[str, Claim] | None = None
         self._clocks: _Clocks | None = None
         self._pending = Pending()
-        # Devices whose meters must first be taken from the book; None: all of them.
+        # Devices whose meters must be read from the book first; None: all of them.
         self._waiting: set[str] | None = None
         self._booked: set[str] = set()
         self._totals: dict[str, DeviceTotal] = {}
         self._since_us: dict[str, int] = {}
         self._notes: list[tuple[str, str]] = []
-        self._noted: dict[str, str] = {}  # each device's newest, so that a log says it once
+        self._noted: dict[str, str] = {}  # newest note by device, so that it is logged once
 
     def step(self, now: datetime, monotonic_s: float, claims: Mapping[str, Claim] | None) -> Sample:
-        """Read once and add what was drawn since the step before to whoever held each GPU then.
+        """Read once; charge the energy since the last step to the claims that held then.
 
         Args:
             now: the wall clock at this moment, aware.
             monotonic_s: the monotonic clock at this moment.
-            claims: who holds which GPU; None while that is not known yet (a daemon that has just
-                started): then nothing is added, and a later step adds what this one did not.
+            claims: the claim on each GPU; None while not known yet (a daemon that has just
+                started): then nothing is added, and a later step covers this time.
         """
         monotonic_us = micros(monotonic_s)
         self._notes = []
         if self._clocks is None:
             self._clocks = _Clocks(now, monotonic_us)
-            with suppress(JournalUnavailable):  # tried again by every flush
+            with suppress(JournalUnavailable):  # every flush tries again
                 self._resume(self._clocks)
         clock_step_s = self._clocks.follow(now, monotonic_us)
         if abs(self._clocks.strayed_s) > CLOCK_STEP_S:
             self._begin_anew(self._clocks)
         readings, trouble = self._read()
-        # A node's meter reads what its parts read: booking both would count them twice.
+        # A node's meter includes its parts: booking both would count them twice.
         parts = [each for each in readings if each.component is not Component.NODE]
         if claims is None or self._waiting is None:
             for reading in parts:
@@ -206,14 +205,14 @@ class Sampler:
         )
 
     def totals(self) -> Mapping[str, DeviceTotal]:
-        """Give everything ever booked, or about to be, by device."""
+        """Return each device's totals, amounts that still wait included."""
         return dict(self._totals)
 
     def flush(self) -> None:
-        """Book everything that waits, with the counters it came from.
+        """Book all waiting amounts with the counters they were computed from.
 
         Raises:
-            JournalUnavailable: it goes on waiting; call again.
+            JournalUnavailable: the amounts go on waiting; call again.
         """
         if self._clocks is None:
             return
@@ -233,34 +232,34 @@ class Sampler:
         self._booked.update(self._meters)
 
     def regrid(self, grid: SlotGrid) -> None:
-        """Take another grid of slots from now on (a reload named another signal)."""
+        """Use another grid of slots from now on (a reload named another signal)."""
         self._grid = grid
 
     def close(self) -> None:
-        """Let go of the source; what waits is covered by the counters."""
+        """Close the source. Counters cover the amounts that still wait."""
         self._reader.close()
         if isinstance(self._source, Closes):
             self._source.close()
 
     def _read(self) -> tuple[Sequence[PowerReading], str]:
-        """Read the source, so that a hung driver stalls nothing; give (readings, trouble)."""
+        """Read the source with a deadline, so that a hung driver stalls nothing."""
         try:
             return self._reader.call(self._source.read, self._deadline_s), ""
         except Overdue as error:
             return (), (
-                f"{self._source.name} has not answered for {error.waited_s:.0f} s; what is drawn "
+                f"{self._source.name} has not answered for {error.waited_s:.0f} s; the energy "
                 "meanwhile is booked from the counters when it does"
             )
         except (SourceUnavailable, OSError) as error:
             return (), str(error)
 
     def _troubles(self, readings: Sequence[PowerReading]) -> dict[str, str]:
-        """Give why devices and sources tell nothing, in the source's own words."""
+        """Why devices and sources gave no reading, in the source's own words."""
         said = dict(self._source.troubles) if isinstance(self._source, Explains) else {}
         return said | {each.gpu_uuid: each.trouble for each in readings if each.trouble}
 
     def _resume(self, clocks: _Clocks) -> None:
-        """Begin where the counters in the journal stand; devices it does not know begin here."""
+        """Continue from the counters in the journal; unknown devices begin here."""
         for gpu, baseline in self._book.baselines().items():
             if self._waiting is not None and gpu not in self._waiting:
                 continue
@@ -281,14 +280,13 @@ class Sampler:
         self._waiting = set()
 
     def _begin(self, clocks: _Clocks, reading: PowerReading) -> None:
-        """Begin with a device's first reading."""
         meter = self._meters[reading.gpu_uuid] = Meter.first(reading)
         self._since_us[reading.gpu_uuid] = clocks.at_us(meter.monotonic_us)
 
     def _begin_anew(self, clocks: _Clocks) -> None:
-        """Begin every device's stretch where it is booked up to, by the wall clock as it is now.
+        """Reset the start of every gapless interval to the moment booked up to.
 
-        By the one before, time would count as read that only the wall clock has passed.
+        With the old start, the time that a clock step skipped would count as observed.
         """
         clocks.strayed_s = 0.0
         for gpu, meter in self._meters.items():
@@ -297,7 +295,7 @@ class Sampler:
     def _meter(
         self, clocks: _Clocks, readings: Sequence[PowerReading], held: Mapping[str, Claim]
     ) -> None:
-        """Add what every known device drew, or that nobody knows."""
+        """Add the energy, or the unobserved time, of every known device."""
         waiting = self._waiting or set()
         telling = [each for each in readings if each.tells]
         for reading in telling:
@@ -317,9 +315,9 @@ class Sampler:
             self._missed(clocks, gpu, held)
 
     def _add(
-        self, clocks: _Clocks, gpu: str, after: Meter, piece: Piece, held: Mapping[str, Claim]
+        self, clocks: _Clocks, gpu: str, after: Meter, piece: EnergyPiece, held: Mapping[str, Claim]
     ) -> None:
-        """Add a piece that ends at the moment of the meter `after`."""
+        """Add a piece that ends at the moment of `after`."""
         if piece.note:
             self._notes.append((gpu, piece.note))
         if piece.note and piece.note != self._noted.get(gpu):
@@ -335,12 +333,12 @@ class Sampler:
             self._count(gpu, piece)
 
     def _missed(self, clocks: _Clocks, gpu: str, held: Mapping[str, Claim]) -> None:
-        """Book the time of a device that did not answer as unobserved, until its counter tells."""
+        """Book the time of a silent device as unobserved, until its counter covers it."""
         meter = self._meters[gpu]
         length_us = clocks.monotonic_us - meter.monotonic_us
         if max(length_us, meter.dark_us) > GONE_US:
-            # Its meter stays: what passes from here on is booked should it ever answer again.
-            log.warning("%s has not answered for a day; it is taken for removed", gpu)
+            # Its meter stays: if it ever answers again, the time from here on is booked.
+            log.warning("%s has not answered for a day and counts as removed", gpu)
             self._gone.add(gpu)
             self._dark.pop(gpu, None)
             return
@@ -358,8 +356,7 @@ class Sampler:
             after = after.uncounted()
         self._meters[gpu] = after
 
-    def _count(self, gpu: str, piece: Piece, recovered_ms: int = 0) -> None:
-        """Add a piece to what was ever booked of a device."""
+    def _count(self, gpu: str, piece: EnergyPiece, recovered_ms: int = 0) -> None:
         self._totals[gpu] = self._totals.get(gpu, DeviceTotal()).plus(
             energy_mj=piece.energy_mj,
             unobserved_ms=piece.unobserved_ms,
@@ -367,14 +364,13 @@ class Sampler:
         )
 
     def _cells(
-        self, clocks: _Clocks, gpu: str, after: Meter, piece: Piece, held: Mapping[str, Claim]
-    ) -> list[Cell]:
-        """Lay a piece over the slots it lies in."""
+        self, clocks: _Clocks, gpu: str, after: Meter, piece: EnergyPiece, held: Mapping[str, Claim]
+    ) -> list[SlotPart]:
         end = clocks.at(after.monotonic_us)
         return cells(piece, end, gpu=gpu, claim=held.get(gpu, IDLE), grid=self._grid)
 
     def _baselines(self, clocks: _Clocks) -> list[CounterBaseline]:
-        """Give every device's counter and moment up to which it is booked."""
+        """Every device's counter, and the moment up to which it is booked."""
         return [
             CounterBaseline(
                 gpu_uuid=gpu,
@@ -390,14 +386,14 @@ class Sampler:
         ]
 
     def _trust_counters(self) -> None:
-        """Drop what waits where the counters in the journal cover it, in one coarse interval."""
+        """Drop waiting rows that a booked counter covers, in one coarse interval."""
         counted = {
             gpu
             for gpu in self._booked
             if gpu in self._meters and self._meters[gpu].counter_mj is not None
         }
         log.warning(
-            "%d ledger rows wait for the journal; those of %d devices are left to their counters",
+            "%d ledger rows wait for the journal; the counters of %d devices will cover theirs",
             len(self._pending),
             len(counted),
         )

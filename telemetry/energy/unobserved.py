@@ -1,11 +1,11 @@
-"""Time of a held GPU that nobody booked: what remains when coverage is taken from holding. Pure.
+"""Finds the time of held GPUs that no sampler booked: held time minus covered time. Pure.
 
-A sampler books every moment of a device from its first reading on, as joules or as unobserved, and
-says up to when (`CounterBaseline.at`). What lies outside is nobody's: no agent runs there, it died,
-or the device was never seen. The controller books that time itself, for each GPU a run holds.
+A sampler books every moment of a device from its first reading on, as joules or as unobserved, up
+to `CounterBaseline.at`. Time outside is not booked: no agent runs there, it died, or the device was
+never read. The controller books that time itself, for each GPU that a run holds.
 
-Invariant: a second that a run held a GPU is covered or unread, never both and never neither; the
-newest seconds alone wait, while the next delivery is not late.
+Invariant: each second that a run held a GPU is either covered or unread; only the newest seconds
+are neither, until the next report is late.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,27 +18,26 @@ from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid, Span
 from wattmesh.telemetry.energy.meter import UNKNOWN_LIMIT_W
 
 UNOBSERVED = "unobserved"
-"""The ledger line of this time, and the source of its rows: no meter, the controller itself."""
+"""Line and source of these rows: they come from the controller, not from a meter."""
 
 UNKNOWN_GPU = "unknown:"
-"""How the GPUs of a run are called, all together, that are not known; its id follows."""
+"""Prefix of the device name that stands for a run's unknown GPUs together; the run's id follows."""
 
 PATIENCE = timedelta(seconds=60)
-"""So long a device may lag before its newest seconds count as unread: six deliveries."""
+"""How long a device may lag before its newest seconds count as unread: six reports."""
 
 MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Time in which one launch of a run held GPUs.
+    """A time in which one launch of a run held GPUs.
 
     Attributes:
-        run: "" of GPUs that a launch does without, because its run gave them back: nobody's, unless
-            another run holds them.
-        gpus: UUIDs; ranks whose GPU is not known are left out, and counted in `unknown`: whatever
-            number a launch told, it is no list.
-        end: when the launch ended or was last heard; now while it lives.
+        run: "" for GPUs that the run released: nobody's, unless another run holds them.
+        gpus: UUIDs of the known GPUs.
+        end: when the launch ended or was last heard from; now while it lives.
+        unknown: number of ranks whose GPU is not known.
     """
 
     run: str
@@ -49,11 +48,10 @@ class Holding:
     unknown: int = 0
 
     def found(self, read: Collection[str]) -> "Holding":
-        """Give the same with the GPUs by name that ranks did not tell, as far as they are known.
+        """Name unknown GPUs, as far as booked rows of the run name further ones.
 
         Args:
-            read: GPUs whose joules were booked to the run in this time: they are those of some such
-                ranks.
+            read: GPUs with energy booked to the run in this time.
         """
         others = sorted({*read}.difference(self.gpus))
         left = max(0, self.unknown - len(others))
@@ -61,11 +59,11 @@ class Holding:
 
 
 def unread(holding: Span, covered: Sequence[Span], now: datetime) -> list[Span]:
-    """Give the parts of a holding that no sampler booked.
+    """Return the parts of a holding that no sampler booked.
 
     Args:
         holding: time in which a run held the device.
-        covered: time in which it is booked; of a device that was never read, none.
+        covered: the booked time; empty for a device that was never read.
         now: the wall clock.
     """
     newest = max((until for _, until in covered), default=None)
@@ -75,8 +73,8 @@ def unread(holding: Span, covered: Sequence[Span], now: datetime) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
-    """From `start` until its run's next one: no GPU of it drew more than `power_w`; 0: unknown."""
+class PowerBound:
+    """A bound from `start` until the run's next one, in watts per GPU; 0: unknown."""
 
     start: datetime
     power_w: float
@@ -84,25 +82,26 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that boards can draw.
+    """Upper bounds of the power of boards.
 
     Attributes:
-        by_gpu: the highest limit that can be set on the board, as it told.
-        by_run: where no board tells: what GPUs were measured to draw, by run and in time order.
+        by_gpu: the highest limit that the board accepts.
+        by_run: for boards without a known limit: measured draws, by run and in time order.
     """
 
     by_gpu: Mapping[str, float]
-    by_run: Mapping[str, Sequence[Ceiling]] = field(default_factory=dict)
+    by_run: Mapping[str, Sequence[PowerBound]] = field(default_factory=dict)
 
     def of(self, gpu: str, run: str, slot: Span) -> float:
-        """Give watts that a GPU does not exceed: its own limit, what its run drew there, the worst.
+        """Return a bound of a GPU's power in watts.
 
-        What other boards tell is no bound: this one may be of another kind.
+        It is the board's own limit, else its run's measured draw, else the worst case. The limits
+        of other boards are no bound: this board may be of another kind.
         """
         return self.by_gpu.get(gpu) or self._drawn_w(run, slot) or UNKNOWN_LIMIT_W
 
     def _drawn_w(self, run: str, slot: Span) -> float:
-        """Give the most that GPUs drew where the run was in a slot; 0: not known of all of it."""
+        """Highest draw of the run's GPUs in a slot; 0 unless all of the slot is known."""
         every = self.by_run.get(run, ())
         first = max(0, bisect_right(every, slot[0], key=lambda each: each.start) - 1)
         until = bisect_left(every, slot[1], key=lambda each: each.start)
@@ -117,10 +116,10 @@ def rows(
     limits: Limits,
     now: datetime,
 ) -> list[EnergyRow]:
-    """Give the rows of all time that nobody booked, whole, one for each GPU, run and slot.
+    """Return whole rows for all time that was not booked, one per GPU, run and slot.
 
-    GPUs of a run that are not known have one row together: GPU seconds, and the most of them all.
-    From below they are bounded by nothing: a board that nobody reads may be off.
+    Unknown GPUs of a run share one row, with GPU-seconds and the bound of all of them. There is no
+    lower bound: a board that nobody reads may be off.
     """
     held_ms: Counter[tuple[str, str, str, Span]] = Counter()
     for gpu, count, each, held in _apart(holdings):
@@ -151,7 +150,7 @@ def rows(
 
 
 def _apart(holdings: Iterable[Holding]) -> Iterator[tuple[str, int, Holding, Span]]:
-    """Give how many GPUs of a name were held, by whom and when; nobody's only where no run's."""
+    """Yield device, count, holding and span; released GPUs only where no run holds them."""
     every = tuple(holdings)
     given_back = {gpu for each in every if not each.run for gpu in each.gpus}
     taken: dict[str, list[Span]] = {gpu: [] for gpu in given_back}
@@ -167,7 +166,7 @@ def _apart(holdings: Iterable[Holding]) -> Iterator[tuple[str, int, Holding, Spa
 
 
 def without(span: Span, taken: Iterable[Span]) -> list[Span]:
-    """Give the parts of a span that lie in none of these."""
+    """Return the parts of a span outside of the taken ones."""
     at, end = span
     parts = []
     for start, until in sorted(taken):

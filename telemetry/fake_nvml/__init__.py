@@ -1,17 +1,17 @@
 """A fake NVML: `libnvidia-ml.so.1` in C with GPUs that draw power, obey, and misbehave.
 
-nvidia-ml-py and whatever else speaks NVML run on it unmodified. `python -m
+nvidia-ml-py and every other NVML client run on it unmodified. `python -m
 wattmesh.telemetry.fake_nvml` makes and scripts it.
 
 The map:
     control.py    the GPUs of a folder: make them, open them
-    gpu.py        one of them: load it, break it, see the truth
-    boards.py     which boards there are, and how power follows clock (nominal numbers)
+    gpu.py        one of them: load it, break it, read its true state
+    boards.py     models of boards, and power as a function of clock (nominal numbers)
     native.py     the control library through ctypes
     build.py      compiles the two libraries, once per user and version
     __main__.py   the same from a shell
     device.h      what a GPU is: the record in the state file, and its invariants
-    physics.c     power, clock, energy, and what the sensor tells (no I/O)
+    physics.c     power, clock, energy, and the sensor's readings (no I/O)
     state.c       the state file: lock-free readers, writers under a kernel lock
     library.c     NVML calls: the library, handles, names, MIG
     calls.c       NVML calls: power, energy, clocks, limits, processes

@@ -25,7 +25,7 @@ Value = float | int | bool | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """One thing to do to a GPU: its words after the GPU, and the method they go to."""
+    """A subcommand for a GPU: its arguments, and the method that gets them."""
 
     about: str
     words: tuple[tuple[str, Callable[[str], Value]], ...]
@@ -33,14 +33,12 @@ class Deed:
 
 
 def _switch(word: str) -> bool:
-    """Read `on` or `off`."""
     if word not in ("on", "off"):
         raise argparse.ArgumentTypeError(f"{word!r} is neither on nor off")
     return word == "on"
 
 
 def _number(word: str) -> float:
-    """Read a number."""
     try:
         return float(word)
     except ValueError:
@@ -138,7 +136,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _do(asked: argparse.Namespace) -> int:
-    """Do what was asked."""
     if asked.command == "make":
         fake = FakeNvml.create(
             asked.folder, asked.gpus, Board(asked.board), update_ms=asked.update_ms
@@ -163,7 +160,7 @@ def _do(asked: argparse.Namespace) -> int:
 
 
 def _run(fake: FakeNvml, program: Sequence[str]) -> int:
-    """Become a program that sees these GPUs."""
+    """Replace this process (exec) by a program whose NVML is the fake one."""
     words = [word for word in program if word != "--"]
     if not words:
         raise InputInvalid("run needs a program: run FOLDER -- PROGRAM ARGUMENTS")
@@ -181,13 +178,13 @@ def _chosen(fake: FakeNvml, which: str) -> Sequence[FakeGpu]:
 
 
 def _facts(fake: FakeNvml) -> dict[str, object]:
-    """Give all there is to know, for programs."""
+    """Return the state of all GPUs as JSON."""
     gpus = [asdict(gpu.truth()) for gpu in fake.gpus]
     return {"folder": str(fake.folder), "library": str(fake.library), "gpus": gpus}
 
 
 def _table(fake: FakeNvml) -> str:
-    """Give the state of all GPUs, one line each."""
+    """Return the state of all GPUs, one line each."""
     lines = [f"library  {fake.library}"]
     for gpu in fake.gpus:
         truth = gpu.truth()
@@ -202,7 +199,6 @@ def _table(fake: FakeNvml) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Say which words there are."""
     parser = argparse.ArgumentParser(
         prog="python -m wattmesh.telemetry.fake_nvml",
         description="Make fake GPUs behind a libnvidia-ml.so.1 of their own, and script them.",

@@ -1,4 +1,4 @@
-"""The boards that a fake GPU can be: envelopes of power and clock, and how power follows clock.
+"""Models of boards for fake GPUs: ranges of power and clock, and power as a function of clock.
 
 Nominal numbers: limits and idle power are those of NVIDIA's own mock configurations; the split of
 active power is assumed, such that full load at full clock stays just below the default limit.
@@ -11,7 +11,7 @@ from wattmesh.errors import InputInvalid
 
 
 class Board(StrEnum):
-    """Boards that are known by name."""
+    """The boards, by name."""
 
     A100 = "a100"
     H100 = "h100"
@@ -21,7 +21,7 @@ class Board(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardModel:
-    """A kind of board, and how its power follows clock and load.
+    """A model of board, and its power as a function of clock and load.
 
     Power at load u in 0..1 and clock f, with x = f / clock_max_mhz, is
     `idle_w + u * (active_w + linear_w * x + switching_w * x * max(voltage_floor, x)**2)`.
@@ -56,7 +56,7 @@ class BoardModel:
     memory_gib: int
 
     def __post_init__(self) -> None:
-        """Refuse a board that could not run."""
+        """Refuse values that no board can have."""
         if not (self.name.isascii() and self.name.isprintable() and 0 < len(self.name) < 64):
             raise InputInvalid(
                 f"fake board {self.name!r}: a name has 1 to 63 printable ASCII letters"
@@ -81,7 +81,7 @@ class BoardModel:
             )
 
     def power_w(self, clock_mhz: float, load: float) -> float:
-        """Give the watts of a load in 0..1 at a clock, before any limit cuts them."""
+        """Return the watts at a load in 0..1 and a clock, before any power limit."""
         share = clock_mhz / self.clock_max_mhz
         switching_w = self.switching_w * share * max(self.voltage_floor, share) ** 2
         return self.idle_w + load * (self.active_w + self.linear_w * share + switching_w)

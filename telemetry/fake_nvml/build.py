@@ -27,14 +27,14 @@ _TARGETS = {LIBRARY: ("library.c", "calls.c"), CONTROL: ("control.c",)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """Where the two libraries lie: `library` is what NVML's callers load, `control` what we do."""
+    """Paths of the two libraries: NVML's callers load `library`, we load `control`."""
 
     library: Path
     control: Path
 
 
 def built() -> Built:
-    """Give the libraries, compiled now if they are not in the cache.
+    """Return the libraries; compile those that are not in the cache.
 
     Raises:
         InputInvalid: no C compiler, it fails, or the cache is not a place of ours.
@@ -46,7 +46,7 @@ def built() -> Built:
 
 
 def _cache() -> Path:
-    """Give the user's own cache folder; code is loaded from it, so nobody else may own it."""
+    """Return the user's cache folder; it must be the user's own, as code is loaded from it."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     folder = Path(base) / "wattmesh" / "fake-nvml"
     try:
@@ -66,7 +66,7 @@ def _cache() -> Path:
 
 
 def _key() -> str:
-    """Name a build by all that it is made of."""
+    """Hash everything that the build depends on."""
     digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _TARGETS)).encode())
     for path in sorted((*_SOURCE.glob("*.c"), *_SOURCE.glob("*.h"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -1,4 +1,4 @@
-"""The fake NVML as a test or a demo holds it: make GPUs, load them, break them, see the truth.
+"""The fake NVML for tests and the demo: make GPUs, load them, break them, read true values.
 
 A folder holds the library that NVML's callers load and the state file they all share. Every change
 is one step to every process that looks, and a process that dies in mid-change leaves none of it.
@@ -21,7 +21,7 @@ from wattmesh.telemetry.fake_nvml.native import (
     MIG_INSTANCES,
     UUID_BYTES,
     Knob,
-    Session,
+    StateFile,
     create_state,
 )
 
@@ -38,7 +38,7 @@ class FakeNvml:
     def __init__(self, folder: Path) -> None:
         """Open what `create` made (see `open`)."""
         self.folder = folder.resolve()
-        self._session = Session(self.folder / STATE)
+        self._session = StateFile(self.folder / STATE)
         self._gpus = tuple(FakeGpu(self._session, index) for index in range(self._session.gpus))
 
     @classmethod
@@ -96,7 +96,7 @@ class FakeNvml:
 
     @property
     def library(self) -> Path:
-        """What NVML's callers load; it finds its GPUs beside itself."""
+        """Path of the library that NVML's callers load; it finds its GPUs beside itself."""
         return self.folder / LIBRARY
 
     @property
@@ -105,12 +105,12 @@ class FakeNvml:
         return self._gpus
 
     def environment(self) -> dict[str, str]:
-        """Give this process's environment, made such that a child's NVML is this one."""
+        """Return this process's environment, changed so that a child loads this NVML."""
         paths = [str(self.folder), os.environ.get("LD_LIBRARY_PATH", "")]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(each for each in paths if each)}
 
     def gpu(self, which: int | str) -> "FakeGpu":
-        """Give a GPU by index or UUID.
+        """Return a GPU by index or UUID.
 
         Raises:
             InputInvalid: there is no such GPU.
@@ -121,21 +121,20 @@ class FakeNvml:
         raise InputInvalid(f"{self.folder} has no fake GPU {which}; it has {len(self._gpus)}")
 
     def permit(self, allowed: bool) -> None:
-        """Let setters work, or let them answer that the caller lacks the right to."""
+        """Permit the setters, or make them fail with NO_PERMISSION."""
         self._session.permit(allowed)
 
     def reload_driver(self) -> None:
-        """Do what loading the driver anew does: counters to zero, limits and clocks to default."""
+        """Act as a reload of the driver: counters to zero, limits and clocks to default."""
         for gpu in self._gpus:
             self._session.turn(gpu.index, Knob.RELOAD)
 
     def close(self) -> None:
-        """Close the state file; the GPUs go on existing."""
+        """Close the state file; the GPUs remain."""
         self._session.close()
 
 
 def _occupied(folder: Path) -> InputInvalid:
-    """Say that a folder is taken."""
     return InputInvalid(f"{folder} holds fake GPUs already; open them, or use another folder")
 
 

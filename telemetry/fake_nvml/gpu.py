@@ -1,4 +1,4 @@
-"""One fake GPU: load it, break it, bring it back, and see the truth about it."""
+"""One fake GPU: load it, break it, repair it, and read its true state."""
 
 import math
 import os
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.fake_nvml.native import Flag, Knob, Session
+from wattmesh.telemetry.fake_nvml.native import Flag, Knob, StateFile
 
 _PJ_PER_MJ = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What is true of a GPU, whatever its sensor says.
+    """The true state of a GPU, whatever its sensor reports.
 
     Attributes:
         energy_j: drawn since the GPU was created; never reset. `energy_pj`: the same, exactly.
@@ -51,7 +51,7 @@ class Truth:
 
 @dataclass(slots=True)
 class Work:
-    """How one piece of work went: `overrun_s` is what the body took beyond `seconds`."""
+    """The result of one piece of work; `overrun_s` is the body's time beyond `seconds`."""
 
     seconds: float
     elapsed_s: float = 0.0
@@ -59,16 +59,16 @@ class Work:
 
 
 class FakeGpu:
-    """One GPU of a `FakeNvml`. Every method is seen at once by every process that looks."""
+    """One GPU of a `FakeNvml`. Every process that reads it sees a change at once."""
 
-    def __init__(self, session: Session, index: int) -> None:
-        """Name GPU `index` of an open state file; `FakeNvml.gpu` does."""
+    def __init__(self, session: StateFile, index: int) -> None:
+        """Use GPU `index` of an open state file; `FakeNvml.gpu` calls this."""
         self._session = session
         self.index = index
         self.uuid: str = session.truth(index).uuid.decode()
 
     def truth(self) -> Truth:
-        """Give what is true of this GPU now."""
+        """Return the true state of this GPU now."""
         raw = self._session.truth(self.index)
         energy_pj = raw.energy_mj * _PJ_PER_MJ + raw.energy_pj
         return Truth(
@@ -99,7 +99,7 @@ class FakeGpu:
         self._turn(Knob.LOAD, round(1000 * _ranged("utilization", utilization, 0, 1)))
 
     def draw(self, power_w: float | None) -> None:
-        """Let it draw these watts whatever the clock, cut at the limit; None: the model again."""
+        """Fix its power in watts, cut at the limit; None returns to the power model."""
         wanted = -1 if power_w is None else _milliwatts("power_w", power_w)
         self._turn(Knob.DRAW, wanted)
 
@@ -134,19 +134,19 @@ class FakeGpu:
             self.process(pid)
 
     def reset_counter(self) -> None:
-        """Set the energy counter to zero; the truth goes on."""
+        """Set the energy counter to zero; the true energy is kept."""
         self._turn(Knob.ZERO)
 
     def lose(self) -> None:
-        """Let it fall off the bus: every call on it says so. What runs on it draws on."""
+        """Make it fall off the bus: every NVML call fails; its processes still draw power."""
         self._flag(Flag.LOST, True)
 
     def come_back(self) -> None:
-        """Bring it back; its counter has gone on."""
+        """Bring it back to the bus; its counter counted meanwhile."""
         self._flag(Flag.LOST, False)
 
     def hang(self, seconds: float) -> None:
-        """Let every call on it take this long, 0 to 3600; 0 lets those that hang return now."""
+        """Delay every call on it by so many seconds, 0 to 3600; 0 also ends calls that hang."""
         self._turn(Knob.HANG, round(1e9 * _ranged("seconds", seconds, 0, 3600)))
 
     def part_time(self, period_ms: int, window_ms: int) -> None:
@@ -168,19 +168,19 @@ class FakeGpu:
         self._turn(Knob.UPDATE, round(_ranged("update_ms", update_ms, 0, 60_000)))
 
     def freeze_sensor(self, frozen: bool) -> None:
-        """Let power and counter repeat what they say now, bit for bit, until unfrozen."""
+        """Freeze power and counter at their present values until unfrozen."""
         self._turn(Knob.FREEZE, int(frozen))
 
     def without_counter(self, missing: bool) -> None:
-        """Let the energy counter be not supported, as before Volta."""
+        """Make the energy counter unsupported, as before Volta."""
         self._flag(Flag.NO_COUNTER, missing)
 
     def mig(self, enabled: bool) -> None:
-        """Divide it into two MIG instances, or make it whole."""
+        """Switch MIG on (two instances) or off."""
         self._flag(Flag.MIG, enabled)
 
     def virtual(self, enabled: bool) -> None:
-        """Let it be a virtual GPU of a guest."""
+        """Make it a virtual GPU (vGPU) of a guest."""
         self._flag(Flag.VIRTUAL, enabled)
 
     def persistence(self, enabled: bool) -> None:
@@ -192,24 +192,24 @@ class FakeGpu:
         self._turn(Knob.REASONS, int(_ranged("bits", bits, 0, 2**63 - 1)))
 
     def power_profile(self, active: bool) -> None:
-        """Let a workload power profile be active."""
+        """Activate a workload power profile."""
         self._flag(Flag.POWER_PROFILE, active)
 
     def foreign_limit(self, watts: float) -> None:
-        """Set the power limit as another program on the node does, whatever is permitted to us."""
+        """Set the power limit as another program of the node, whatever we are permitted."""
         self._turn(Knob.LIMIT, _milliwatts("watts", watts))
 
     def foreign_lock(self, clock_mhz: int | None) -> None:
-        """Lock the clock as another program does; None resets it."""
+        """Lock the clock as another program of the node; None resets it."""
         self._turn(Knob.LOCK, round(_ranged("clock_mhz", clock_mhz or 0, 0, 100_000)))
 
     def out_of_band_cap(self, watts: float | None) -> None:
-        """Cap its power as a management controller does; only the enforced limit shows it."""
+        """Cap its power as a baseboard controller (BMC); only the enforced limit shows it."""
         self._turn(Knob.OUT_OF_BAND, 0 if watts is None else _milliwatts("watts", watts))
 
     @contextmanager
     def busy(self, utilization: float = 1.0) -> Iterator[None]:
-        """Keep it busy while the body runs, as this process; it is listed as long.
+        """Keep it busy while the body runs, and list this process on it meanwhile.
 
         When the process dies, the GPU turns idle: at its last sign of life, as far as anybody
         looked, and within a tenth of a second of it.
@@ -261,5 +261,4 @@ def _ranged(name: str, value: float, low: float, high: float) -> float:
 
 
 def _milliwatts(name: str, watts: float) -> int:
-    """Give watts as whole milliwatts."""
     return round(1000 * _ranged(name, watts, 0, 1e6))

@@ -39,7 +39,7 @@ class Code(IntEnum):
 
 
 class Knob(IntEnum):
-    """What can be turned; the order is that of `enum knob` in control.c."""
+    """What can be set on a fake GPU, in the order of `enum knob` in control.c."""
 
     LOAD = 0
     DRAW = 1
@@ -60,7 +60,7 @@ class Knob(IntEnum):
 
 
 class Flag(IntFlag):
-    """What is true or not of a GPU."""
+    """States of a fake GPU that are on or off."""
 
     LOST = 1
     FROZEN = 2
@@ -129,7 +129,7 @@ _PROCESS_BYTES = 24
 
 
 def native_board(board: BoardModel) -> NativeBoard:
-    """Give a board as C wants it: milliwatts and bytes."""
+    """Convert a board to the C structure: milliwatts and bytes."""
     return NativeBoard(
         name=board.name.encode()[:63],
         architecture=board.architecture,
@@ -162,7 +162,7 @@ def expected_layout() -> int:
 
 @functools.cache
 def control_library() -> ctypes.CDLL:
-    """Load the control library (compiled if need be) and say what its functions take.
+    """Load the control library, compiled if needed, and declare its functions' arguments.
 
     Raises:
         InputInvalid: it cannot be built, or does not fit this module.
@@ -201,8 +201,8 @@ def create_state(
     _check(code, str(path))
 
 
-class Session:
-    """One opened state file; `close` it, or lose the last reference."""
+class StateFile:
+    """An open state file; `close` it, or drop the last reference."""
 
     def __init__(self, path: Path) -> None:
         """Open a state file.
@@ -220,15 +220,15 @@ class Session:
         self.gpus = count.value
 
     def close(self) -> None:
-        """Close the file; once is enough."""
+        """Close the file; a second call does nothing."""
         self._closing()
 
     def permit(self, allowed: bool) -> None:
-        """Let setters work, or not."""
+        """Permit or forbid the setters."""
         self._check(self._library.fake_permit(self._open(), int(allowed)))
 
     def turn(self, gpu: int, knob: Knob, a: int = 0, b: int = 0) -> None:
-        """Turn one knob of one GPU; what `a` and `b` mean is said at `enum knob`."""
+        """Set one knob of one GPU; `enum knob` defines `a` and `b`."""
         self._check(self._library.fake_turn(self._open(), gpu, knob, a, b), f" GPU {gpu}")
 
     def process(
@@ -241,7 +241,7 @@ class Session:
         self._check(code, f" GPU {gpu}")
 
     def truth(self, gpu: int) -> NativeTruth:
-        """Read what is true of a GPU."""
+        """Read the true state of a GPU."""
         truth = NativeTruth()
         self._check(self._library.fake_truth(self._open(), gpu, ctypes.byref(truth)), f" GPU {gpu}")
         return truth
@@ -253,12 +253,11 @@ class Session:
         return self._handle
 
     def _check(self, code: int, what: str = "") -> None:
-        """Raise what a return code means."""
         _check(code, self._where + what)
 
 
 def _check(code: int, where: str) -> None:
-    """Raise what a return code means, or nothing.
+    """Raise the error of a return code; nothing for success.
 
     Raises:
         InputInvalid, SourceUnavailable: see the message.
@@ -268,7 +267,7 @@ def _check(code: int, where: str) -> None:
 
 
 def _error(code: int, where: str) -> WattmeshError:
-    """Say what a return code means here and what to do."""
+    """Return the message of a return code, with the way out."""
     meaning = {
         Code.INVALID_ARGUMENT: "such a GPU or value does not exist there",
         Code.NO_PERMISSION: "may not be written by this user, or is busy with another process",

@@ -1,8 +1,8 @@
-"""Several power sources as one: of each device the best source that tells anything.
+"""Several power sources as one: for each device the best source that answers.
 
-Invariant: a device is told once per reading, and by whom is in `PowerReading.source`; so the meter
-never compares counters of two sources. A worse source stands in only after a better one has been
-silent for `patience_s`: one late answer is covered by its counter, and needs no estimate.
+Invariant: one reading per device and step, with its source in `PowerReading.source`, so the meter
+never compares counters of two sources. A worse source stands in only after a better one has not
+answered for `patience_s`: a single late answer is covered by its counter and needs no estimate.
 """
 
 import time
@@ -21,16 +21,16 @@ PATIENCE_S = 3.0
 
 @runtime_checkable
 class SeesProcesses(Protocol):
-    """A source that also knows which processes compute on its devices."""
+    """A source that also lists the compute processes on its devices."""
 
     def compute_pids(self) -> Mapping[str, tuple[int, ...]]:
-        """List processes per device; a device that cannot be asked is left out."""
+        """List pids by device; a device that cannot be read is left out."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Who told a device last: the place of the source in the chain, and when (monotonic)."""
+class LastReading:
+    """Which source gave a device's last reading (index in the chain), and when (monotonic)."""
 
     rank: int
     at_s: float
@@ -38,28 +38,28 @@ class Told:
 
 def best(
     offered: Sequence[Iterable[PowerReading]],
-    told: Mapping[str, Told],
+    told: Mapping[str, LastReading],
     now_s: float,
     *,
     began_s: float,
     patience_s: float = PATIENCE_S,
-) -> tuple[dict[str, PowerReading], dict[str, Told]]:
+) -> tuple[dict[str, PowerReading], dict[str, LastReading]]:
     """Choose a reading for every device. Pure.
 
     Args:
         offered: readings of each source, best first.
-        told: who told each device before.
+        told: by device, the source of its last reading.
         now_s: now, monotonic.
-        began_s: when the chain began; until `patience_s` after that, worse sources wait for better
-            ones that may still be opening.
-        patience_s: how long a better source may be silent.
+        began_s: when the chain was opened; for `patience_s` after that, better sources may still
+            be opening, and worse ones are not used.
+        patience_s: how long a better source may fail to answer.
 
     Returns:
-        readings by device, and who told each now. A reading that tells nothing is given only when
-        no source tells more.
+        readings by device, and `told` for the next call. A reading with neither power nor energy
+        is returned only when no source has more.
     """
     chosen: dict[str, PowerReading] = {}
-    by: dict[str, Told] = dict(told)
+    by: dict[str, LastReading] = dict(told)
     for rank, readings in enumerate(offered):
         for reading in readings:
             uuid = reading.gpu_uuid
@@ -75,12 +75,12 @@ def best(
                 continue
             chosen[uuid] = reading
             if reading.tells:
-                by[uuid] = Told(rank=rank, at_s=now_s)
+                by[uuid] = LastReading(rank=rank, at_s=now_s)
     return chosen, by
 
 
 class Chain:
-    """Several sources behind the protocol of one. One thread reads it; close it in the end."""
+    """Several sources behind the protocol of one. One thread reads it; close it after use."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Chain:
         patience_s: float = PATIENCE_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Join sources, best first (at least one); each is asked by a thread of its own.
+        """Join sources, best first (at least one); each is read by its own thread.
 
         Args:
             sources: the sources.
-            deadline_s: the longest that a reading takes.
+            deadline_s: longest duration of `read`.
             patience_s: see `best`.
             monotonic: the clock.
         """
@@ -104,12 +104,12 @@ class Chain:
         self._patience_s = patience_s
         self._monotonic = monotonic
         self._began_s = monotonic()
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, LastReading] = {}
         self._troubles: dict[str, str] = {}
 
     @property
     def name(self) -> str:
-        """What screens call it: its sources."""
+        """The names of its sources, joined by "+"."""
         return "+".join(each.name for each in self._sources)
 
     @property
@@ -131,10 +131,10 @@ class Chain:
         return list(dict.fromkeys(uuid for each in self._sources for uuid in each.gpu_uuids()))
 
     def read(self) -> Sequence[PowerReading]:
-        """Read all sources at once and choose per device.
+        """Read all sources concurrently and choose per device.
 
         Raises:
-            SourceUnavailable: none answered.
+            SourceUnavailable: no source answered.
         """
         offered = self._ask()
         chosen, self._told = best(
@@ -146,22 +146,22 @@ class Chain:
         )
         if not chosen:
             said = "; ".join(f"{name}: {why}" for name, why in self._troubles.items())
-            raise SourceUnavailable(said or "no power source tells anything yet")
+            raise SourceUnavailable(said or "no power source has given a reading yet")
         return list(chosen.values())
 
     def compute_pids(self) -> Mapping[str, tuple[int, ...]]:
-        """List the processes that compute on each device, from the first source that knows.
+        """List the pids on each device, from the first source that can.
 
         Raises:
-            SourceUnavailable: no source knows, or it does not answer.
+            SourceUnavailable: no source can, or it does not answer.
         """
         for each in self._sources:
             if isinstance(each, SeesProcesses):
                 return each.compute_pids()
-        raise SourceUnavailable("no power source of this machine sees processes; NVML would")
+        raise SourceUnavailable("no power source of this machine lists processes; NVML would")
 
     def close(self) -> None:
-        """Close the sources that hold something open."""
+        """Close the sources that have a `close`."""
         for worker in self._workers:
             worker.close()
         for each in self._sources:
@@ -169,7 +169,7 @@ class Chain:
                 each.close()
 
     def _ask(self) -> list[Sequence[PowerReading]]:
-        """Read every source within the deadline; one that fails or is late offers nothing."""
+        """Read every source within the deadline; a failed or late one yields nothing."""
         until_s = time.monotonic() + self._deadline_s
         begun: list[Future[Sequence[PowerReading]] | None] = []
         for source, worker in zip(self._sources, self._workers, strict=True):
@@ -187,7 +187,7 @@ class Chain:
     def _answer(
         self, source: PowerSource, answer: "Future[Sequence[PowerReading]] | None"
     ) -> Sequence[PowerReading]:
-        """Take one source's readings, or note why there are none."""
+        """Return one source's readings, or note why there are none."""
         if answer is None:
             return ()
         if not answer.done():

@@ -1,12 +1,12 @@
-"""The one door to NVML: nvidia-ml-py as small typed functions; devices by UUID, never by index.
+"""NVML through nvidia-ml-py, as small typed functions; devices by UUID, never by index.
 
 Invariant: a process has one NVML library. nvidia-ml-py keeps it in a global, so a second one would
-silently serve, or be served by, the first; `Nvml.open` refuses it for as long as a door to the
-first is open. Who needs two libraries (two agents on one machine) runs two processes.
+silently replace the first; `Nvml.open` refuses it while an `Nvml` of the first is open. Two
+libraries (two agents on one machine) need two processes.
 
-Units are converted here, once: watts, millijoules, megahertz. NVML's return codes become the small
-tree of errors below. The calls may hang with the driver: whoever cannot wait makes them from a
-`deadline.Worker` (ctypes lets other threads run meanwhile).
+Units are converted here, once: watts, millijoules, megahertz. NVML's return codes become the errors
+of `nvml_library`. A call may hang with the driver: a caller that cannot wait makes it from a
+`deadline.Worker` (ctypes releases the GIL meanwhile).
 """
 
 import ctypes
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 BLANK = 0x7FFF_FFFF_FFFF_FFF0
-"""DCGM's and NVML's 64 bit blanks lie from here on: "no value", not nine quintillion joules."""
+"""64-bit values from here on are the blanks of DCGM and NVML: they mean "no value"."""
 
 ENERGY = 191
 TOTAL_ENERGY = 83
@@ -51,7 +51,7 @@ POWER_AVERAGE = 185
 POWER_INSTANT = 186
 ENFORCED_LIMIT = 190
 REQUESTED_LIMIT = 192
-"""Field ids of nvml.h that this door is asked for by name."""
+"""Field ids of nvml.h that other modules ask for."""
 
 _SHARED_MODES = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
@@ -65,9 +65,10 @@ class BoardLimits:
     """Power limits of one board, in watts.
 
     Attributes:
-        min_w, max_w: what may be set. `default_w`: the board's own; not always what was found.
-        requested_w: what was last asked for through NVML. `enforced_w`: what holds; lower than
-            requested where somebody caps out of band (BMC).
+        min_w, max_w: the range that the board accepts.
+        default_w: the board's default, which is not always what is set at start.
+        requested_w: the limit last requested through NVML.
+        enforced_w: the limit in force; lower than requested under an out-of-band cap (BMC).
     """
 
     min_w: float
@@ -78,7 +79,7 @@ class BoardLimits:
 
 
 class Nvml:
-    """Reads devices. Thread safe; close it, or use it as a context."""
+    """Reads devices. Thread safe. Close it, or use it as a context."""
 
     def __init__(self) -> None:
         """Use `open`."""
@@ -90,25 +91,24 @@ class Nvml:
     def open(cls, library: Path | None = None) -> Self:
         """Load and initialise NVML.
 
-        Args:
-            library: this file; None: the driver's own libnvidia-ml.so.1, by the system's rules.
+        Args: library: path of the library; None: the driver's libnvidia-ml.so.1, as the loader
+        finds it.
 
         Raises:
-            DriverGone: no such library, or it finds no driver.
-            InputInvalid: this process has another library open already.
+            DriverGone: there is no such library, or it finds no driver.
+            InputInvalid: this process has another library open.
         """
         path = library.resolve() if library is not None else None
         acquire(path)
         return cls()
 
     def close(self) -> None:
-        """Let go of the library; the last door out shuts it down."""
+        """Release the library; the last user shuts NVML down."""
         if self._open:
             self._open = False
             release()
 
     def __enter__(self) -> Self:
-        """Use it as a context."""
         return self
 
     def __exit__(
@@ -117,17 +117,16 @@ class Nvml:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
         self.close()
 
     def reopen(self) -> None:
-        """Shut NVML down and initialise it again: finds GPUs that came back, a driver reloaded.
+        """Shut NVML down and initialise it again, to find GPUs and drivers that came back.
 
-        Calls of other threads wait meanwhile, and handles of every door are found anew.
+        Calls of other threads wait meanwhile, and every `Nvml` looks its handles up again.
 
         Raises:
             DriverGone: there is no driver now; call again later.
-            NvmlFailed: another call is under way and does not end; nothing was done.
+            NvmlFailed: another call hangs; nothing was done.
         """
         initialise_again()
 
@@ -142,11 +141,11 @@ class Nvml:
 
     @property
     def is_fake(self) -> bool:
-        """Whether this is the fake library: all it says is simulated."""
+        """Tell whether this is the fake library, whose readings are simulated."""
         return "fake" in self.driver_version.lower()
 
     def uuids(self) -> tuple[str, ...]:
-        """List the GPUs that answer, by their UUID; a board in MIG mode is one.
+        """List the GPUs that answer, by UUID; a board in MIG mode is one GPU.
 
         Raises:
             NvmlFailed: not even their number could be read.
@@ -158,13 +157,13 @@ class Nvml:
                 handle = told(f"find GPU {index}", "nvmlDeviceGetHandleByIndex", index)
                 found[str(told(f"name GPU {index}", "nvmlDeviceGetUUID", handle))] = handle
             except NvmlFailed:
-                continue  # lost: the others are asked on
+                continue  # lost; the others may answer
         self._forget_old_handles()
         self._handles.update(found)
         return tuple(found)
 
     def name(self, uuid: str) -> str:
-        """Give the board's name, e.g. "NVIDIA H100 80GB HBM3"."""
+        """Read the board's name, e.g. "NVIDIA H100 80GB HBM3"."""
         return str(self._ask(uuid, "name", "nvmlDeviceGetName"))
 
     def limits(self, uuid: str) -> BoardLimits:
@@ -192,10 +191,10 @@ class Nvml:
         )
 
     def fields(self, uuid: str, ids: Sequence[int]) -> dict[int, int]:
-        """Read several fields in one call; what a field does not know is left out.
+        """Read several fields in one call; a field without a value is left out.
 
         Returns:
-            whole numbers as NVML has them: milliwatts and millijoules.
+            NVML's integers by field id: milliwatts and millijoules.
         """
         values = self._ask(uuid, "fields", "nvmlDeviceGetFieldValues", list(ids))
         told = {}
@@ -210,15 +209,15 @@ class Nvml:
         return int(self._ask(uuid, "energy", "nvmlDeviceGetTotalEnergyConsumption"))
 
     def power_w(self, uuid: str) -> float:
-        """Read the power: the mean of the last second on most boards since Ampere."""
+        """Read the power, on most boards since Ampere the mean of the last second."""
         return float(self._ask(uuid, "power", "nvmlDeviceGetPowerUsage")) / 1000
 
     def sm_clock_mhz(self, uuid: str) -> int:
-        """Read the clock of the multiprocessors now."""
+        """Read the present SM clock."""
         return int(self._ask(uuid, "SM clock", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM))
 
     def supported_clocks_mhz(self, uuid: str) -> tuple[int, ...]:
-        """List the clocks that may be locked, ascending, at the highest memory clock."""
+        """List the lockable clocks at the highest memory clock, ascending."""
         memory = self._ask(uuid, "memory clocks", "nvmlDeviceGetSupportedMemoryClocks")
         if not memory:
             return ()
@@ -228,7 +227,7 @@ class Nvml:
         return tuple(sorted(clocks))
 
     def reasons(self, uuid: str) -> int:
-        """Read why the clock is what it is: the clocks event reason bits."""
+        """Read the clocks event reason bits: why the clock is not higher."""
         try:
             return int(self._ask(uuid, "clock reasons", "nvmlDeviceGetCurrentClocksEventReasons"))
         except NotSupported:  # the older name of the same call, before driver 535
@@ -249,11 +248,11 @@ class Nvml:
         return float(self._ask(uuid, "use", "nvmlDeviceGetUtilizationRates").gpu) / 100
 
     def persistence(self, uuid: str) -> bool:
-        """Say whether the driver stays loaded without clients (else limits are lost with it)."""
+        """Tell whether the driver stays loaded without clients (else limits are lost)."""
         return bool(self._ask(uuid, "persistence mode", "nvmlDeviceGetPersistenceMode"))
 
     def mig(self, uuid: str) -> bool:
-        """Say whether the board is, or is about to be, cut into MIG instances."""
+        """Tell whether MIG mode is on, or pending."""
         try:
             return any(self._ask(uuid, "MIG mode", "nvmlDeviceGetMigMode"))
         except NotSupported:
@@ -270,12 +269,12 @@ class Nvml:
         return "vgpu" if mode in _SHARED_MODES else ""
 
     def compute_pids(self, uuid: str) -> tuple[int, ...]:
-        """List the processes that hold a compute context on the GPU, ascending."""
+        """List the processes with a compute context on the GPU, ascending."""
         processes = self._ask(uuid, "processes", "nvmlDeviceGetComputeRunningProcesses")
         return tuple(sorted({int(each.pid) for each in processes}))
 
     def power_profile_active(self, uuid: str) -> bool:
-        """Say whether a workload power profile (Blackwell) shapes the clocks beside us."""
+        """Tell whether a workload power profile (Blackwell) also sets the clocks."""
         kind = getattr(pynvml, "c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t", None)
         if kind is None:
             return False
@@ -295,19 +294,19 @@ class Nvml:
         """Call NVML about one device.
 
         Raises:
-            NvmlFailed: see the tree; the message names the device.
+            NvmlFailed: see `nvml_library`; the message names the device.
         """
         try:
             return told(f"read {what} of {uuid}", name, self.handle(uuid), *arguments)
         except DeviceLost:
-            self._handles.pop(uuid, None)  # when it is back it may have another
+            self._handles.pop(uuid, None)  # after it comes back its handle may differ
             raise
 
     def handle(self, uuid: str) -> Any:
-        """Give NVML's handle of a device; it is void after `reopen`.
+        """Return NVML's handle of a device; it is void after `reopen`.
 
         Raises:
-            DeviceLost: there is none of this UUID.
+            DeviceLost: no device has this UUID.
         """
         self._forget_old_handles()
         handle = self._handles.get(uuid)
@@ -317,23 +316,23 @@ class Nvml:
         return handle
 
     def _forget_old_handles(self) -> None:
-        """Drop what was found before the last `reopen`, by whichever door."""
+        """Drop handles from before the last `reopen`, of any `Nvml`."""
         if self._generation != generation():
             self._handles, self._generation = {}, generation()
 
 
 class NvmlControl:
-    """Changes devices; only the actuator has one. Every set must be read back by the caller."""
+    """Changes devices. Only the actuator uses it, and must read every change back."""
 
     def __init__(self, nvml: Nvml) -> None:
-        """Change devices through this door."""
+        """Write to the devices of `nvml`."""
         self._nvml = nvml
 
     def set_power_limit(self, uuid: str, limit_w: float) -> None:
-        """Ask for a board power limit, rounded to whole milliwatts.
+        """Request a board power limit, rounded to whole milliwatts.
 
-        Uses the first version of NVML's setter: the binding of the second (13.615) never looks at
-        what the driver answered and reports success always.
+        It uses version 1 of NVML's setter: the binding of version 2 (13.615) ignores the driver's
+        return code and always reports success.
 
         Raises:
             NotPermitted: not root. NvmlFailed: refused, e.g. outside [min_w, max_w] (code 2).
@@ -360,7 +359,7 @@ class NvmlControl:
         )
 
     def reset_sm_clock(self, uuid: str) -> None:
-        """Give the SM clock back to the driver.
+        """Remove the SM clock lock.
 
         Raises:
             NotPermitted: not root. NvmlFailed: refused.
@@ -368,12 +367,11 @@ class NvmlControl:
         self._set(uuid, "reset the SM clock of", "nvmlDeviceResetGpuLockedClocks")
 
     def _set(self, uuid: str, what: str, name: str, *arguments: int) -> None:
-        """Call a setter."""
         told(f"{what} {uuid}", name, self._nvml.handle(uuid), *arguments)
 
 
 def _field(each: Any) -> int | None:
-    """Give the whole number in a field value; None where it has none."""
+    """Decode the integer of a field value; None where it has none."""
     if each.nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     value = each.value

@@ -1,7 +1,8 @@
-"""One GPU as NVML tells it: which of its answers to use, and one reading of it.
+"""Reads one GPU through NVML, and chooses which fields and calls to use.
 
-Invariant: the counter of a device is always of one field. Fields 191 and 83 count alike on most
-boards but not on all; what answered first is gone on with, and has a name of its own in the books.
+Invariant: a device's counter always comes from the same field. Fields 191 and 83 count alike on
+most boards but not on all: the one that answered first is kept, and has its own source name in
+ledger rows.
 """
 
 import time
@@ -24,23 +25,23 @@ from wattmesh.telemetry.sources.nvml import (
     Nvml,
     NvmlFailed,
 )
-from wattmesh.telemetry.sources.stale import Watch
+from wattmesh.telemetry.sources.stale import SensorWatch
 
 T = TypeVar("T")
 
 FIELDS = (ENERGY, TOTAL_ENERGY, POWER_INSTANT, POWER_AVERAGE, ENFORCED_LIMIT, REQUESTED_LIMIT)
 
 SLOW_EVERY_S = 5.0
-"""Temperature, use and sharing change slowly, and are costly to ask for on some boards."""
+"""Temperature, utilization and sharing change slowly, and are slow to read on some boards."""
 
 FIELD_SOURCE, CALL_SOURCE, POWER_SOURCE = "nvml", "nvml-total", "nvml-power"
-"""What rows call a device that counts by field 191, one that counts by field 83 or the call of the
-same meaning, and one without a counter, which can only be integrated."""
+"""Source names in ledger rows: counter from field 191; counter from field 83 or its equivalent
+call; no counter, so power is integrated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """What is asked for now and then; None: not known."""
+    """Values that are read every `SLOW_EVERY_S`; None: not known."""
 
     at_s: float = float("-inf")
     temperature_c: float | None = None
@@ -54,8 +55,9 @@ class NvmlDevice:
     """Reads one GPU; one thread calls `read`.
 
     Attributes:
-        ids: the fields it has. `counter`: the field that counts; 0: the call of its own; None: it
-            is not known yet which, or there is none (`counts` False).
+        ids: the fields that the device has.
+        counter: field of the energy counter; 0: its own call; None: not known yet, or there is no
+            counter (`counts` False).
     """
 
     nvml: Nvml
@@ -65,13 +67,13 @@ class NvmlDevice:
     counter: int | None = None
     counts: bool = True
     slow: Slow = field(default_factory=Slow)
-    watch: Watch = field(default_factory=Watch)
+    watch: SensorWatch = field(default_factory=SensorWatch)
 
     def read(self) -> PowerReading:
-        """Read the device: one call for all its fields, and a few cheap ones beside.
+        """Read the device: one call for all its fields, and a few cheap calls.
 
         Raises:
-            NvmlFailed: it does not answer (`DeviceLost`), or the driver does not (`DriverGone`).
+            NvmlFailed: the device (`DeviceLost`) or the driver (`DriverGone`) does not answer.
         """
         before_s = time.monotonic()
         told = self._fields()
@@ -107,17 +109,17 @@ class NvmlDevice:
         return reading
 
     def _fields(self) -> dict[int, int]:
-        """Read the fields that it has; the first time, ask for all."""
+        """Read the fields that the device has; the first time, all of them."""
         if not self.ids:
             return {}
         try:
             return self.nvml.fields(self.uuid, self.ids)
-        except NotSupported:  # a driver without the call itself
+        except NotSupported:  # the driver has no such call
             self.ids = ()
             return {}
 
     def _energy(self, told: dict[int, int]) -> int | None:
-        """Give the counter, always of the same field; None when it is not told now."""
+        """Read the counter, always from the same field; None when it has no value now."""
         if not self.counts:
             return None
         if self.counter is None:
@@ -142,13 +144,11 @@ class NvmlDevice:
         return energy_mj
 
     def _source(self) -> str:
-        """Name what its energy comes from."""
         if not self.counts:
             return POWER_SOURCE
         return CALL_SOURCE if self.counter in (0, TOTAL_ENERGY) else FIELD_SOURCE
 
     def _look(self, now_s: float) -> Slow:
-        """Ask for what changes slowly."""
         return Slow(
             at_s=now_s,
             temperature_c=self._maybe(self.nvml.temperature_c),
@@ -158,7 +158,7 @@ class NvmlDevice:
         )
 
     def _maybe(self, call: Callable[[str], T]) -> T | None:
-        """Ask for something that may be missing.
+        """Call a getter; None when this board or driver does not have it.
 
         Raises:
             NvmlFailed: the device or the driver is gone.
@@ -172,5 +172,4 @@ class NvmlDevice:
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    """Give watts; None stays None."""
     return None if milliwatts is None else milliwatts / 1000

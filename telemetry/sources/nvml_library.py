@@ -1,7 +1,7 @@
-"""The one NVML library of this process, and calls into it: errors become ours, and may be counted.
+"""The process's one NVML library, and calls into it with typed errors.
 
 Invariant: a process has one NVML library, because nvidia-ml-py keeps it in a global; and NVML is
-never shut down while a call is under way that `told` made.
+not shut down while a call of `told` is under way.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ import pynvml
 from wattmesh.errors import InputInvalid, SourceUnavailable
 
 QUIET_S = 0.5
-"""How long `Nvml.reopen` waits for calls of other threads."""
+"""Longest wait of `Nvml.reopen` for the calls of other threads."""
 
 
 class NvmlFailed(SourceUnavailable):
@@ -30,11 +30,11 @@ class NvmlFailed(SourceUnavailable):
 
 
 class DriverGone(NvmlFailed):
-    """No library, no driver, or one that was reloaded under us: `Nvml.reopen` may mend it."""
+    """No library, no driver, or a driver that was reloaded: `Nvml.reopen` may help."""
 
 
 class DeviceLost(NvmlFailed):
-    """The GPU fell off the bus, needs a reset, or is not there; others may answer."""
+    """The GPU fell off the bus, needs a reset, or does not exist; others may answer."""
 
 
 class NotPermitted(NvmlFailed):
@@ -42,7 +42,7 @@ class NotPermitted(NvmlFailed):
 
 
 class NotSupported(NvmlFailed):
-    """This board or driver does not have that; asking again is useless."""
+    """This board or driver has no such function; do not ask again."""
 
 
 _KINDS: dict[int, type[NvmlFailed]] = {
@@ -63,12 +63,13 @@ _KINDS: dict[int, type[NvmlFailed]] = {
 
 
 @dataclass(slots=True)
-class _Held:
+class _Library:
     """The library of this process.
 
     Attributes:
-        generation: rises with each initialisation. `calls`: how many are under way; `closed`: no
-            further one may begin, since the library is being initialised again.
+        generation: rises with each initialisation.
+        calls: number of calls under way.
+        closed: no further call may begin, because the library is being initialised again.
     """
 
     path: Path | None = None
@@ -80,15 +81,15 @@ class _Held:
 
 _lock = threading.Lock()
 _gate = threading.Condition()
-_held = _Held()
+_held = _Library()
 
 
 def acquire(path: Path | None) -> None:
-    """Become a user of the library at `path` (None: the system's); the first one initialises it.
+    """Start using the library at `path` (None: the system's); the first user initialises it.
 
     Raises:
-        DriverGone: no such library, or it finds no driver.
-        InputInvalid: this process uses another library already.
+        DriverGone: there is no such library, or it finds no driver.
+        InputInvalid: this process uses another library.
     """
     with _lock:
         if _held.users and _held.path != path:
@@ -104,7 +105,7 @@ def acquire(path: Path | None) -> None:
 
 
 def release() -> None:
-    """Be a user no longer; the last one shuts the library down."""
+    """Stop using the library; the last user shuts it down."""
     with _lock:
         _held.users -= 1
         if not _held.users:
@@ -116,7 +117,7 @@ def initialise_again() -> None:
 
     Raises:
         DriverGone: there is no driver now.
-        NvmlFailed: another call does not end; nothing was done.
+        NvmlFailed: another call hangs; nothing was done.
     """
     with _lock, _alone():
         _shut_down()
@@ -125,17 +126,18 @@ def initialise_again() -> None:
 
 
 def generation() -> int:
-    """Number the initialisations: handles of an older one are void."""
+    """Count the initialisations: handles from an older one are void."""
     return _held.generation
 
 
 def told(what: str, name: str, *arguments: object, gated: bool = True) -> Any:
-    """Call a function of nvidia-ml-py by name; make its errors ours.
+    """Call a function of nvidia-ml-py by name, and raise its errors as ours.
 
-    By name, because older bindings lack some: that is `NotSupported`, as from an older driver.
+    By name, because older bindings lack some functions; that raises `NotSupported`, as an older
+    driver does.
 
     Raises:
-        NvmlFailed: see the tree.
+        NvmlFailed: or one of its subclasses, by return code.
     """
     call = getattr(pynvml, name, None)
     if call is None:
@@ -169,10 +171,10 @@ def _counted() -> Iterator[None]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Let no call be under way.
+    """Run with no other call under way.
 
     Raises:
-        NvmlFailed: one does not end.
+        NvmlFailed: another call hangs.
     """
     with _gate:
         _held.closed = True
@@ -181,7 +183,7 @@ def _alone() -> Iterator[None]:
         if not quiet:
             raise NvmlFailed(
                 f"NVML cannot be initialised again: a call has hung for more than {QUIET_S} s; "
-                "GPUs that came back stay unseen until it ends",
+                "GPUs that came back are not found until it ends",
                 pynvml.NVML_ERROR_IN_USE,
             )
         yield
@@ -199,12 +201,12 @@ _ADVICE: dict[type[NvmlFailed], str] = {
 
 
 def _load(path: Path | None) -> None:
-    """Let nvidia-ml-py use a library; None: it finds the system's itself.
+    """Make nvidia-ml-py use a library; None: it finds the system's.
 
     Raises:
         DriverGone: the file cannot be loaded.
     """
-    pynvml._nvmlGetFunctionPointer_cache.clear()  # it would call into the library before
+    pynvml._nvmlGetFunctionPointer_cache.clear()  # holds functions of the previous library
     pynvml.nvmlLib = None
     if path is None:
         return
@@ -218,7 +220,7 @@ def _load(path: Path | None) -> None:
 
 
 def _shut_down() -> None:
-    """Shut NVML down; one that is down already is fine."""
+    """Shut NVML down, unless it is down."""
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:

@@ -1,7 +1,7 @@
-"""The GPUs of this machine through NVML, each with a thread of its own.
+"""This machine's GPUs through NVML, each with its own thread.
 
-Invariant: `read` ends within its deadline whatever the driver does. A call that hangs costs its own
-GPU's readings and nothing else; GPUs that vanish are left out, and found again when they are back.
+Invariant: `read` ends within its deadline whatever the driver does. A call that hangs costs only
+its own GPU's readings; lost GPUs are left out, and found again when they come back.
 """
 
 import logging
@@ -23,22 +23,22 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 1.0
-"""A reading of all GPUs takes at most this long; a healthy board answers in milliseconds."""
+"""Longest duration of a reading of all GPUs; a healthy board answers in milliseconds."""
 
 RETRY_S, LONGEST_RETRY_S = 2.0, 60.0
-"""A lost GPU is looked for after so long, then after twice as long each time, up to the latter:
-initialising NVML again takes a second on some machines, in which nobody is read."""
+"""First and longest pause between two searches for a lost GPU; it doubles. Initialising NVML again
+takes a second on some machines, in which no GPU can be read."""
 
 
 @dataclass(slots=True)
-class _Patience:
-    """When to look again for what is lost."""
+class _Backoff:
+    """Back-off of the searches for a lost GPU."""
 
     wait_s: float = RETRY_S
     next_s: float = 0.0
 
     def due(self, now_s: float) -> bool:
-        """Say whether to try now; if so, the next time comes later."""
+        """Tell whether to search now; if so, the next search comes later."""
         if now_s < self.next_s:
             return False
         self.next_s = now_s + self.wait_s
@@ -46,13 +46,13 @@ class _Patience:
         return True
 
     def over(self) -> None:
-        """Nothing is lost any more."""
+        """Reset the back-off: no GPU is lost."""
         self.wait_s, self.next_s = RETRY_S, 0.0
 
 
 @dataclass(slots=True)
 class _Gpu:
-    """A device, the thread that asks it, and why it did not answer last; "" when it did."""
+    """A device, its thread, and why it did not answer last; "" when it did."""
 
     device: NvmlDevice
     worker: Worker
@@ -60,21 +60,21 @@ class _Gpu:
 
 
 class NvmlSource:
-    """NVML behind the protocol of power sources. Threads that ask at once take turns."""
+    """NVML as a `PowerSource`. Concurrent callers take turns."""
 
     def __init__(self, library: Path | None = None, *, deadline_s: float = DEADLINE_S) -> None:
-        """Prepare; NVML is opened by the first reading, and again while there is none.
+        """Prepare; the first reading opens NVML, and later ones retry until it is open.
 
         Args:
-            library: another library than the driver's own, e.g. the fake one.
-            deadline_s: the longest that `read` and `compute_pids` take, each.
+            library: path of libnvidia-ml, e.g. the fake one; None: the driver's own.
+            deadline_s: longest duration of `read`, and of `compute_pids`.
         """
         self._library = library
         self._deadline_s = deadline_s
         self._nvml: Nvml | None = None
         self._driver = Worker("nvml-driver")
         self._gpus: dict[str, _Gpu] = {}
-        self._patience = _Patience()
+        self._patience = _Backoff()
         self._trouble = ""
         self._looking: Future[tuple[Nvml, Quality, tuple[str, ...]]] | None = None
         self._since_s = 0.0
@@ -82,7 +82,7 @@ class NvmlSource:
 
     @property
     def name(self) -> str:
-        """What screens and rows call this source."""
+        """The source's name on screens and in ledger rows."""
         return "nvml"
 
     @property
@@ -91,7 +91,7 @@ class NvmlSource:
         return {uuid: gpu.trouble for uuid, gpu in self._gpus.items() if gpu.trouble}
 
     def gpu_uuids(self) -> Sequence[str]:
-        """List the devices that were ever seen."""
+        """List every device that was ever found."""
         with self._turn:
             self._find(time.monotonic() + self._deadline_s)
             return list(self._gpus)
@@ -105,15 +105,15 @@ class NvmlSource:
         return list(self._each(lambda gpu: gpu.device.read()).values())
 
     def compute_pids(self) -> Mapping[str, tuple[int, ...]]:
-        """List the processes that compute on each device; one that cannot be asked is left out.
+        """List the pids on each device; a device that cannot be read is left out.
 
         Raises:
-            SourceUnavailable: no device could be asked.
+            SourceUnavailable: no device could be read.
         """
         return self._each(lambda gpu: gpu.device.nvml.compute_pids(gpu.device.uuid))
 
     def close(self) -> None:
-        """Let go of the threads and the library; after a call that hangs, when it ends."""
+        """End the threads and release the library; after a call that hangs, when it ends."""
         workers = (self._driver, *(gpu.worker for gpu in self._gpus.values()))
         for worker in workers:
             worker.close()
@@ -123,12 +123,12 @@ class NvmlSource:
         if all([worker.ended(self._deadline_s / len(workers)) for worker in workers]):
             nvml.close()
             return
-        # Shutting down under a call would hang as it does.
+        # NVML's shutdown would hang like the call that is under way.
         late = threading.Thread(target=_close_after, args=(nvml, workers), daemon=True)
         late.start()
 
     def _each(self, ask: Callable[[_Gpu], T]) -> dict[str, T]:
-        """Ask all devices, within the deadline.
+        """Call `ask` for all devices within the deadline.
 
         Raises:
             SourceUnavailable: none answered.
@@ -142,7 +142,7 @@ class NvmlSource:
             return answers
 
     def _round(self, ask: Callable[[_Gpu], T], until_s: float) -> dict[str, T]:
-        """Ask all devices at once and wait for them together; note why one did not answer."""
+        """Call `ask` for all devices concurrently, and note why one did not answer."""
         begun: dict[str, Future[T]] = {}
         for uuid, gpu in self._gpus.items():
             try:
@@ -164,7 +164,7 @@ class NvmlSource:
         return answers
 
     def _note(self, uuid: str, trouble: str) -> None:
-        """Keep why a device does not answer; say it once."""
+        """Keep why a device does not answer, and log it once."""
         gpu = self._gpus[uuid]
         if trouble and not gpu.trouble:
             log.warning("%s is not read: %s", uuid, trouble)
@@ -173,16 +173,16 @@ class NvmlSource:
         gpu.trouble = trouble
 
     def _find(self, until_s: float) -> None:
-        """Open NVML, or initialise it again when a device is lost; take in what is new.
+        """Open NVML, or initialise it again when a device is lost, and add new devices.
 
-        Waits for at most half of the time; what takes longer goes on beside, and is taken in by a
-        later call.
+        It waits for at most half of the time left; what takes longer goes on in its thread, and a
+        later call takes the result.
         """
         if self._looking is None:
             if self._nvml is not None and not self.troubles and self._gpus:
                 self._patience.over()
                 return
-            # Asking for devices would hang in the one that hangs.
+            # Listing devices would hang like the call that is under way.
             if not all(gpu.worker.idle for gpu in self._gpus.values()):
                 return
             if not self._patience.due(time.monotonic()):
@@ -200,7 +200,6 @@ class NvmlSource:
             self._trouble = str(error)
 
     def _take(self, nvml: Nvml, quality: Quality, uuids: Sequence[str]) -> None:
-        """Take in what was found."""
         self._trouble = ""
         for uuid in uuids:
             if uuid not in self._gpus:
@@ -208,7 +207,10 @@ class NvmlSource:
                 self._gpus[uuid] = _Gpu(device, Worker(f"nvml-{uuid[-12:]}"))
 
     def _look(self) -> tuple[Nvml, Quality, tuple[str, ...]]:
-        """Open NVML, or initialise it again; list its devices. Runs beside, since it may hang."""
+        """Open NVML or initialise it again, and list devices.
+
+        It may hang, so a worker runs it.
+        """
         nvml = self._nvml
         if nvml is None:
             nvml = Nvml.open(self._library)
@@ -219,7 +221,6 @@ class NvmlSource:
         return nvml, quality, nvml.uuids()
 
     def _why(self) -> str:
-        """Say why nothing could be read."""
         if self._trouble:
             return self._trouble
         if not self._gpus:

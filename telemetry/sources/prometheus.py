@@ -1,7 +1,7 @@
-"""GPUs that an exporter measures already, through a Prometheus server's HTTP interface.
+"""GPUs that an exporter measures, through the HTTP API of a Prometheus server.
 
-Invariant: nobody waits for the server: a slow answer is used when it comes, and until then what was
-scraped before is told again with its own age. The ledger passes over what it has seen.
+Invariant: no reading waits for the server. A slow answer is used when it comes; until then the last
+samples are returned again with their own times, and the ledger ignores what it has booked.
 
 Interface: https://prometheus.io/docs/prometheus/latest/querying/api/
 """
@@ -30,7 +30,7 @@ from wattmesh.telemetry.sources.prometheus_answers import (
 )
 
 WINDOW_S = 150
-"""Samples of so long are asked for: at least two of a series that is scraped once a minute."""
+"""Range of the query: at least two samples of a series that is scraped once a minute."""
 
 EVERY_S = 5.0
 """Seconds between two queries; nothing is scraped more often."""
@@ -39,13 +39,13 @@ CONNECT_S, ANSWER_S = 3.0, 10.0
 WAIT_S = 0.3
 MOST_BYTES = 64 << 20
 CLOCK_STEP_S = 2.0
-"""The server tells its time in whole seconds; when it moved this much against our monotonic clock,
-it was stepped."""
+"""The server gives its time in whole seconds. A shift this large against our monotonic clock is a
+step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What the server said. `server_s`: its clock, when our monotonic one showed `at_s`."""
+    """One decoded answer. `server_s`: the server's clock at our monotonic time `at_s`."""
 
     scraped: list[Scraped]
     server_s: float
@@ -53,7 +53,7 @@ class _Answer:
 
 
 class PrometheusSource:
-    """An exporter's GPUs (`PowerSource`); one thread calls it, close it in the end."""
+    """An exporter's GPUs (`PowerSource`). One thread calls it; close it after use."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class PrometheusSource:
         *,
         every_s: float = EVERY_S,
     ) -> None:
-        """Prepare; the first reading asks.
+        """Prepare; the first reading queries.
 
         Args:
-            url: of the server, e.g. "http://prometheus:9090".
+            url: base URL of the server, e.g. "http://prometheus:9090".
             exporter: a key of `EXPORTERS`.
             selector: more label matchers, e.g. 'cluster="a"'.
             every_s: seconds between two queries.
@@ -76,7 +76,7 @@ class PrometheusSource:
         self._name = f"prometheus-{exporter}"
         self._query = query(self._exporter, selector, WINDOW_S)
         self._every_s = every_s
-        self._ahead_s: float | None = None  # the server's clock, of our monotonic one
+        self._ahead_s: float | None = None  # offset of the server's clock from our monotonic clock
         self._worker = Worker(self._name)
         self._asked: Future[_Answer] | None = None
         self._next_s = 0.0
@@ -85,7 +85,7 @@ class PrometheusSource:
 
     @property
     def name(self) -> str:
-        """What screens and rows call this source."""
+        """The source's name on screens and in ledger rows."""
         return self._name
 
     def gpu_uuids(self) -> Sequence[str]:
@@ -93,10 +93,10 @@ class PrometheusSource:
         return [each.gpu_uuid for each in self._newest]
 
     def read(self) -> Sequence[PowerReading]:
-        """Give the newest figures of every device, each with the moment it was scraped.
+        """Return the newest values of every device, with the time they were scraped.
 
         Raises:
-            SourceUnavailable: no server, no answer, nonsense, or no live series.
+            SourceUnavailable: no server, no answer, a malformed one, or no live series.
         """
         now_s = time.monotonic()
         if self._asked is None and now_s >= self._next_s:
@@ -113,11 +113,11 @@ class PrometheusSource:
         return readings
 
     def close(self) -> None:
-        """Let the thread end."""
+        """End the worker thread."""
         self._worker.close()
 
     def _take(self, asked: "Future[_Answer]") -> None:
-        """Take in an answer; without one, what is there grows old and is dropped."""
+        """Use an answer; without one, samples older than `WINDOW_S` are dropped."""
         try:
             answer = asked.result()
         except SourceUnavailable as error:
@@ -136,7 +136,6 @@ class PrometheusSource:
             )
 
     def _reading(self, scraped: Scraped) -> PowerReading:
-        """Give a device as a reading of the moment at which it was scraped."""
         return PowerReading(
             gpu_uuid=scraped.gpu_uuid,
             at=datetime.fromtimestamp(scraped.at_s, UTC),
@@ -152,11 +151,6 @@ class PrometheusSource:
         )
 
     def _fetch(self) -> _Answer:
-        """Ask the server.
-
-        Raises:
-            SourceUnavailable: see `read`.
-        """
         before_s = time.monotonic()
         try:
             with requests.get(
@@ -175,7 +169,7 @@ class PrometheusSource:
 
 
 def _server_s(response: requests.Response) -> float:
-    """Give the server's own time, so that a clock of ours that is wrong makes no age wrong."""
+    """The server's own time, so that an error of our clock does not change any age."""
     try:
         return parsedate_to_datetime(response.headers["Date"]).timestamp()
     except (KeyError, TypeError, ValueError):
@@ -183,10 +177,10 @@ def _server_s(response: requests.Response) -> float:
 
 
 def _body(response: requests.Response) -> Any:
-    """Read the JSON of an answer; the server's words about a mistake are JSON too.
+    """Read the JSON of an answer; Prometheus reports query errors as JSON too.
 
     Raises:
-        SourceUnavailable: too large, or no JSON.
+        SourceUnavailable: it is too large or not JSON.
     """
     body = response.raw.read(MOST_BYTES + 1, decode_content=True)
     if len(body) > MOST_BYTES:

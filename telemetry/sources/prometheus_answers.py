@@ -1,7 +1,7 @@
-"""What a Prometheus server's answer says of GPUs: names and units of exporters, age, blanks. Pure.
+"""Decodes a Prometheus answer about GPUs: exporters' names and units, ages, blanks. Pure.
 
-Invariant: a figure keeps the moment at which it was scraped, not the one at which it was asked for;
-and what cannot be a figure (a blank, NaN, a negative one) is none.
+Invariant: a value keeps the time it was scraped at, not the time of the query; a blank, NaN or
+negative value is no value.
 """
 
 import math
@@ -13,25 +13,26 @@ from wattmesh.errors import SourceUnavailable
 
 INT64_BLANK = 0x7FFF_FFFF_FFFF_FFF0
 FP64_BLANK = 2.0**47
-"""DCGM's words for "no value" (dcgm_structs.h: DCGM_INT64_BLANK, DCGM_FP64_BLANK, and three more
-after each); older exporters pass them on."""
+"""DCGM's "no value" (dcgm_structs.h: DCGM_INT64_BLANK, DCGM_FP64_BLANK, and the three values after
+each); older exporters pass them on."""
 
 HIGHEST_POWER_W = 100_000.0
 OTHERWISE_EVERY_S = 15.0
 """Scrape interval of a series with a single sample."""
 
 LIVE_PERIODS, LEAST_LIVE_S = 2.5, 30.0
-"""A series is live for so many of its scrape intervals, at least so long."""
+"""A series is live for so many of its scrape intervals, and at least for so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter:
-    """How one exporter names things.
+    """The metrics of one exporter.
 
     Attributes:
-        energy, power: its series. `mj_per_unit`: of the former; power is in watts.
-        uuid_labels: where the device's name is, the first one that is there.
-        matchers: more of them, so that a series is named once.
+        energy, power: names of its series.
+        mj_per_unit: millijoules per unit of `energy`; power is in watts.
+        uuid_labels: labels that hold the device's UUID; the first one present counts.
+        matchers: further labels, so that each device has one series.
     """
 
     energy: str
@@ -42,7 +43,7 @@ class Exporter:
 
 
 EXPORTERS: Mapping[str, Exporter] = {
-    # Its host label was called Hostname until May 2026; neither is needed beside the UUID.
+    # Its host label was called Hostname until May 2026; the UUID is enough.
     "dcgm": Exporter(
         energy="DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
         power="DCGM_FI_DEV_POWER_USAGE",
@@ -63,17 +64,18 @@ EXPORTERS: Mapping[str, Exporter] = {
         matchers={"window": "instant"},
     ),
 }
-"""zeusd is not here: up to 0.5 it serves JSON, and nothing that Prometheus could scrape."""
+"""zeusd is missing because up to 0.5 it serves JSON that Prometheus cannot scrape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scraped:
-    """The newest of one device.
+    """The newest sample of one device.
 
     Attributes:
-        at_s: when it was scraped, seconds since 1970 by the server's clock.
-        every_s: the scrape interval. `host`: as the exporter names it; "" when it does not.
-        shared: "mig" when the series is of an instance: its figures are the whole board's.
+        at_s: when it was scraped, in seconds since 1970 by the server's clock.
+        every_s: the scrape interval.
+        host: the exporter's name of the host; "" when it gives none.
+        shared: "mig" for the series of a MIG instance, whose values are the whole board's.
     """
 
     gpu_uuid: str
@@ -87,7 +89,7 @@ class Scraped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Series:
-    """One series of the answer, samples in time order, blanks left out."""
+    """One series of the answer: samples in time order, without blanks."""
 
     labels: Mapping[str, str]
     times_s: tuple[float, ...]
@@ -100,13 +102,13 @@ class _Series:
         return min(gaps, default=OTHERWISE_EVERY_S)
 
     def live(self, now_s: float) -> bool:
-        """Say whether more can be expected of it."""
+        """Tell whether its newest sample is recent enough."""
         oldest_s = max(LEAST_LIVE_S, LIVE_PERIODS * self.every_s)
         return now_s - self.times_s[-1] <= oldest_s
 
 
 def query(exporter: Exporter, selector: str, window_s: int) -> str:
-    """Give the query: both series with their raw samples, for only those tell their age."""
+    """Build a query for both series as a range vector, because only raw samples have times."""
     said = [f'__name__=~"{exporter.energy}|{exporter.power}"']
     if selector.strip(" ,"):
         said.append(selector.strip(" ,"))
@@ -114,19 +116,19 @@ def query(exporter: Exporter, selector: str, window_s: int) -> str:
 
 
 def newest(answer: object, exporter: Exporter, now_s: float) -> list[Scraped]:
-    """Read the server's answer to `query`.
+    """Decode the answer to `query`.
 
     Args:
         answer: the JSON body.
-        exporter: whose series they are.
+        exporter: the exporter of the series.
         now_s: the moment of the query, seconds since 1970.
 
     Returns:
-        each device once, by its UUID: a board that is scraped twice, or once per MIG instance,
-        shows the same figures each time, and they are never added.
+        each device once, by UUID: a board that is scraped twice, or once per MIG instance, has the
+        same values each time, so they are never added.
 
     Raises:
-        SourceUnavailable: it is no such answer.
+        SourceUnavailable: it is malformed.
     """
     energies = _by_device(answer, exporter, exporter.energy, now_s)
     powers = _by_device(answer, exporter, exporter.power, now_s)
@@ -139,7 +141,7 @@ def newest(answer: object, exporter: Exporter, now_s: float) -> list[Scraped]:
 def _joined(
     uuid: str, energy: _Series | None, power: _Series | None, exporter: Exporter
 ) -> Scraped:
-    """Put a device's two series together, at the moment of the energy, else of the power."""
+    """Join a device's two series at the time of the energy sample, else of the power."""
     main = energy or power
     if main is None:
         raise ValueError(f"{uuid} has no series")
@@ -157,7 +159,7 @@ def _joined(
 
 
 def _by_device(answer: object, exporter: Exporter, name: str, now_s: float) -> dict[str, _Series]:
-    """Give each device's live series of one name; of several always the same one."""
+    """Each device's live series of one name; of several, always the same one."""
     found: dict[str, _Series] = {}
     chosen: dict[str, list[tuple[str, str]]] = {}
     for labels, samples in _results(answer):
@@ -176,7 +178,7 @@ def _by_device(answer: object, exporter: Exporter, name: str, now_s: float) -> d
 
 
 def _series(labels: Mapping[str, str], samples: Iterable[Any], *, energy: bool) -> _Series | None:
-    """Give a series without its blanks; None when nothing is left."""
+    """Drop blanks; None when no sample is left."""
     kept = []
     for at, text in samples:
         value = float(text)
@@ -188,17 +190,17 @@ def _series(labels: Mapping[str, str], samples: Iterable[Any], *, energy: bool) 
 
 
 def _is_figure(value: float) -> bool:
-    """Tell a figure from a blank, NaN or nonsense."""
+    """Tell a value from a blank, NaN or a negative number."""
     if not math.isfinite(value) or value < 0 or value >= INT64_BLANK:
         return False
     return not FP64_BLANK <= value <= FP64_BLANK + 3
 
 
 def _results(answer: object) -> list[tuple[dict[str, str], list[Any]]]:
-    """Give (labels, samples) of every series.
+    """(labels, samples) of every series.
 
     Raises:
-        SourceUnavailable: it is not the answer to a query of raw samples.
+        SourceUnavailable: it is not the answer to a range vector query.
     """
     try:
         if not isinstance(answer, dict) or answer.get("status") != "success":
@@ -212,12 +214,13 @@ def _results(answer: object) -> list[tuple[dict[str, str], list[Any]]]:
             results.append((labels, [(float(at), str(text)) for at, text in each["values"]]))
             _ = [float(text) for _, text in results[-1][1]]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceUnavailable(f"Prometheus answered something else: {error!s}"[:300]) from None
+        raise SourceUnavailable(
+            f"Prometheus gave an answer that is not understood: {error!s}"[:300]
+        ) from None
     return results
 
 
 def _said(answer: object) -> str:
-    """Give the server's own words about an error."""
     if isinstance(answer, dict) and answer.get("error"):
         return str(answer["error"])
     return "no answer to a query"

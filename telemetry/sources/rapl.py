@@ -1,9 +1,8 @@
-"""Processors and their memory through RAPL: the energy counters of Linux's powercap tree.
+"""Processors and DRAM through RAPL: the energy counters of Linux's powercap tree.
 
-Read are the packages and the DRAM beside them, and nothing else: `core` and `uncore` are parts of
-their package, and `psys` holds all of them, so that adding those would count twice. The counters
-go back to zero at `max_energy_range_uj`, after minutes on a big machine; the ledger's rules know
-(`PowerReading.wraps_mj`).
+Only packages and DRAM are read: `core` and `uncore` are parts of their package, and `psys` contains
+all of them, so adding those would count twice. The counters wrap at `max_energy_range_uj`, after
+minutes on a big machine; the ledger's rules handle that (`PowerReading.wraps_mj`).
 
 Layout: https://docs.kernel.org/power/powercap/powercap.html
 """
@@ -20,7 +19,7 @@ from wattmesh.telemetry.readings import Component, PowerReading, Quality, utc_no
 ROOT = Path("/sys/class/powercap")
 UJ_PER_MJ = 1000
 LONGEST_MEAN_S = 60.0
-"""A mean power over more than this says nothing about now, and its counter may have wrapped."""
+"""A mean over a longer time is not the present power, and the counter may have wrapped in it."""
 
 WAY_OUT = (
     "since Linux 5.10 only root may: let the service read it, e.g. AmbientCapabilities="
@@ -30,11 +29,12 @@ WAY_OUT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zone:
-    """One counter.
+    """One RAPL counter.
 
     Attributes:
-        name: as rows know it, e.g. "cpu:n1:package-0".
-        wraps_uj: where it goes back to zero. `limit_w`: the long-term limit; None: not told.
+        name: device name in ledger rows, e.g. "cpu:n1:package-0".
+        wraps_uj: the value at which it wraps to zero.
+        limit_w: the long-term power limit; None: not known.
     """
 
     name: str
@@ -46,21 +46,21 @@ class Zone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What a counter showed, and when (monotonic)."""
+    """A counter's value, and when it was read (monotonic)."""
 
     energy_uj: int
     at_s: float
 
 
 class RaplSource:
-    """The counters of one machine (`PowerSource`); one thread reads it."""
+    """The counters of one machine (`PowerSource`). One thread reads it."""
 
     def __init__(self, root: Path = ROOT, host: str = "") -> None:
-        """Read below `root`; zones are found anew with each reading, for they may be unloaded.
+        """Read below `root`; every reading lists the zones again, because modules may be unloaded.
 
         Args:
             root: the powercap tree.
-            host: in the names of devices; default this machine's.
+            host: host part of the device names; default this machine's.
         """
         self._root = root
         self._host = host or platform.node()
@@ -68,7 +68,7 @@ class RaplSource:
 
     @property
     def name(self) -> str:
-        """What screens and rows call this source."""
+        """The source's name on screens and in ledger rows."""
         return "rapl"
 
     def gpu_uuids(self) -> Sequence[str]:
@@ -79,7 +79,7 @@ class RaplSource:
         """Read every zone once; one that cannot be read is left out.
 
         Raises:
-            SourceUnavailable: there is none, or none may be read.
+            SourceUnavailable: there is no zone, or none can be read.
         """
         found = zones(self._root, self._host)
         if not found:
@@ -98,7 +98,7 @@ class RaplSource:
         return readings
 
     def _reading(self, zone: Zone) -> PowerReading:
-        """Read one zone; its power is the mean since the reading before."""
+        """Read one zone; its power is the mean since the last reading."""
         energy_uj = _number(zone.folder / "energy_uj")
         now_s = time.monotonic()
         before = self._before.get(zone.name)
@@ -119,7 +119,7 @@ class RaplSource:
 
 
 def mean_power_w(before: _Look, now: _Look, wraps_uj: int) -> float | None:
-    """Give the mean power between two looks; None when they are too near or too far."""
+    """Mean power between two readings; None when they are too close or too far apart."""
     length_s = now.at_s - before.at_s
     if not 0 < length_s <= LONGEST_MEAN_S:
         return None
@@ -127,13 +127,13 @@ def mean_power_w(before: _Look, now: _Look, wraps_uj: int) -> float | None:
 
 
 def zones(root: Path, host: str) -> list[Zone]:
-    """Find the packages and their DRAM below `root`; what does not look like a zone is left out."""
+    """Find the packages and DRAM below `root`; anything else is left out."""
     each = (_zone(folder, host) for folder in sorted(root.glob("intel-rapl:*")))
     return [zone for zone in each if zone is not None]
 
 
 def _zone(folder: Path, host: str) -> Zone | None:
-    """Give the zone in a folder; None when it is none that is counted."""
+    """Read one zone; None when it is not a package or DRAM."""
     try:
         said = (folder / "name").read_text().strip()
         wraps_uj = _number(folder / "max_energy_range_uj")
@@ -158,7 +158,7 @@ def _zone(folder: Path, host: str) -> Zone | None:
 
 
 def _limit_w(folder: Path) -> float | None:
-    """Read the long-term power limit; None where there is none."""
+    """The long-term power limit; None where there is none."""
     try:
         limit_uw = _number(folder / "constraint_0_power_limit_uw")
     except (OSError, ValueError):
@@ -167,12 +167,11 @@ def _limit_w(folder: Path) -> float | None:
 
 
 def _number(path: Path) -> int:
-    """Read a whole number."""
     return int(path.read_text())
 
 
 def _refused(zone: Zone, error: Exception) -> str:
-    """Say why nothing could be read, and the way out."""
+    """Say why nothing could be read, and what to do."""
     path = zone.folder / "energy_uj"
     if isinstance(error, PermissionError):
         return f"{path} may not be read: {WAY_OUT}"

@@ -1,8 +1,8 @@
-"""Sensors that have stopped: the driver answers, but with the same bits for ever. Pure.
+"""Detects sensors that have stopped: the driver answers, but always with the same values. Pure.
 
-An energy counter moves while anything is powered at all, busy or idle. So one that stands still
-beside an unchanged power is a sensor that has stopped, and both say nothing any more. A power alone
-that does not change proves nothing: it may be constant.
+An energy counter moves whenever the board is powered, busy or idle. So a counter that stands still
+while the power does not change means that the sensor has stopped, and neither value may be used. An
+unchanged power alone proves nothing: the load may be constant.
 """
 
 from dataclasses import dataclass, replace
@@ -10,28 +10,29 @@ from dataclasses import dataclass, replace
 from wattmesh.telemetry.readings import PowerReading
 
 STALE_S = 5.0
-"""So long the same bits are believed; real sensors move every 0.1 s."""
+"""How long unchanged values are used; real sensors change every 0.1 s."""
 
 STOPPED = "its sensor has stopped"
-"""How the trouble of such a reading begins."""
+"""Prefix of the trouble of such a reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """One device's newest bits.
+class SensorWatch:
+    """The newest distinct values of one device.
 
     Attributes:
-        bits: counter, power and average power. `since_s`: when they were first seen, monotonic.
+        bits: counter, power and average power.
+        since_s: when they were first read, monotonic.
     """
 
     bits: tuple[int | None, float | None, float | None] | None = None
     since_s: float = 0.0
 
-    def seen(self, reading: PowerReading) -> "tuple[Watch, PowerReading]":
-        """Give the watch after a reading, and the reading without what is not believed of it."""
+    def seen(self, reading: PowerReading) -> "tuple[SensorWatch, PowerReading]":
+        """Return the next watch, and the reading without values of a stopped sensor."""
         bits = (reading.energy_mj, reading.power_w, reading.average_power_w)
         if bits != self.bits or reading.energy_mj is None or not reading.power_w:
-            return Watch(bits=bits, since_s=reading.monotonic_s), reading
+            return SensorWatch(bits=bits, since_s=reading.monotonic_s), reading
         still_s = reading.monotonic_s - self.since_s
         if still_s <= STALE_S:
             return self, reading

@@ -1,7 +1,6 @@
 """Devices that nothing measures, at the power that the settings assume for them.
 
-Invariant: every figure from here says `estimated`; and a source that measures is always preferred
-(`sources.Chain`).
+Invariant: every reading is flagged `estimated`, and `sources.Chain` prefers any measuring source.
 """
 
 import time
@@ -20,7 +19,7 @@ class StaticPower:
 
     @property
     def name(self) -> str:
-        """What screens and rows call this source."""
+        """The source's name on screens and in ledger rows."""
         return "static"
 
     def gpu_uuids(self) -> Sequence[str]:
@@ -28,7 +27,7 @@ class StaticPower:
         return self._gpu_uuids
 
     def read(self) -> Sequence[PowerReading]:
-        """Give each device's assumed power, now."""
+        """Return each device's assumed power, at the present time."""
         now_s, at = time.monotonic(), utc_now()
         return [
             PowerReading(

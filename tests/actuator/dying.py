@@ -21,12 +21,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.restore import restore_all
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Desired, LeaseKind, Wish
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
@@ -39,7 +39,7 @@ FOUND_W = (600.0, 700.0)
 """What an administrator left on GPU 0 before us, and the default on GPU 1."""
 
 RUN = "run-1"
-CLAIMS = {RUN: Claim(uids=frozenset({os.geteuid()}))}
+CLAIMS = {RUN: ProcessClaim(uids=frozenset({os.geteuid()}))}
 UNTIL = datetime.now(UTC) + timedelta(hours=1)
 
 
@@ -108,7 +108,7 @@ def live(world: World, *steps: Callable[["Life"], None]) -> None:
     """Start an engine and let it live some steps."""
     with (
         closing(Journal.open(world.settings.journal)) as journal,
-        closing(NvmlDevice(world.settings.library)) as device,
+        closing(NvmlGpus(world.settings.library)) as device,
     ):
         engine = Engine(journal=journal, device=device, settings=world.settings)
         engine.start()

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from wattmesh.errors import Fenced, JournalUnavailable, SourceUnavailable
-from wattmesh.telemetry.actuator.device import NvmlDevice
+from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.journal import Journal
 from wattmesh.telemetry.actuator.restore import restore_all
 from wattmesh.telemetry.actuator.rules.clock import moment
-from wattmesh.telemetry.actuator.rules.facts import Held
-from wattmesh.telemetry.actuator.rules.leases import Moment
+from wattmesh.telemetry.actuator.rules.facts import LockAndCap
+from wattmesh.telemetry.actuator.rules.leases import BootTime
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Desired, LeaseKind, Wish
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
-CLAIMS = {"run-1": Claim(uids=frozenset({os.geteuid()}))}
+CLAIMS = {"run-1": ProcessClaim(uids=frozenset({os.geteuid()}))}
 
 
 class Clock:
@@ -36,10 +36,10 @@ class Clock:
         self.wall_ahead_s = 0.0
         self.boot_id = moment().boot_id
 
-    def __call__(self) -> Moment:
+    def __call__(self) -> BootTime:
         """Give the moment."""
         now = moment()
-        return Moment(
+        return BootTime(
             wall=now.wall + timedelta(seconds=self.ahead_s + self.wall_ahead_s),
             boot_s=now.boot_s + self.ahead_s,
             boot_id=self.boot_id,
@@ -71,7 +71,7 @@ class World:
         """Begin a life."""
         self.journal = Journal.open(self.settings.journal)
         # A loaded machine may take long over one call; what must be timed out, hangs for ever.
-        self.device = NvmlDevice(self.settings.library, call_s=10.0)
+        self.device = NvmlGpus(self.settings.library, call_s=10.0)
         self.engine = Engine(
             journal=self.journal, device=self.device, settings=self.settings, clock=self.clock
         )
@@ -160,7 +160,7 @@ def test_a_setter_that_lies_is_found_out_and_its_group_goes_back(tmp_path: Path)
         assert world.state() == FREE
         assert not world.journal.memory.held
         world.engine.beat()
-        assert "was told 500 W and says 700 W" in world.trouble()
+        assert "was set to 500 W and reads back 700 W" in world.trouble()
 
 
 class Mute:
@@ -272,7 +272,7 @@ def test_the_same_wish_again_is_free(world: World) -> None:
     assert world.state() == [(450.0, 1200), (700.0, 1200)]
 
 
-def replace_facts(device: NvmlDevice, facts: Any) -> Any:
+def replace_facts(device: NvmlGpus, facts: Any) -> Any:
     """Give a device that must not be read."""
 
     class Unreadable:
@@ -286,8 +286,8 @@ def test_a_full_disk_takes_on_nothing_and_still_gives_back(world: World) -> None
     """What cannot be announced is not set; giving back needs no announcement."""
     uuid = world.fake.gpus[0].uuid
     for turn in range(400):  # longer than the fake GPUs' own file, which the limit must spare
-        world.journal.hold(Held(gpu_uuid=uuid, lock_mhz=1000 + turn))
-    world.journal.hold(Held(gpu_uuid=uuid))
+        world.journal.hold(LockAndCap(gpu_uuid=uuid, lock_mhz=1000 + turn))
+    world.journal.hold(LockAndCap(gpu_uuid=uuid))
     world.wish(*world.economy())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = world.settings.journal.stat().st_size
@@ -344,7 +344,7 @@ def test_a_cap_out_of_band_is_respected_and_survives(world: World) -> None:
     """The found value is what was requested (192), not what a controller enforces (190)."""
     world.fake.gpus[0].out_of_band_cap(500)
     world.wish(world.duty(cap=450))
-    assert world.journal.held(world.fake.gpus[0].uuid) == Held(
+    assert world.journal.held(world.fake.gpus[0].uuid) == LockAndCap(
         gpu_uuid=world.fake.gpus[0].uuid, found_w=700.0, set_w=450.0
     )
     world.wish(epoch=2)

@@ -137,7 +137,7 @@ def test_a_node_from_before_identities_takes_the_journal_of_its_controller(node:
     with pytest.raises(Fenced, match="older than 7"):
         wished(node, node.journal, 6)
     wished(node, node.journal, 7)
-    with pytest.raises(Fenced, match="older than identities"):
+    with pytest.raises(Fenced, match="too old to name its journal"):
         wished(node, "", 8)
 
 

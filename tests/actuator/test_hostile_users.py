@@ -137,7 +137,7 @@ def test_the_agent_itself_wishes_within_what_the_kernel_says(node: Node) -> None
         (apply(epoch=MOST_RISE + 2), "fenced", f"more than {MOST_RISE} above 1"),
         (apply(epoch=MOST_RISE), "fenced", "another controller leads"),
         (apply(epoch=MOST_RISE + 1, journal=STRANGE), "fenced", f"--obey {STRANGE}:"),
-        (apply(epoch=MOST_RISE + 1, journal=""), "fenced", "older than identities"),
+        (apply(epoch=MOST_RISE + 1, journal=""), "fenced", "too old to name its journal"),
         (apply(journal="x" * 36), "invalid", "must be a UUID"),
         ({"op": "restore"}, "refused", "for root"),
         ({"op": "obey", "journal": STRANGE, "epoch": 0}, "refused", "for root"),

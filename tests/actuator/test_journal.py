@@ -19,11 +19,11 @@ from wattmesh.errors import JournalUnavailable, Refused
 from wattmesh.telemetry.actuator import journal as journal_file
 from wattmesh.telemetry.actuator.journal import Journal, Memory, decode, encode
 from wattmesh.telemetry.actuator.recovery import recovered
-from wattmesh.telemetry.actuator.rules.facts import Held
+from wattmesh.telemetry.actuator.rules.facts import LockAndCap
 from wattmesh.telemetry.actuator.rules.leases import Heard
 
-CAPPED = Held(gpu_uuid="GPU-0", found_w=500.0, set_w=400.0, prior_w=500.0)
-LOCKED = Held(gpu_uuid="GPU-1", lock_mhz=1200)
+CAPPED = LockAndCap(gpu_uuid="GPU-0", found_w=500.0, set_w=400.0, prior_w=500.0)
+LOCKED = LockAndCap(gpu_uuid="GPU-1", lock_mhz=1200)
 HEARD = heard(duty("GPU-0", cap=400), thrift("GPU-1", clock=1200), epoch=7)
 MEMORY = Memory(
     boot_id=NOW.boot_id,
@@ -191,7 +191,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_only_a_plain_file_is_believed(tmp_path: Path) -> None:
     """A pipe would read as an empty memory, and take what is to be remembered."""
     os.mkfifo(tmp_path / "journal", 0o600)
-    with pytest.raises(Refused, match="not a plain file of ours: move it away"):
+    with pytest.raises(Refused, match="so it is not read: move it away"):
         Journal.open(tmp_path / "journal")
 
 
@@ -201,7 +201,7 @@ def test_only_a_file_of_ours_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(encode(MEMORY))
     os.chown(path, STRANGER, STRANGER)
-    with pytest.raises(Refused, match="not a plain file of ours: move it away"):
+    with pytest.raises(Refused, match="so it is not read: move it away"):
         Journal.open(path)
     os.chown(path, 0, 0)
     with closing(Journal.open(path)) as ours:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wattmesh.telemetry.actuator.processes import living
-from wattmesh.telemetry.actuator.rules.facts import Process
+from wattmesh.telemetry.actuator.rules.facts import GpuProcess
 
 HEADLESS = """\
 import ctypes, threading, time
@@ -48,7 +48,7 @@ def wait_for(pid: int, letter: str) -> None:
 def test_the_living_are_told_with_their_user() -> None:
     """A process is found by its pid and belongs to its real uid."""
     with running("import time; time.sleep(3600)") as pid:
-        assert living([pid]) == (Process(pid=pid, uid=os.getuid()),)
+        assert living([pid]) == (GpuProcess(pid=pid, uid=os.getuid()),)
 
 
 def test_a_zombie_does_not_live() -> None:
@@ -80,4 +80,4 @@ def test_what_cannot_be_read_is_unknown(text: str, uid: int | None, tmp_path: Pa
     """A user that is not told is nobody's, never root's."""
     (tmp_path / "42").mkdir()
     (tmp_path / "42" / "status").write_text(text)
-    assert living([42, 43], tmp_path) == (Process(pid=42, uid=uid),)
+    assert living([42, 43], tmp_path) == (GpuProcess(pid=42, uid=uid),)

@@ -8,10 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.actuator.worlds import CLAIMS, NOW, RUN, SETTINGS, UID, decide, duty, facts, gpu, thrift
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, Process, Reasons, Watch
+from wattmesh.telemetry.actuator.rules.facts import (
+    Act,
+    Cause,
+    GpuFacts,
+    GpuProcess,
+    GpuWatch,
+    Reasons,
+)
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, known_board
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Wish
 
 QUICK = replace(SETTINGS, write_every_s=0.0, step_share=1.0)
@@ -34,14 +41,14 @@ def test_a_clock_goes_down_in_steps_of_the_boards_range() -> None:
 
 def test_an_obligation_goes_down_at_once() -> None:
     """An operator's cap knows neither steps nor pauses."""
-    recent = replace(gpu(facts()), watch=Watch(wrote_s=NOW.boot_s))
+    recent = replace(gpu(facts()), watch=GpuWatch(wrote_s=NOW.boot_s))
     act = only(decide(recent, duty(cap=400)).acts)
     assert (act.cause, act.cap_w, act.found_w, act.group) == (Cause.OBLIGATION, 400, 700, "")
 
 
 def test_economy_waits_between_writes() -> None:
     """Within write_every_s of the last write nothing is lowered to save grams."""
-    recent = replace(gpu(facts()), watch=Watch(wrote_s=NOW.boot_s - 59))
+    recent = replace(gpu(facts()), watch=GpuWatch(wrote_s=NOW.boot_s - 59))
     assert not decide(recent, thrift(clock=1200)).acts
     assert decide(recent, thrift(clock=1200), now_s=NOW.boot_s + 1).acts
 
@@ -96,7 +103,7 @@ REFUSED: list[tuple[str, GpuFacts | None, Wish, str]] = [
     ("profile unknown", facts(profile=None), thrift(clock=1200), "does not say whether a workload"),
     ("mig", facts(shared="mig"), thrift(clock=1200), "is shared (mig)"),
     ("vgpu", facts(shared="vgpu"), thrift(clock=1200), "is shared (vgpu)"),
-    ("board", facts(board="NVIDIA T4"), thrift(clock=1200), "'NVIDIA T4', which nobody has tried"),
+    ("board", facts(board="NVIDIA T4"), thrift(clock=1200), "which wattmesh was not tried on"),
     ("floor", facts(), thrift(cap=300), "below its floor of 350 W"),
     ("above", facts(requested_w=500.0), thrift(cap=600), "above the 500 W that were found"),
     ("clock too low", facts(), thrift(clock=100), "not within its 210 to 1980 MHz"),
@@ -106,7 +113,7 @@ REFUSED: list[tuple[str, GpuFacts | None, Wish, str]] = [
     ("processes unknown", facts(processes=None), thrift(clock=1200), "which processes use it"),
     (
         "another user",
-        facts(processes=(Process(pid=42, uid=UID), Process(pid=7, uid=1001))),
+        facts(processes=(GpuProcess(pid=42, uid=UID), GpuProcess(pid=7, uid=1001))),
         thrift(clock=1200),
         "process 7 (uid 1001) on GPU-0 is not of run-1",
     ),
@@ -148,7 +155,7 @@ def test_a_refusal_for_one_gpu_is_a_refusal_for_its_whole_holder() -> None:
 
 def test_gpus_of_one_holder_wait_for_the_one_that_was_written_last() -> None:
     """They move together, so the rate limit of one is that of all."""
-    late = replace(gpu(facts("GPU-1")), watch=Watch(wrote_s=NOW.boot_s - 1))
+    late = replace(gpu(facts("GPU-1")), watch=GpuWatch(wrote_s=NOW.boot_s - 1))
     gpus = {"GPU-0": gpu(facts("GPU-0")), "GPU-1": late}
     wishes = (thrift("GPU-0", clock=1200), thrift("GPU-1", clock=1200))
     assert not decide(gpus, *wishes).acts
@@ -166,7 +173,7 @@ def test_an_obligation_binds_the_gpus_that_can_keep_it() -> None:
 
 def test_heat_and_strangers_do_not_stop_an_obligation() -> None:
     """Lowering a hot GPU helps it, and an operator may cap what anybody runs on."""
-    seen = facts(reasons=int(Reasons.HW_THERMAL), processes=(Process(pid=7, uid=4242),))
+    seen = facts(reasons=int(Reasons.HW_THERMAL), processes=(GpuProcess(pid=7, uid=4242),))
     assert only(decide(gpu(seen), duty(cap=400), claims={}).acts).cap_w == 400
 
 
@@ -182,7 +189,7 @@ def test_a_lost_gpu_keeps_nobody_alive() -> None:
 
 def test_a_stranger_on_one_gpu_gives_back_all_of_the_holders() -> None:
     """Another user's process appears: the whole run's GPUs go back at once."""
-    stranger = (Process(pid=42, uid=UID), Process(pid=7, uid=1001))
+    stranger = (GpuProcess(pid=42, uid=UID), GpuProcess(pid=7, uid=1001))
     gpus = {
         "GPU-0": gpu(facts("GPU-0", sm_mhz=1200), lock_mhz=1200),
         "GPU-1": gpu(facts("GPU-1", sm_mhz=1200, processes=stranger), lock_mhz=1200),
@@ -206,7 +213,7 @@ def test_hands_off_means_not_even_giving_back_while_the_wish_lasts() -> None:
     """Someone else's lock may be in force; ours is taken back when nobody wishes it any more."""
     foreign = replace(
         gpu(facts(sm_mhz=600, requested_w=500.0), lock_mhz=1200, found_w=700.0, set_w=500.0),
-        watch=Watch(blocked="someone", hands_off=True),
+        watch=GpuWatch(blocked="someone", hands_off=True),
     )
     cap = only(decide(foreign, thrift(clock=1200, cap=500)).acts)
     assert (cap.clock, cap.cap_w) == (False, 700)  # the limit is surely ours
@@ -218,12 +225,12 @@ def test_a_claim_names_the_user_and_may_name_the_processes() -> None:
     """A pid that another user has by now is not the holder's; a claim without a user is none."""
     wish = thrift(clock=1200)
     for claim, obeyed in (
-        (Claim(uids=frozenset({UID}), pids=frozenset({42})), True),
-        (Claim(uids=frozenset({UID})), True),
-        (Claim(uids=frozenset({UID}), pids=frozenset({43})), False),
-        (Claim(uids=frozenset({UID + 1}), pids=frozenset({42})), False),
-        (Claim(pids=frozenset({42})), False),
-        (Claim(), False),
+        (ProcessClaim(uids=frozenset({UID}), pids=frozenset({42})), True),
+        (ProcessClaim(uids=frozenset({UID})), True),
+        (ProcessClaim(uids=frozenset({UID}), pids=frozenset({43})), False),
+        (ProcessClaim(uids=frozenset({UID + 1}), pids=frozenset({42})), False),
+        (ProcessClaim(pids=frozenset({42})), False),
+        (ProcessClaim(), False),
     ):
         assert bool(decide(gpu(facts()), wish, claims={RUN: claim}).acts) is obeyed
 
@@ -246,7 +253,7 @@ cases = st.builds(
         lock,
         reasons,
     ),
-    st.sampled_from([(), (Process(pid=42, uid=UID),), None]),
+    st.sampled_from([(), (GpuProcess(pid=42, uid=UID),), None]),
     st.floats(350, 700),
     st.one_of(st.none(), st.floats(350, 700)),
     st.floats(350, 700),
@@ -281,7 +288,7 @@ def settle(start: Gpu, wishes: tuple[Wish, ...], settings: ActuatorSettings) -> 
             assert seen is not None
             if act.cap and act.cap_w is not None:
                 seen = replace(seen, requested_w=act.cap_w)
-            now = replace(now, held=held, facts=seen, watch=Watch(wrote_s=now_s))
+            now = replace(now, held=held, facts=seen, watch=GpuWatch(wrote_s=now_s))
     raise AssertionError(f"never settles: {now}, {wishes}")
 
 

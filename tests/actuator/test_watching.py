@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from tests.actuator.worlds import facts
-from wattmesh.telemetry.actuator.rules.facts import GpuFacts, Held, Reasons, Watch
-from wattmesh.telemetry.actuator.rules.watching import LOOKS, Look, look
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts, GpuWatch, LockAndCap, Reasons
+from wattmesh.telemetry.actuator.rules.watching import LOOKS, WatchResult, look
 
-CAPPED = Held(gpu_uuid="GPU-0", found_w=700.0, set_w=450.0)
-LOCKED = Held(gpu_uuid="GPU-0", lock_mhz=1200)
+CAPPED = LockAndCap(gpu_uuid="GPU-0", found_w=700.0, set_w=450.0)
+LOCKED = LockAndCap(gpu_uuid="GPU-0", lock_mhz=1200)
 
 
-def looks(held: Held, seen: GpuFacts, times: int) -> Look:
+def looks(held: LockAndCap, seen: GpuFacts, times: int) -> WatchResult:
     """Look several times, a second apart."""
-    found = Look(held=held, watch=Watch(energy_mj=seen.energy_mj))
+    found = WatchResult(held=held, watch=GpuWatch(energy_mj=seen.energy_mj))
     for turn in range(times):
         found = look(found.held, found.watch, seen, 100.0 + turn)
     return found
@@ -75,17 +75,19 @@ def test_what_has_another_reason_convicts_nobody(seen: GpuFacts) -> None:
 def test_a_reloaded_driver_is_told_from_a_foreign_hand_by_its_counter() -> None:
     """The counter fell and the limit is the default again: nobody wrote, the driver forgot."""
     held = replace(CAPPED, lock_mhz=1200)
-    watch = Watch(energy_mj=9_000_000)
+    watch = GpuWatch(energy_mj=9_000_000)
     found = look(held, watch, facts(energy_mj=10, sm_mhz=1980), 100.0)
     assert not found.watch.blocked
     assert found.held == LOCKED
     assert found.repeat
-    assert "loaded again" in found.note
+    assert "was reloaded" in found.note
 
 
 def test_a_counter_that_only_was_reset_keeps_what_is_ours() -> None:
     """Sabotaged twin: if a fallen counter alone meant a reload, our cap would stay for ever."""
-    found = look(CAPPED, Watch(energy_mj=9_000_000), facts(energy_mj=10, requested_w=450.0), 100.0)
+    found = look(
+        CAPPED, GpuWatch(energy_mj=9_000_000), facts(energy_mj=10, requested_w=450.0), 100.0
+    )
     assert found.held == CAPPED
 
 

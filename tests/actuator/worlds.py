@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.telemetry.actuator.rules import rules
-from wattmesh.telemetry.actuator.rules.facts import GpuFacts, Held, Process, Watch
-from wattmesh.telemetry.actuator.rules.leases import Heard, Moment
+from wattmesh.telemetry.actuator.rules.facts import GpuFacts, GpuProcess, GpuWatch, LockAndCap
+from wattmesh.telemetry.actuator.rules.leases import BootTime, Heard
 from wattmesh.telemetry.actuator.rules.refusals import Gpu
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Desired, LeaseKind, Wish
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
-NOW = Moment(wall=T0, boot_s=1000.0, boot_id="boot-1")
+NOW = BootTime(wall=T0, boot_s=1000.0, boot_id="boot-1")
 RUN = "run-1"
 UID = 1000
-CLAIMS = {RUN: Claim(uids=frozenset({UID}))}
+CLAIMS = {RUN: ProcessClaim(uids=frozenset({UID}))}
 SETTINGS = ActuatorSettings(mode=ActuatorMode.ENFORCE, journal=Path("unused"), write_every_s=60.0)
 
 
@@ -39,16 +39,16 @@ def facts(uuid: str = "GPU-0", **changes: object) -> GpuFacts:
         persistence=True,
         profile=False,
         shared="",
-        processes=(Process(pid=42, uid=UID),),
+        processes=(GpuProcess(pid=42, uid=UID),),
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def gpu(seen: GpuFacts | None, *, uuid: str = "GPU-0", **held: object) -> Gpu:
-    """Give a GPU as the rules see it; `held` as in `Held`."""
+    """Give a GPU as the rules see it; `held` as in `LockAndCap`."""
     name = seen.gpu_uuid if seen else uuid
-    ours = Held(gpu_uuid=name, **held)  # type: ignore[arg-type]
-    return Gpu(gpu_uuid=name, facts=seen, held=ours, watch=Watch())
+    ours = LockAndCap(gpu_uuid=name, **held)  # type: ignore[arg-type]
+    return Gpu(gpu_uuid=name, facts=seen, held=ours, watch=GpuWatch())
 
 
 def thrift(
@@ -89,13 +89,13 @@ def duty(
     )
 
 
-def heard(*wishes: Wish, now: Moment = NOW, epoch: int = 1) -> Heard:
+def heard(*wishes: Wish, now: BootTime = NOW, epoch: int = 1) -> Heard:
     """Give what was just heard."""
     desired = Desired(node="n1", epoch=epoch, serial="s", wishes=wishes)
     return Heard().hear(desired, now)
 
 
-def later(seconds: float, now: Moment = NOW) -> Moment:
+def later(seconds: float, now: BootTime = NOW) -> BootTime:
     """Give a moment some seconds on."""
     return replace(now, wall=now.wall + timedelta(seconds=seconds), boot_s=now.boot_s + seconds)
 
@@ -104,10 +104,10 @@ def decide(
     gpus: Mapping[str, Gpu] | Gpu,
     *wishes: Wish,
     settings: ActuatorSettings = SETTINGS,
-    claims: Mapping[str, Claim] = CLAIMS,
+    claims: Mapping[str, ProcessClaim] = CLAIMS,
     now_s: float = NOW.boot_s,
     at_once: bool = False,
-) -> rules.Decision:
+) -> rules.ActuatorDecision:
     """Decide one beat."""
     all_of_them = {gpus.gpu_uuid: gpus} if isinstance(gpus, Gpu) else gpus
     return rules.decide(all_of_them, heard(*wishes), claims, settings, now_s, at_once=at_once)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.hook.harness import Zygote
-from wattmesh.reconfig.universal.folder import Kind, read_manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, read_manifest
 
 PATIENCE_S = 150.0
 
@@ -39,5 +39,5 @@ def test_an_own_checkpointer_and_a_tracker_are_written_as_the_page_has_them(
     assert len({run for _, run, *_ in tracked}) == 1
     assert lines.count("ended done") == 2
     (saved,) = (tmp_path / "run").glob("step-*")
-    assert read_manifest(saved).kind is Kind.VIRTUAL
+    assert read_manifest(saved).kind is CheckpointKind.VIRTUAL
     assert read_manifest(saved).source["folder"] == f"{tmp_path}/run-mine/step-4"

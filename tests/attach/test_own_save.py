@@ -26,7 +26,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import name_all, name_to_fill
-from wattmesh.reconfig.universal.folder import Kind, read_manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, read_manifest
 from wattmesh.reconfig.universal.record import VERIFIED
 
 DP2, TP2 = {"dp_shard": 2}, {"tp": 2}
@@ -42,7 +42,7 @@ def test_a_job_that_writes_its_own_checkpoints_switches_and_resumes(
     assert worst_difference(run.losses(), plain) <= 1e-5
     assert {line["attempt"] for line in run.tracked()} == {1, 2}
     newest = run.checkpoints / "step-00000012"
-    assert read_manifest(newest).kind is Kind.VIRTUAL
+    assert read_manifest(newest).kind is CheckpointKind.VIRTUAL
     assert read_manifest(newest).source["folder"] == str(tmp_path / "own" / "step-12")
 
 

@@ -7,14 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.integrations.carbon.reading.believed import HIGHEST_G_PER_KWH, Judge, fault
+from wattmesh.integrations.carbon.reading.believed import (
+    HIGHEST_G_PER_KWH,
+    PlausibilityFilter,
+    fault,
+)
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def judged(values: Sequence[float | None], step: timedelta = timedelta(minutes=30)) -> list[bool]:
     """Say of each value whether it was believed."""
-    judge = Judge()
+    judge = PlausibilityFilter()
     return [not judge.fault(T0 + i * step, value) for i, value in enumerate(values)]
 
 
@@ -30,7 +34,7 @@ def test_what_no_grid_has_is_refused_with_a_sentence(value: float | None) -> Non
 def test_everything_else_is_possible(value: float) -> None:
     """Any positive value up to the limit may be true when nothing is known before it."""
     assert not fault(value)
-    assert not Judge().fault(T0, value)
+    assert not PlausibilityFilter().fault(T0, value)
 
 
 def test_one_fall_below_a_quarter_of_the_lowest_is_refused() -> None:
@@ -51,7 +55,7 @@ def test_two_false_values_apart_are_both_refused() -> None:
 
 def test_a_week_later_the_old_level_says_nothing() -> None:
     """The profile is of the last seven days only."""
-    judge = Judge()
+    judge = PlausibilityFilter()
     for i in range(6):
         assert not judge.fault(T0 + i * timedelta(hours=1), 200)
     assert judge.fault(T0 + timedelta(days=6), 20)
@@ -94,7 +98,7 @@ def test_false_zeros_do_not_enter_the_profile() -> None:
 
 def test_a_marginal_rate_may_be_nothing_and_may_fall() -> None:
     """Under curtailment one more kWh emits nothing: 0 and deep falls are believed there."""
-    judge = Judge("marginal")
+    judge = PlausibilityFilter("marginal")
     for i, value in enumerate([430, 430, 430, 430, 35, 0, 430]):
         assert not judge.fault(T0 + i * timedelta(minutes=5), value)
     for bad in (None, -1.0, 2000.1, float("nan")):

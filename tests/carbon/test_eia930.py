@@ -21,7 +21,7 @@ from wattmesh.integrations.carbon.reading.fuel_mix import (
     Mix,
     derived,
 )
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
 
@@ -29,7 +29,7 @@ NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
 KEY = "eia-key-0123456789"
-SHORT = Patience(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
+SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 DAY = (NOON - 24 * HOUR, NOON)
 
 

@@ -23,7 +23,7 @@ from wattmesh.errors import (
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer, Measure
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
 KEY = "em-key-0123456789"
-SHORT = Patience(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
+SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 SERVICE = "electricity_maps"
 
 
@@ -275,7 +275,7 @@ def test_asked_too_often_says_how_long_to_wait(fault: Fault) -> None:
         with pytest.raises(RateLimited) as caught:
             em.latest(now)
         assert caught.value.retry_after_s == pytest.approx(3000, abs=30)
-        with pytest.raises(RateLimited, match="asked not to be asked"):
+        with pytest.raises(RateLimited, match="asked for a pause"):
             em.latest(now)
         assert len(grid.asked) == 1
 

@@ -13,13 +13,13 @@ from wattmesh.errors import (
     WattmeshError,
     ZoneMismatch,
 )
-from wattmesh.integrations.carbon.electricity_maps_answers import Asked, forecast, observed
+from wattmesh.integrations.carbon.electricity_maps_answers import ZoneQuery, forecast, observed
 from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
-ASKED = Asked(zone="DE", factor="lifecycle", granularity="hourly")
+ASKED = ZoneQuery(zone="DE", factor="lifecycle", granularity="hourly")
 ROW = {
     "zone": "DE",
     "carbonIntensity": 275,

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.carbon import electricity_maps_answers, watttime_answers
-from wattmesh.integrations.carbon.reading.answers import Answer, classified
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, classified
 from wattmesh.integrations.carbon.reading.credentials import NONE
-from wattmesh.integrations.carbon.reading.rows import Reading, batch
+from wattmesh.integrations.carbon.reading.rows import DecodedRows, batch
 from wattmesh.telemetry.carbon import Signal
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
-EM = electricity_maps_answers.Asked(zone="DE", factor="lifecycle", granularity="hourly")
-WT = watttime_answers.Asked(region="R", signal_type="co2_moer", step=timedelta(minutes=5))
+EM = electricity_maps_answers.ZoneQuery(zone="DE", factor="lifecycle", granularity="hourly")
+WT = watttime_answers.RegionQuery(region="R", signal_type="co2_moer", step=timedelta(minutes=5))
 
 junk = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -70,14 +70,14 @@ def spoilt(body: Any, path: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
-def electricity_maps(body: Any) -> Reading:
+def electricity_maps(body: Any) -> DecodedRows:
     """Read a body both ways."""
     with contextlib.suppress(WattmeshError):
         electricity_maps_answers.forecast(body, EM, NOW)
     return electricity_maps_answers.observed(body, EM, NOW)
 
 
-def watttime(body: Any) -> Reading:
+def watttime(body: Any) -> DecodedRows:
     """Read a body both ways."""
     with contextlib.suppress(WattmeshError):
         watttime_answers.forecast(body, WT, NOW)
@@ -87,13 +87,13 @@ def watttime(body: Any) -> Reading:
 TEXTS = ("", "x", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00")
 NUMBERS = (True, 7, -1.5, float("nan"), float("inf"), 10**400)
 NEW: tuple[Any, ...] = (None, *TEXTS, *NUMBERS, [], [7], ["x"], [[]], [None], [{}], {}, {"a": 1})
-READ: dict[str, tuple[Callable[[Any], Reading], Any]] = {
+READ: dict[str, tuple[Callable[[Any], DecodedRows], Any]] = {
     "electricity_maps": (electricity_maps, EM_BODY),
     "watttime": (watttime, WT_BODY),
 }
 
 
-def require_harmless(read: Callable[[Any], Reading], body: Any) -> None:
+def require_harmless(read: Callable[[Any], DecodedRows], body: Any) -> None:
     """Read a body: only errors of the tree may leave, and every point is an intensity."""
     with contextlib.suppress(WattmeshError):
         told = batch(
@@ -135,7 +135,7 @@ def test_the_whole_answer_is_read(name: str) -> None:
 @given(st.binary(max_size=50) | junk.map(lambda each: json.dumps(each).encode()))
 def test_any_refusal_is_one_error(body: bytes) -> None:
     """Whatever an error body holds, every provider's reading of it is one sentence."""
-    verdicts: tuple[Callable[[Answer], Any] | None, ...] = (
+    verdicts: tuple[Callable[[ErrorAnswer], Any] | None, ...] = (
         None,
         electricity_maps_answers.verdict,
         watttime_answers.verdict,
@@ -143,7 +143,7 @@ def test_any_refusal_is_one_error(body: bytes) -> None:
     )
     for status in (400, 401, 403, 404, 422, 429, 500):
         for verdict in verdicts:
-            answer = Answer(status=status, content_type="", body=body)
+            answer = ErrorAnswer(status=status, content_type="", body=body)
             told = classified(answer, "http://x", verdict, NONE)
             assert isinstance(told, WattmeshError)
             assert "\n" not in str(told)
@@ -151,6 +151,6 @@ def test_any_refusal_is_one_error(body: bytes) -> None:
 
 def test_a_deep_answer_is_no_recursion_error() -> None:
     """A hundred thousand brackets are words like any others."""
-    answer = Answer(status=400, content_type="", body=b"[" * 100_000)
+    answer = ErrorAnswer(status=400, content_type="", body=b"[" * 100_000)
     told = classified(answer, "http://x", None, NONE)
     assert len(str(told)) < 300

@@ -26,14 +26,19 @@ from wattmesh.errors import (
 )
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.reading.answers import Answer, Verdict, classified, retry_after_s
+from wattmesh.integrations.carbon.reading.answers import (
+    ErrorAnswer,
+    ErrorClass,
+    classified,
+    retry_after_s,
+)
 from wattmesh.integrations.carbon.reading.breaker import Breaker
 from wattmesh.integrations.carbon.reading.credentials import MASK, NONE, Credentials
-from wattmesh.integrations.carbon.reading.http import LONGEST_WAIT_S, JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import LONGEST_WAIT_S, JsonHttp, RetryPolicy
 from wattmesh.integrations.carbon.watttime import WattTime
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
-SHORT = Patience(connect_s=0.5, read_s=0.5, try_s=0.8, pause_s=0.001)
+SHORT = RetryPolicy(connect_s=0.5, read_s=0.5, try_s=0.8, pause_s=0.001)
 SECRET = "s3cr3t/key+with=signs"
 PATH = "/neso/intensity"
 
@@ -128,7 +133,7 @@ def test_the_breaker_opens_after_failed_polls_and_closes_after_a_probe(grid: Gri
                 http.get(PATH)
         assert http.breaker_state == "open"
         clock.s = 59.0
-        with pytest.raises(Transient, match="failed 2 times in a row and is left alone for 1 s"):
+        with pytest.raises(Transient, match="failed 2 times in a row; the next request is in 1 s"):
             http.get(PATH)
         assert len(grid.asked) == 6
         clock.s = 60.0
@@ -170,9 +175,9 @@ def test_a_long_wait_ends_with_its_time_and_is_never_longer_than_a_day(grid: Gri
         assert http.get(PATH)["data"]
 
 
-def answer(retry_after: str, date: str = "") -> Answer:
+def answer(retry_after: str, date: str = "") -> ErrorAnswer:
     """Make a 429."""
-    return Answer(status=429, content_type="", body=b"", retry_after=retry_after, date=date)
+    return ErrorAnswer(status=429, content_type="", body=b"", retry_after=retry_after, date=date)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +223,9 @@ def test_a_date_without_the_servers_clock_is_measured_against_ours() -> None:
 def test_every_status_is_one_error(status: int, error: type[WattmeshError]) -> None:
     """Without a provider's own reading a status means what HTTP means by it."""
     body = b'{"status": "error", "message": "No such luck"}'
-    told = classified(Answer(status=status, content_type="", body=body), "http://x/y", None, NONE)
+    told = classified(
+        ErrorAnswer(status=status, content_type="", body=body), "http://x/y", None, NONE
+    )
     assert isinstance(told, error)
     assert str(told) == f"http://x/y answered {status} (No such luck)"
 
@@ -238,15 +245,15 @@ def test_every_status_is_one_error(status: int, error: type[WattmeshError]) -> N
 )
 def test_the_reason_is_found_in_any_body(body: bytes, words: str) -> None:
     """JSON with error, message or both, text, and bytes that are neither."""
-    assert Answer(status=400, content_type="", body=body).words == words
+    assert ErrorAnswer(status=400, content_type="", body=body).words == words
 
 
 def test_a_providers_own_reading_comes_first(grid: GridServer) -> None:
     """`classify` decides what it knows and leaves the rest; its advice ends the sentence."""
 
-    def classify(each: Answer) -> Verdict | None:
+    def classify(each: ErrorAnswer) -> ErrorClass | None:
         known = each.status == 401
-        return Verdict(error=UnknownZone, advice="ask for another") if known else None
+        return ErrorClass(error=UnknownZone, advice="ask for another") if known else None
 
     with asking(grid.url) as http:
         grid.fail(Fault.UNAUTHORIZED, times=1)
@@ -360,7 +367,7 @@ def test_a_failing_line_shows_no_secret(
     caplog.set_level(logging.DEBUG)
     credentials = KINDS[kind]()
     grid.fail(fault)
-    quick = Patience(connect_s=0.2, read_s=0.05, try_s=0.1, tries=1)
+    quick = RetryPolicy(connect_s=0.2, read_s=0.05, try_s=0.1, tries=1)
     http = JsonHttp(grid.url, patience=quick, pause=lambda _: None)
     with pytest.raises(SourceUnavailable) as caught:
         http.get(PATH, credentials=credentials)

@@ -15,10 +15,10 @@ from wattmesh.errors import AuthFailed, InputInvalid, NoData, SourceUnavailable,
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.http_json import HttpJson
 from wattmesh.integrations.carbon.reading.credentials import Credentials
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.integrations.carbon.reading.json_shape import (
     G_PER_KWH,
-    Shape,
+    JsonShape,
     at_path,
     filled,
     moment,
@@ -33,7 +33,7 @@ NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
 TOKEN = "in-house-token-0123456789"
 SIGNAL = Signal(provider="http_json", zone="DE", factor="direct", gas="CO2")
-SHORT = Patience(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
+SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 SPAN = (NOON - 12 * HOUR, NOW)
 
 
@@ -44,10 +44,10 @@ def grid() -> Iterator[GridServer]:
         yield server
 
 
-def shape(grid: GridServer, **changes: Any) -> Shape:
+def shape(grid: GridServer, **changes: Any) -> JsonShape:
     """Describe the server's own form."""
     url = f"{grid.base('http_json')}/intensity/{{zone}}?hours={{hours}}"
-    told = Shape(
+    told = JsonShape(
         url=url,
         forecast_url=url,
         rows="rows",
@@ -155,7 +155,7 @@ def test_rows_off_the_grid_are_refused(grid: GridServer) -> None:
     batch = json.history(*SPAN, now=NOW)
     assert batch.points == ()
     assert "is not one interval of 1800 s" in batch.refused[0]
-    with pytest.raises(Transient, match="told nothing that can be used"):
+    with pytest.raises(Transient, match="returned nothing usable"):
         json.capabilities(NOW)
 
 
@@ -241,7 +241,7 @@ def test_templates_fill_in_what_is_asked() -> None:
 def test_templates_that_cannot_be_are_refused(template: str, words: str) -> None:
     """Each says what is allowed; a password in an address is not repeated."""
     with pytest.raises(InputInvalid, match=words) as caught:
-        Shape(url=template)
+        JsonShape(url=template)
     assert "user:word" not in str(caught.value)
 
 
@@ -250,7 +250,7 @@ def test_a_forecast_elsewhere_is_refused(grid: GridServer) -> None:
     with pytest.raises(InputInvalid, match="one source asks one host"):
         source(grid, forecast_url="http://other.example/{zone}")
     with pytest.raises(InputInvalid, match="needs one"):
-        Shape(url="https://h/x", start="", end="")
+        JsonShape(url="https://h/x", start="", end="")
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def told(document: Answering, *, kind: str = "average", **changes: Any) -> HttpJ
     lag_s = changes.pop("lag_s", 0.0)
     return HttpJson(
         signal=replace(SIGNAL, kind=kind),
-        shape=Shape(url=document.url, **changes),
+        shape=JsonShape(url=document.url, **changes),
         lag_s=lag_s,
         http=JsonHttp(document.url, patience=SHORT, pause=lambda _: None),
     )
@@ -381,6 +381,6 @@ def test_rows_are_kept_exactly_when_they_begin_on_the_grid(interval_s: float, at
     """Against plain division: a row is an interval when its start divides by the length."""
     at = datetime.fromtimestamp(at_s, UTC)
     refused: list[str] = []
-    found = placed([{"start": at.isoformat()}], Shape(url="http://h"), interval_s, refused)
+    found = placed([{"start": at.isoformat()}], JsonShape(url="http://h"), interval_s, refused)
     assert bool(found) is (at_s % int(interval_s) == 0)
     assert bool(refused) is not bool(found)

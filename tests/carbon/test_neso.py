@@ -14,13 +14,13 @@ from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
 from wattmesh.integrations.carbon.grid_server import Fault, Grid, GridServer, Ripening
 from wattmesh.integrations.carbon.neso import FORM, HALF_HOUR, Neso
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
-SHORT = Patience(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
+SHORT = RetryPolicy(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_a_long_retry_after_ends_the_poll_and_holds_the_next(neso: Neso, grid: G
     suffer(grid, Fault.RATE_LIMITED, retry_after_s=3600)
     with pytest.raises(SourceUnavailable, match="asks to wait 3600 s"):
         asked(neso, NOW)
-    with pytest.raises(SourceUnavailable, match="asked not to be asked"):
+    with pytest.raises(SourceUnavailable, match="asked for a pause"):
         asked(neso, NOW)
     assert len(grid.asked) == 1
 

@@ -10,14 +10,14 @@ from wattmesh.errors import InputInvalid, NoData, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
 HALF_HOUR = timedelta(minutes=30)
-SHORT = Patience(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
+SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 
 
 @pytest.fixture

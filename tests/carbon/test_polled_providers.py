@@ -14,7 +14,7 @@ from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import AuthFailed, Transient
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
@@ -54,7 +54,7 @@ def http(grid: GridServer, clock: Clock) -> Iterator[dict[str, JsonHttp]]:
     clients = {
         name: JsonHttp(
             grid.base(name),
-            patience=Patience(connect_s=0.5, read_s=2.0, try_s=3.0),
+            patience=RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0),
             pause=lambda _: None,
             clock_s=clock.seconds,
         )

@@ -22,7 +22,7 @@ from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.policies.decision import Rung
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
@@ -32,7 +32,7 @@ NOON = NOW.replace(minute=0)
 HALF_HOUR = timedelta(minutes=30)
 DAY = timedelta(days=1)
 KEY = "a-key-of-this-test"
-SHORT = Patience(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
+SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from wattmesh.integrations.carbon.reading.believed import fault
 from wattmesh.integrations.carbon.reading.rows import (
-    Reading,
-    Row,
+    CarbonRow,
+    DecodedRows,
     batch,
     floor,
     joined,
@@ -28,10 +28,10 @@ MARGINAL = Signal(provider="p", zone="Z", kind="marginal")
 AVERAGE = Signal(provider="p", zone="Z")
 
 
-def row(minute: int, value: float | None) -> Row:
+def row(minute: int, value: float | None) -> CarbonRow:
     """Make a row that begins so many minutes after T0."""
     start = T0 + timedelta(minutes=minute)
-    return Row(start=start, g_per_kwh=value, quality=Quality.MEASURED, issued_at=start)
+    return CarbonRow(start=start, g_per_kwh=value, quality=Quality.MEASURED, issued_at=start)
 
 
 values = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(min_value=0, max_value=900))
@@ -40,7 +40,7 @@ values = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(min_value=0, 
 @given(st.lists(st.tuples(st.sampled_from([0, 3, 5, 10, 60]), values)))
 def test_each_interval_comes_once_as_it_was_told_last(told: list[tuple[int, float | None]]) -> None:
     """Points are the last usable telling of each interval on the grid, oldest first."""
-    reading = Reading(rows=tuple(row(minute, value) for minute, value in told))
+    reading = DecodedRows(rows=tuple(row(minute, value) for minute, value in told))
     points = batch(reading, signal=MARGINAL, step=STEP, now=NOW).points
     expected: list[tuple[datetime, float]] = []
     for minute in range(0, 61, 5):
@@ -54,7 +54,7 @@ def test_each_interval_comes_once_as_it_was_told_last(told: list[tuple[int, floa
 def test_every_row_that_becomes_no_point_is_one_sentence() -> None:
     """Off the grid, missing and absurd: three rows, three sentences."""
     rows = (row(0, 100.0), row(3, 100.0), row(5, None), row(10, 1e9), row(15, 120.0))
-    told = batch(Reading(rows=rows, refused=("x",)), signal=AVERAGE, step=STEP, now=NOW)
+    told = batch(DecodedRows(rows=rows, refused=("x",)), signal=AVERAGE, step=STEP, now=NOW)
     assert len(told.points) == 2
     assert len(told.refused) == 4
     assert "does not begin an interval of 0:05:00" in told.refused[1]
@@ -62,7 +62,7 @@ def test_every_row_that_becomes_no_point_is_one_sentence() -> None:
 
 def test_a_fall_is_judged_in_what_was_and_not_in_a_forecast() -> None:
     """One deep fall of an average is refused as an observation and believed as a forecast."""
-    rows = Reading(rows=(*(row(5 * i, 400.0) for i in range(6)), row(30, 50.0)))
+    rows = DecodedRows(rows=(*(row(5 * i, 400.0) for i in range(6)), row(30, 50.0)))
     assert len(batch(rows, signal=AVERAGE, step=STEP, now=NOW).points) == 6
     assert len(batch(rows, signal=AVERAGE, step=STEP, now=NOW, judged=False).points) == 7
     assert len(batch(rows, signal=MARGINAL, step=STEP, now=NOW).points) == 7
@@ -71,14 +71,19 @@ def test_a_fall_is_judged_in_what_was_and_not_in_a_forecast() -> None:
 def test_nothing_is_issued_after_it_was_heard() -> None:
     """A provider's clock ahead of ours does not make a point from the future."""
     (point,) = batch(
-        Reading(rows=(row(115, 1.0),)), signal=MARGINAL, step=STEP, now=T0 + timedelta(minutes=1)
+        DecodedRows(rows=(row(115, 1.0),)),
+        signal=MARGINAL,
+        step=STEP,
+        now=T0 + timedelta(minutes=1),
     ).points
     assert point.issued_at == point.fetched_at == T0 + timedelta(minutes=1)
 
 
 def test_sentences_of_several_answers_are_said_once() -> None:
     """Two spans with the same warning have one."""
-    told = joined([Reading(rows=(row(0, 1.0),), refused=("a",)), Reading(refused=("a", "b"))])
+    told = joined(
+        [DecodedRows(rows=(row(0, 1.0),), refused=("a",)), DecodedRows(refused=("a", "b"))]
+    )
     assert (len(told.rows), told.refused) == (1, ("a", "b"))
 
 

@@ -20,13 +20,13 @@ from wattmesh.errors import (
     ZoneMismatch,
 )
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer, Measure
-from wattmesh.integrations.carbon.reading.answers import Answer
+from wattmesh.integrations.carbon.reading.answers import ErrorAnswer
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, Patience
+from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.integrations.carbon.watttime_answers import (
     G_PER_KWH,
-    Asked,
+    RegionQuery,
     forecast,
     observed,
     verdict,
@@ -40,7 +40,7 @@ STEP = timedelta(minutes=5)
 HOUR = timedelta(hours=1)
 ZONE = "CAISO_NORTH"
 USER, PASSWORD = "ann", "correct horse"
-SHORT = Patience(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
+SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 SERVICE = "watttime"
 OPENED: list[JsonHttp] = []
 
@@ -328,7 +328,7 @@ def test_days_of_a_clock_change_have_all_their_intervals(
     assert list(points) == [day + i * STEP for i in range(288)]
 
 
-ASKED = Asked(region=ZONE, signal_type="co2_moer", step=STEP)
+ASKED = RegionQuery(region=ZONE, signal_type="co2_moer", step=STEP)
 META = {
     "data_point_period_seconds": 300,
     "region": ZONE,
@@ -398,7 +398,7 @@ def test_refusals_are_told_apart_by_their_body(
     status: int, content_type: str, body: bytes, error: type[WattmeshError] | None
 ) -> None:
     """JSON speaks of the plan, HTML of the account; the rest is read as HTTP means it."""
-    told = verdict(Answer(status=status, content_type=content_type, body=body))
+    told = verdict(ErrorAnswer(status=status, content_type=content_type, body=body))
     assert (told.error if told else None) is error
 
 

@@ -25,7 +25,7 @@ from wattmesh.reconfig.equivalence.samples import merge
 from wattmesh.reconfig.equivalence.script import Script, turns_of
 from wattmesh.reconfig.equivalence.shelf import write_whole
 from wattmesh.reconfig.equivalence.watch import watch_masks
-from wattmesh.reconfig.equivalence.whole import Whole
+from wattmesh.reconfig.equivalence.whole import WholeState
 from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.layout import Layout, Ranks
@@ -194,7 +194,7 @@ class LabJob:
         if self.rank == 0 and step == self.options.every * len(self.options.walk):
             write_whole(self.out / "state.npz", whole)
 
-    def _unlike_torch(self, state: State, whole: Whole) -> list[str]:
+    def _unlike_torch(self, state: State, whole: WholeState) -> list[str]:
         """Names that torch's own gather gives other bits for: the oracle of ours. Collective."""
         found = []
         for name, parameter in state.modules[0].named_parameters():

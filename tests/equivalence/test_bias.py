@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattmesh.reconfig.equivalence.bias import (
+from tests.equivalence.bias import (
     Floats,
     energy_falls,
     shift_is_bounded,

@@ -18,7 +18,7 @@ from wattmesh.integrations.pytorch.loss import IGNORED, token_loss
 from wattmesh.reconfig.equivalence.masks import same_masks, same_routes
 from wattmesh.reconfig.equivalence.ragged import ragged_mask, same_loss
 from wattmesh.reconfig.equivalence.samples import merge, same_samples
-from wattmesh.reconfig.equivalence.whole import Whole, close_gradients, round_trip
+from wattmesh.reconfig.equivalence.whole import WholeState, close_gradients, round_trip
 
 SAMPLES, SEQ, VOCAB, EXPERTS = 8, 12, 16, 4
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -277,7 +277,7 @@ def test_a_matrix_optimizer_on_shards_is_seen() -> None:
 def test_moments_that_went_through_bf16_are_seen() -> None:
     """V1: a checkpoint that keeps optimizer state in bf16 only is a lossy switch (T3)."""
     moment = np.random.default_rng(6).standard_normal((8, 8)).astype(np.float32)
-    before = Whole(arrays={"exp_avg": moment}, dtypes={"exp_avg": "torch.float32"})
+    before = WholeState(arrays={"exp_avg": moment}, dtypes={"exp_avg": "torch.float32"})
     rounded = torch.from_numpy(moment).bfloat16().float().numpy()
     assert round_trip(before, before).ok
     assert not round_trip(before, replace(before, arrays={"exp_avg": rounded})).ok

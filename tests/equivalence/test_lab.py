@@ -14,7 +14,7 @@ from wattmesh.reconfig.equivalence.masks import same_masks
 from wattmesh.reconfig.equivalence.samples import Samples, same_samples
 from wattmesh.reconfig.equivalence.shelf import read_whole
 from wattmesh.reconfig.equivalence.whole import (
-    Whole,
+    WholeState,
     close_curves,
     close_gradients,
     close_states,
@@ -36,8 +36,8 @@ class Found:
     unlike_torch: list[str]
     keyed: dict[Hashable, bytes]
     stream: dict[Hashable, bytes]
-    state: Whole
-    gradient: Whole
+    state: WholeState
+    gradient: WholeState
 
 
 Launch = Callable[..., Found]

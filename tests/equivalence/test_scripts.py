@@ -18,7 +18,7 @@ from wattmesh.reconfig.equivalence.script import (
     turns_of,
 )
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
-from wattmesh.reconfig.equivalence.whole import Whole, round_trip
+from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, SwitchMode
 
@@ -93,7 +93,7 @@ def test_a_script_switches_by_restart_when_asked() -> None:
 
 def test_a_state_on_disk_is_the_same_state(tmp_path: Path) -> None:
     """Bits, dtypes and settings come back; the twin with one other bit does not pass."""
-    whole = Whole(
+    whole = WholeState(
         arrays={"a.b": np.array([[1.5, np.nan]]), "n": np.array(3), "empty": np.zeros((0, 2))},
         dtypes={"a.b": "torch.float64", "n": "torch.int64", "empty": "torch.float64"},
         plain={"lr": "0.1"},
@@ -106,7 +106,7 @@ def test_a_state_on_disk_is_the_same_state(tmp_path: Path) -> None:
 
 def test_the_pure_checks_load_no_torch() -> None:
     """`configs validate` may judge what a job found; gathering is the job's."""
-    pure = ("verdict", "whole", "samples", "masks", "ragged", "trials", "bias", "batch_rules")
+    pure = ("verdict", "whole", "samples", "masks", "ragged", "trials")
     names = (*pure, "script", "shelf")
     code = "\n".join(f"import wattmesh.reconfig.equivalence.{name}" for name in names)
     assert "torch" not in loaded_after(code)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.reconfig.equivalence.whole import (
-    Whole,
+    WholeState,
     close_curves,
     close_gradients,
     close_states,
@@ -23,7 +23,7 @@ from wattmesh.reconfig.equivalence.whole import (
 Spoil = Callable[[dict[str, np.ndarray]], None]
 
 
-def state() -> Whole:
+def state() -> WholeState:
     """A small state: weights, a moment, a fused stack of experts, a counter and settings."""
     draw = np.random.default_rng(7)
     arrays: dict[str, Any] = {
@@ -36,7 +36,7 @@ def state() -> Whole:
     }
     arrays["param.head"] = arrays["param.embed"].copy()
     dtypes = {key: str(each.dtype) for key, each in arrays.items()}
-    return Whole(arrays=arrays, dtypes=dtypes, plain={"lr": 0.1, "betas": (0.9, 0.95)})
+    return WholeState(arrays=arrays, dtypes=dtypes, plain={"lr": 0.1, "betas": (0.9, 0.95)})
 
 
 def _drop_moment(arrays: dict[str, np.ndarray]) -> None:
@@ -77,7 +77,7 @@ SPOIL: dict[str, Spoil] = {
 }
 
 
-def spoilt(spoil: Spoil) -> Whole:
+def spoilt(spoil: Spoil) -> WholeState:
     """The state after something went wrong."""
     whole = state()
     arrays = {key: each.copy() for key, each in whole.arrays.items()}
@@ -109,8 +109,8 @@ def test_a_spoilt_state_is_not_close(what: str) -> None:
 def test_minus_zero_is_another_state_bitwise_and_the_same_by_size() -> None:
     """V1 compares bits: 0 and -0 differ, although they are equal."""
     plus, minus = np.zeros(3), np.array([0.0, -0.0, 0.0])
-    assert differing(Whole(arrays={"x": plus}), Whole(arrays={"x": minus})) == ["x"]
-    assert close_states(Whole(arrays={"x": plus}), Whole(arrays={"x": minus})).ok
+    assert differing(WholeState(arrays={"x": plus}), WholeState(arrays={"x": minus})) == ["x"]
+    assert close_states(WholeState(arrays={"x": plus}), WholeState(arrays={"x": minus})).ok
 
 
 def test_other_settings_and_other_dtypes_are_seen() -> None:
@@ -125,8 +125,8 @@ def test_other_settings_and_other_dtypes_are_seen() -> None:
 
 def test_nothing_gathered_proves_nothing() -> None:
     """An empty comparison is no proof."""
-    assert not round_trip(Whole(arrays={}), Whole(arrays={})).ok
-    assert not close_states(Whole(arrays={}), Whole(arrays={})).ok
+    assert not round_trip(WholeState(arrays={}), WholeState(arrays={})).ok
+    assert not close_states(WholeState(arrays={}), WholeState(arrays={})).ok
     assert not close_curves({}, {}).ok
     assert not close_gradients({}, {}, dtype="float64").ok
 

@@ -26,7 +26,7 @@ from wattmesh.reconfig.checkpoint.digest import combine, local_digest, logical_d
 from wattmesh.reconfig.launch.group import begin, end
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
-from wattmesh.reconfig.state.boxes import Box, box_of
+from wattmesh.reconfig.state.boxes import LocalBox, box_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import name_all
 
@@ -165,7 +165,7 @@ def covered() -> dict[str, str]:
     values = torch.arange(16.0)
     for name, cut in cuts.items():
         begin, end = cut[dist.get_rank()]
-        box = Box(key="up.weight", whole=(8,), offset=(begin,), local=values[begin:end])
+        box = LocalBox(key="up.weight", whole=(8,), offset=(begin,), local=values[begin:end])
         try:
             combine(pieces_of({box.key: box}), "")
             said[name] = ""

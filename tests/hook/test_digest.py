@@ -12,7 +12,7 @@ from tests.hook.harness import Zygote
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.digest import CHUNK, local_digest, sum_on_device
 from wattmesh.reconfig.checkpoint.digest_host import Summer
-from wattmesh.reconfig.state.boxes import Box, box_of, signed_hash
+from wattmesh.reconfig.state.boxes import LocalBox, box_of, signed_hash
 
 MASK = (1 << 64) - 1
 
@@ -124,7 +124,7 @@ def test_the_host_and_a_device_digest_alike(
 ) -> None:
     """Memory that NumPy reaches and a device's give one number, and the last element counts."""
     local = torch.randn(shape).mul(50).to(dtype)
-    box = Box(key="w", whole=whole, offset=offset, local=local)
+    box = LocalBox(key="w", whole=whole, offset=offset, local=local)
     summer = Summer()
     assert summer.sum_of_box(box) == sum_on_device(box) & MASK
     if local.numel():
@@ -143,7 +143,7 @@ def test_boxes_that_lie_alike_and_elsewhere_are_summed_one_after_the_other() -> 
         ("w", (4, 0), torch.float32),
         ("w", (4, 0), torch.bfloat16),
     ]:
-        box = Box(key=key, whole=(8, 3), offset=offset, local=torch.ones(4, 3, dtype=dtype))
+        box = LocalBox(key=key, whole=(8, 3), offset=offset, local=torch.ones(4, 3, dtype=dtype))
         assert summer.sum_of_box(box) == sum_on_device(box) & MASK
 
 

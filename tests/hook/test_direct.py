@@ -15,7 +15,7 @@ from wattmesh.reconfig.state.aliased_load import filled_in_place
 from wattmesh.reconfig.state.slots import begin_slots
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import name_all
-from wattmesh.reconfig.universal.folder import Checkpoint, Kind, Manifest
+from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind, Manifest
 from wattmesh.reconfig.universal.index.index import Entry, build
 
 BOXES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 100)), max_size=12)
@@ -59,7 +59,7 @@ def checkpoint_of(module: nn.Module, slots: dict[str, torch.Tensor], values: Any
     ]
     return Checkpoint(
         folder=Path(),
-        manifest=Manifest(kind=Kind.PHYSICAL, data={}),
+        manifest=Manifest(kind=CheckpointKind.PHYSICAL, data={}),
         index=build(entries, []),
         trainer={"values": values},
     )

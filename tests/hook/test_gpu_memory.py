@@ -9,10 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.checkpoint.dcp_files import Piece, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import local_digest, sum_on_device
 from wattmesh.reconfig.state import streams
-from wattmesh.reconfig.state.boxes import Box, box_of
+from wattmesh.reconfig.state.boxes import LocalBox, box_of
 from wattmesh.reconfig.state.caches import MeshCaches
 from wattmesh.reconfig.state.memory import Staging, as_array, dtype_name
 from wattmesh.reconfig.universal.index import box as logical
@@ -50,9 +50,9 @@ def test_the_device_digests_what_the_host_does(shape: tuple[int, ...], dtype: to
 def test_a_box_in_a_whole_is_digested_by_its_place() -> None:
     """The offset counts, more than one chunk long, and one flipped bit on the device shows."""
     tensor = drawn((4500, 1000), torch.float32)
-    host = Box(key="w", whole=(9000, 1000), offset=(700, 0), local=tensor)
-    device = Box(key="w", whole=(9000, 1000), offset=(700, 0), local=tensor.cuda())
-    elsewhere = Box(key="w", whole=(9000, 1000), offset=(701, 0), local=tensor.cuda())
+    host = LocalBox(key="w", whole=(9000, 1000), offset=(700, 0), local=tensor)
+    device = LocalBox(key="w", whole=(9000, 1000), offset=(700, 0), local=tensor.cuda())
+    elsewhere = LocalBox(key="w", whole=(9000, 1000), offset=(701, 0), local=tensor.cuda())
     assert sum_on_device(device) == sum_on_device(host) != sum_on_device(elsewhere)
     device.local.view(torch.int32)[17, 5] ^= 1
     assert sum_on_device(device) != sum_on_device(host)
@@ -106,7 +106,7 @@ def test_a_data_file_from_the_device_is_the_host_s(tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         shape = tuple(tensor.shape)
-        piece = Piece(
+        piece = TensorPiece(
             fqn="w",
             key=HOOK.entry_key("model.w"),
             dtype=dtype_name(tensor.dtype),

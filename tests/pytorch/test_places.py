@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from wattmesh.integrations.pytorch.context_parallel import head_tail
-from wattmesh.integrations.pytorch.meshes import Place, context_ranks
+from wattmesh.integrations.pytorch.meshes import MeshCoordinate, context_ranks
 from wattmesh.integrations.pytorch.pipeline import (
     STAGES_PER_RANK,
     layers_of,
@@ -38,7 +38,7 @@ def test_coordinates_number_the_ranks_row_by_row(layout: Layout) -> None:
     shape = [getattr(layout, axis) for axis in AXES]
     grid = torch.arange(layout.world_size).reshape(shape)
     for rank in range(layout.world_size):
-        place = Place.of(layout, rank)
+        place = MeshCoordinate.of(layout, rank)
         assert grid[tuple(getattr(place, axis) for axis in AXES)] == rank
 
 
@@ -48,7 +48,7 @@ def test_ranks_that_share_sequences_differ_in_cp_alone(layout: Layout) -> None:
     groups = context_ranks(layout)
     assert sorted(itertools.chain(*groups)) == list(range(layout.world_size))
     for group in groups:
-        places = [Place.of(layout, rank) for rank in group]
+        places = [MeshCoordinate.of(layout, rank) for rank in group]
         assert [place.cp for place in places] == list(range(layout.cp))
         assert len({(p.pp, p.dp_replicate, p.dp_shard, p.tp) for p in places}) == 1
 

@@ -13,11 +13,11 @@ import pytest
 
 from tests.daemon.waiting import wait_for
 from wattmesh.reconfig.gpus import own_gpus
-from wattmesh.reconfig.gpus.own_gpus import Board, OwnGpus, gpu_of_rank, gpus_unknown, tell
+from wattmesh.reconfig.gpus.own_gpus import NvmlBoard, OwnGpus, gpu_of_rank, gpus_unknown, tell
 from wattmesh.reconfig.launch.launched import Launched
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
-A, B, C = (Board(uuid=f"GPU-{each}", name="H100") for each in ("aa11", "aa22", "bb33"))
+A, B, C = (NvmlBoard(uuid=f"GPU-{each}", name="H100") for each in ("aa11", "aa22", "bb33"))
 NODE = (A, B, C)
 MIXED = (A, B, replace(C, name="T4"))
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -75,7 +75,7 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}
     ],
 )
 def test_what_a_process_means_is_found_or_said_to_be_unknown(
-    boards: tuple[Board, ...], environment: Mapping[str, str], found: list[str] | str
+    boards: tuple[NvmlBoard, ...], environment: Mapping[str, str], found: list[str] | str
 ) -> None:
     """A name only where no other GPU can be meant; else a sentence."""
     told = tell(boards, environment)

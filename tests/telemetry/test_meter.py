@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.telemetry.energy.ledger import NO_COUNTER, CounterBaseline
-from wattmesh.telemetry.energy.meter import Meter, Piece
+from wattmesh.telemetry.energy.meter import EnergyPiece, Meter
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 HOLD_US = 1_500_000
@@ -29,7 +29,7 @@ def reading(second: float, power_w: float | None, energy_mj: int | None) -> Powe
     )
 
 
-def pieces(*readings: PowerReading) -> list[Piece]:
+def pieces(*readings: PowerReading) -> list[EnergyPiece]:
     """Run a meter over readings."""
     meter, made = Meter.first(readings[0]), []
     for each in readings[1:]:
@@ -173,7 +173,7 @@ LOOKS = st.lists(
 )
 
 
-def run(looks: list[Look]) -> tuple[int, list[tuple[Piece, Look]]]:
+def run(looks: list[Look]) -> tuple[int, list[tuple[EnergyPiece, Look]]]:
     """Run a meter over a device; give (true mJ, pieces with the look that ended each).
 
     Its power changes linearly from look to look, and is so integrated exactly by trapezoids. Its
@@ -203,7 +203,7 @@ def run(looks: list[Look]) -> tuple[int, list[tuple[Piece, Look]]]:
     return true_nj // 1_000_000, made
 
 
-def bounded(true_mj: int, made: list[Piece], slack_mj: int) -> bool:
+def bounded(true_mj: int, made: list[EnergyPiece], slack_mj: int) -> bool:
     """Say whether the truth lies in [booked, booked + upper]."""
     booked_mj = sum(piece.energy_mj or 0 for piece in made)
     upper_mj = sum(piece.upper_mj for piece in made)

@@ -17,7 +17,7 @@ from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.energy.ledger import CounterBaseline
-from wattmesh.telemetry.energy.meter import ADOPT_US, STILL_US, Meter, Piece, micros
+from wattmesh.telemetry.energy.meter import ADOPT_US, STILL_US, EnergyPiece, Meter, micros
 from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
 
@@ -41,7 +41,7 @@ def reading(
     )
 
 
-def booked(*readings: PowerReading) -> tuple[Meter, list[Piece]]:
+def booked(*readings: PowerReading) -> tuple[Meter, list[EnergyPiece]]:
     """Run a meter over readings."""
     meter, made = Meter.first(readings[0]), []
     for each in readings[1:]:

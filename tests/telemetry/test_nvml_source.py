@@ -19,7 +19,7 @@ from wattmesh.telemetry.sources import nvml_library, nvml_source
 from wattmesh.telemetry.sources.nvml import Nvml
 from wattmesh.telemetry.sources.nvml_device import NvmlDevice
 from wattmesh.telemetry.sources.nvml_source import NvmlSource
-from wattmesh.telemetry.sources.stale import STALE_S, Watch
+from wattmesh.telemetry.sources.stale import STALE_S, SensorWatch
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ STEADY = PowerReading(
 
 def watched(*readings: PowerReading) -> list[bool]:
     """Give for each reading whether it still tells anything, seen a second after the other."""
-    watch, told = Watch(), []
+    watch, told = SensorWatch(), []
     for second, reading in enumerate(readings):
         watch, shown = watch.seen(replace(reading, monotonic_s=float(second)))
         told.append(shown.tells)

@@ -200,15 +200,19 @@ def test_a_slow_server_stalls_nothing_and_its_late_answer_is_used(
         (200, b"", "no JSON"),
         (200, b'{"status":"error","error":"query timed out"}', "query timed out"),
         (200, b'{"status":"success","data":{"resultType":"vector","result":[]}}', "a vector came"),
-        (200, b'{"status":"success","data":{"resultType":"matrix","result":[{}]}}', "else"),
-        (200, b'{"status":"success"}', "something else"),
+        (
+            200,
+            b'{"status":"success","data":{"resultType":"matrix","result":[{}]}}',
+            "not understood",
+        ),
+        (200, b'{"status":"success"}', "not understood"),
         (200, b"[1,2]", "no answer to a query"),
         (200, b'{"status":"success","data":{"resultType":"matrix","result":[]}}', "no live series"),
         (
             200,
             b'{"status":"success","data":{"resultType":"matrix","result":'
             b'[{"metric":{},"values":[[1,"x"]]}]}}',
-            "something else",
+            "not understood",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.energy.meter import Meter, Piece
+from wattmesh.telemetry.energy.meter import EnergyPiece, Meter
 from wattmesh.telemetry.readings import Component, PowerReading
 from wattmesh.telemetry.sources.rapl import RaplSource, mean_power_w
 
@@ -104,7 +104,7 @@ def test_a_mean_over_no_time_or_a_long_one_is_unknown(tree: Tree) -> None:
     assert mean_power_w(before, type(before)(energy_uj=0, at_s=before.at_s + 61), RANGE_UJ) is None
 
 
-def piece(tree: Tree, *, seconds: float, watts: float) -> Piece:
+def piece(tree: Tree, *, seconds: float, watts: float) -> EnergyPiece:
     """Book one look after so long at a constant power, from just below the counter's end."""
     start_uj = RANGE_UJ - 10_000_000
     tree.show("intel-rapl:0", start_uj)

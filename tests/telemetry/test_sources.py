@@ -23,7 +23,7 @@ from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 from wattmesh.telemetry.readings import PowerReading, Quality
-from wattmesh.telemetry.sources.chain import Chain, Told, best
+from wattmesh.telemetry.sources.chain import Chain, LastReading, best
 from wattmesh.telemetry.sources.static_power import StaticPower
 
 
@@ -43,7 +43,9 @@ def reading(source: str, gpu: str = "G0", power_w: float | None = 300.0) -> Powe
 
 
 def chosen(
-    *offered: Sequence[PowerReading], told: dict[str, Told] | None = None, now_s: float = 100.0
+    *offered: Sequence[PowerReading],
+    told: dict[str, LastReading] | None = None,
+    now_s: float = 100.0,
 ) -> dict[str, str]:
     """Give by whom each device is told; the chain began long ago."""
     made, _ = best(offered, told or {}, now_s, began_s=0.0, patience_s=3.0)
@@ -59,14 +61,14 @@ def test_the_first_source_that_tells_a_device_is_taken() -> None:
 
 def test_a_worse_source_waits_for_one_late_answer() -> None:
     """Silence of less than the patience is left to the counter; after it the other stands in."""
-    told = {"G0": Told(rank=0, at_s=98.0)}
+    told = {"G0": LastReading(rank=0, at_s=98.0)}
     assert chosen([], [reading("b")], told=told) == {}
     assert chosen([], [reading("b")], told=told, now_s=101.5) == {"G0": "b"}
 
 
 def test_a_better_source_is_taken_again_at_once() -> None:
     """There is no patience upwards."""
-    told = {"G0": Told(rank=1, at_s=99.9)}
+    told = {"G0": LastReading(rank=1, at_s=99.9)}
     assert chosen([reading("a")], [reading("b")], told=told) == {"G0": "a"}
 
 
@@ -81,7 +83,7 @@ def test_at_the_start_worse_sources_wait_for_better_ones_to_open() -> None:
 def test_a_device_that_answers_without_telling_is_shown_when_nobody_tells_more() -> None:
     """A stopped sensor still has a clock; a worse source that does tell takes its place."""
     silent = reading("a", power_w=None)
-    told = {"G0": Told(rank=0, at_s=50.0)}
+    told = {"G0": LastReading(rank=0, at_s=50.0)}
     assert chosen([silent], [], told=told) == {"G0": "a"}
     assert chosen([silent], [reading("b")], told=told) == {"G0": "b"}
 
@@ -90,11 +92,11 @@ def test_a_device_that_answers_without_telling_is_shown_when_nobody_tells_more()
     st.lists(st.lists(st.tuples(st.sampled_from("ABC"), st.booleans()), max_size=4), max_size=4),
     st.dictionaries(
         st.sampled_from("ABC"),
-        st.builds(Told, rank=st.integers(0, 4), at_s=st.floats(0, 100)),
+        st.builds(LastReading, rank=st.integers(0, 4), at_s=st.floats(0, 100)),
     ),
 )
 def test_no_device_is_ever_told_twice_or_by_a_worse_source_than_offered_long_ago(
-    offered: list[list[tuple[str, bool]]], told: dict[str, Told]
+    offered: list[list[tuple[str, bool]]], told: dict[str, LastReading]
 ) -> None:
     """Against brute force: after the patience is over, the first source that tells is taken."""
     made = [
@@ -107,7 +109,7 @@ def test_no_device_is_ever_told_twice_or_by_a_worse_source_than_offered_long_ago
         assert (gpu in result and result[gpu].tells) == bool(ranks)
         if ranks:
             assert result[gpu].source == str(ranks[0])
-            assert after[gpu] == Told(rank=ranks[0], at_s=200.0)
+            assert after[gpu] == LastReading(rank=ranks[0], at_s=200.0)
 
 
 @dataclass

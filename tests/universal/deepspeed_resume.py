@@ -139,7 +139,7 @@ def slices_of(folder: Path) -> list[list[float]]:
     rule = SubBlocks(0, ((2, 1, 1), (2, 1, 1)))
     entries = tuple(replace(entry, rule=rule) for entry in index.entries)
     with Files(folder / "source") as files:
-        engine = ours.Engine(global_steps=1)
+        engine = ours.EngineState(global_steps=1)
         ours.export(replace(index, entries=entries), files, folder / "out", engine=engine)
     found = []
     for rank in range(2):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest, seal
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifest, seal
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
 
@@ -51,7 +51,7 @@ def sealed(folder: Path, tensors: Tensors, trainer: Mapping[str, Any]) -> Path:
     index = scatter(folder, tensors)
     size = (folder / "shards" / "data.bin").stat().st_size
     data = {"shards/data.bin": DataFile(size=size)}
-    seal(folder, Manifest(kind=Kind.PHYSICAL, data=data), index, trainer)
+    seal(folder, Manifest(kind=CheckpointKind.PHYSICAL, data=data), index, trainer)
     return folder
 
 

@@ -101,7 +101,7 @@ def test_flat_ranges_of_wide_tensors_need_one_column() -> None:
 def test_a_refusal_names_the_tensor_and_the_box() -> None:
     """A gap names what is nowhere, an overlap both boxes."""
     halves = (Box((0, 0), (2, 4)), Box((2, 0), (2, 4)))
-    with pytest.raises(InputInvalid, match=r"w \(param\): \[2:4, 0:4\] is nowhere"):
+    with pytest.raises(InputInvalid, match=r"w \(param\): \[2:4, 0:4\] is missing"):
         cover.prove(_index((4, 4), halves[:1]))
     with pytest.raises(InputInvalid, match=r"\[0:2, 0:4\] and \[1:3, 0:4\] overlap"):
         cover.prove(_index((4, 4), (*halves[:1], Box((1, 0), (2, 4)), *halves[1:])))
@@ -167,7 +167,7 @@ def test_a_rule_that_does_not_fit_is_refused() -> None:
     for rule, message in (
         (SubBlocks(0, ((2, 1),)), "add up to 3, the stored dim 0 has 4"),
         (VocabPad(0, 5), "between 1 and the stored dim 0's 4"),
-        (ExpertStack(0, (0, 1, 1, 2)), "no order of the 4"),
+        (ExpertStack(0, (0, 1, 1, 2)), "no permutation of the 4"),
         (VocabPad(3, 1), "dim 3 is none of a tensor"),
     ):
         with pytest.raises(InputInvalid, match=message):

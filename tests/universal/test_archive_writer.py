@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.archives.archive_writer import ALIGNMENT, Archive
+from wattmesh.reconfig.universal.archives.archive_writer import ALIGNMENT, ArchiveWriter
 from wattmesh.reconfig.universal.index import dtypes
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -41,7 +41,7 @@ def load(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def written(archive: Archive, value: Any) -> bytes:
+def written(archive: ArchiveWriter, value: Any) -> bytes:
     """The bytes of an archive."""
     out = io.BytesIO()
     length = archive.write(out, value)
@@ -56,7 +56,7 @@ def test_torch_reads_every_dtype_and_shape(
 ) -> None:
     """Whatever the pieces it came in, a tensor has the dtype, shape and bits that were given."""
     data = raw(int(np.prod(shape, dtype=int)) * dtypes.size_of(dtype), seed)
-    archive = Archive()
+    archive = ArchiveWriter()
     tensor = archive.tensor(dtype, shape, lambda: cut(data, piece))
     found = load(written(archive, {"t": tensor}))["t"]
     assert (found.dtype, tuple(found.shape)) == (getattr(torch, dtype), shape)
@@ -70,7 +70,7 @@ def test_views_of_one_storage(order: list[int], start: int, large: bool) -> None
     shape = (2, 3, 4)
     whole = torch.arange(24 + start, dtype=torch.int32)
     view = whole[start:].view(shape).permute(order)
-    archive = Archive(zip64_from=16 if large else 1 << 32)
+    archive = ArchiveWriter(zip64_from=16 if large else 1 << 32)
     number = archive.storage(whole.numel() * 4, lambda: [whole.numpy().data])
     tree = [
         archive.view(number, "int32", tuple(view.shape), view.stride(), start),
@@ -86,7 +86,7 @@ def test_views_of_one_storage(order: list[int], start: int, large: bool) -> None
 @pytest.mark.parametrize("zip64_from", [1, 100, 1 << 32])
 def test_an_archive_can_be_mapped(tmp_path: Path, zip64_from: int) -> None:
     """`mmap=True` works, every storage is aligned, and zip64 fields say the same as short ones."""
-    archive = Archive(zip64_from=zip64_from)
+    archive = ArchiveWriter(zip64_from=zip64_from)
     data = [raw(nbytes, nbytes) for nbytes in (4, 400, 4000)]
     tensors = [
         archive.tensor("float32", (len(each) // 4,), partial(cut, each, 64)) for each in data
@@ -116,7 +116,7 @@ def aligned_data(path: Path, name: str, nbytes: int) -> bytes:
 
 def test_more_records_than_a_short_directory_counts() -> None:
     """65,536 records and more need zip64, and get it."""
-    archive = Archive()
+    archive = ArchiveWriter()
     tensors = [
         archive.tensor("uint8", (1,), partial(cut, bytes([n % 256]), 1)) for n in range(1 << 16)
     ]
@@ -131,7 +131,7 @@ def test_archives_in_a_row() -> None:
     out.write(b"before")
     lengths = []
     for value in ("first", "second"):
-        lengths.append(Archive().write(out, value))
+        lengths.append(ArchiveWriter().write(out, value))
     data = out.getvalue()
     assert load(data[6 : 6 + lengths[0]]) == "first"
     assert load(data[6 + lengths[0] :]) == "second"
@@ -140,7 +140,7 @@ def test_archives_in_a_row() -> None:
 @pytest.mark.parametrize("given_bytes", [7, 9, 0])
 def test_a_storage_of_another_size_is_refused(given_bytes: int) -> None:
     """Sabotaged twin: bytes that do not fill the announced tensor are an error with numbers."""
-    archive = Archive()
+    archive = ArchiveWriter()
     tensor = archive.tensor("float32", (2,), lambda: [bytes(given_bytes)])
     with pytest.raises(InputInvalid, match=f"got {given_bytes} bytes, 8 were announced"):
         archive.write(io.BytesIO(), tensor)
@@ -148,7 +148,7 @@ def test_a_storage_of_another_size_is_refused(given_bytes: int) -> None:
 
 def test_a_flipped_byte_is_found_by_the_checksum() -> None:
     """Sabotaged twin: the checksums are real; a changed byte of a storage is found by them."""
-    archive = Archive()
+    archive = ArchiveWriter()
     data = raw(64, 1)
     spoilt = bytearray(written(archive, archive.tensor("uint8", (64,), lambda: [data])))
     spoilt[spoilt.index(data)] ^= 1
@@ -158,4 +158,4 @@ def test_a_flipped_byte_is_found_by_the_checksum() -> None:
 def test_a_dtype_torch_does_not_share_is_refused() -> None:
     """An unknown dtype is named."""
     with pytest.raises(InputInvalid, match="int4"):
-        Archive().tensor("int4", (2,), lambda: [])
+        ArchiveWriter().tensor("int4", (2,), lambda: [])

@@ -17,7 +17,7 @@ from wattmesh.reconfig.universal import columns, folder, record
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.files.reader import Files
-from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifest
 from wattmesh.reconfig.universal.index import declared, dtypes, rules
 from wattmesh.reconfig.universal.index.index import COLUMNS, Index
 from wattmesh.reconfig.universal.index.rules import (
@@ -73,7 +73,9 @@ def made(tmp_path: Path, kind: str) -> Path:
     data = (tmp_path / "source" / "shards" / "data.bin").read_bytes()
     (target / "shards").mkdir(parents=True)
     (target / "shards" / "data.bin").write_bytes(data)
-    manifest = Manifest(kind=Kind.PHYSICAL, data={"shards/data.bin": DataFile(size=len(data))})
+    manifest = Manifest(
+        kind=CheckpointKind.PHYSICAL, data={"shards/data.bin": DataFile(size=len(data))}
+    )
     folder.seal(target, manifest, with_digests(source.index, data), {})
     return target
 

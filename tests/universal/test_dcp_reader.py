@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.checkpoint.dcp import TORCHTITAN, UniversalReader, UniversalWriter, cause_of
-from wattmesh.reconfig.universal.folder import DataFile, Kind, Manifest, seal
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifest, seal
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
 from wattmesh.reconfig.universal.index.rules import SubBlocks, VocabPad
 
@@ -127,7 +127,7 @@ def virtual(
     index = scatter(folder, tensors, tied)
     found = (folder / "shards" / "data.bin").stat()
     file = DataFile(size=found.st_size, mtime_ns=found.st_mtime_ns, inode=found.st_ino)
-    seal(folder, Manifest(kind=Kind.VIRTUAL, data={"shards/data.bin": file}), index, {})
+    seal(folder, Manifest(kind=CheckpointKind.VIRTUAL, data={"shards/data.bin": file}), index, {})
     return tensors
 
 

@@ -28,7 +28,7 @@ from wattmesh.reconfig.checkpoint.dcp import (
 )
 from wattmesh.reconfig.state.memory import Staging, as_array, boxes_within, narrow
 from wattmesh.reconfig.universal.files.reader import Files, Reader
-from wattmesh.reconfig.universal.folder import Kind, open_checkpoint
+from wattmesh.reconfig.universal.folder import CheckpointKind, open_checkpoint
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.data_header import ALIGNMENT
 from wattmesh.reconfig.universal.index.declared import Declared
@@ -88,7 +88,7 @@ def test_what_is_written_is_what_was_in_memory(tmp_path: Path) -> None:
     assert opened.trainer == {
         "values": {"sched.last": 3, "sched.pair": {"__tuple__": [1, 2.5, None]}}
     }
-    assert opened.manifest.kind is Kind.PHYSICAL
+    assert opened.manifest.kind is CheckpointKind.PHYSICAL
     assert opened.manifest.hashed
 
 

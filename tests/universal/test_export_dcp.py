@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict, loa
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.exports import dcp, values
-from wattmesh.reconfig.universal.exports.values import Values
+from wattmesh.reconfig.universal.exports.values import OptimizerValues
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import HOOK, Names
@@ -76,7 +76,7 @@ def test_settings_are_values_with_their_types(tmp_path: Path) -> None:
     }
     index = scatter(tmp_path / "source", small_model())
     with Files(tmp_path / "source") as files:
-        dcp.export(index, files, tmp_path / "out", values=Values(settings=settings))
+        dcp.export(index, files, tmp_path / "out", values=OptimizerValues(settings=settings))
     found = read_all(tmp_path / "out")
     for name, group in settings.items():
         for setting, value in group.items():
@@ -157,7 +157,7 @@ def test_training_goes_on_as_if_nothing_happened(tmp_path: Path, names: Names) -
             index,
             files,
             tmp_path / "out",
-            values=Values(settings=settings),
+            values=OptimizerValues(settings=settings),
             names=names,
             chunk_bytes=50,
         )
@@ -186,7 +186,9 @@ def test_dcp_to_torch_save_reads_it(tmp_path: Path) -> None:
     tensors = small_model()
     index = scatter(tmp_path / "source", tensors)
     with Files(tmp_path / "source") as files:
-        dcp.export(index, files, tmp_path / "out", values=Values(settings={"norm": {"lr": 0.5}}))
+        dcp.export(
+            index, files, tmp_path / "out", values=OptimizerValues(settings={"norm": {"lr": 0.5}})
+        )
     dcp_to_torch_save(tmp_path / "out", tmp_path / "all.pt")
     found = torch.load(tmp_path / "all.pt", weights_only=True)
     assert found["optim"]["param_groups.norm.lr"] == 0.5
@@ -199,7 +201,10 @@ def test_every_archive_passes_the_restricted_reader(tmp_path: Path) -> None:
     index = scatter(tmp_path / "source", small_model())
     with Files(tmp_path / "source") as files:
         dcp.export(
-            index, files, tmp_path / "out", values=Values(settings={"norm": {"betas": (0.9, 0.95)}})
+            index,
+            files,
+            tmp_path / "out",
+            values=OptimizerValues(settings={"norm": {"betas": (0.9, 0.95)}}),
         )
     storage = FileSystemReader(tmp_path / "out").read_metadata().storage_data
     for place in storage.values():
@@ -216,7 +221,7 @@ def test_our_own_source_reads_it(tmp_path: Path, chunk_bytes: int) -> None:
     raw = torch.frombuffer(bytearray(opaque.getvalue()), dtype=torch.uint8)
     tensors["loader.state", "pickle"] = raw
     tensors["schedule.table", "extra"] = torch.arange(4)
-    told = Values(
+    told = OptimizerValues(
         settings={"norm": {"lr": 0.5, "betas": [0.9, 0.99]}},
         numbers={"layers.0.half": {"step": 3}},
         other={"epoch": 4},
@@ -256,7 +261,10 @@ def test_settings_that_are_no_plain_data(tmp_path: Path, setting: Any, told: str
     index = scatter(tmp_path / "source", small_model())
     with Files(tmp_path / "source") as files, pytest.raises(InputInvalid, match=told):
         dcp.export(
-            index, files, tmp_path / "out", values=Values(settings={"norm": {"odd": setting}})
+            index,
+            files,
+            tmp_path / "out",
+            values=OptimizerValues(settings={"norm": {"odd": setting}}),
         )
     assert not (tmp_path / "out").exists()
 

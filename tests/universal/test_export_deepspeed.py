@@ -16,11 +16,11 @@ from tests.universal import scattered
 from tests.universal.deepspeed_runs import RUNS, Trained
 from tests.universal.scattered import Tensors, bits, scatter
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.convert.exporting import Format
+from wattmesh.reconfig.universal.convert.exporting import ExportFormat
 from wattmesh.reconfig.universal.convert.exporting import export as export_checkpoint
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.exports import deepspeed
-from wattmesh.reconfig.universal.exports.deepspeed import Engine
+from wattmesh.reconfig.universal.exports.deepspeed import EngineState
 from wattmesh.reconfig.universal.exports.values import ByParameter
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.folder import open_checkpoint
@@ -58,7 +58,7 @@ def test_real_runs_hold_what_their_ranks_held(
     """ZeRO's files of every stage, converted and exported, are what the ranks had in memory."""
     source = open_source(deepspeed_runs.folder / run)
     checkpoint = open_checkpoint(write_physical(source, tmp_path / "uc", jobs=1))
-    export_checkpoint(checkpoint, tmp_path / "out", Format.DEEPSPEED)
+    export_checkpoint(checkpoint, tmp_path / "out", ExportFormat.DEEPSPEED)
     held = deepspeed_runs.held(run)
     written = sorted((tmp_path / "out" / "zero").glob("*/*.pt"))
     assert len(written) > 6
@@ -122,7 +122,7 @@ def model() -> dict[tuple[str, str], torch.Tensor]:
 
 def export(folder: Path, index: Index, *, numbers: ByParameter | None = None, **facts: Any) -> Path:
     """Export an index whose files lie below `folder`/source."""
-    engine = Engine(**{"global_steps": 7, **facts})
+    engine = EngineState(**{"global_steps": 7, **facts})
     with Files(folder / "source") as files:
         deepspeed.export(index, files, folder / "out", engine=engine, numbers=numbers or {})
     return folder / "out"
@@ -205,7 +205,7 @@ def test_marks_for_tensor_and_expert_parallel_ranks(
         ({("norm", "fp32"): torch.ones(6)}, "has the name of DeepSpeed's own file"),
         (
             {("a/b", "param"): torch.ones(2), ("a/b", "exp_avg"): torch.ones(2)},
-            "cannot be that of a folder",
+            "no folder can have",
         ),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     """The parent is not made up: a mistyped path is told."""
-    with pytest.raises(InputInvalid, match="make the folder that it shall lie in first"):
+    with pytest.raises(InputInvalid, match="create its parent folder first"):
         export(tmp_path / "source", tmp_path / "missing" / "out")
 
 
@@ -123,7 +123,10 @@ def test_a_damaged_source_leaves_nothing(tmp_path: Path) -> None:
     index = scatter(tmp_path / "source", small_model())
     path = tmp_path / "source" / "shards" / "data.bin"
     os.truncate(path, path.stat().st_size - 8)
-    with Files(tmp_path / "source") as files, pytest.raises(CheckpointDamaged, match="are wanted"):
+    with (
+        Files(tmp_path / "source") as files,
+        pytest.raises(CheckpointDamaged, match="were expected"),
+    ):
         huggingface.export(index, files, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 

@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.universal.scattered import bits, scatter, small_model
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.universal.convert.exporting import Format, Trainer, export
+from wattmesh.reconfig.universal.convert.exporting import ExportFormat, TrainerNames, export
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.folder import Checkpoint, open_checkpoint
@@ -36,10 +36,10 @@ def test_a_checkpoint_to_every_format(tmp_path: Path) -> None:
     """Each format holds the tensors, and those that can the settings and the position."""
     checkpoint = physical(tmp_path)
     renames = [Rename(re.compile("^layers"), "model.layers")]
-    export(checkpoint, tmp_path / "hf", Format.HF, renames=renames)
-    export(checkpoint, tmp_path / "dcp", Format.DCP)
-    export(checkpoint, tmp_path / "titan", Format.DCP, trainer=Trainer.TORCHTITAN)
-    export(checkpoint, tmp_path / "deepspeed", Format.DEEPSPEED)
+    export(checkpoint, tmp_path / "hf", ExportFormat.HF, renames=renames)
+    export(checkpoint, tmp_path / "dcp", ExportFormat.DCP)
+    export(checkpoint, tmp_path / "titan", ExportFormat.DCP, trainer=TrainerNames.TORCHTITAN)
+    export(checkpoint, tmp_path / "deepspeed", ExportFormat.DEEPSPEED)
     wanted = bits(small_model()["layers.0.w", "param"])
     found = load_file(tmp_path / "hf" / "model.safetensors")
     assert bits(found["model.layers.0.w"]) == wanted
@@ -55,8 +55,8 @@ def test_a_checkpoint_to_every_format(tmp_path: Path) -> None:
     assert (states["global_steps"], states["global_samples"]) == (7, 70)
 
 
-@pytest.mark.parametrize("to", list(Format))
-def test_damage_is_not_handed_on(tmp_path: Path, to: Format) -> None:
+@pytest.mark.parametrize("to", list(ExportFormat))
+def test_damage_is_not_handed_on(tmp_path: Path, to: ExportFormat) -> None:
     """Sabotaged twin: one changed byte of a tensor, and nothing is exported; it is named."""
     checkpoint = physical(tmp_path)
     path = checkpoint.folder / "data-00000.safetensors"

@@ -20,8 +20,8 @@ from wattmesh.reconfig.universal.folder import (
     COMMIT,
     MANIFEST,
     TRAINER,
+    CheckpointKind,
     DataFile,
-    Kind,
     Manifest,
     open_checkpoint,
     seal,
@@ -62,7 +62,9 @@ def checkpoint(tmp_path: Path) -> Path:
     """A sealed checkpoint with one data file."""
     source = stored((4, 6), (Box((0, 0), (2, 6)), Box((2, 0), (2, 6))))
     (tmp_path / "f").write_bytes(source.data)
-    manifest = Manifest(kind=Kind.PHYSICAL, data={"f": DataFile(size=len(source.data))}, run="r")
+    manifest = Manifest(
+        kind=CheckpointKind.PHYSICAL, data={"f": DataFile(size=len(source.data))}, run="r"
+    )
     seal(tmp_path, manifest, source.index, {"values": {"lr": 0.1}})
     return tmp_path
 
@@ -135,7 +137,7 @@ def test_a_virtual_file_that_was_touched_is_named(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(source.data)
     stat = (tmp_path / "f").stat()
     line = DataFile(size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
-    seal(tmp_path, Manifest(kind=Kind.VIRTUAL, data={"f": line}), source.index, {})
+    seal(tmp_path, Manifest(kind=CheckpointKind.VIRTUAL, data={"f": line}), source.index, {})
     open_checkpoint(tmp_path)
     shutil.copy(tmp_path / "f", tmp_path / "g")
     (tmp_path / "g").replace(tmp_path / "f")
@@ -170,7 +172,12 @@ def test_an_index_that_reaches_beyond_its_file_is_refused(tmp_path: Path) -> Non
     """Even where every seal was made for it."""
     source = stored((4, 6), (Box.whole((4, 6)),))
     (tmp_path / "f").write_bytes(source.data[:50])
-    seal(tmp_path, Manifest(kind=Kind.PHYSICAL, data={"f": DataFile(size=50)}), source.index, {})
+    seal(
+        tmp_path,
+        Manifest(kind=CheckpointKind.PHYSICAL, data={"f": DataFile(size=50)}),
+        source.index,
+        {},
+    )
     with pytest.raises(CheckpointDamaged, match=r"w \(param\) reaches to byte 99 of f"):
         open_checkpoint(tmp_path)
 

@@ -15,7 +15,7 @@ from wattmesh.reconfig.checkpoint import digest
 from wattmesh.reconfig.state.boxes import signed_hash
 from wattmesh.reconfig.universal import against, logical
 from wattmesh.reconfig.universal.convert.physical import write_physical
-from wattmesh.reconfig.universal.folder import Checkpoint, Kind, Manifest, open_checkpoint
+from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind, Manifest, open_checkpoint
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.index import build
 from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN
@@ -115,7 +115,7 @@ def test_memory_is_matched_or_not(tmp_path: Path) -> None:
     checkpoint = Checkpoint(
         folder=tmp_path,
         manifest=Manifest(
-            kind=Kind.PHYSICAL, data={}, logical_digest=f"{memory & logical.MASK:016x}"
+            kind=CheckpointKind.PHYSICAL, data={}, logical_digest=f"{memory & logical.MASK:016x}"
         ),
         index=source.index,
         trainer=trainer("facts"),

@@ -17,7 +17,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
-from wattmesh.reconfig.universal.prune import Candidate, decide, prune
+from wattmesh.reconfig.universal.prune import PruneCandidate, decide, prune
 from wattmesh.reconfig.universal.sources.own import open_own
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import hash_in_background, verify
@@ -153,7 +153,7 @@ def test_nonsense_is_refused(tmp_path: Path) -> None:
 
 
 CANDIDATES = st.builds(
-    Candidate,
+    PruneCandidate,
     name=st.uuids().map(str),
     step=st.integers(-1, 5),
     published_ns=st.integers(1, 9),
@@ -173,7 +173,7 @@ CANDIDATES = st.builds(
     st.data(),
 )
 def test_what_may_never_go(
-    found: list[Candidate], keep: int, launched_ns: int | None, data: st.DataObject
+    found: list[PruneCandidate], keep: int, launched_ns: int | None, data: st.DataObject
 ) -> None:
     """The rules of the module, one by one, on any folder."""
     names = [each.name for each in found]

@@ -187,7 +187,7 @@ _DOUBTFUL: dict[str, tuple[Change, str]] = {
     ),
     "no model": (
         lambda it: [it.pop("model.a.w"), it.pop("model.b.w")],
-        r"a slot of a parameter that is not there",
+        r"a slot of a parameter that does not exist",
     ),
 }  # fmt: skip
 
@@ -286,11 +286,11 @@ _HALF = ChunkStorageMetadata(torch.Size([0, 0]), torch.Size([1, 3]))
 _HOSTILE: dict[str, tuple[Callable[[Metadata], Any], str]] = {
     "a path that climbs": (_moved(relative_path="../it/__0_0.distcp"), "only plain relative"),
     "an absolute path": (_moved(relative_path="/etc/passwd"), "only plain relative"),
-    "a path that is none": (_moved(relative_path=7), "is none"),
+    "a path that is none": (_moved(relative_path=7), "is malformed"),
     "another file": (_moved(relative_path="__9_9.distcp"), "cannot be read"),
     "an offset beyond the file": (_moved(offset=1 << 40), "ends before"),
     "a length beyond the file": (_moved(length=1 << 40), "two archives at once"),
-    "a negative offset": (_moved(offset=-1), "is none"),
+    "a negative offset": (_moved(offset=-1), "is malformed"),
     "an offset in the middle": (_moved(offset=3), "two archives at once"),
     "a transform": (_moved(transform_descriptors=["zstd"]), "compressed"),
     "another shape": (_described(size=torch.Size([2, 4])), "exp_avg' is no slot"),

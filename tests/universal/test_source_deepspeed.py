@@ -309,7 +309,7 @@ def test_wrong_ones_are_refused(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, file: str, words: str | None) -> None:
-    """Files of a layout that is not carried are named."""
+    """Files of a layout that is not supported are named."""
     folder = Pretended.good().save(tmp_path / "it")
     (folder / file).touch()
     if words is None:

@@ -14,7 +14,7 @@ from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.files.reader import MAX_OPEN
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.sources.detect import locate, open_source
-from wattmesh.reconfig.universal.sources.source import Watched
+from wattmesh.reconfig.universal.sources.source import WatchedFiles
 
 OWN = {("w", "param"): torch.arange(6.0).reshape(2, 3), ("w", "exp_avg"): torch.ones(2, 3)}
 
@@ -73,11 +73,11 @@ def test_deepspeed(deepspeed_runs: Trained) -> None:
 @pytest.mark.parametrize(
     ("tag", "words"),
     [
-        ("../elsewhere", "no name of a folder"),
-        ("/etc", "no name of a folder"),
-        ("..", "no name of a folder"),
-        ("", "no name of a folder"),
-        ("gone", "'gone', which is not there"),
+        ("../elsewhere", "not the name of a folder"),
+        ("/etc", "not the name of a folder"),
+        ("..", "not the name of a folder"),
+        ("", "not the name of a folder"),
+        ("gone", "'gone', which does not exist"),
         ("empty", "holds no checkpoint"),
     ],
 )
@@ -128,7 +128,7 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
 def test_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     """A file that is another one when it is opened again ends the reading."""
     (tmp_path / "a").write_bytes(b"12")
-    with Watched(tmp_path) as files:
+    with WatchedFiles(tmp_path) as files:
         files.opened("a")
         files.close()
         files.opened("a")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.archives import unpickle
-from wattmesh.reconfig.universal.archives.rebuild import Global, Record
+from wattmesh.reconfig.universal.archives.rebuild import GlobalName, Record
 
 _PLAIN = st.recursive(
     st.none()
@@ -81,7 +81,7 @@ def test_foreign_classes_are_records(protocol: int) -> None:
     Foreign.ran = False
     (record,) = unpickle.load(data, "it")
     assert type(record) is Record
-    assert record.kind == Global(__name__, "Foreign")
+    assert record.kind == GlobalName(__name__, "Foreign")
     assert (record.args, record.state, record.items) == ((1,), {"field": 2}, [3, ("key", 4)])
     assert not Foreign.ran
 

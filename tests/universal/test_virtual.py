@@ -119,7 +119,7 @@ def test_what_exists_is_never_replaced(src: Path, tmp_path: Path) -> None:
     for name in ("folder", "link"):
         with pytest.raises(InputInvalid, match="exists already"):
             write_virtual(source, tmp_path / name)
-    with pytest.raises(InputInvalid, match="make the folder that it shall lie in first"):
+    with pytest.raises(InputInvalid, match="create its parent folder first"):
         write_virtual(source, tmp_path / "no" / "parent")
 
 
@@ -137,7 +137,7 @@ def test_born_unverified_and_verified_once_hashed(src: Path, tmp_path: Path) -> 
     other = write_virtual(replace(source, position={"step": 8}), tmp_path / "other")
     for name in (record.HASHES, record.VERIFIED):
         shutil.copy(uc / name, other / name)
-    with pytest.raises(CheckpointDamaged, match="does not fit"):
+    with pytest.raises(CheckpointDamaged, match="does not match"):
         record.is_verified(open_checkpoint(other))
     assert not verify(other).good
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_moved_is_refused(said: dict[str, Any]) -> None:
         "stage 0": "ZeRO stage 0",
         "groups": "ZeRO-3 loads one parameter group, this optimizer has 2",
         "not universal": "load_universal",
-        "separate bf16": "BF16_Optimizer is not carried",
+        "separate bf16": "BF16_Optimizer is not supported",
         "zero_offload_optimizer": "offloaded parameters and optimizer states",
         "pipeline_parallelism": "pipeline module",
         "has_moe_layers": "mixture of experts",

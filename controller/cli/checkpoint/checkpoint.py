@@ -18,8 +18,8 @@ from wattmesh.controller.cli.progress import bar
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.against import differences, matches_memory
 from wattmesh.reconfig.universal.convert.convert import convert
-from wattmesh.reconfig.universal.convert.exporting import Format, Trainer, export
-from wattmesh.reconfig.universal.folder import Kind, open_checkpoint
+from wattmesh.reconfig.universal.convert.exporting import ExportFormat, TrainerNames, export
+from wattmesh.reconfig.universal.folder import CheckpointKind, open_checkpoint
 from wattmesh.reconfig.universal.index import declared
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.prune import prune
@@ -49,7 +49,7 @@ def convert_source(
     target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make; must not exist.")],
     *,
     kind: Annotated[
-        Kind,
+        CheckpointKind,
         typer.Option("--kind", help="virtual: an index over SRC's files. physical: a copy."),
     ],
     jobs: Jobs = 0,
@@ -158,15 +158,15 @@ def export_checkpoint(
     target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make; must not exist.")],
     *,
     to: Annotated[
-        Format,
+        ExportFormat,
         typer.Option("--to", help="hf: Hugging Face. dcp: torch. deepspeed: its universal layout."),
     ],
     dtype: Annotated[
         str, typer.Option("--dtype", help="Of the parameters (hf): float32 or bfloat16.")
     ] = "float32",
     names: Annotated[
-        Trainer, typer.Option("--names", help="Who shall load it (dcp): whose names it gets.")
-    ] = Trainer.WATTMESH,
+        TrainerNames, typer.Option("--names", help="Who shall load it (dcp): whose names it gets.")
+    ] = TrainerNames.WATTMESH,
     rules: Annotated[
         Path | None,
         typer.Option("--rules", metavar="FILE", help="Renames of the parameters (hf), TOML."),

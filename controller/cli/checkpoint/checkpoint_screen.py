@@ -15,11 +15,11 @@ from wattmesh.controller.cli.tables import Column, table
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import folder, record
 from wattmesh.reconfig.universal.convert.convert import Converted
-from wattmesh.reconfig.universal.convert.exporting import Format
+from wattmesh.reconfig.universal.convert.exporting import ExportFormat
 from wattmesh.reconfig.universal.folder import Checkpoint
 from wattmesh.reconfig.universal.index import rules
 from wattmesh.reconfig.universal.index.index import Entry, Index
-from wattmesh.reconfig.universal.prune import Verdict
+from wattmesh.reconfig.universal.prune import PruneDecision
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import Result
 
@@ -241,7 +241,7 @@ def verified(
 
 
 def exported_json(
-    checkpoint: Checkpoint, target: Path, to: Format, wall_s: float
+    checkpoint: Checkpoint, target: Path, to: ExportFormat, wall_s: float
 ) -> dict[str, Any]:
     """Keys of `checkpoint export --json`."""
     return {
@@ -259,7 +259,7 @@ def exported(told: Mapping[str, Any]) -> Lines:
     return [f"{told['target']}: {told['format']}, {_size(told)} in {took}"]
 
 
-def pruned_json(verdicts: Sequence[Verdict], *, dry_run: bool) -> dict[str, Any]:
+def pruned_json(verdicts: Sequence[PruneDecision], *, dry_run: bool) -> dict[str, Any]:
     """Keys of `checkpoint prune --json`."""
     return {
         "dry_run": dry_run,
@@ -269,7 +269,7 @@ def pruned_json(verdicts: Sequence[Verdict], *, dry_run: bool) -> dict[str, Any]
     }
 
 
-def pruned(verdicts: Sequence[Verdict], *, dry_run: bool) -> Lines:
+def pruned(verdicts: Sequence[PruneDecision], *, dry_run: bool) -> Lines:
     """The same for people."""
     if not verdicts:
         return ["there is no checkpoint here"]

@@ -1,4 +1,4 @@
-"""A local server that answers like the carbon providers, their faults too.
+"""A local server that answers like the carbon providers, faults included.
 
 For whoever must test carbon code without keys, without a network and without waiting for an outage.
 

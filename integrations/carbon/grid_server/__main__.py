@@ -59,7 +59,6 @@ def settings_lines(server: GridServer) -> str:
 
 
 def _words() -> argparse.ArgumentParser:
-    """Say what may be typed."""
     words = argparse.ArgumentParser(
         prog="python -m wattmesh.integrations.carbon.grid_server",
         description="Answer like the carbon providers, their faults too; all values are invented.",

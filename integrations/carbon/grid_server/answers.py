@@ -1,4 +1,4 @@
-"""What a provider is asked and what it answers, before it becomes HTTP.
+"""Requests to a provider and its answers, before HTTP.
 
 Invariant: nothing here reads a clock; `now` is part of the request.
 """

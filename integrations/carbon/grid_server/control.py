@@ -100,7 +100,6 @@ def rule(words: Mapping[str, Any]) -> Rule:
 
 
 def _sure(at: datetime | None) -> datetime:
-    """Give a time that was checked to be there."""
     if at is None:
         raise InputInvalid("about needs two times")
     return at
@@ -118,7 +117,6 @@ def _two(words: Mapping[str, Any], name: str) -> tuple[datetime | None, datetime
 
 
 def _named(words: Mapping[str, Any]) -> tuple[Fault | None, Service | None]:
-    """Read which fault and which provider are meant."""
     fault, provider = words.get("fault"), words.get("provider")
     if fault is not None and fault not in set(Fault):
         raise InputInvalid(f"no fault {fault!r}; there are {', '.join(Fault)}")
@@ -128,7 +126,6 @@ def _named(words: Mapping[str, Any]) -> tuple[Fault | None, Service | None]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Read a JSON object."""
     try:
         found = json.loads(body)
     except ValueError as error:
@@ -139,7 +136,6 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _told(each: Rule) -> dict[str, Any]:
-    """Give a rule as JSON."""
     since, until = each.during
     return {
         "fault": each.fault,

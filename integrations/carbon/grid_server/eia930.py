@@ -31,7 +31,7 @@ PATH = ("v2", "electricity", "rto", "fuel-type-data", "data")
 
 
 def zone_of(request: Request) -> str:
-    """Give the balancing authority a request asks for; "" when it names none."""
+    """Return the balancing authority of a request; "" for none."""
     return _facets(request, "respondent")[0] if _facets(request, "respondent") else ""
 
 
@@ -69,7 +69,7 @@ def answer(
 
 
 def mix_mwh(grid: Grid, zone: str, start: datetime) -> dict[str, int]:
-    """Give what each fuel fed in during the hour that begins at `start`, final.
+    """Return each fuel's final generation in the hour that begins at `start`.
 
     Coal and gas at 760 and 370 g/kWh make up the direct intensity of the zone, to a megawatt-hour.
     """
@@ -87,7 +87,7 @@ def mix_mwh(grid: Grid, zone: str, start: datetime) -> dict[str, int]:
 def _rows(
     request: Request, grid: Grid, suffering: Suffering, lag: timedelta
 ) -> list[dict[str, Any]]:
-    """Give all rows asked for, oldest first; without a start those of the last ten days."""
+    """Return the requested rows, oldest first; without a start those of the last ten days."""
     if suffering.has(Fault.EMPTY):
         return []
     published = request.now - lag
@@ -109,7 +109,6 @@ def _rows(
 def _hour(
     zone: str, start: datetime, now: datetime, grid: Grid, suffering: Suffering
 ) -> list[dict[str, Any]]:
-    """Give the fuels of one hour."""
     mix = mix_mwh(grid, zone, start)
     if now < start + HOUR + grid.ripening.final_after:
         mix["COL"] = round(
@@ -153,7 +152,6 @@ def _facets(request: Request, name: str) -> list[str]:
 
 
 def _period(request: Request, name: str, default: datetime) -> datetime:
-    """Read an hour."""
     text = request.query.get(name)
     if text is None:
         return default
@@ -164,7 +162,6 @@ def _period(request: Request, name: str, default: datetime) -> datetime:
 
 
 def _number(request: Request, name: str, default: int) -> int:
-    """Read a count."""
     text = request.query.get(name, str(default))
     if not text.isdigit():
         raise InputInvalid(f"Invalid {name} {text!r}")
@@ -172,5 +169,4 @@ def _number(request: Request, name: str, default: int) -> int:
 
 
 def _error(status: int, message: str) -> Reply:
-    """Give a refusal in its form."""
     return Reply(status=status, body={"error": message, "code": status})

@@ -147,7 +147,6 @@ class _Series:
 
     @property
     def _measure(self) -> Measure:
-        """Which truth the rows tell."""
         return Measure(self.factor)
 
     def _floor(self, at: datetime) -> datetime:
@@ -156,7 +155,6 @@ class _Series:
         return midnight + (at - midnight) // self.step * self.step
 
     def _time(self, name: str) -> datetime:
-        """Read a time parameter."""
         if name not in self.query:
             raise InputInvalid(f'Missing argument: "{name}"')
         return moment(self.query[name])
@@ -178,7 +176,6 @@ class _Series:
         return [row for row in rows if not (self.measured_only and row.get("isEstimated"))]
 
     def _row(self, at: datetime) -> dict[str, Any]:
-        """Give one interval."""
         known = self.grid.known(self.zone, at, self.now, self.step, self._measure)
         value = known.g_per_kwh
         if self.suffering.hits(Fault.REVISED, at):
@@ -233,5 +230,4 @@ def _text(at: datetime) -> str:
 
 
 def _error(status: int, message: str) -> Reply:
-    """Give a refusal in its form."""
     return Reply(status=status, body={"status": "error", "message": message})

@@ -15,7 +15,7 @@ from wattmesh.integrations.carbon.grid_server.answers import Service
 
 
 class Fault(StrEnum):
-    """What one answer may suffer from; the value is the word on the command line."""
+    """Faults of an answer; the value is the word on the command line."""
 
     # Any provider: the line.
     CLOSED = "closed"  # the connection ends without a byte: the provider is dead
@@ -96,7 +96,7 @@ WHOLE = frozenset(
 """Faults that stand in place of the answer."""
 
 PAST = frozenset({Fault.GAP, Fault.REVISED, Fault.ZERO, Fault.NULL})
-"""Faults of single intervals; `Rule.about` says of which."""
+"""Faults of single intervals; `Rule.about` selects them."""
 
 ONLY: dict[Fault, frozenset[Service]] = {
     **dict.fromkeys(
@@ -125,7 +125,7 @@ LONG_GAP = timedelta(hours=46)
 """What a national provider once left out (NESO, October 2023)."""
 
 ONCE = frozenset({Fault.TOKEN_EXPIRED})
-"""Faults that happen once when nobody says how often: the next request finds all well."""
+"""Faults that happen once by default: the next request succeeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class Suffering:
     now: datetime
 
     def has(self, fault: Fault) -> bool:
-        """Say whether the answer suffers from it."""
+        """Return whether the answer has a fault."""
         return any(rule.fault is fault for rule in self.rules)
 
     def hits(self, fault: Fault, start: datetime) -> bool:
@@ -190,11 +190,11 @@ class Suffering:
         return any(rule.fault is fault and rule.concerns(start, self.now) for rule in self.rules)
 
     def instead(self) -> Rule | None:
-        """Give the fault that stands in place of the answer."""
+        """Return the fault that replaces the answer."""
         return next((rule for rule in self.rules if rule.fault in WHOLE), None)
 
     def line(self) -> Fault | None:
-        """Give the fault of the connection."""
+        """Return the fault of the connection."""
         return next((rule.fault for rule in self.rules if rule.fault in LINE), None)
 
 
@@ -230,12 +230,12 @@ class FaultBook:
             ]
 
     def rules(self) -> tuple[Rule, ...]:
-        """Give what is switched on, oldest first."""
+        """Return the rules that are on, oldest first."""
         with self._lock:
             return tuple(self._rules)
 
     def take(self, service: Service, zone: str, path: str, now: datetime) -> Suffering:
-        """Give what this answer suffers from, and count it.
+        """Return the faults of this answer, and count it.
 
         Of the faults that stand in place of the answer only the oldest is taken: ten rules with
         `times=1` spoil ten answers one after the other.
@@ -249,7 +249,7 @@ class FaultBook:
             return Suffering(rules=tuple(taken), now=now)
 
     def _count(self, rule: Rule) -> None:
-        """Take one off a rule that is counted; the lock is held."""
+        """Count one use of a rule with a limit; call it with the lock held."""
         if rule.times is None:
             return
         at = next(i for i, each in enumerate(self._rules) if each is rule)

@@ -1,4 +1,4 @@
-"""Invented grids: what each zone truly emitted, and what a provider knows of it at a moment.
+"""Invented grids: each zone's true emissions, and a provider's knowledge of them at a moment.
 
 A zone's intensity has a season, a day with its sun, a week, weather and noise, all functions of
 zone and time: two servers agree, and so do two years' runs. Or it comes from a trace of the user.
@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 MOST_KEPT = 1 << 18
-"""Values kept so that they are worked out once; 30 MB."""
+"""Values kept in a cache; 30 MB."""
 
 
 class Measure(StrEnum):
@@ -66,7 +66,7 @@ ZONES: Mapping[str, Shape] = {
 
 
 class Known(NamedTuple):
-    """What a provider says of an interval. `estimated`: it is not measured yet."""
+    """A provider's value of an interval. `estimated`: it is not measured yet."""
 
     g_per_kwh: float
     estimated: bool
@@ -75,7 +75,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ripening:
-    """How a value gets better with age, counted from the end of the interval.
+    """How a value becomes final with age, counted from the end of the interval.
 
     Attributes:
         measured_after: until then the value is estimated, off by up to `estimate_error`.
@@ -115,7 +115,7 @@ class Grid:
         length: timedelta = HOUR,
         measure: Measure = Measure.DIRECT,
     ) -> float:
-        """Give the final intensity of an interval in g/kWh: what every later answer agrees on.
+        """Return the final intensity of an interval in g/kWh, on which later answers agree.
 
         Whole grams, as providers print them, but for the marginal series.
 
@@ -137,7 +137,7 @@ class Grid:
         length: timedelta = HOUR,
         measure: Measure = Measure.DIRECT,
     ) -> Known:
-        """Give what a provider says at `now` of an interval that has begun."""
+        """Return a provider's value at `now` for an interval that has begun."""
         truth = self.truth(zone, start, length, measure)
         end, ripe = start + length, self.ripening
         if now >= end + ripe.final_after:
@@ -157,14 +157,14 @@ class Grid:
         length: timedelta = HOUR,
         measure: Measure = Measure.DIRECT,
     ) -> float:
-        """Give the forecast issued at `issued` for an interval: worse the further it lies ahead."""
+        """Return the forecast issued at `issued`; its error grows with the lead time."""
         ahead_h = max(0.0, (start - issued) / HOUR)
         error = min(0.25, 0.03 + 0.004 * ahead_h)
         truth = self.truth(zone, start, length, measure)
         return max(1.0, round(truth * (1 + error * noise(zone, "forecast", start))))
 
     def _compute(self, zone: str, start: datetime, length: timedelta, measure: Measure) -> float:
-        """Look a truth up in the trace of the zone, else work it out."""
+        """Return the true value: from the zone's trace, else computed."""
         for trace in self.traces:
             if trace.signal.zone == zone and _measures(trace) is measure:
                 return _traced(trace, start, length)
@@ -180,14 +180,14 @@ class Grid:
 
 
 def noise(zone: str, what: str, at: datetime) -> float:
-    """Give a number in [-1, 1] that depends on nothing but its arguments."""
+    """Return a pseudo-random number in [-1, 1], a function of its arguments only."""
     text = f"{zone}/{what}/{at.timestamp():.0f}".encode()
     whole = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
     return whole / (1 << 55) - 1.0
 
 
 def _direct(zone: str, shape: Shape, at: datetime) -> float:
-    """Give the direct average intensity at a moment, g/kWh."""
+    """Return the direct average intensity at a moment, g/kWh."""
     days = (at - EPOCH) / DAY
     local = days + shape.east_h / 24
     hour = (local % 1.0) * 24
@@ -207,7 +207,7 @@ def _direct(zone: str, shape: Shape, at: datetime) -> float:
 
 
 def _weather(zone: str, at: datetime) -> float:
-    """Give a smooth number in [-1, 1] with a new turn every twelve hours."""
+    """Return smooth noise in [-1, 1] with a new value every twelve hours."""
     half_days = (at - EPOCH) / (12 * HOUR)
     before = math.floor(half_days)
     part = half_days - before
@@ -224,7 +224,7 @@ def _measures(trace: Trace) -> Measure:
 
 
 def _traced(trace: Trace, start: datetime, length: timedelta) -> float:
-    """Give the mean of the rows of a trace that an interval touches; a trace repeats for ever."""
+    """Return the mean of the trace's rows that overlap an interval; a trace repeats for ever."""
     period = len(trace.rows)
     first = math.floor((start - trace.start) / trace.step)
     last = max(first + 1, math.ceil((start + length - trace.start) / trace.step))

@@ -1,4 +1,4 @@
-"""Answers of a service nobody has heard of: plain JSON, for the source that reads any.
+"""Answers of a made-up service: plain JSON, for the source `http_json`.
 
 `/intensity/{zone}?hours=48` gives `{"zone", "unit", "rows": [{"start", "end", "value",
 "forecast"}]}`, `/now/{zone}` one such row. Invariant: an interval that is not over has `value`
@@ -18,7 +18,7 @@ MOST_HOURS = 24 * 31
 
 
 def zone_of(request: Request) -> str:
-    """Give the zone a request asks for; "" when it names none."""
+    """Return the zone of a request; "" for none."""
     return request.path[1] if len(request.path) > 1 else ""
 
 
@@ -54,7 +54,6 @@ def _hours(text: str) -> int:
 def _row(
     zone: str, at: datetime, now: datetime, grid: Grid, suffering: Suffering
 ) -> dict[str, Any]:
-    """Give one hour."""
     value: float | None = None
     if at + HOUR <= now and not suffering.hits(Fault.NULL, at):
         known = grid.known(zone, at, max(now, at + HOUR + grid.ripening.measured_after))

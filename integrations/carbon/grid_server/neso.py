@@ -112,7 +112,6 @@ def _rows(
     suffering: Suffering,
     delay: timedelta,
 ) -> list[dict[str, Any]]:
-    """Give the half hours of a span."""
     at, end = span
     if suffering.has(Fault.EARLY_FIRST):
         at -= HALF_HOUR
@@ -127,7 +126,6 @@ def _rows(
 def _row(
     at: datetime, now: datetime, grid: Grid, suffering: Suffering, delay: timedelta
 ) -> dict[str, Any]:
-    """Give one half hour."""
     # What the last forecast before it said stays printed for ever.
     issued = min(now, at - HALF_HOUR)
     forecast = grid.expected(ZONE, at, _floor(issued), HALF_HOUR)

@@ -89,7 +89,6 @@ class GridServer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        """Open WattTime's accounts."""
         self.tokens = watttime.Tokens(self.accounts)
 
     def base(self, service: Service | str) -> str:
@@ -205,8 +204,6 @@ class _Http(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     server_of_grids: GridServer
     protocol_version = "HTTP/1.1"
     # One packet per answer: with two, delayed acknowledgements cost 40 ms each.
@@ -226,7 +223,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond()
 
     def _respond(self) -> None:
-        """Find out who is asked, and answer as they would."""
         server = self.server_of_grids
         parts = urlsplit(self.path)
         first, *rest = [part for part in parts.path.split("/") if part] or [""]
@@ -269,7 +265,6 @@ def _query(text: str) -> dict[str, str]:
 
 
 def _key(request: Request) -> str:
-    """Give the credential of a request."""
     headers = request.headers
     return (
         headers.get("auth-token")

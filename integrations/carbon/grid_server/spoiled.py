@@ -1,4 +1,4 @@
-"""Answers that stand in place of the right one, and bytes that come wrong.
+"""Fault answers, and answers whose bytes arrive wrong.
 
 Invariant: every loop ends when the server ends (`released`); nothing here can hold it up.
 """
@@ -22,7 +22,7 @@ HTML = "text/html"
 
 
 def instead_of(rule: Rule, service: Service, now: datetime, url: str) -> Reply | None:
-    """Give what stands in place of the answer; None: the answer itself shows the fault."""
+    """Return the answer that replaces the right one; None: the fault is in the answer itself."""
     fault = rule.fault
     if fault is Fault.SERVER_ERROR:
         return _outage(service)
@@ -52,7 +52,7 @@ def instead_of(rule: Rule, service: Service, now: datetime, url: str) -> Reply |
 
 
 def _outage(service: Service) -> Reply:
-    """Give a status 500 as this provider words it."""
+    """Return this provider's status 500."""
     if service is Service.NESO:
         return Reply(status=500, body=OUTAGE)
     if service is Service.ELECTRICITY_MAPS:
@@ -62,7 +62,7 @@ def _outage(service: Service) -> Reply:
 
 
 def _limited(rule: Rule, service: Service, now: datetime) -> Reply:
-    """Give a status 429 with the time to wait, in seconds or as a date."""
+    """Return a status 429 with the time to wait, in seconds or as a date."""
     wait = str(rule.retry_after_s)
     if rule.fault is Fault.RATE_LIMITED_DATE:
         wait = format_datetime(now + timedelta(seconds=rule.retry_after_s), usegmt=True)
@@ -73,14 +73,14 @@ def _limited(rule: Rule, service: Service, now: datetime) -> Reply:
 
 
 def _bad_request(service: Service) -> Reply:
-    """Give a status 400 for a question that is right."""
+    """Return a status 400 to a correct request."""
     if service is Service.NESO:
         return bad_request("Please enter a valid date in ISO8601 format.")
     return Reply(status=400, body={"status": "error", "message": "Invalid parameters"})
 
 
 def _no_data(service: Service) -> Reply:
-    """Give a status 404 that means: nothing known at present."""
+    """Return a status 404 that means: no data at present."""
     if service is Service.ELECTRICITY_MAPS:
         message = "No recent data available for this zone"
         return Reply(status=404, body={"status": "error", "message": message})
@@ -95,7 +95,7 @@ def sent(
     suffering: Suffering,
     released: threading.Event,
 ) -> None:
-    """Send an answer, spoiled as its faults ask."""
+    """Send an answer with its faults."""
     line = suffering.line()
     body = _bytes(reply)
     if line in (Fault.CLOSED, Fault.HANG, Fault.DRIP_HEADERS):
@@ -124,7 +124,7 @@ def sent(
 
 
 def _bytes(reply: Reply) -> bytes:
-    """Give a body as it goes over the wire."""
+    """Return the body in its transfer encoding."""
     if isinstance(reply.body, bytes):
         return reply.body
     if isinstance(reply.body, str):
@@ -150,7 +150,7 @@ def _dripped(handler: BaseHTTPRequestHandler, body: bytes, released: threading.E
 
 
 def _more(handler: BaseHTTPRequestHandler, released: threading.Event) -> None:
-    """Send blanks until somebody gives up."""
+    """Send blanks until the client or the server ends."""
     for _ in range(HUGE_BYTES // len(PIECE)):
         if released.is_set():
             return
@@ -158,12 +158,11 @@ def _more(handler: BaseHTTPRequestHandler, released: threading.Event) -> None:
 
 
 def _piece(handler: BaseHTTPRequestHandler, piece: bytes) -> None:
-    """Send a few bytes now."""
     handler.wfile.write(piece)
     handler.wfile.flush()
 
 
 def _until(released: threading.Event, each: Callable[[], None]) -> None:
-    """Do something every now and then until the server ends."""
+    """Repeat an action at an interval until the server ends."""
     while not released.wait(PAUSE_S):
         each()

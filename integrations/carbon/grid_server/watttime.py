@@ -36,7 +36,7 @@ SCOPE = {
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens given out, and the account they are given to; shared by the server's threads.
+    """Issued tokens, and their account; shared by the server's threads.
 
     Attributes:
         accounts: password by user; empty: every user and password will do.
@@ -48,7 +48,7 @@ class Tokens:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def login(self, request: Request) -> Reply:
-        """Give a token for user and password, or the page that a proxy gives."""
+        """Return a token for user and password, or a proxy's error page."""
         user, password = _basic(request.headers.get("authorization", ""))
         good = self.accounts.get(user) == password if self.accounts else bool(user and password)
         if not good:
@@ -60,19 +60,19 @@ class Tokens:
         return Reply(body={"token": token})
 
     def allows(self, request: Request) -> bool:
-        """Say whether the request carries a token that still lives."""
+        """Return whether the request has a valid token."""
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         with self._lock:
             return token in self._ends and request.now < self._ends[token]
 
     def void(self) -> None:
-        """End every token given so far."""
+        """Expire every token issued so far."""
         with self._lock:
             self._ends.clear()
 
 
 def zone_of(request: Request) -> str:
-    """Give the region a request asks for; "" when it names none."""
+    """Return the region of a request; "" for none."""
     return request.query.get("region", "")
 
 
@@ -113,7 +113,6 @@ class _Series:
     def __init__(
         self, request: Request, grid: Grid, suffering: Suffering, region: str, signal: str
     ) -> None:
-        """Keep what is asked for."""
         self.query, self.now, self.grid = request.query, request.now, grid
         self.suffering, self.region, self.signal = suffering, region, signal
         self.step = STEP[signal]
@@ -184,7 +183,6 @@ class _Series:
         return found
 
     def _body(self, data: list[dict[str, Any]], **meta: Any) -> Reply:
-        """Give rows with what WattTime says about them."""
         changed = self.suffering.has(Fault.MODEL_CHANGED)
         percentile = self.suffering.has(Fault.PERCENTILE)
         model = {"date": NEXT_MODEL_DATE if changed else MODEL_DATE}
@@ -215,7 +213,7 @@ class _Series:
         return _pounds(g_per_kwh * (1.2 if self.suffering.hits(Fault.REVISED, at) else 1.0))
 
     def _percentile(self) -> float:
-        """Say where the value of now lies among those of the last four weeks, 0 to 100."""
+        """Return the percentile of the present value in the last four weeks, 0 to 100."""
         at = self._floor(self.now)
         past = [self._truth(at - i * 6 * HOUR) for i in range(112)]
         return round(100.0 * sum(value < past[0] for value in past) / len(past), 1)
@@ -225,7 +223,7 @@ class _Series:
         return self.grid.truth(self.region, at, self.step, self.measure)
 
     def _floor(self, at: datetime) -> datetime:
-        """Give the start of the interval that holds a moment."""
+        """Return the start of the interval that contains a moment."""
         midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight + (at - midnight) // self.step * self.step
 
@@ -280,10 +278,9 @@ def _basic(header: str) -> tuple[str, str]:
 
 
 def _pounds(g_per_kwh: float) -> float:
-    """Convert to pounds per megawatt-hour, in the tenths that WattTime prints."""
+    """Convert to pounds per megawatt-hour, rounded to tenths as WattTime does."""
     return round(g_per_kwh * 1000 / G_PER_POUND, 1)
 
 
 def _text(at: datetime) -> str:
-    """Write a time as WattTime does."""
     return f"{at:%Y-%m-%dT%H:%M:%S}+00:00"

@@ -1,14 +1,14 @@
-"""Reading what carbon services answer: over HTTP, strictly, with a breaker.
+"""Requests to carbon services over HTTP, with a circuit breaker, and strict decoding.
 
 The map:
-    answers.py      what an answer other than 200 means
-    believed.py     which values are believed, and why not
-    breaker.py      leaves a provider alone that keeps failing
-    credentials.py  what proves to a provider who asks
-    fuel_mix.py     the intensity of a mix of generation
+    answers.py      classifies answers other than 200
+    believed.py     refuses implausible values, with a reason
+    breaker.py      a circuit breaker per provider
+    credentials.py  secrets of a request, and how to hide them
+    fuel_mix.py     derives the intensity of a generation mix
     http.py         JSON over HTTP with deadlines, retries and limits
     json_shape.py   where an unknown service keeps what, in its address and in its JSON, as the
                     settings say it
-    rows.py         from a provider's rows to points
+    rows.py         converts a provider's rows to points
     trace.py        the file format of recorded traces
 """

@@ -1,8 +1,8 @@
-"""What an answer that is not 200 means: which error of the tree, in which words.
+"""Classifies answers other than 200: the error class and its message.
 
-A provider's own reading comes first (`Classify`): bodies differ too much for one rule (JSON with
-`error` or `message`, plain text, a proxy's HTML). Invariant: every answer becomes exactly one
-error, whose text says the status and the server's reason, short, and no secret.
+A provider's own classification comes first (`Classify`), because bodies differ too much for one
+rule (JSON with `error` or `message`, plain text, a proxy's HTML). Invariant: every answer becomes
+exactly one error, whose text has the status and the server's reason, shortened, and no secret.
 """
 
 import json
@@ -27,18 +27,18 @@ HTTP_UNAUTHORIZED, HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_TIMEOUT = 401, 403, 404,
 HTTP_TOO_MANY, HTTP_SERVER_ERROR = 429, 500
 
 MOST_WORDS = 160
-"""Characters of a server's reason that are shown."""
+"""Longest shown part of a server's reason, in characters."""
 
 SourceError = SourceUnavailable | SourceRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One answer with another status than 200.
+class ErrorAnswer:
+    """One answer with a status other than 200.
 
     Attributes:
         content_type: without parameters, in lower case.
-        retry_after, date: headers as they came; "" when they did not.
+        retry_after, date: raw headers; "" when missing.
     """
 
     status: int
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """What the body says, on one line; of JSON its message, else its error."""
+        """The body's reason on one line; of JSON its message, else its error."""
         try:
             said = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -60,19 +60,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a provider's answer means. `advice`: what to do next, added to the sentence."""
+class ErrorClass:
+    """The class of a provider's answer. `advice`: what to do next, appended to the message."""
 
     error: type[SourceError]
     advice: str = ""
 
 
-Classify = Callable[[Answer], Verdict | None]
-"""Gives None for what the general rule gets right."""
+Classify = Callable[[ErrorAnswer], ErrorClass | None]
+"""Returns None for answers that the general rule classifies correctly."""
 
 
 class _Busy(Transient):
-    """A server error that says when to come back."""
+    """A server error with a Retry-After."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
@@ -80,18 +80,18 @@ class _Busy(Transient):
 
 
 def waits(error: SourceUnavailable) -> float | None:
-    """Give how long the server asked to wait, seconds; None when it did not say."""
+    """Return how long the server asked to wait, in seconds; None when it did not."""
     if isinstance(error, RateLimited | _Busy):
         return error.retry_after_s
     return None
 
 
 def classified(
-    answer: Answer, url: str, classify: Classify | None, credentials: Credentials
+    answer: ErrorAnswer, url: str, classify: Classify | None, credentials: Credentials
 ) -> SourceError:
-    """Give the error that an answer is."""
+    """Return the error for an answer."""
     verdict = (classify(answer) if classify else None) or _usual(answer)
-    # Masked before it is cut: half a key is not recognised any more.
+    # Mask before cutting: half a key would not be recognised.
     said = credentials.hidden(answer.words)[:MOST_WORDS]
     words = f" ({said})" if said else ""
     advice = f"; {verdict.advice}" if verdict.advice else ""
@@ -104,15 +104,15 @@ def classified(
     return verdict.error(text)
 
 
-def retry_after_s(answer: Answer) -> float | None:
-    """Read a Retry-After, in seconds or as a date; None when it is neither.
+def retry_after_s(answer: ErrorAnswer) -> float | None:
+    """Decode a Retry-After, in seconds or as a date; None when it is neither.
 
-    A date is measured against the server's own clock, as its `Date` header says it: ours may be
-    off. RFC 9110, 10.2.3.
+    A date is compared with the server's `Date` header, because our clock may be wrong. RFC 9110,
+    10.2.3.
     """
     text = answer.retry_after.strip()
     if text.isascii() and text.isdecimal():
-        # More digits than any clock has would not fit a float.
+        # Limit the digits, because a longer number would overflow a float.
         return float(text[:18])
     until, since = _moment(text), _moment(answer.date)
     if until is None:
@@ -121,23 +121,23 @@ def retry_after_s(answer: Answer) -> float | None:
     return max(0.0, wait_s) if math.isfinite(wait_s) else None
 
 
-def _usual(answer: Answer) -> Verdict:
-    """Read a status as HTTP means it."""
+def _usual(answer: ErrorAnswer) -> ErrorClass:
+    """Classify by HTTP status."""
     status = answer.status
     if status == HTTP_TOO_MANY:
-        return Verdict(error=RateLimited)
+        return ErrorClass(error=RateLimited)
     if status == HTTP_TIMEOUT or status >= HTTP_SERVER_ERROR:
-        return Verdict(error=Transient)
+        return ErrorClass(error=Transient)
     told: dict[int, type[SourceError]] = {
         HTTP_UNAUTHORIZED: AuthFailed,
         HTTP_FORBIDDEN: NotEntitled,
         HTTP_NOT_FOUND: NoData,
     }
-    return Verdict(error=told.get(status, SourceUnavailable))
+    return ErrorClass(error=told.get(status, SourceUnavailable))
 
 
 def _told(said: dict[str, object]) -> object:
-    """Give the reason in a JSON body: the message, which is longer, before the error."""
+    """The reason in a JSON body: the message, which is longer, before the error."""
     error = said.get("error")
     if isinstance(error, dict):
         return error.get("message") or error
@@ -145,7 +145,7 @@ def _told(said: dict[str, object]) -> object:
 
 
 def _moment(text: str) -> datetime | None:
-    """Read a date of HTTP; None when it is none."""
+    """Parse an HTTP date; None when it is malformed."""
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError):

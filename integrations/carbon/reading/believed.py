@@ -1,10 +1,10 @@
-"""Which intensities are believed, whoever provides them.
+"""Refuses implausible intensities of any provider. Pure.
 
 Providers publish false zeros, empty values and jumps (five false half hours in the first half of
 2023 in the NESO series alone).
 
-Pure. Invariant: a value that is refused never becomes a point, and each refusal is one sentence
-with the moment and the number.
+Invariant: a refused value never becomes a point, and each refusal is one sentence with the time and
+the number.
 """
 
 import math
@@ -15,22 +15,22 @@ HIGHEST_G_PER_KWH = 2000.0
 """No grid reaches it: lignite alone emits about 1100."""
 
 PROFILE = timedelta(days=7)
-"""The lowest accepted value of so long a time is the profile's minimum."""
+"""The profile's minimum is the lowest accepted value of this time."""
 
 JUMP_SHARE = 0.25
-"""A fall below this share of the profile's minimum is not believed at first sight."""
+"""A fall below this share of the profile's minimum is refused at first."""
 
 BELIEVED_AFTER = 3
-"""So many intervals in a row at the new level are believed: then the grid did change."""
+"""After so many intervals in a row at the new level it is accepted, because the grid did change."""
 
 PROFILE_VALUES = 4
-"""Fewer values make no profile."""
+"""Fewest values of a profile."""
 
 
 def fault(value: float | None, *, kind: str = "average") -> str:
     """Say why a single value cannot be an intensity in g/kWh; "" when it can.
 
-    A marginal rate may be 0: while wind or sun are curtailed, one more kWh emits nothing.
+    A marginal rate may be 0: while wind or solar power is curtailed, one more kWh emits nothing.
     """
     if value is None:
         return "is missing at the source"
@@ -45,28 +45,28 @@ def fault(value: float | None, *, kind: str = "average") -> str:
     return ""
 
 
-class Judge:
-    """Judges the measured values of one series, oldest first.
+class PlausibilityFilter:
+    """Checks the measured values of one series, oldest first.
 
-    An average falls slowly, so a deep fall of one interval is not believed. A marginal rate is
-    that of the one plant that would deliver more, and falls from gas to nothing within minutes
-    (35 g/kWh was seen between values of 430): there only single values are judged.
+    An average falls slowly, so a deep fall within one interval is implausible. A marginal rate is
+    that of the one plant that would deliver more, and can fall from gas to zero within minutes
+    (35 g/kWh was published between values of 430), so there each value is checked alone.
     """
 
     def __init__(self, kind: str = "average") -> None:
-        """Begin without a profile: the first values are judged one by one.
+        """Begin without a profile: the first values are checked one by one.
 
         Args:
             kind: `Signal.kind`: average or marginal.
         """
         self._kind = kind
         self._starts: deque[datetime] = deque()
-        # Only values that no later one undercuts: the first is the lowest of the profile.
+        # A monotonic queue of values without a lower later one; the first is the profile's minimum.
         self._lowest: deque[tuple[datetime, float]] = deque()
         self._falls = 0
 
     def fault(self, start: datetime, value: float | None) -> str:
-        """Say why the value of the interval that begins at `start` is refused; "" when believed."""
+        """Say why the value of the interval from `start` on is refused; "" when it is accepted."""
         why = fault(value, kind=self._kind)
         if why or value is None or self._kind != "average":
             return why
@@ -77,7 +77,7 @@ class Judge:
         if fell and self._falls < BELIEVED_AFTER:
             return (
                 f"is {value:g} g/kWh, under {JUMP_SHARE:.0%} of {lowest:g}, the lowest of the days "
-                f"before (believed when {BELIEVED_AFTER} intervals in a row say so)"
+                f"before (accepted after {BELIEVED_AFTER} such intervals in a row)"
             )
         if fell:
             self._starts.clear()
@@ -89,7 +89,7 @@ class Judge:
         return ""
 
     def _forget(self, before: datetime) -> None:
-        """Drop what is older than the profile."""
+        """Drop values older than the profile."""
         while self._starts and self._starts[0] < before:
             self._starts.popleft()
         while self._lowest and self._lowest[0][0] < before:
@@ -97,5 +97,5 @@ class Judge:
 
 
 def refusal(start: datetime, why: str) -> str:
-    """Write the sentence for one refused value."""
+    """Build the sentence for one refused value."""
     return f"The value of {start.astimezone(UTC):%Y-%m-%d %H:%M} UTC {why}."

@@ -1,7 +1,7 @@
-"""What proves to a provider who asks; it travels with a request and is shown nowhere.
+"""The secret of a request, which is sent with it and never shown.
 
-Invariant: no text that leaves `hidden` holds the secret, in none of the forms in which it is sent;
-no `repr` shows it.
+Invariant: the result of `hidden` contains the secret in none of the forms in which it is sent; no
+`repr` shows it.
 """
 
 import base64
@@ -15,11 +15,11 @@ MASK = "(secret)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Headers and query parameters that carry a secret, and the forms to hide.
+    """Headers and query parameters with a secret, and its forms to hide.
 
     Attributes:
         headers, query: (name, value) pairs added to a request.
-        secrets: every form in which the secret could come back in a text.
+        secrets: every form in which a text could contain the secret.
     """
 
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -31,7 +31,7 @@ class Credentials:
         """Send a key in a header: `auth-token: KEY`, or with a scheme `Authorization: Bearer KEY`.
 
         Raises:
-            InputInvalid: it is no key; see `_checked`.
+            InputInvalid: the key is malformed; see `_checked`.
         """
         key = _checked(key)
         value = f"{scheme} {key}" if scheme else key
@@ -39,10 +39,10 @@ class Credentials:
 
     @classmethod
     def parameter(cls, name: str, key: str) -> "Credentials":
-        """Send a key in the query, as EIA wants it.
+        """Send a key in the query, as EIA requires.
 
         Raises:
-            InputInvalid: it is no key; see `_checked`.
+            InputInvalid: the key is malformed; see `_checked`.
         """
         key = _checked(key)
         return cls(query=((name, key),), secrets=_forms(key))
@@ -52,7 +52,7 @@ class Credentials:
         """Send user and password (HTTP Basic, UTF-8).
 
         Raises:
-            InputInvalid: one of them is empty, or the user has a colon, which Basic cannot carry.
+            InputInvalid: one of them is empty, or the user has a colon, which Basic cannot encode.
         """
         if not user or ":" in user or not password:
             raise InputInvalid("carbon: a login needs a user without ':' and a password")
@@ -63,21 +63,21 @@ class Credentials:
         )
 
     def hidden(self, text: str) -> str:
-        """Give a text with the secret masked."""
+        """Mask the secret in a text."""
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text
 
 
 NONE = Credentials()
-"""For providers that do not ask who asks."""
+"""For providers without authentication."""
 
 
 def _checked(key: str) -> str:
-    """Give a key without the line break that its file may end with.
+    """Strip the final line break of a key's file.
 
     Raises:
-        InputInvalid: it is empty, or has characters that no key has; it is not shown.
+        InputInvalid: the key is empty or has illegal characters; the message does not show it.
     """
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -89,7 +89,7 @@ def _checked(key: str) -> str:
 
 
 def _forms(secret: str) -> tuple[str, ...]:
-    """Give a secret as it is, and as URLs, `repr` and JSON write it; longest first."""
+    """The secret as it is and as encoded in URLs, `repr` and JSON; longest first."""
     forms = {secret, quote(secret, safe=""), quote(secret), quote_plus(secret)}
     forms |= {repr(secret)[1:-1], secret.replace("/", "\\/")}
     return tuple(sorted(forms, key=len, reverse=True))

@@ -1,12 +1,12 @@
-"""The intensity of a mix of generation: grams of each fuel over the energy of all.
+"""Derives the intensity of a generation mix: grams of all fuels over the energy of all. Pure.
 
     intensity = sum(energy_f * factor_f) / sum(energy_f)
 
-over everything that generates. Storage is left out: what it gives back was generated in other
-hours. Less than zero (a plant's own use) counts as nothing generated. Pure.
+over all generation. Storage is excluded, because its energy was generated in other hours. A
+negative value (a plant's own use) counts as zero.
 
-Invariant: what is not known is never taken as zero. A fuel without a value or without a factor
-widens the result to a range, and beyond `MATTERS` there is no result.
+Invariant: an unknown value never counts as zero. A fuel without a value or factor widens the result
+to a range, and a range wider than `MATTERS` gives no result.
 """
 
 import math
@@ -30,26 +30,26 @@ DIRECT_G_PER_KWH: Mapping[str, float] = {
 }
 """CO2 from burning by EIA-930 fuel code, g/kWh: the direct factors of DACF (Maji, Sitaraman and
 Shenoy, e-Energy 2022; carbonfirst/DACF, src/carbonIntensityCalculator.py, `carbonRateDirect`).
-SNB and WNB are solar and wind with a battery of their own."""
+SNB and WNB are solar and wind with an attached battery."""
 
 STORAGE = frozenset({"BAT", "PS", "OES", "UES"})
 """Battery, pumped, other and unknown storage."""
 
 HIGHEST_FACTOR_G_PER_KWH = 1100.0
-"""No fuel emits more: what an unknown one is reckoned with at worst (lignite)."""
+"""Upper bound of the factor of an unknown fuel (lignite)."""
 
 MATTERS = 0.02
-"""Widest range of a result that is still given, as a share of it."""
+"""Widest range with a result, relative to the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What is known of one interval.
+    """The generation of one interval.
 
     Attributes:
-        energy_mwh: by fuel code, as told; None: listed without a usable value.
-        most_mwh: the most that each fuel was seen to generate in an interval; a fuel that is in
-            here and not in `energy_mwh` is missing.
+        energy_mwh: by fuel code; None: listed without a usable value.
+        most_mwh: the highest generation of each fuel in an interval so far; a fuel that is here
+            and not in `energy_mwh` is missing.
     """
 
     energy_mwh: Mapping[str, float | None]
@@ -58,12 +58,12 @@ class Mix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """What came of it.
+    """The result for one interval.
 
     Attributes:
-        g_per_kwh: the intensity; None: not to be had.
-        low_g_per_kwh, high_g_per_kwh: what it can be at all, given what is not known.
-        why: what is not known, as half a sentence; "" when all is.
+        g_per_kwh: the intensity; None: not known well enough.
+        low_g_per_kwh, high_g_per_kwh: bounds of the intensity, given the unknown values.
+        why: the unknown values, as half a sentence; "" when there are none.
     """
 
     g_per_kwh: float | None
@@ -76,8 +76,8 @@ def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
     """Derive the intensity of one interval.
 
     Args:
-        mix: what was generated.
-        factors_g_per_kwh: by fuel code; a storage that is named here counts as a fuel.
+        mix: the generation.
+        factors_g_per_kwh: by fuel code; a storage listed here counts as a fuel.
     """
     known, unknown = _sorted_out(mix, factors_g_per_kwh)
     words, total_mwh = " and ".join(each.why for each in unknown), sum(known.values())
@@ -86,7 +86,7 @@ def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
         return Derived(g_per_kwh=None, why=words or "no fuel generated anything")
     grams = sum(energy_mwh * factors_g_per_kwh[fuel] for fuel, energy_mwh in known.items())
     open_g = sum(each.most_mwh * each.factor_g_per_kwh for each in unknown)
-    # Wider than the truth, and simple: all that is open emits, or it emits nothing and dilutes.
+    # Conservative bounds: the unknown energy adds all of its grams, or only energy.
     low, high = grams / (total_mwh + open_mwh), (grams + open_g) / total_mwh
     value = grams / total_mwh
     if high - low > MATTERS * value:
@@ -95,7 +95,7 @@ def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
 
 
 class _Unknown(NamedTuple):
-    """A fuel of which something is not known: the most it can be, and why."""
+    """A fuel with an unknown value or factor: its upper bounds, and the reason."""
 
     most_mwh: float
     factor_g_per_kwh: float
@@ -105,7 +105,7 @@ class _Unknown(NamedTuple):
 def _sorted_out(
     mix: Mix, factors_g_per_kwh: Mapping[str, float]
 ) -> tuple[dict[str, float], list[_Unknown]]:
-    """Tell the fuels whose energy and factor are known, MWh, from the others."""
+    """Separate fuels with known energy (MWh) and factor from the others."""
     known: dict[str, float] = {}
     unknown: list[_Unknown] = []
     for fuel in sorted({*mix.energy_mwh, *mix.most_mwh}):
@@ -125,7 +125,6 @@ def _sorted_out(
 
 
 def _why(fuel: str, energy_mwh: float | None, factor: float | None, *, listed: bool) -> str:
-    """Say what is not known of a fuel."""
     if energy_mwh is not None:
         return f"fuel {fuel} ({energy_mwh:g} MWh) has no factor"
     if factor is None:

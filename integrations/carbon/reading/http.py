@@ -1,9 +1,9 @@
-"""JSON over HTTP from a provider that may be slow, wrong, down or telling us to wait.
+"""JSON over HTTP with deadlines, retries and limits, for providers that may be slow, wrong or down.
 
-Invariant: one `get` ends within `tries * (try_s + read_s)` plus its pauses, whatever the other side
-does, and reads at most `MOST_BYTES`; what it cannot use becomes one sentence of the tree of errors
-(`answers.classified`), without a secret in it. A key goes to the provider's own address and to no
-other: redirects are refused, and no `.netrc` is read.
+Invariant: one `get` ends within `tries * (try_s + read_s)` plus its pauses, whatever the server
+does, and reads at most `MOST_BYTES`; an unusable answer becomes one error (`answers.classified`)
+without a secret in its text. A key is sent only to the provider's own address: redirects are
+refused, and `.netrc` is not read.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from wattmesh.errors import RateLimited, SourceRefused, SourceUnavailable, Transient
-from wattmesh.integrations.carbon.reading.answers import Answer, Classify, classified, waits
+from wattmesh.integrations.carbon.reading.answers import Classify, ErrorAnswer, classified, waits
 from wattmesh.integrations.carbon.reading.breaker import Breaker
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
 from wattmesh.telemetry.deadline import Overdue, Worker
@@ -29,23 +29,23 @@ CHUNK_BYTES = 64 << 10
 HTTP_OK = 200
 
 LONGEST_WHOLE = 18
-"""Digits of a whole number of 64 bits, whatever its sign."""
+"""Digits that fit in a 64-bit integer, the sign included."""
 
 LONGEST_WAIT_S = 86_400.0
-"""A Retry-After beyond a day is taken as a day: a slip at the provider must not end the series."""
+"""Limit of a Retry-After, because a mistake of the provider must not end the series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long and how often to try.
+class RetryPolicy:
+    """Deadlines and retries.
 
     Attributes:
-        connect_s, read_s: for the connection, and between two bytes.
-        try_s: for one whole try, to within `read_s`; a server that drips a byte now and then ends
-            here.
-        pause_s: longest pause before the second try; doubles, and a random part of it is waited,
-            so that many clients do not come back together.
-        most_wait_s: a Retry-After above this ends the poll; none is made before it is over.
+        connect_s, read_s: limits for the connection, and between two bytes.
+        try_s: limit for one whole try, accurate to `read_s`; it ends a server that sends a byte now
+            and then.
+        pause_s: longest pause before the second try; it doubles. A random part of it is waited, so
+            that clients do not retry in step.
+        most_wait_s: a longer Retry-After ends the poll, and blocks later ones until it is over.
     """
 
     connect_s: float = 5.0
@@ -58,7 +58,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ask:
-    """One request. `url` is what errors show: without query parameters that carry a secret."""
+    """One request. `url` is shown in errors and excludes query parameters with a secret."""
 
     url: str
     query: str
@@ -68,28 +68,28 @@ class _Ask:
 
 
 class JsonHttp:
-    """Gets JSON from one provider. For one thread: the requests run in a worker of its own."""
+    """Fetches JSON from one provider. One thread calls it; requests run in a worker thread."""
 
     def __init__(
         self,
         base_url: str,
         *,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         pause: Callable[[float], None] = time.sleep,
         clock_s: Callable[[], float] = time.monotonic,
         breaker: Breaker | None = None,
     ) -> None:
-        """Take the provider's address, with or without a slash at its end.
+        """Set the provider's address, with or without a final slash.
 
         Args:
-            base_url: scheme, host and, behind a mirror, a path.
-            patience: deadlines and tries.
-            pause: waits between tries, seconds.
-            clock_s: for the rest of the breaker and of a long Retry-After; never runs backwards.
-            breaker: the breaker to begin with.
+            base_url: scheme, host and, for a mirror, a path.
+            patience: deadlines and retries.
+            pause: sleeps between tries, in seconds.
+            clock_s: a monotonic clock, for the breaker and a long Retry-After.
+            breaker: the initial breaker.
         """
         self._base_url = base_url.rstrip("/")
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         self._pause = pause
         self._clock_s = clock_s
         self._breaker = breaker or Breaker()
@@ -103,12 +103,12 @@ class JsonHttp:
 
     @property
     def breaker(self) -> Breaker:
-        """Whether the provider is asked at all; `breaker_state` says it in a word."""
+        """The circuit breaker; see also `breaker_state`."""
         return self._breaker
 
     @property
     def breaker_state(self) -> str:
-        """What happens to a poll now: closed, open or half-open."""
+        """State of the circuit breaker: closed, open or half-open."""
         return str(self._breaker.state(self._clock_s()))
 
     def get(
@@ -123,15 +123,15 @@ class JsonHttp:
         """Get one JSON document.
 
         Args:
-            path: below the base address, from its slash on.
-            query: parameters that may be shown; those that may not are in `credentials`.
-            headers: beside the usual ones.
-            credentials: what proves who asks.
-            classify: says what an answer of this provider means; see `answers`.
+            path: below the base address, with its first slash.
+            query: parameters that may be shown; secret ones are in `credentials`.
+            headers: additional headers.
+            credentials: the secret, if any.
+            classify: classifies this provider's errors; see `answers`.
 
         Raises:
-            SourceUnavailable: no use in asking (again) now; says what came.
-            SourceRefused: a person must mend something first.
+            SourceUnavailable: no usable answer; try later.
+            SourceRefused: the user must correct something first.
         """
         self._require_allowed()
         shown = urlencode(query or {})
@@ -145,7 +145,7 @@ class JsonHttp:
         try:
             answer = self._tries(ask)
         except (RateLimited, SourceRefused):
-            self._breaker = self._breaker.succeeded()  # it lives, and says what it wants
+            self._breaker = self._breaker.succeeded()  # it answers, even if it refuses
             raise
         except SourceUnavailable as error:
             broken = isinstance(error, Transient)
@@ -159,28 +159,29 @@ class JsonHttp:
         return answer
 
     def close(self) -> None:
-        """Let the request thread end."""
+        """End the request thread."""
         self._worker.close()
 
     def _require_allowed(self) -> None:
-        """Raise while the provider asked for rest, or gets it because it fails."""
+        """Raise while a Retry-After or the breaker's rest lasts."""
         now_s = self._clock_s()
         wait_s = self._not_before_s - now_s
         if wait_s > 0:
             raise RateLimited(
-                f"{self._base_url} asked not to be asked for {wait_s:.0f} s", retry_after_s=wait_s
+                f"{self._base_url} asked for a pause; the next request is in {wait_s:.0f} s",
+                retry_after_s=wait_s,
             )
         asked = self._breaker.asked(now_s)
         if asked is None:
             raise Transient(
-                f"{self._base_url} failed {self._breaker.failed} times in a row and is left alone "
-                f"for {self._breaker.wait_s(now_s):.0f} s"
+                f"{self._base_url} failed {self._breaker.failed} times in a row; the next "
+                f"request is in {self._breaker.wait_s(now_s):.0f} s"
             )
         self._breaker = asked
 
     def _tries(self, ask: _Ask) -> Any:
-        """Try until it works, is refused, or was tried often enough."""
-        # A provider that failed often gets one request to show that it is back.
+        """Retry until a usable answer, a refusal, or the last try."""
+        # A half-open breaker permits one request.
         tries = 1 if self._breaker.probing else self._patience.tries
         for tried in range(tries):
             answer = self._try(ask)
@@ -195,10 +196,10 @@ class JsonHttp:
         raise Transient(f"{answer} {many}")
 
     def _pause_s(self, tried: int, error: SourceUnavailable) -> float:
-        """Give the pause before the next try: as asked, else exponential with full jitter.
+        """Return the pause before the next try: the Retry-After, else exponential with full jitter.
 
         Raises:
-            RateLimited: it asked for more than a poll can wait; no poll is made before that.
+            RateLimited: the Retry-After is too long for a poll; later polls wait for it.
         """
         wait_s = waits(error)
         if wait_s is None:
@@ -210,23 +211,23 @@ class JsonHttp:
         return wait_s
 
     def _try(self, ask: _Ask) -> Any:
-        """Make one request within its deadline; give an error that is worth another try."""
+        """Make one request within its deadline; return, not raise, an error worth a retry."""
         try:
-            # Longer than the request's own deadline, which is looked at between two bytes.
+            # Longer than the request's own deadline, which is checked between two bytes.
             limit_s = self._patience.try_s + self._patience.read_s
             return self._worker.call(lambda: self._request(ask), limit_s)
         except Overdue as error:
             return Transient(f"{ask.url} did not answer in full within {error.waited_s:.1f} s")
 
     def _request(self, ask: _Ask) -> Any:
-        """Make one request; runs in the worker."""
-        # Here and not above: requests takes 0.13 s to import, off the daemon's start-up.
+        """Make one request, in the worker thread."""
+        # Imported here: requests takes 0.13 s, which would delay the daemon's start.
         import requests  # noqa: PLC0415
 
-        # Raw reads raise the errors of the layer below requests.
+        # Raw reads raise urllib3's errors.
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
-        # It logs whole request lines at DEBUG, keys in the query included.
+        # At DEBUG it would log whole request lines, including keys in the query.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
         patience = self._patience
         deadline_s = time.monotonic() + patience.try_s
@@ -240,7 +241,7 @@ class JsonHttp:
                     **ask.headers,
                     **dict(ask.credentials.headers),
                 },
-                # Without it a line of ~/.netrc for this host would replace the header above.
+                # Without this, a line of ~/.netrc for the host would replace the header above.
                 auth=lambda prepared: prepared,
                 timeout=(patience.connect_s, patience.read_s),
                 stream=True,
@@ -254,7 +255,7 @@ class JsonHttp:
             failure = str(slow)
         else:
             return _read(answer, ask)
-        # Out of the handlers: what requests raised may quote the query, and would be printed along.
+        # Outside of the handlers, because a chained exception may quote the query.
         return Transient(failure)
 
 
@@ -263,7 +264,7 @@ class _Slow(Exception):
 
 
 def _refuse_redirect(response: "Response", ask: _Ask) -> None:
-    """Raise for a redirect: where to ask is the operator's choice, not the server's."""
+    """Refuse a redirect: the operator chooses the address, not the server."""
     if response.is_redirect:
         target = ask.credentials.hidden(response.headers["Location"])
         raise SourceUnavailable(
@@ -272,10 +273,10 @@ def _refuse_redirect(response: "Response", ask: _Ask) -> None:
         )
 
 
-def _answer(response: "Response", body: bytes) -> Answer:
-    """Keep of a response what decides about it."""
+def _answer(response: "Response", body: bytes) -> ErrorAnswer:
+    """Copy the parts of a response that classify it."""
     headers = response.headers
-    return Answer(
+    return ErrorAnswer(
         status=response.status_code,
         content_type=headers.get("Content-Type", "").partition(";")[0].strip().lower(),
         body=body,
@@ -285,9 +286,9 @@ def _answer(response: "Response", body: bytes) -> Answer:
 
 
 def _body(response: "Response", ask: _Ask, deadline_s: float) -> bytes:
-    """Read the body as it comes, so that a dripping server meets the deadline."""
+    """Read the body in parts, so that the deadline also ends a slow server."""
     body = bytearray()
-    # read1 gives what has arrived; reading a fixed amount would wait for all of it.
+    # read1 returns what has arrived; read would wait for the whole amount.
     while chunk := response.raw.read1(CHUNK_BYTES):
         body += chunk
         if len(body) > MOST_BYTES:
@@ -299,8 +300,8 @@ def _body(response: "Response", ask: _Ask, deadline_s: float) -> bytes:
     return bytes(body)
 
 
-def _read(answer: Answer, ask: _Ask) -> Any:
-    """Give the document; an error worth another try is given, every other raised."""
+def _read(answer: ErrorAnswer, ask: _Ask) -> Any:
+    """Decode the document; return an error that is worth a retry, raise any other."""
     if answer.status != HTTP_OK:
         error = classified(answer, ask.url, ask.classify, ask.credentials)
         if isinstance(error, Transient | RateLimited):
@@ -314,12 +315,12 @@ def _read(answer: Answer, ask: _Ask) -> Any:
 
 
 def _whole(text: str) -> int | float:
-    """Read a whole number; one that no machine's word holds counts as a float, maybe infinite."""
+    """Parse an integer; one that exceeds 64 bits becomes a float, maybe infinite."""
     return int(text) if len(text) <= LONGEST_WHOLE else float(text)
 
 
 def _cause(error: Exception) -> str:
-    """Give the innermost cause of a request error in words."""
+    """The text of the innermost cause of a request error."""
     cause: BaseException = error
     while cause.__context__ is not None:
         cause = cause.__context__

@@ -25,24 +25,24 @@ G_PER_KWH: Mapping[str, float] = {
 """Units that are accepted, in g/kWh (the international pound is 453.59237 g exactly)."""
 
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
-"""A multiple of every length that divides a day: declared intervals begin at multiples from it."""
+"""Declared intervals begin at this time plus multiples of their length."""
 
 FIELDS = ("zone", "start", "end", "hours")
 MILLISECONDS_FROM = 1e11
-"""Numbers from here on are milliseconds since 1970: as seconds they would be in the year 5138."""
+"""Larger numbers are milliseconds since 1970; as seconds they would be after the year 5138."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How a service is asked and how its answer is read.
+class JsonShape:
+    """The form of a service's requests and answers.
 
     Attributes:
         url, forecast_url: templates; "" for no forecast.
         rows, forecast_rows: path to the list; "": the answer is the list.
         start, end: paths in a row to the interval's times; one of them may be "".
         value, forecast_value: paths in a row to the number.
-        estimated: path in a row to a mark that is true, or a text, where the value is estimated.
-        issued: path in the answer to when the forecast was made; "": not told.
+        estimated: path in a row to a flag, true or a text where the value is estimated.
+        issued: path in the answer to the forecast's issue time; "": there is none.
         unit: of both numbers; a key of `G_PER_KWH`.
     """
 
@@ -59,10 +59,10 @@ class Shape:
     unit: str = "g/kWh"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be asked or read.
+        """Check unit, interval and addresses.
 
         Raises:
-            InputInvalid: says which key, and what is allowed.
+            InputInvalid: the message names the key and what is allowed.
         """
         if self.unit not in G_PER_KWH:
             raise InputInvalid(
@@ -79,7 +79,7 @@ class Shape:
 
 
 def split(template: str) -> tuple[str, str]:
-    """Split an address template into (scheme and host, path and query).
+    """Split a URL template into (scheme and host, path and query).
 
     Raises:
         InputInvalid: not http(s), with a user or password in it, or with an unknown field.
@@ -104,7 +104,7 @@ def split(template: str) -> tuple[str, str]:
 
 
 def filled(template: str, *, zone: str, start: datetime, end: datetime, hours: float) -> str:
-    """Fill in a template; times as 2026-12-01T00:00:00Z, everything quoted as a URL wants it."""
+    """Fill in a template, URL-quoted, with times as 2026-12-01T00:00:00Z."""
     return template.format(
         zone=quote(zone, safe=""),
         start=_written(start),
@@ -114,7 +114,7 @@ def filled(template: str, *, zone: str, start: datetime, end: datetime, hours: f
 
 
 def at_path(document: Any, path: str) -> Any:
-    """Give what stands at a path; None where nothing does. A number counts into a list."""
+    """Return the value at a path; None where there is none. A number is an index into a list."""
     for key in path.split(".") if path else ():
         if isinstance(document, dict):
             document = document.get(key)
@@ -126,9 +126,9 @@ def at_path(document: Any, path: str) -> Any:
 
 
 def moment(value: Any) -> datetime | None:
-    """Read a time: ISO 8601 with its offset, or seconds or milliseconds since 1970.
+    """Parse a time: ISO 8601 with an offset, or seconds or milliseconds since 1970.
 
-    None: neither. A text without an offset is refused too: whose local time it is, nobody says.
+    None for anything else, also for a text without an offset, whose time zone is unknown.
     """
     if isinstance(value, bool):
         return None
@@ -143,7 +143,7 @@ def moment(value: Any) -> datetime | None:
 
 
 def number(value: Any) -> float | None:
-    """Read a number, or a text that is one; None: not told, or none."""
+    """Parse a number, or a text that is one; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -152,10 +152,12 @@ def number(value: Any) -> float | None:
         return None
 
 
-def placed(rows: list[Any], shape: Shape, interval_s: float, refused: list[str]) -> dict[int, Any]:
-    """Give rows by the index of the interval they are of; the last of equal ones counts.
+def placed(
+    rows: list[Any], shape: JsonShape, interval_s: float, refused: list[str]
+) -> dict[int, Any]:
+    """Return rows by the index of their interval; of several the last one counts.
 
-    A row without a usable time, or that is not one whole interval, gets a sentence in `refused`.
+    A row without a usable time, or that is not one whole interval, adds a sentence to `refused`.
     """
     found: dict[int, Any] = {}
     for row in rows:
@@ -167,8 +169,8 @@ def placed(rows: list[Any], shape: Shape, interval_s: float, refused: list[str])
     return found
 
 
-def _begin(row: Any, shape: Shape, interval_s: float) -> tuple[datetime | None, str]:
-    """Give the start of the one whole interval that a row is of; None, and why, where it is not."""
+def _begin(row: Any, shape: JsonShape, interval_s: float) -> tuple[datetime | None, str]:
+    """The start of a row's interval, or None and the reason where it is not a whole one."""
     length = timedelta(seconds=interval_s)
     start = moment(at_path(row, shape.start)) if shape.start else None
     end = moment(at_path(row, shape.end)) if shape.end else None
@@ -186,5 +188,4 @@ def _begin(row: Any, shape: Shape, interval_s: float) -> tuple[datetime | None, 
 
 
 def _written(at: datetime) -> str:
-    """Write a time for an address."""
     return quote(f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}")

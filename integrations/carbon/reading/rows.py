@@ -1,7 +1,7 @@
-"""From a provider's rows to points: what every JSON provider's reading has in common.
+"""Converts a provider's rows to points, for all JSON providers. Pure.
 
-Pure. Invariant: each interval once, oldest first, on the series' own grid; a row that cannot be
-used is one sentence and costs only itself.
+Invariant: each interval once, oldest first, on the grid of the series; an unusable row becomes one
+sentence and does not affect the others.
 """
 
 import math
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.integrations.carbon.reading.believed import Judge, refusal
+from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
 
 ORIGIN = datetime(2018, 1, 1, tzinfo=UTC)
-"""Hours and their even parts begin at full hours of UTC, so any full hour serves."""
+"""Origin of the grid: intervals that divide an hour begin at full hours of UTC."""
 
 CENTURY = range(2000, 2100)
-"""Years that a time can be of."""
+"""Legal years of a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One interval as the provider told it, in g/kWh, not judged yet."""
+class CarbonRow:
+    """One interval from the provider, in g/kWh, not checked yet."""
 
     start: datetime
     g_per_kwh: float | None
@@ -33,49 +33,49 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Rows that could be read, and sentences about those that could not."""
+class DecodedRows:
+    """The decoded rows, and sentences about malformed ones."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[CarbonRow, ...] = ()
     refused: tuple[str, ...] = ()
 
 
-def joined(readings: Iterable[Reading]) -> Reading:
-    """Put the answers to several requests together, in their order."""
+def joined(readings: Iterable[DecodedRows]) -> DecodedRows:
+    """Concatenate the answers to several requests."""
     several = tuple(readings)
-    return Reading(
+    return DecodedRows(
         rows=tuple(row for each in several for row in each.rows),
         refused=tuple(dict.fromkeys(why for each in several for why in each.refused)),
     )
 
 
 def batch(
-    reading: Reading, *, signal: Signal, step: timedelta, now: datetime, judged: bool = True
+    reading: DecodedRows, *, signal: Signal, step: timedelta, now: datetime, judged: bool = True
 ) -> CarbonBatch:
-    """Turn rows into points.
+    """Convert rows to points.
 
-    An interval that was told twice, at the end of one request and at the begin of the next, is
-    taken as it was told last.
+    Of an interval that occurs twice, at the end of one request and the start of the next, the last
+    value counts.
 
     Args:
-        reading: what was told.
+        reading: the decoded rows.
         signal: identity of the series.
         step: length of its intervals.
-        now: when it was heard; no point is issued later.
-        judged: compare values with those before (`believed.Judge`); a forecast is judged value by
-            value, because it may well be right about a fall.
+        now: when they were fetched; no point is issued later.
+        judged: compare values with earlier ones (`PlausibilityFilter`); the values of a forecast
+            are checked one by one, because it may rightly predict a fall.
     """
-    told: dict[datetime, Row] = {}
+    told: dict[datetime, CarbonRow] = {}
     refused = list(reading.refused)
     for row in reading.rows:
         if (row.start - ORIGIN) % step:
             refused.append(refusal(row.start, f"does not begin an interval of {step}"))
         else:
             told[row.start] = row
-    judge, points = Judge(signal.kind), []
+    judge, points = PlausibilityFilter(signal.kind), []
     for start in sorted(told):
         row = told[start]
-        judge = judge if judged else Judge(signal.kind)
+        judge = judge if judged else PlausibilityFilter(signal.kind)
         why = judge.fault(start, row.g_per_kwh)
         if why or row.g_per_kwh is None:
             refused.append(refusal(start, why))
@@ -96,19 +96,19 @@ def batch(
 
 
 def moment(value: Any) -> datetime | None:
-    """Read an ISO 8601 time of this century that says its zone; None when it is none."""
+    """Parse an ISO 8601 time of this century with a zone; None when it is malformed."""
     if not isinstance(value, str):
         return None
     try:
         at = datetime.fromisoformat(value)
     except ValueError:
         return None
-    # Near the ends of the calendar an offset or an interval more would overflow.
+    # Near the ends of the calendar arithmetic would overflow.
     return at.astimezone(UTC) if at.tzinfo and at.year in CENTURY else None
 
 
 def number(row: Mapping[str, Any], name: str) -> tuple[float | None, str]:
-    """Read a number: (it, ""), (None, "") when it is null or left out, else (None, why not)."""
+    """Parse a number: (it, ""), (None, "") when it is null or missing, else (None, why not)."""
     value = row.get(name)
     if value is None:
         return None, ""
@@ -121,11 +121,11 @@ def number(row: Mapping[str, Any], name: str) -> tuple[float | None, str]:
 
 
 def floor(at: datetime, step: timedelta) -> datetime:
-    """Give the begin of the interval that holds `at`."""
+    """Return the start of the interval that contains `at`."""
     at = at.astimezone(UTC)
     return at - (at - ORIGIN) % step
 
 
 def stamp(at: datetime) -> str:
-    """Write a moment as all providers read it: `2026-11-01T00:00:00Z`."""
+    """Format a time for all providers: `2026-11-01T00:00:00Z`."""
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""Recorded carbon traces: CSV, plain or gzip.
+"""Reads recorded carbon traces: CSV, plain or gzip.
 
 Lines that begin with `#` are comments (licence, attribution). Then one header line; columns by
 name, others ignored:
@@ -8,8 +8,8 @@ name, others ignored:
     emission_factor_type (direct | lifecycle), forecast_gco2_per_kwh (optional: the last forecast
     published before the interval)
 
-Invariant: a trace is one series: one zone, one kind, one factor, ascending, on one grid. Anything
-else is refused with file and line; missing intervals are gaps, never values.
+Invariant: a trace is one series: one zone, kind and factor, ascending, on one grid. Anything else
+is refused with file and line; missing intervals stay gaps.
 """
 
 import csv
@@ -32,7 +32,7 @@ FORECAST = "forecast_gco2_per_kwh"
 NEEDED = ("zone", START, VALUE, "kind", "emission_factor_type")
 KINDS = ("average", "marginal")
 GASES = {"direct": "CO2", "lifecycle": "CO2eq"}
-"""Factor types, and the gas that such factors count."""
+"""From factor type to the gas that it counts."""
 
 MOST_BYTES = 64 << 20
 """Uncompressed; a year of five-minute values is 6 MiB."""
@@ -58,12 +58,12 @@ class Trace:
 
     @property
     def start(self) -> datetime:
-        """When the recording begins."""
+        """Start of the recording."""
         return self.rows[0].start
 
     @property
     def end(self) -> datetime:
-        """When its last interval is over."""
+        """End of its last interval."""
         return self.rows[-1].start + self.step
 
 
@@ -71,7 +71,7 @@ def load(path: Path) -> Trace:
     """Read a trace.
 
     Raises:
-        InputInvalid: not readable, not such a file, or not one series.
+        InputInvalid: it cannot be read, is malformed, or is not one series.
     """
     records = list(_records(path))
     if len(records) < 2:
@@ -86,7 +86,6 @@ def load(path: Path) -> Trace:
 
 
 def _text(path: Path) -> str:
-    """Read the file, unpacked if it is gzip."""
     try:
         data = read_named(path, MOST_BYTES)
     except OSError as error:
@@ -105,7 +104,7 @@ def _text(path: Path) -> str:
 
 
 def _records(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Give (line number, fields by name) of every interval."""
+    """Yield (line number, fields by name) of every interval."""
     numbered = enumerate(_text(path).splitlines(), start=1)
     lines = [(n, line) for n, line in numbered if line.strip() and not line.startswith("#")]
     if not lines:
@@ -124,7 +123,6 @@ def _records(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _row(path: Path, line: int, record: Mapping[str, str]) -> TraceRow:
-    """Read one interval."""
     return TraceRow(
         start=_moment(path, line, record[START]),
         g_per_kwh=_number(path, line, VALUE, record[VALUE]),
@@ -133,7 +131,6 @@ def _row(path: Path, line: int, record: Mapping[str, str]) -> TraceRow:
 
 
 def _moment(path: Path, line: int, text: str) -> datetime:
-    """Read a time that says its zone."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -144,7 +141,7 @@ def _moment(path: Path, line: int, text: str) -> datetime:
 
 
 def _number(path: Path, line: int, column: str, text: str) -> float | None:
-    """Read a number; nothing is None. Whether to believe it is judged later."""
+    """Parse a number; "" is None. `believed` checks it later."""
     if not text.strip():
         return None
     try:
@@ -154,7 +151,7 @@ def _number(path: Path, line: int, column: str, text: str) -> float | None:
 
 
 def _signal(path: Path, records: Iterable[tuple[int, Mapping[str, str]]]) -> Signal:
-    """Give the identity of the series; every line must have the same."""
+    """The identity of the series, which must be the same in every line."""
     identity: tuple[str, str, str] | None = None
     for line, record in records:
         this = (record["zone"], record["kind"], record["emission_factor_type"])
@@ -175,7 +172,7 @@ def _signal(path: Path, records: Iterable[tuple[int, Mapping[str, str]]]) -> Sig
 
 
 def _step(path: Path, rows: tuple[TraceRow, ...], lines: list[int]) -> timedelta:
-    """Give the length of every interval: the shortest distance; gaps are multiples of it."""
+    """The length of every interval: the shortest distance, of which gaps are multiples."""
     gaps = [after.start - before.start for before, after in itertools.pairwise(rows)]
     for gap, line in zip(gaps, lines[1:], strict=True):
         if gap <= timedelta():

@@ -1,12 +1,10 @@
-"""Torch's own archives, read and written without torch.
+"""Torch's .pt archives, read and written without torch.
 
 The map:
-    archive.py         torch's archives (what `torch.save` writes) as byte ranges
-    archive_writer.py  writes torch archives (what `torch.save` makes) without torch, streaming the
-                       storages
-    pickled.py         emits pickles (protocol 2) without importing what they name, and without ever
-                       reading one
-    rebuild.py         what pickles name, as inert values
-    tensors.py         tensors of a torch archive as ranges of bytes in a file
-    unpickle.py        foreign pickles as plain data
+    archive.py         reads torch archives (`torch.save`) as byte ranges
+    archive_writer.py  writes torch archives (`torch.save`) without torch, streaming the storages
+    pickled.py         writes pickles (protocol 2) without importing the classes that they name
+    rebuild.py         the classes and calls in pickles, as inert values
+    tensors.py         tensors of a torch archive as byte ranges in a file
+    unpickle.py        decodes pickles as plain data, without running them
 """

@@ -1,10 +1,10 @@
-"""Torch's archives (what `torch.save` writes) as byte ranges: of a whole file, or inside of one.
+"""Reads torch archives (what `torch.save` writes) as byte ranges of a file.
 
 An archive is a zip of records that are stored, not compressed: `<top>/data.pkl` names the tensors,
 `<top>/data/<key>` are their storages. Only the directory, a few headers and the pickle are read.
 
-Invariant: a range that is given out fills the space between its own header and the next record,
-so that no single wrong byte of a header can shift it unseen.
+Invariant: a returned range fills the space between its own header and the next record, so a single
+wrong byte of a header cannot shift it unnoticed.
 """
 
 import struct
@@ -34,7 +34,7 @@ _MAX_RECORDS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What the directory says of one record; `header` counts from the archive's start."""
+    """A directory entry; `header` counts from the archive's start."""
 
     header: int
     nbytes: int
@@ -42,7 +42,7 @@ class _Line:
 
 
 class Archive:
-    """An archive whose directory has been read."""
+    """An archive with its directory read."""
 
     def __init__(self, files: Files, name: str, offset: int = 0, length: int | None = None) -> None:
         """Read the directory.
@@ -50,11 +50,11 @@ class Archive:
         Args:
             files: the folder that holds the file.
             name: of the file.
-            offset: of the archive in it.
-            length: of the archive; up to the file's end by default.
+            offset: byte of the file where the archive begins.
+            length: bytes of the archive; up to the file's end by default.
 
         Raises:
-            InputInvalid: this is no archive of torch, or a damaged one.
+            InputInvalid: it is not a torch archive, or damaged.
             CheckpointDamaged: the file is missing or too short.
         """
         self._files = files
@@ -80,10 +80,10 @@ class Archive:
         self._storages: dict[str, tuple[int, int]] = {}
 
     def value(self) -> Any:
-        """Read the pickle: plain data, with tensors as ranges of the file.
+        """Decode the pickle: plain data, with tensors as ranges of the file.
 
         Raises:
-            InputInvalid: it is damaged, or holds what we do not carry.
+            InputInvalid: it is damaged, or has a type that is not supported.
         """
         if f"{self._top}byteorder" in self._lines and self._record("byteorder") != b"little":
             raise self._bad("its tensors are not little-endian")
@@ -91,16 +91,16 @@ class Archive:
         return unpickle.load(self._record("data.pkl"), self.where, self._storage, allowance)
 
     def _storage(self, key: str) -> tuple[int, int]:
-        """Where a storage lies in the file; a model's tensors often share one."""
+        """Locate a storage in the file; a model's tensors often share one."""
         if key not in self._storages:
             self._storages[key] = self.member(f"data/{key}")
         return self._storages[key]
 
     def member(self, name: str) -> tuple[int, int]:
-        """Give the offset in the file, and the size, of a record below the top folder.
+        """Return the offset in the file, and the size, of a record below the top folder.
 
         Raises:
-            InputInvalid: there is none, it is not stored plainly, or it reaches into another.
+            InputInvalid: it does not exist, is compressed or encrypted, or overlaps another.
         """
         full = f"{self._top}{name}"
         line = self._lines.get(full)
@@ -123,7 +123,7 @@ class Archive:
         return self.offset + begin, line.nbytes
 
     def _record(self, name: str) -> bytes:
-        """Read a small record and check it, where torch was told to compute checks."""
+        """Read a small record and check its CRC, where torch computed one."""
         offset, nbytes = self.member(name)
         if nbytes > unpickle.MAX_NBYTES:
             raise self._bad(f"its record {name} has {nbytes} bytes")
@@ -134,7 +134,7 @@ class Archive:
         return data
 
     def _read_directory(self) -> tuple[dict[str, _Line], int]:
-        """Every record by name, and where the directory begins."""
+        """Read every record by name, and the offset of the directory."""
         count, nbytes, begin = self._end()
         if begin + nbytes > self.length or count > min(_MAX_RECORDS, nbytes // _LINE.size):
             raise self._bad(f"its directory of {count} records lies outside of it")
@@ -150,7 +150,7 @@ class Archive:
         return lines, begin
 
     def _line(self, data: bytes, at: int) -> tuple[str, _Line, int]:
-        """One line of the directory, and where the next one begins."""
+        """Decode a directory entry; return its name, itself, and the next one's offset."""
         signature, _, _, flags, method, _, _, crc, packed, nbytes, *rest = _LINE.unpack_from(
             data, at
         )
@@ -173,7 +173,7 @@ class Archive:
         return name, _Line(header, nbytes, crc), at
 
     def _end(self) -> tuple[int, int, int]:
-        """Number of records, and size and start of the directory."""
+        """Number of records, and size and offset of the directory."""
         tail = self._bytes(max(0, self.length - _TAIL), min(_TAIL, self.length))
         if len(tail) < _END.size or tail[-_END.size :][:4] != b"PK\5\6":
             raise self._bad(
@@ -195,7 +195,6 @@ class Archive:
         return count, nbytes, begin
 
     def _bytes(self, at: int, nbytes: int) -> bytes:
-        """Bytes of the archive."""
         if not 0 <= at <= at + nbytes <= self.length:
             raise self._bad(f"bytes {at} to {at + nbytes} of it lie outside of it")
         self._files.allowance.read(nbytes, self.where)
@@ -208,7 +207,7 @@ class Archive:
 
 
 def _wide(extra: bytes, *values: int) -> list[int]:
-    """Replace the values that do not fit 32 bits by those of the zip64 extra field."""
+    """Replace values that do not fit in 32 bits by those of the zip64 extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, nbytes = struct.unpack_from("<2H", extra, at)

@@ -1,10 +1,10 @@
-"""Writes torch archives (what `torch.save` makes) without torch, streaming the storages.
+"""Writes torch archives (as `torch.save` does) without torch, streaming the storages.
 
-An archive is a zip of stored, never compressed records: `data.pkl`, the value with its tensors;
-`byteorder`; `data/0` ..., one per storage, aligned to 64 bytes by padding in the zip's extra field,
-so that it can be mapped; `version`. The pickle comes first and names the storages by number.
+An archive is a zip of uncompressed records: `data.pkl`, the value with its tensors; `byteorder`;
+`data/0` ..., one per storage, aligned to 64 bytes by padding in the zip's extra field, so that it
+can be memory-mapped; `version`. The pickle comes first and refers to storages by number.
 
-Invariant: no more than one piece of one storage is in memory.
+Invariant: at most one piece of one storage is in memory.
 """
 
 import struct
@@ -20,10 +20,10 @@ from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import row_major
 
 Pieces = Callable[[], Iterable[bytes | memoryview]]
-"""Starts the bytes of one storage, in order, in pieces of any size."""
+"""Yields the bytes of one storage in order, in pieces of any size."""
 
 ALIGNMENT = 64
-"""Bytes; what torch aligns storages to."""
+"""Alignment of storages in bytes, as torch's."""
 
 ZIP64_FROM = 0xFFFFFFFF
 """Sizes and offsets from this on need zip64 fields (PKWARE APPNOTE 6.3.10, section 4.4.1.4)."""
@@ -45,18 +45,18 @@ _STORAGE_CLASSES = {
 
 
 class Out(Protocol):
-    """A file that can be written and gone back in."""
+    """A seekable file for writing."""
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Write all of `data`."""
         ...
 
     def seek(self, offset: int, /) -> int:
-        """Go to a byte of the file."""
+        """Move to a byte of the file."""
         ...
 
     def tell(self) -> int:
-        """Byte of the file that is written next."""
+        """Return the position."""
         ...
 
 
@@ -76,7 +76,7 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """One line of the zip's directory."""
+    """One entry of the zip's directory."""
 
     name: bytes
     offset: int
@@ -84,21 +84,21 @@ class _Record:
     crc: int
 
 
-class Archive:
-    """One torch archive: give it tensors, then write a value that contains what they became."""
+class ArchiveWriter:
+    """One torch archive: add tensors, then write a value that contains the returned markers."""
 
     def __init__(self, *, zip64_from: int = ZIP64_FROM) -> None:
-        """Start an empty archive; `zip64_from` is lowered only to try large files in small."""
+        """Start an empty archive; tests lower `zip64_from` to write zip64 in small files."""
         self._storages: list[_Storage] = []
         self._zip64_from = zip64_from
 
     def storage(self, nbytes: int, pieces: Pieces) -> int:
-        """Add the bytes behind one or more tensors; returns their number."""
+        """Add the bytes of one storage; returns its number."""
         self._storages.append(_Storage(nbytes, pieces))
         return len(self._storages) - 1
 
     def tensor(self, dtype: str, shape: tuple[int, ...], pieces: Pieces) -> Reduce:
-        """Add a contiguous tensor with a storage of its own; `pieces` give it row by row."""
+        """Add a contiguous tensor with its own storage; `pieces` yield it row-major."""
         strides = row_major(shape)
         count = 1
         for size in shape:
@@ -114,7 +114,7 @@ class Archive:
         strides: tuple[int, ...],
         start: int = 0,
     ) -> Reduce:
-        """Name a tensor inside a storage; `strides` and `start` in elements, as torch has them."""
+        """Refer to a tensor inside a storage; `strides` and `start` are in elements."""
         nbytes = self._storages[storage].nbytes
         known = _STORAGE_CLASSES.get(dtype)
         size = dtypes.size_of(dtype)
@@ -130,10 +130,10 @@ class Archive:
         return Reduce(rebuild, (*common, Global("torch", dtype)))
 
     def write(self, out: Out, value: Any) -> int:
-        """Write the archive at the present position of a seekable file; returns its bytes.
+        """Write the archive at the current position of `out`; returns its size in bytes.
 
         Raises:
-            InputInvalid: `value` cannot be pickled, or a storage gave more or fewer bytes than
+            InputInvalid: `value` cannot be pickled, or a storage yielded more or fewer bytes than
                 announced.
             OSError: from `out`.
         """
@@ -147,7 +147,7 @@ class Archive:
 
 
 class _Zip:
-    """A zip of stored records, at offsets counted from where the file stood."""
+    """A zip of uncompressed records; offsets count from the file's position at the start."""
 
     def __init__(self, out: Out, zip64_from: int) -> None:
         self._out = out
@@ -157,11 +157,10 @@ class _Zip:
         self._records: list[_Record] = []
 
     def add(self, name: str, data: bytes) -> None:
-        """A record whose bytes are at hand."""
         self.stream(name, _Storage(len(data), lambda: [data]))
 
     def stream(self, name: str, storage: _Storage) -> None:
-        """A record in pieces; its checksum is put into the header afterwards."""
+        """Write a record in pieces; its CRC is patched into the header afterwards."""
         path = f"{_TOP}/{name}".encode()
         header_at = self._at
         self._put(self._header(path, storage.nbytes))
@@ -181,7 +180,7 @@ class _Zip:
         self._records.append(_Record(path, header_at, given, crc))
 
     def finish(self) -> int:
-        """Write the directory; returns the bytes of the whole."""
+        """Write the directory; returns the bytes of the whole archive."""
         directory_at = self._at
         for record in self._records:
             self._put(self._line(record))
@@ -202,11 +201,11 @@ class _Zip:
         self._at += len(data)
 
     def _short(self, number: int) -> int:
-        """What a 32-bit field says: all ones when the number stands in a zip64 field."""
+        """Value of a 32-bit field: all ones when the number is in a zip64 field."""
         return number if number < self._limit else 0xFFFFFFFF
 
     def _header(self, path: bytes, nbytes: int) -> bytes:
-        """The local header, padded so that the data after it are aligned."""
+        """The local header, padded so that the data after it is aligned."""
         large = nbytes >= self._limit
         extra = struct.pack("<2H2Q", 1, 16, nbytes, nbytes) if large else b""
         fixed = self._at + _LOCAL.size + len(path) + len(extra) + 4
@@ -218,7 +217,6 @@ class _Zip:
         return _LOCAL.pack(b"PK\x03\x04", *fields) + path + extra
 
     def _line(self, record: _Record) -> bytes:
-        """A record's entry in the directory."""
         long = [n for n in (record.nbytes, record.nbytes, record.offset) if n >= self._limit]
         extra = struct.pack(f"<2H{len(long)}Q", 1, 8 * len(long), *long) if long else b""
         version = 45 if long else 20

@@ -1,9 +1,9 @@
-"""Emits pickles (protocol 2) without importing what they name, and without ever reading one.
+"""Writes pickles (protocol 2) without importing the functions and classes that they name.
 
-Other programs want pickles: a torch archive names functions of torch, DCP's index names its own
-classes. Here those are marker values, so that writing needs neither torch nor trust.
+A torch archive names functions of torch, and DCP's index names its own classes. Here those are
+marker values, so writing needs no torch.
 
-Invariant: nothing is called or imported; a value that has no exact pickle is refused by its path.
+Invariant: nothing is called or imported; a value without an exact pickle is refused with its path.
 """
 
 import struct
@@ -13,8 +13,8 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 
-# Opcodes of the pickle virtual machine (CPython, Lib/pickletools.py), protocol 2 and below: the
-# weights-only reader of torch takes no others.
+# Opcodes (CPython, Lib/pickletools.py) of protocol 2 and below: torch's weights-only reader accepts
+# no others.
 _PROTO = b"\x80\x02"
 _STOP = b"."
 _MARK = b"("
@@ -25,7 +25,7 @@ _APPENDS = b"e"
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A function or class that the reader looks up."""
+    """A function or class, by name."""
 
     module: str
     name: str
@@ -33,7 +33,7 @@ class Global:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """What the reader gets by calling `function` with `arguments`."""
+    """The result of calling `function` with `arguments`."""
 
     function: Global
     arguments: tuple[Any, ...] = ()
@@ -41,7 +41,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """An object of the class `kind`, made by its `__new__` without arguments."""
+    """An object of class `kind`, made by `kind.__new__` without arguments."""
 
     kind: Global
 
@@ -56,14 +56,14 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class PersistentId:
-    """What the reader's own `persistent_load` makes of `value`: in torch archives, a storage."""
+    """The result of the reader's `persistent_load(value)`: in torch archives, a storage."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """A dict, given as pairs: markers that cannot be keys here are keys once they are read."""
+    """A dict as pairs, because markers are not hashable as the keys that they stand for."""
 
     items: Sequence[tuple[Any, Any]]
 
@@ -81,7 +81,7 @@ def dumps(value: Any) -> bytes:
 
 
 class _Emitter:
-    """One pickle in the making; strings and globals that repeat are written once."""
+    """One pickle under construction; repeated strings and globals are written once."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -89,7 +89,10 @@ class _Emitter:
         self._open: set[int] = set()
 
     def value(self, value: Any, where: str) -> None:
-        """Append the opcodes that push `value`; exact types only, as subclasses carry more."""
+        """Append the opcodes that push `value`.
+
+        Exact types only: a subclass may have more state.
+        """
         emit = _EMIT.get(type(value))
         if emit is None:
             raise InputInvalid(
@@ -106,7 +109,7 @@ class _Emitter:
         self._open.remove(id(value))
 
     def repeated(self, key: "str | Global", opcodes: bytes) -> None:
-        """Push a string or global: in full the first time, later by its number in the memo."""
+        """Push a string or global: in full the first time, later by its memo number."""
         number = self._seen.get(key)
         if number is not None:
             self.out += struct.pack("<cB" if number < 256 else "<cI", _get(number), number)
@@ -156,7 +159,7 @@ def _str(to: _Emitter, value: str, where: str) -> None:
 
 
 def _bytes(to: _Emitter, value: bytes, where: str) -> None:
-    # Protocol 2 knows no bytes; CPython writes them the same way.
+    # Protocol 2 has no opcode for bytes; CPython writes them like this.
     encode = Global("_codecs", "encode")
     to.value(Reduce(encode, (value.decode("latin-1"), "latin1")), where)
 

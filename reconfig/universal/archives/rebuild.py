@@ -1,8 +1,8 @@
-"""What pickles name, as inert values; and the few calls whose results we know as data.
+"""Inert stand-ins for what a pickle names and calls, and the few calls that are decoded as data.
 
-Invariant: a function here takes plain values and gives plain values, in time that does not grow
-with what it is given (a pickle may call it with the same large value over and over); whatever else
-a pickle names stays a Global, whatever else it calls a Record.
+Invariant: a function here takes and returns plain values, in constant time (a pickle may call it
+with the same large value again and again); every other name stays a Global, every other call a
+Record.
 """
 
 from collections.abc import Callable
@@ -21,45 +21,46 @@ Arguments = tuple[Any, ...]
 
 
 class Refused(Exception):
-    """Something that a pickle may not do here."""
+    """The pickle does something that is not allowed here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Global:
-    """A class or function that the pickle names; it is never looked up."""
+class GlobalName:
+    """A class or function that the pickle names. It is never looked up."""
 
     module: str
     name: str
 
     def __str__(self) -> str:
-        """Dotted, shortened."""
         return f"{self.module:.60}.{self.name:.60}"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Record:
-    """What a pickle would have made by calling something: inert.
+    """An inert stand-in for the result of a call.
 
     Attributes:
-        kind: what would be called. `args`: with what.
-        state: what would be set afterwards; None for nothing.
-        items: what would be added to it: values, or (key, value) pairs.
+        kind: the callable.
+        args: its arguments.
+        state: the state that would be set afterwards; None for none.
+        items: items that would be added: values, or (key, value) pairs.
     """
 
-    kind: Global
+    kind: GlobalName
     args: Arguments
     state: Any = None
     items: list[Any] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """Without what it holds, which may be endless."""
+        """Leave its content out, which may be recursive."""
         return f"<a {self.kind}>"
 
 
 def brief(value: Any) -> str:
-    """A value for an error message; what can hold others may hold itself, so only its type is told.
+    """Format a value for an error message; of a container only the type.
 
-    Never use repr on what came out of a pickle: two lists in each other, sixty deep, take for ever.
+    Never use repr on an object from a pickle: with two lists that contain each other, nested sixty
+    deep, it does not end.
     """
     if value is None or type(value) in (bool, int, float, str, bytes):
         return f"{value!r:.60}"
@@ -67,7 +68,7 @@ def brief(value: Any) -> str:
 
 
 def _tensor(args: Arguments) -> StoredTensor:
-    """torch._utils._rebuild_tensor_v2 and its older and newer sisters."""
+    """torch._utils._rebuild_tensor, _v2 and _v3."""
     storage, offset, shape, strides, *rest = args
     if type(storage) is not Storage:
         raise Refused("a tensor without a storage")
@@ -88,7 +89,7 @@ def _parameter(args: Arguments) -> StoredTensor:
 def _from_type(args: Arguments) -> Any:
     """torch._tensor._rebuild_from_type_v2(function, type, arguments, state)."""
     function, _, arguments, _ = args
-    if type(function) is not Global or type(arguments) is not tuple:
+    if type(function) is not GlobalName or type(arguments) is not tuple:
         raise Refused("a tensor rebuilt by what is no function")
     known = _TENSORS.get((function.module, function.name))
     return known(arguments) if known else Record(function, arguments)
@@ -102,7 +103,7 @@ def _size(args: Arguments) -> tuple[int, ...]:
 
 
 def _mapping(args: Arguments) -> Any:
-    """An ordered or default dict: its items come later."""
+    """An ordered or default dict, still empty: later opcodes add its items."""
     return {}
 
 
@@ -122,7 +123,7 @@ def _bytes(args: Arguments) -> bytes:
 
 
 def _no_bytes(args: Arguments) -> bytes:
-    """bytes(): the empty ones in protocol 2."""
+    """bytes() without arguments: empty bytes in protocol 2."""
     if args:
         raise Refused("bytes made from something")
     return b""

@@ -1,7 +1,7 @@
-"""Tensors of a torch archive as ranges of bytes in a file.
+"""Tensors of a torch archive as byte ranges in a file.
 
-Invariant: every element of a StoredTensor lies inside the storage that the archive's directory
-gives it; numbers out of a pickle are believed only after that was checked.
+Invariant: every element of a StoredTensor lies inside its storage as given by the archive's
+directory; numbers from a pickle are used only after that check.
 """
 
 import math
@@ -13,13 +13,13 @@ from wattmesh.reconfig.universal.index.box import row_major
 
 MAX_DIMS = 64
 LARGEST = 1 << 48
-"""Any number that says where an element lies is below."""
+"""Upper bound of any offset, size or stride, in elements."""
 
 MAX_COUNT = 1 << 58
-"""Most elements of a tensor: their bytes still fit a 64-bit number."""
+"""Most elements of a tensor; their bytes still fit in 64 bits."""
 
 UNTYPED = ""
-"""The element type of a storage that leaves it to each tensor."""
+"""Element type of an untyped storage: each tensor has its own."""
 
 # torch/storage.py, _dtype_to_storage_type_map.
 _STORAGES = {
@@ -41,10 +41,10 @@ _ALIASES = {"float": "float32", "double": "float64", "half": "float16", "long": 
 
 
 def storage_type(module: str, name: str) -> str:
-    """Element type of torch's storage class of that name.
+    """Return the element type of a storage class of torch.
 
     Raises:
-        LookupError: there is none that we carry.
+        LookupError: it is not supported.
     """
     if module not in ("torch", "torch.storage"):
         raise LookupError(name)
@@ -52,10 +52,10 @@ def storage_type(module: str, name: str) -> str:
 
 
 def element_type(module: str, name: str) -> str:
-    """The name of `torch.<name>` as a dtype.
+    """Return the canonical name of the dtype `torch.<name>`.
 
     Raises:
-        LookupError: it is none that we carry.
+        LookupError: it is not supported.
     """
     dtype = _ALIASES.get(name, name)
     if module != "torch" or dtype not in dtypes.CODES:
@@ -68,8 +68,9 @@ class StoredTensor:
     """A strided tensor in a file.
 
     Attributes:
-        offset: byte of the first element. `dtype`: torch's name.
-        shape, strides: in elements; strides are never negative.
+        offset: byte of the first element.
+        dtype: torch's name.
+        shape, strides: in elements; strides >= 0.
     """
 
     offset: int
@@ -89,7 +90,7 @@ class StoredTensor:
 
     @property
     def contiguous(self) -> bool:
-        """Whether its elements lie row-major without a gap."""
+        """Tell whether its elements are in row-major order without gaps."""
         expected = row_major(self.shape)
         return self.count == 0 or all(
             size == 1 or step == wanted
@@ -99,17 +100,17 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A stretch of the file that tensors lie in; `dtype` may be UNTYPED."""
+    """A byte range of the file that tensors are views of; `dtype` may be UNTYPED."""
 
     dtype: str
     offset: int
     nbytes: int
 
     def tensor(self, dtype: str, offset: Any, shape: Any, strides: Any) -> StoredTensor:
-        """The tensor at element `offset`.
+        """Return the tensor at element `offset`.
 
         Raises:
-            ValueError: it reaches out of the storage, or is described by what is no number.
+            ValueError: it exceeds the storage, or its description is malformed.
         """
         if type(shape) is not tuple or type(strides) is not tuple:
             raise ValueError("shape and strides are no tuples")

@@ -1,12 +1,12 @@
-"""Foreign pickles as plain data: a small machine that knows the opcodes and runs nothing they name.
+"""Decodes pickles as plain data: interprets the opcodes and runs nothing that they name.
 
-It is not the standard library's unpickler, not even a restricted one. That one allocates whatever a
-memo index asks for, hashes keys that take for ever, and finds extension codes behind our back; a
-few dozen bytes of a hostile file stop the process. Here a global is a name, a call is a record of
-it, and the only functions ever called are the few in rebuild.py that turn torch's calls into data.
+Even a restricted `pickle.Unpickler` is not safe here: it allocates as much as a memo index asks
+for, hashes keys that take for ever, and resolves extension codes, so a few dozen bytes of a hostile
+file can stop the process. Here a global is a name, a call is a record of it, and only the few
+functions in rebuild.py are called, which turn torch's calls into data.
 
-Invariant: nothing is imported, called or set because a pickle says so; time and memory stay below
-a line in the bytes of the pickle (the allowance's); everything wrong with it is one InputInvalid.
+Invariant: nothing is imported, called or set because a pickle says so; time and memory are linear
+in its bytes (`allowance`); every fault of it raises InputInvalid.
 """
 
 import struct
@@ -15,19 +15,19 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
-from wattmesh.reconfig.universal.archives.rebuild import KNOWN, Global, Record, Refused
+from wattmesh.reconfig.universal.archives.rebuild import KNOWN, GlobalName, Record, Refused
 from wattmesh.reconfig.universal.archives.tensors import Storage, StoredTensor, storage_type
 
 MAX_NBYTES = 1 << 30
-"""A longer pickle is refused: data in it may cost some forty times its bytes."""
+"""Longest pickle; its objects may take some forty times its bytes in memory."""
 
 MAX_INT_NBYTES = 128
-MAX_KEY_INT = 1 << 60  # larger ones can be chosen so that all their hashes are equal
+MAX_KEY_INT = 1 << 60  # larger ones can be chosen with equal hashes
 MAX_KEY_ITEMS = 3
 
 
 Extents = Callable[[str], tuple[int, int]]
-"""Byte offset and size, in the file, of the storage that an archive calls by that key."""
+"""Returns the byte offset and size, in the file, of an archive's storage by its key."""
 
 
 def load(
@@ -36,20 +36,20 @@ def load(
     extents: Extents | None = None,
     allowance: Allowance | None = None,
 ) -> Any:
-    """Read a pickle of protocol 2 or later.
+    """Decode a pickle of protocol 2 to 5.
 
     Args:
         data: the pickle.
-        where: names it in errors.
-        extents: finds the storages of a torch archive; None where there are none.
-        allowance: of the checkpoint, which was charged for the bytes; None for a pickle alone.
+        where: its name in errors.
+        extents: locates the storages of a torch archive; None where there are none.
+        allowance: the checkpoint's, already charged for these bytes; None for a pickle alone.
 
     Returns:
         None, bool, int, float, str, bytes, list, tuple, dict, StoredTensor, Global and Record,
-        nested, possibly shared and possibly within themselves. Sets are lists.
+        nested, possibly shared or recursive. Sets are lists.
 
     Raises:
-        InputInvalid: it is damaged, too large, or does what none of torch's writers does.
+        InputInvalid: it is damaged, too large, or does something that no writer of torch does.
     """
     if len(data) > MAX_NBYTES:
         raise InputInvalid(
@@ -72,15 +72,15 @@ def load(
 
 
 _SOME = 1 << 12
-"""Containers and memo cells that are made between two looks at the allowance."""
+"""Containers and memo cells created between two charges of the allowance."""
 
 
 class _Stop(Exception):
-    """The pickle is over."""
+    """The STOP opcode was reached."""
 
 
 class _Machine:
-    """One pickle: its bytes, the stack, the stacks below marks, the memo."""
+    """The state of one pickle: its bytes, the stack, the stacks below marks, the memo."""
 
     __slots__ = (
         "allowance", "at", "below", "copied", "data", "extents", "globals", "left", "memo", "stack",
@@ -98,12 +98,12 @@ class _Machine:
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        self.globals: dict[tuple[str, str], Global] = {}
+        self.globals: dict[tuple[str, str], GlobalName] = {}
         self.extents = extents
         self.copied = 0
 
     def run(self) -> Any:
-        """Take opcodes until the one that stops."""
+        """Run opcodes until STOP."""
         data = self.data
         steps = _STEPS
         try:
@@ -115,12 +115,11 @@ class _Machine:
             return self.stack.pop()
 
     def settle(self) -> None:
-        """Charge the allowance for what was made since the last time."""
+        """Charge the allowance for what was created since the last time."""
         made, self.left = _SOME - self.left, _SOME
         self.allowance.made(CONTAINER * made, self.where)
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
         begin = self.at
         end = begin + count
         if end > len(self.data):
@@ -129,29 +128,27 @@ class _Machine:
         return self.data[begin:end]
 
     def number(self, form: struct.Struct) -> Any:
-        """The next number."""
         (value,) = form.unpack_from(self.data, self.at)
         self.at += form.size
         return value
 
     def line(self) -> str:
-        """The rest of the line."""
         end = self.data.index(b"\n", self.at)
         text = self.data[self.at : end].decode()
         self.at = end + 1
         return text
 
     def since_mark(self) -> list[Any]:
-        """Take what was pushed since the last mark, and the mark."""
+        """Pop everything above the last mark, and the mark."""
         items = self.stack
         self.stack = self.below.pop()
         return items
 
-    def known(self, module: str, name: str) -> Global:
-        """One object per name, so that equal ones are identical."""
+    def known(self, module: str, name: str) -> GlobalName:
+        """One object per name, so that equal globals are identical."""
         found = self.globals.get((module, name))
         if found is None:
-            found = self.globals[module, name] = Global(module, name)
+            found = self.globals[module, name] = GlobalName(module, name)
         return found
 
 
@@ -160,8 +157,6 @@ _I4, _F8 = struct.Struct("<i"), struct.Struct(">d")
 
 
 def _pushes(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
-    """A step that pushes what `make` gives."""
-
     def step(to: _Machine) -> None:
         value = make(to)
         to.stack.append(value)
@@ -169,7 +164,7 @@ def _pushes(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
     return step
 
 
-# Numbers, texts and the memo are most of any pickle; their steps do without further calls.
+# Numbers, texts and the memo are most of a pickle, so their steps make no further calls.
 
 
 def _number(form: struct.Struct) -> Callable[[_Machine], None]:
@@ -231,7 +226,7 @@ def _get(form: struct.Struct) -> Callable[[_Machine], None]:
 
 
 def _makes(make: Callable[[], Any]) -> Callable[[_Machine], None]:
-    """A step that pushes an empty container."""
+    """A step that pushes an empty container, and charges for it."""
 
     def step(to: _Machine) -> None:
         to.left -= 1
@@ -293,7 +288,7 @@ def _frame(to: _Machine) -> None:
         raise IndexError
 
 
-def _stack_global(to: _Machine) -> Global:
+def _stack_global(to: _Machine) -> GlobalName:
     name, module = to.stack.pop(), to.stack.pop()
     if not (type(name) is str and type(module) is str):
         raise Refused("a global whose name is no text")
@@ -311,7 +306,7 @@ def _appends(to: _Machine) -> None:
 
 
 def _listed(target: Any) -> list[Any]:
-    """What items are added to."""
+    """The list that items are added to."""
     if type(target) is list:
         return target
     if type(target) is Record:
@@ -330,7 +325,7 @@ def _setitems(to: _Machine) -> None:
 
 
 def _set(target: Any, items: list[Any]) -> None:
-    """Add alternating keys and values."""
+    """Set alternating keys and values."""
     pairs = zip(items[::2], items[1::2], strict=True)
     if type(target) is dict:
         for key, value in pairs:
@@ -343,7 +338,7 @@ def _set(target: Any, items: list[Any]) -> None:
 
 
 def _check_key(key: Any) -> None:
-    """Refuse keys whose hash takes long or is chosen to collide."""
+    """Refuse keys that hash slowly or can be chosen to collide."""
     kind = type(key)
     if kind in _EASY_KEYS:
         return
@@ -356,7 +351,7 @@ def _check_key(key: Any) -> None:
     raise Refused(f"a {kind.__name__} as the key of a dict")
 
 
-_EASY_KEYS = frozenset({str, bytes, bool, float, type(None), Global, Record})
+_EASY_KEYS = frozenset({str, bytes, bool, float, type(None), GlobalName, Record})
 
 
 def _reduce(to: _Machine) -> None:
@@ -387,8 +382,8 @@ def _arguments(args: Any) -> tuple[Any, ...]:
 
 
 def _called(to: _Machine, kind: Any, args: Any) -> Any:
-    """What a call makes: data for the calls we know, an inert record for all others."""
-    if type(kind) is not Global:
+    """The result of a call: data for known functions, a record for all others."""
+    if type(kind) is not GlobalName:
         raise Refused(f"a {type(kind).__name__} is called")
     args = _arguments(args)
     known = KNOWN.get((kind.module, kind.name))
@@ -409,7 +404,8 @@ def _build(to: _Machine) -> None:
     if type(target) is Record:
         target.state = state
     elif type(target) not in (dict, list, StoredTensor):
-        # Those three had attributes of their own (a state dict's `_metadata`): no data of ours.
+        # In those three the state is extra attributes (a state dict's `_metadata`), which is
+        # dropped.
         raise Refused(f"the state of a {type(target).__name__} is set")
 
 
@@ -420,13 +416,13 @@ def _persistent(to: _Machine) -> Storage:
     if to.extents is None or type(pid) is not tuple or len(pid) != 5 or pid[0] != "storage":
         raise Refused("an object kept outside the pickle that is no storage of this archive")
     _, kind, key, _, count = pid
-    if type(kind) is not Global or type(key) is not str or type(count) is not int or count < 0:
-        raise Refused("a storage that says nothing sensible of itself")
+    if type(kind) is not GlobalName or type(key) is not str or type(count) is not int or count < 0:
+        raise Refused("a storage whose description is malformed")
     offset, nbytes = to.extents(key)
     try:
         return Storage(storage_type(kind.module, kind.name), offset, nbytes)
     except LookupError as error:
-        raise Refused(f"a storage of the class {kind}, which we do not carry") from error
+        raise Refused(f"a storage of the class {kind}, which is not supported") from error
 
 
 def _unknown(to: _Machine) -> None:
@@ -434,8 +430,9 @@ def _unknown(to: _Machine) -> None:
     raise Refused(f"opcode 0x{code:02x}, which no writer of protocol 2 to 5 emits")
 
 
-# The opcodes and their meaning: CPython, Lib/pickletools.py. Left out on purpose: those of
-# protocols 0 and 1 (among them INST and OBJ), extension codes, and buffers kept elsewhere.
+# The opcodes and their meaning: CPython, Lib/pickletools.py. Not supported on purpose: protocols 0
+# and
+# 1 (among them INST and OBJ), extension codes, and out-of-band buffers.
 _BY_CODE: dict[bytes, Callable[[_Machine], None]] = {
     b"\x80": _proto,
     b"\x95": _frame,
@@ -488,6 +485,6 @@ _BY_CODE: dict[bytes, Callable[[_Machine], None]] = {
     b"Q": _pushes(_persistent),
 }
 OPCODES = frozenset(code[0] for code in _BY_CODE)
-"""Those that are understood."""
+"""The supported opcodes."""
 
 _STEPS = [_BY_CODE.get(bytes([code]), _unknown) for code in range(256)]

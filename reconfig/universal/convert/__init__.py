@@ -1,12 +1,11 @@
-"""From any source to a universal checkpoint, and from one to other formats.
+"""Converts any source to a universal checkpoint, and a universal checkpoint to other formats.
 
 The map:
-    convert.py    from any source to a checkpoint of either kind
-    exporting.py  from a checkpoint to another tool's format
-    filling.py    bytes of the segments of one index, gathered through another, into files
-    origin.py     what a new checkpoint says of the one it is made from, and whether that one kept
-                  still
-    physical.py   a physical checkpoint
-    virtual.py    a virtual checkpoint
-    worker.py     one process of a physical conversion
+    convert.py    converts a source to a virtual or physical checkpoint
+    exporting.py  exports a checkpoint to another tool's format
+    filling.py    copies segments into the files of a physical checkpoint
+    origin.py     the provenance of a converted checkpoint; detects a source that changed
+    physical.py   writes a physical checkpoint
+    virtual.py    writes a virtual checkpoint
+    worker.py     a worker process of a physical conversion
 """

@@ -1,6 +1,6 @@
-"""From any source to a checkpoint of either kind: what `wattmesh checkpoint convert` does.
+"""Converts a source to a virtual or physical checkpoint: `wattmesh checkpoint convert`.
 
-Invariant: a virtual checkpoint is never said to be verified, a physical one only when it is
+Invariant: a virtual checkpoint is not reported as verified, a physical one only once it is
 published.
 """
 
@@ -14,23 +14,25 @@ from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.files.staging import Fence, Progress, silent, unfenced
-from wattmesh.reconfig.universal.folder import Kind
+from wattmesh.reconfig.universal.folder import CheckpointKind
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """What a conversion made.
+    """The result of a conversion.
 
     Attributes:
-        states: number of tensors by state. `nbytes`: of all tensors. `wall_s`: of making it.
-        verified: whether it counts as verified already.
+        states: number of tensors by state.
+        nbytes: size of all tensors.
+        wall_s: duration of the conversion.
+        verified: whether it counts as verified.
     """
 
     source: Source
     target: Path
-    kind: Kind
+    kind: CheckpointKind
     states: Mapping[str, int]
     nbytes: int
     wall_s: float
@@ -40,33 +42,33 @@ class Converted:
 def convert(
     source: Source,
     target: Path,
-    kind: Kind,
+    kind: CheckpointKind,
     *,
     jobs: int = 0,
     gentle: bool = False,
     progress: Progress = silent,
     fence: Fence = unfenced,
 ) -> Converted:
-    """Make a checkpoint of a source.
+    """Convert a source to a checkpoint.
 
     Args:
-        source: as `sources.detect.open_source` gives it.
-        target: must not exist.
-        kind: to make.
+        source: from `sources.detect.open_source`.
+        target: folder that must not exist.
+        kind: virtual or physical.
         jobs: processes of a physical one; 0 for as many as there are CPUs, at most 4.
-        gentle: run behind everybody else (physical).
-        progress: told the bytes written (physical).
+        gentle: use idle CPU and disk priority (physical).
+        progress: called with the bytes written (physical).
         fence: see `staging.staged`.
 
     Raises:
         InputInvalid: see `write_virtual`, `write_physical`.
-        CheckpointDamaged: a source of our own differs from its digests: its copy would get new
-            ones, and count as good.
+        CheckpointDamaged: a universal source differs from its digests; its copy would get new ones
+            and count as good.
     """
     begin = time.monotonic()
     if source.kind == "universal":
         _refuse_damaged(source, jobs)
-    if kind is Kind.VIRTUAL:
+    if kind is CheckpointKind.VIRTUAL:
         write_virtual(source, target, fence=fence)
     else:
         write_physical(source, target, jobs=jobs, gentle=gentle, progress=progress, fence=fence)
@@ -77,7 +79,7 @@ def convert(
         states=Counter(entry.state for entry in source.index.entries),
         nbytes=source.index.nbytes,
         wall_s=time.monotonic() - begin,
-        verified=kind is Kind.PHYSICAL,
+        verified=kind is CheckpointKind.PHYSICAL,
     )
 
 
@@ -85,6 +87,6 @@ def _refuse_damaged(source: Source, jobs: int) -> None:
     found = verify(source.folder, jobs=jobs).damage
     if found:
         raise CheckpointDamaged(
-            f"{source.folder}: {found[0]}; nothing was made of it. `wattmesh checkpoint verify` "
+            f"{source.folder}: {found[0]}; it was not converted. `wattmesh checkpoint verify` "
             "lists all damage."
         )

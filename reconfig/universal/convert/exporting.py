@@ -1,6 +1,6 @@
-"""From a checkpoint to another tool's format: what `wattmesh checkpoint export` does.
+"""Exports a checkpoint to another tool's format: `wattmesh checkpoint export`.
 
-Invariant: a checkpoint with damage is not exported, and the target appears whole or not at all.
+Invariant: a damaged checkpoint is not exported, and the target appears complete or not at all.
 """
 
 from collections.abc import Sequence
@@ -19,32 +19,32 @@ from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN
 from wattmesh.reconfig.universal.verify import verify
 
 
-class Format(StrEnum):
-    """What a checkpoint can be exported to."""
+class ExportFormat(StrEnum):
+    """The formats that a checkpoint can be exported to."""
 
     HF = "hf"
     DCP = "dcp"
     DEEPSPEED = "deepspeed"
 
 
-class Trainer(StrEnum):
-    """Whose names of tensors a DCP folder gets."""
+class TrainerNames(StrEnum):
+    """The trainer whose tensor names a DCP folder uses."""
 
     WATTMESH = "wattmesh"
     TORCHTITAN = "torchtitan"
 
 
-_NAMES = {Trainer.WATTMESH: HOOK, Trainer.TORCHTITAN: TORCHTITAN}
+_NAMES = {TrainerNames.WATTMESH: HOOK, TrainerNames.TORCHTITAN: TORCHTITAN}
 
 
 def export(
     checkpoint: Checkpoint,
     target: Path,
-    to: Format,
+    to: ExportFormat,
     *,
     dtype: str = "float32",
     renames: Sequence[Rename] = (),
-    trainer: Trainer = Trainer.WATTMESH,
+    trainer: TrainerNames = TrainerNames.WATTMESH,
     progress: Progress = silent,
 ) -> None:
     """Write a checkpoint in another format.
@@ -55,21 +55,21 @@ def export(
         to: the format.
         dtype: of the parameters, Hugging Face only: "float32" or "bfloat16".
         renames: of the parameters, Hugging Face only.
-        trainer: who shall load a DCP folder.
-        progress: told the bytes written.
+        trainer: the trainer that will load a DCP folder.
+        progress: called with the bytes written.
 
     Raises:
-        InputInvalid: the format cannot carry it, or the target cannot be written.
+        InputInvalid: the format cannot represent it, or the target cannot be written.
         CheckpointDamaged: bytes are missing, or differ from their digests.
     """
     _refuse_damaged(checkpoint)
     index, values = checkpoint.index, from_trainer(checkpoint.trainer)
     with Files(checkpoint.folder) as files:
-        if to is Format.HF:
+        if to is ExportFormat.HF:
             huggingface.export(
                 index, files, target, dtype=dtype, renames=renames, progress=progress
             )
-        elif to is Format.DCP:
+        elif to is ExportFormat.DCP:
             names = _NAMES[trainer]
             dcp.export(index, files, target, values=values, names=names, progress=progress)
         else:
@@ -84,9 +84,9 @@ def export(
 
 
 def _refuse_damaged(checkpoint: Checkpoint) -> None:
-    """Hold every byte against its digest, so that damage is not handed on under a new name.
+    """Compare every byte with its digest, so that damage does not spread to the export.
 
-    A virtual checkpoint that was never hashed has none, and is taken as it is.
+    A virtual checkpoint that was never hashed has no digests and is exported unchecked.
     """
     if record.digests(checkpoint) is not None:
         damage = verify(checkpoint.folder).damage

@@ -1,6 +1,6 @@
-"""Bytes of the segments of one index, gathered through another, into files: the copying itself.
+"""Copies segments: gathers their bytes through the source's index and writes them to files.
 
-Invariant: a segment's digest is taken from the memory that is written, before it is written; one
+Invariant: a segment's digest is computed from the buffer that is written, before the write; one
 buffer of BUFFER bytes is used for everything.
 """
 
@@ -25,10 +25,10 @@ _Bytes = NDArray[np.uint8]
 
 
 class Filler:
-    """Fills segments of `target` (flat ranges of entries that `source` has too)."""
+    """Fills segments of `target`, which are flat ranges of entries that `source` also has."""
 
     def __init__(self, source: Index, files: Files, target: Index, into: Path) -> None:
-        """Read through `files`; write into files below `into` that exist."""
+        """Read through `files`; write to existing files below `into`."""
         self._source = source
         self._reader = Reader(source, files)
         self._number = -1
@@ -37,7 +37,7 @@ class Filler:
         self._buffer = np.empty(BUFFER, dtype=np.uint8)
 
     def fill(self, rows: Iterable[int], progress: Progress) -> Column:
-        """Write those segments; give their digests, n x 2.
+        """Write these segments; return their digests, n x 2.
 
         Raises:
             CheckpointDamaged: the source ends before its bytes.
@@ -51,7 +51,6 @@ class Filler:
 
     @contextmanager
     def _opened(self) -> Iterator[list[int]]:
-        """Descriptors of all target files."""
         descriptors: list[int] = []
         try:
             for name in self._target.files:
@@ -65,7 +64,7 @@ class Filler:
         segments = self._target.segments
         number, at = int(segments.entry[row]), int(segments.offset[row])
         if number != self._number:
-            # Segments come tensor by tensor; what was planned for the last one is not kept.
+            # Segments come tensor by tensor, so the plans for the last tensor are dropped.
             self._reader.planner, self._number = Planner(self._source), number
         entry = self._target.entries[number]
         begin = int(segments.start[row, 0])
@@ -79,7 +78,7 @@ class Filler:
             write_all(descriptor, part.data, at)
             at += len(part)
             progress(len(part))
-        # Starts writing to the disk now instead of at the end; what is not written yet stays.
+        # This starts write-back now instead of at the end; dirty pages stay in the cache.
         os.posix_fadvise(
             descriptor,
             int(segments.offset[row]),

@@ -1,4 +1,4 @@
-"""What a new checkpoint says of the one it is made from, and whether that one kept still.
+"""The provenance of a converted checkpoint, and the check that its source did not change.
 
 Invariant: a source that passes `check_unchanged` after the last read was read in one state.
 """
@@ -11,17 +11,18 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import folder
-from wattmesh.reconfig.universal.folder import Checkpoint, DataFile, Kind, Manifest
+from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind, DataFile, Manifest
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What goes into manifest.json and trainer.json beside tensors.
+    """The source's part of manifest.json and trainer.json.
 
     Attributes:
-        source: {"kind", "folder", ...}. `trainer`: {"header", "values", "extra"}.
-        run, attempt, logical_digest: of whoever trained, where known.
+        source: {"kind", "folder", ...}.
+        trainer: {"header", "values", "extra"}.
+        run, attempt, logical_digest: of the training, where known.
     """
 
     source: Mapping[str, Any]
@@ -30,8 +31,8 @@ class Origin:
     attempt: int = 0
     logical_digest: str = ""
 
-    def manifest(self, kind: Kind, data: dict[str, DataFile]) -> Manifest:
-        """The manifest of a checkpoint made from it."""
+    def manifest(self, kind: CheckpointKind, data: dict[str, DataFile]) -> Manifest:
+        """Build the manifest of a checkpoint converted from it."""
         return Manifest(
             kind=kind,
             data=data,
@@ -43,7 +44,7 @@ class Origin:
 
 
 def origin_of(source: Source) -> Origin:
-    """Say where a source comes from; a universal one hands on all that it knew.
+    """Return a source's provenance; a universal checkpoint passes its own on.
 
     Raises:
         CheckpointDamaged: a universal checkpoint's small files differ from their seal.
@@ -58,7 +59,7 @@ def origin_of(source: Source) -> Origin:
 def _inherited(checkpoint: Checkpoint, told: Mapping[str, Any]) -> Origin:
     manifest = checkpoint.manifest
     return Origin(
-        # Where the data came from in the first place says more than the copy it passed through.
+        # The first origin of the data says more than the copy in between.
         source=manifest.source or told,
         trainer=checkpoint.trainer,
         run=manifest.run,
@@ -82,7 +83,7 @@ def check_unchanged(source: Source) -> None:
 
 
 def look(path: Path, words: str) -> Fingerprint:
-    """Fingerprint a file by its path; `words` name it.
+    """Fingerprint a file by its path; `words`: its name in errors.
 
     Raises:
         InputInvalid: it is gone.

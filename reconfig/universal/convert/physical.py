@@ -1,9 +1,9 @@
-"""A physical checkpoint: all tensors of a source streamed into safetensors files of its own.
+"""Writes a physical checkpoint: streams all tensors of a source into new safetensors files.
 
-Several processes each fill every n-th segment; this one prepares the files, waits, syncs, seals.
+Worker processes fill every n-th segment each; this process creates the files, waits, syncs, seals.
 
-Invariant: what is published was read from one state of the source, and its digests are of the
-memory that was written; on any failure the staging folder is removed and the source untouched.
+Invariant: a published checkpoint was read from one state of the source, and its digests are of the
+buffers that were written; on any failure the staging folder is removed and the source unchanged.
 """
 
 import json
@@ -28,7 +28,7 @@ from wattmesh.reconfig.universal.convert.origin import check_unchanged, origin_o
 from wattmesh.reconfig.universal.files.hashing import default_jobs
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.files.staging import Fence, Progress, silent, staged, unfenced
-from wattmesh.reconfig.universal.folder import DataFile, Kind
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.arranging import (
     MAX_FILE_BYTES,
@@ -40,9 +40,9 @@ from wattmesh.reconfig.universal.index.index import Column
 from wattmesh.reconfig.universal.sources.source import Source
 
 PROCESS_BYTES = 4 << 30
-"""Data for each further process. One keeps a single disk busy: on 1.3 GB two took a fifth longer
-and two thirds more CPU (docs/decisions/0009-universal-checkpoint.md); several pay on file systems
-that are faster than one core."""
+"""Data per further process. One process keeps a single disk busy: on 1.3 GB two took a fifth longer
+and two thirds more CPU (docs/decisions/0009-universal-checkpoint.md). Several are faster only on
+file systems that are faster than one core."""
 
 _WORK = ".work"
 
@@ -60,17 +60,17 @@ def write_physical(
     """Publish a physical checkpoint of a source.
 
     Args:
-        source: any kind.
-        target: must not exist.
-        jobs: processes; 0 for as many as are worth it, at most 4 and one per CPU.
-        max_file_bytes: of a data file, unless one tensor is larger.
-        gentle: run behind everybody else, for CPU and disk (in the background of a job).
-        progress: told the bytes written since the last time, from several threads.
+        source: of any kind.
+        target: folder that must not exist.
+        jobs: processes; 0 for one per `PROCESS_BYTES`, at most 4 and one per CPU.
+        max_file_bytes: size limit of a data file, unless one tensor is larger.
+        gentle: use idle CPU and disk priority (in the background of a job).
+        progress: called with the bytes written since its last call, from several threads.
         fence: see `staging.staged`.
 
     Raises:
         InputInvalid: the source does not cover its tensors, changed meanwhile or cannot be read;
-            the target cannot be written; a process was ended. Nothing was left behind.
+            the target cannot be written; a worker was killed. Nothing is left behind.
     """
     cover.prove(source.index)
     origin = origin_of(source)
@@ -86,7 +86,7 @@ def write_physical(
         _sync(staging, plan)
         index = replace(plan.index, segments=replace(plan.index.segments, digest=digest))
         data = {each.name: _data_file(each) for each in plan.files}
-        folder.seal(staging, origin.manifest(Kind.PHYSICAL, data), index, origin.trainer)
+        folder.seal(staging, origin.manifest(CheckpointKind.PHYSICAL, data), index, origin.trainer)
         check_unchanged(source)
     return target
 
@@ -101,7 +101,7 @@ def _make_files(staging: Path, plan: Arrangement) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(staging / each.name, flags, 0o644)
         try:
-            # A full disk shows here, before anything is copied, and the file lies in one piece.
+            # A full disk fails here, before anything is copied; it also reduces fragmentation.
             os.posix_fallocate(descriptor, 0, each.size)
             write_all(descriptor, memoryview(each.header), 0)
         finally:
@@ -117,7 +117,7 @@ def _data_file(file: OutFile) -> DataFile:
 
 
 def _sync(staging: Path, plan: Arrangement) -> None:
-    """Wait until the disk has every data file."""
+    """Fsync the data of every file."""
 
     def sync(file: OutFile) -> None:
         descriptor = os.open(staging / file.name, os.O_RDONLY | os.O_CLOEXEC)
@@ -134,7 +134,7 @@ def _sync(staging: Path, plan: Arrangement) -> None:
 def _fill(
     source: Source, plan: Arrangement, into: Path, jobs: int, progress: Progress, *, gentle: bool
 ) -> Column:
-    """Write all segments; give their digests."""
+    """Write all segments; return their digests."""
     if jobs == 1 and not gentle:
         with Files(source.folder) as files:
             filler = Filler(source.index, files, plan.index, into)
@@ -154,15 +154,15 @@ def _fill(
 
 
 def run_workers(shares: list[dict[str, Any]], progress: Progress) -> None:
-    """Run one process per share until all are done; one failure ends them all.
+    """Run one process per share until all are done; one failure kills them all.
 
     Raises:
-        InputInvalid: a process was ended from outside.
-        CheckpointDamaged: the source could not be read. OSError: the target not written.
+        InputInvalid: a process was killed from outside.
+        CheckpointDamaged: the source cannot be read. OSError: the target cannot be written.
     """
     processes: list[subprocess.Popen[str]] = []
     try:
-        # Own sessions: Ctrl-C reaches only this process, which then ends them.
+        # Own sessions: Ctrl-C reaches only this process, which then kills them.
         for _ in shares:
             processes.append(
                 subprocess.Popen(
@@ -190,7 +190,7 @@ def run_workers(shares: list[dict[str, Any]], progress: Progress) -> None:
 
 
 def _follow(process: "subprocess.Popen[str]", share: dict[str, Any], progress: Progress) -> None:
-    """Give a process its share and listen until it ends.
+    """Send a process its share, and read its messages until it ends.
 
     Raises:
         InputInvalid, CheckpointDamaged, OSError: see `run_workers`.
@@ -202,7 +202,7 @@ def _follow(process: "subprocess.Popen[str]", share: dict[str, Any], progress: P
         process.stdin.write(json.dumps(share) + "\n")
         process.stdin.close()
     except BrokenPipeError:
-        pass  # It has ended already; what it was is told below.
+        pass  # It has ended; its exit status is reported below.
     for line in process.stdout:
         told = json.loads(line)
         progress(told.get("bytes", 0))
@@ -220,7 +220,7 @@ def _follow(process: "subprocess.Popen[str]", share: dict[str, Any], progress: P
 
 
 def _kill(processes: list["subprocess.Popen[str]"]) -> None:
-    """End what still runs, and collect it."""
+    """Kill the processes that still run, and reap all."""
     for process in processes:
         if process.poll() is None:
             process.kill()

@@ -1,7 +1,7 @@
-"""A virtual checkpoint: an index over files that another tool wrote, pinned by hard links.
+"""Writes a virtual checkpoint: an index over another tool's files, which hard links keep alive.
 
-No byte of data is read or written, so it takes milliseconds at any size; the links keep the bytes
-when the source's folder is deleted. It is born unverified (see record.py).
+No data is read or written, so it takes milliseconds at any size; the links keep the bytes when the
+source's folder is deleted. It starts unverified (see record.py).
 
 Invariant: the files that were linked are those that the index was made from.
 """
@@ -19,7 +19,7 @@ from wattmesh.reconfig.universal import folder
 from wattmesh.reconfig.universal.convert.origin import check_unchanged, look, origin_of
 from wattmesh.reconfig.universal.files.regular_files import check_relative
 from wattmesh.reconfig.universal.files.staging import Fence, staged, unfenced
-from wattmesh.reconfig.universal.folder import DataFile, Kind
+from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 
 FILES = "files"
@@ -28,11 +28,10 @@ _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, 
 
 
 def write_virtual(source: Source, target: Path, *, fence: Fence = unfenced) -> Path:
-    """Publish a virtual checkpoint over a source, whose index is proven as every `Source`'s is.
+    """Publish a virtual checkpoint of a source.
 
-    Raises:
-        InputInvalid: the source cannot be linked from there, or changed meanwhile; nothing was left
-            behind.
+    Raises: InputInvalid: the source cannot be hard-linked, or changed meanwhile; nothing is left
+    behind.
     """
     origin = origin_of(source)
     with staged(target, fence) as staging:
@@ -46,20 +45,22 @@ def write_virtual(source: Source, target: Path, *, fence: Fence = unfenced) -> P
             files=tuple(f"{FILES}/{name}" for name in source.index.files),
             segments=replace(source.index.segments, digest=None),
         )
-        # Both only wait for the disk; together they wait once.
+        # Both mostly wait for the disk, so they run concurrently.
         with ThreadPoolExecutor(1) as pool:
             synced = pool.submit(_sync, folders)
-            folder.seal(staging, origin.manifest(Kind.VIRTUAL, data), index, origin.trainer)
+            folder.seal(
+                staging, origin.manifest(CheckpointKind.VIRTUAL, data), index, origin.trainer
+            )
             synced.result()
         check_unchanged(source)
     return target
 
 
 def link(source: Source, into: Path) -> list[Path]:
-    """Hard-link every file of a source below `into`; give the folders that hold the links.
+    """Hard-link every file of a source below `into`; return the folders that hold the links.
 
     Raises:
-        InputInvalid: the file system does not allow it, or a file is not the one that was read.
+        InputInvalid: the file system does not allow it, or a file was replaced since it was read.
     """
     into.mkdir()
     folders = {into}
@@ -74,7 +75,7 @@ def link(source: Source, into: Path) -> list[Path]:
 
 
 def _up_to(top: Path, below: Path) -> Iterable[Path]:
-    """Folders from `below` up to `top`, itself apart."""
+    """Yield `below` and its parents, up to but without `top`."""
     while below != top:
         yield below
         below = below.parent
@@ -82,13 +83,13 @@ def _up_to(top: Path, below: Path) -> Iterable[Path]:
 
 def _link_one(source: Source, name: str, path: Path, expected: Fingerprint) -> None:
     try:
-        # What was read was no link, and a link put there since pins nothing: seen just below.
+        # The file was no symbolic link when it was read; one put there since fails the check below.
         os.link(source.folder / name, path, follow_symlinks=False)
     except OSError as error:
         if error.errno in _NO_LINK:
             raise InputInvalid(
-                f"{source.folder / name} cannot be hard-linked to where the virtual checkpoint "
-                f"shall lie ({error.strerror}); put it on the same file system as its source, or "
+                f"{source.folder / name} cannot be hard-linked into the virtual checkpoint "
+                f"({error.strerror}); put it on the same file system as its source, or "
                 "convert with --kind physical."
             ) from error
         if error.errno != errno.ENOENT:
@@ -105,6 +106,6 @@ def _link_one(source: Source, name: str, path: Path, expected: Fingerprint) -> N
 
 
 def _sync(folders: Iterable[Path]) -> None:
-    """Make the names of the links durable."""
+    """Make the directory entries of the links durable."""
     for each in folders:
         durable.fsync_folder(each)

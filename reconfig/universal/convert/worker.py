@@ -1,9 +1,9 @@
-"""One process of a physical conversion: `python -m wattmesh.reconfig.universal.convert.worker`.
+"""A worker of a physical conversion: `python -m wattmesh.reconfig.universal.convert.worker`.
 
-It is told its share as one line of JSON on standard input, tells progress and its end as lines of
-JSON on standard output, and leaves its digests in a file. It ends by itself when nobody listens.
+It reads its share as one line of JSON from standard input, reports progress and its end as lines of
+JSON on standard output, and writes its digests to a file. It exits when its pipe is closed.
 
-Invariant: "done" is said after the last byte was handed to the kernel and the digests are written.
+Invariant: "done" is sent after the last byte was passed to the kernel and the digests are written.
 """
 
 import json
@@ -22,29 +22,29 @@ from wattmesh.reconfig.universal.files.reader import BUFFER, Files
 from wattmesh.reconfig.universal.index.index import Index
 
 SOURCE, TARGET = "source", "target"
-"""Prefixes of the two indexes in the folder of work."""
+"""Prefixes of the two indexes in the work folder."""
 
 
 def leave(index: Index, work: Path, prefix: str) -> None:
-    """Put an index where workers find it."""
+    """Write an index for the workers."""
     (work / f"{prefix}.{columns.NAMES}").write_bytes(columns.names_to_bytes(index))
     (work / f"{prefix}.{columns.NUMBERS}").write_bytes(columns.numbers_to_bytes(index))
 
 
 def digests_file(work: Path, number: int) -> Path:
-    """Where worker `number` leaves its digests."""
+    """Path of the digests of worker `number`."""
     return work / f"digests-{number}.npy"
 
 
 def main() -> int:
-    """Do one share."""
+    """Copy one share; returns the exit status."""
     share = json.loads(sys.stdin.readline())
     try:
         _work(share)
     except WattmeshError as error:
         _tell(source=str(error))
     except BrokenPipeError:
-        os._exit(1)  # Nobody listens any more; there is nobody to tell it either.
+        os._exit(1)  # The parent is gone, so there is nobody to report to.
     except OSError as error:
         _tell(disk=error.errno or 0)
     else:
@@ -73,7 +73,7 @@ def _take(work: Path, prefix: str) -> Index:
 
 
 class _Told:
-    """Progress, told not more often than every few megabytes."""
+    """Progress that is reported at most once per BUFFER bytes."""
 
     def __init__(self) -> None:
         self._untold = 0

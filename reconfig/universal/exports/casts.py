@@ -1,6 +1,6 @@
 """Casts between floating-point dtypes in NumPy, bit for bit as torch rounds them on a CPU.
 
-bfloat16 travels as uint16, as everywhere here.
+bfloat16 is represented as uint16, because NumPy has no such dtype.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ _QUIET = np.uint32(0x0040)
 
 
 def cast_of(stored: str, wanted: str) -> Cast:
-    """How elements of `stored` become elements of `wanted`."""
+    """Return the cast from `stored` to `wanted`."""
     if stored == wanted:
         return keep
     if stored == "bfloat16":
@@ -26,7 +26,7 @@ def cast_of(stored: str, wanted: str) -> Cast:
 def to_bfloat16(values: Values) -> Values:
     """Round float32 to bfloat16 (as uint16), to nearest and to even on ties; NaN stays NaN.
 
-    Sign and upper payload bits of a NaN are kept, and it is made quiet, as IEEE 754 has it.
+    A NaN keeps its sign and upper payload bits and becomes quiet, as in IEEE 754.
     """
     bits = values.view(np.uint32)
     carried = bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))

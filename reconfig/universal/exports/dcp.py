@@ -1,11 +1,11 @@
-"""A folder that `torch.distributed.checkpoint` loads: model, optimizer state and settings.
+"""Writes a folder that `torch.distributed.checkpoint` loads: model, optimizer state and settings.
 
     __0_0.distcp ...   torch archives one after the other, one per chunk of a tensor or value
     .metadata          a pickle: key -> dtype, shape, chunks; (key, chunk) -> file, offset, length
 
 Keys are those of a flattened optimizer state dict (`flatten_optimizer_state_dict=True`):
-`model.<name>`, `optim.state.<name>.<slot>`, `optim.param_groups.<name>.<setting>`, the prefixes as
-chosen. DCP reads whole chunks, so tensors are cut into chunks of bounded size.
+`model.<name>`, `optim.state.<name>.<slot>`, `optim.param_groups.<name>.<setting>`, with the
+trainer's prefixes. DCP reads whole chunks, so tensors are cut into chunks of bounded size.
 
 Invariant: the pickle names only classes of torch, and every archive passes `weights_only=True`.
 """
@@ -18,11 +18,11 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.archives import pickled
-from wattmesh.reconfig.universal.archives.archive_writer import Archive
+from wattmesh.reconfig.universal.archives.archive_writer import ArchiveWriter
 from wattmesh.reconfig.universal.archives.pickled import Build, Global, New, Pairs, Reduce
 from wattmesh.reconfig.universal.exports.stream import blocks, pieces
 from wattmesh.reconfig.universal.exports.target import Sink, exported
-from wattmesh.reconfig.universal.exports.values import NOTHING, Values
+from wattmesh.reconfig.universal.exports.values import NOTHING, OptimizerValues
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.index import dtypes
@@ -32,10 +32,10 @@ from wattmesh.reconfig.universal.index.names import HOOK, Names
 from wattmesh.reconfig.universal.sources.source import BYTES
 
 CHUNK_BYTES = 64 << 20
-"""Most bytes of a chunk: what a rank reads beside the rows it wants is less than two of them."""
+"""Most bytes of a chunk: a rank reads less than two chunks beyond the rows it needs."""
 
 FILE_BYTES = 4 << 30
-"""A file that has reached this is followed by another."""
+"""After a file has reached this size, the next one is started."""
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _VERSION = "1.0.0"
@@ -48,7 +48,7 @@ _SCALAR = Box((), ())
 class _Item:
     """One archive under some keys: a chunk of entry `row`, or (`row` is None) a plain value.
 
-    An entry that is no tensor holds an archive already, byte for byte.
+    An entry that is not a tensor is an archive already and is copied byte for byte.
     """
 
     keys: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Item:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an item's archive was written."""
+    """The location of an item's archive."""
 
     item: _Item
     file: str
@@ -75,7 +75,7 @@ def export(
     files: Files,
     target: Path,
     *,
-    values: Values = NOTHING,
+    values: OptimizerValues = NOTHING,
     names: Names = HOOK,
     chunk_bytes: int = CHUNK_BYTES,
     progress: Progress = silent,
@@ -84,12 +84,12 @@ def export(
 
     Args:
         index: of the checkpoint; every entry is written, a tied name as a second key.
-        files: where its bytes are.
+        files: the files that it points to.
         target: a folder that does not exist yet.
-        values: what the optimizer keeps beside tensors; written as DCP's byte values.
-        names: the names of the trainer that shall load it.
+        values: settings and scalars of the optimizer, written as DCP byte values.
+        names: the names of the trainer that will load it.
         chunk_bytes: most bytes of a chunk (a single element at least).
-        progress: told the bytes written.
+        progress: called with the bytes written.
 
     Raises:
         InputInvalid: two values under one key, a setting that is not plain data, or a target that
@@ -108,8 +108,7 @@ def export(
         folder.write(".metadata", pickled.dumps(_metadata(index, places, names)))
 
 
-def _values(values: Values, names: Names) -> Iterator[_Item]:
-    """The plain values, each an item."""
+def _values(values: OptimizerValues, names: Names) -> Iterator[_Item]:
     for head, told in (("param_groups", values.settings), ("state", values.numbers)):
         for name, each in told.items():
             for last, value in each.items():
@@ -119,7 +118,6 @@ def _values(values: Values, names: Names) -> Iterator[_Item]:
 
 
 def _chunks(index: Index, names: Names, chunk_bytes: int) -> Iterator[_Item]:
-    """The tensors, cut."""
     aliases: dict[str, list[str]] = {}
     for alias, name in index.tied.items():
         aliases.setdefault(name, []).append(alias)
@@ -132,25 +130,25 @@ def _chunks(index: Index, names: Names, chunk_bytes: int) -> Iterator[_Item]:
             keys += [names.fqn(alias, PARAM) for alias in aliases.get(entry.name, ())]
         size = dtypes.size_of(entry.dtype)
         whole = Box.whole(entry.shape)
-        # An element-less tensor has one chunk all the same, as DCP writes it.
+        # An empty tensor has one chunk too, as in DCP.
         for number, box in enumerate(list(blocks(whole, max(1, chunk_bytes // size))) or [whole]):
             yield _Item(tuple(keys), box.count * size, row, box, number)
 
 
 def _refuse_doubles(items: Iterable[_Item]) -> None:
-    """Refuse one key for two things: a reader would get one of them."""
+    """Refuse one key for two items, of which a reader would get only one."""
     owner: dict[str, int | None] = {}
     for item in items:
         for key in item.keys:
             if item.number == 0 and key in owner:
                 raise InputInvalid(
-                    f"export: two things would both be called {key!r}; choose other prefixes."
+                    f"export: two entries would both be called {key!r}; choose other prefixes."
                 )
             owner[key] = item.row
 
 
 def _grouped(items: Iterable[_Item]) -> Iterator[list[_Item]]:
-    """Fill files in order."""
+    """Group items into files, in order."""
     group: list[_Item] = []
     size = 0
     for item in items:
@@ -163,8 +161,7 @@ def _grouped(items: Iterable[_Item]) -> Iterator[list[_Item]]:
 
 
 def _write(out: Sink, name: str, item: _Item, reader: Reader) -> _Place:
-    """Write one archive where the file stands."""
-    archive, value = Archive(), item.value
+    archive, value = ArchiveWriter(), item.value
     offset = out.tell()
     if item.row is None:
         return _Place(item, name, offset, archive.write(out, value))
@@ -177,7 +174,7 @@ def _write(out: Sink, name: str, item: _Item, reader: Reader) -> _Place:
 
 
 def _metadata(index: Index, places: Sequence[_Place], names: Names) -> Build:
-    """The object that DCP unpickles from .metadata."""
+    """Build the object that DCP unpickles from .metadata."""
     chunks: dict[str, list[Box]] = {}
     entries: dict[str, Entry] = {}
     storage = []
@@ -205,7 +202,7 @@ def _metadata(index: Index, places: Sequence[_Place], names: Names) -> Build:
 
 
 def _path(key: str, names: Names) -> tuple[str, ...]:
-    """Where the key lies in the nested dict that was flattened: one level per prefix part."""
+    """Path of a key in the nested dict before flattening: one level per prefix part."""
     known = (p for p in (names.model, names.optim) if key.startswith(p))
     prefix = max(known, key=len, default="")
     return (*(part for part in prefix.split(".") if part), key.removeprefix(prefix))
@@ -243,7 +240,7 @@ def _of(name: str) -> Global:
 
 
 def _made(module: str, name: str, state: dict[str, Any]) -> Build:
-    """An object of a class with those attributes."""
+    """An object of a class with these attributes."""
     return Build(New(Global(module, name)), state)
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's universal layout: what `{"checkpoint": {"load_universal": true}}` loads.
+"""Writes DeepSpeed's universal layout, which `{"checkpoint": {"load_universal": true}}` loads.
 
     TAG/zero/<parameter>/fp32.pt, exp_avg.pt ...    {"param": tensor, ...}, one file per state
     TAG/zero/<parameter>/step.pt                    the step
@@ -8,9 +8,9 @@
     latest_universal                                TAG, beside it
 
 ZeRO-1, 2 and 3 load it on any number of ranks. It follows DeepSpeed 0.19.8 (ds_to_universal.py and
-universal_checkpoint.py), which loads only what files it finds: nothing may be left out here.
+universal_checkpoint.py), which silently skips missing files, so all of them must be written.
 
-Invariant: what DeepSpeed could not restore as it was is refused by name.
+Invariant: state that DeepSpeed could not restore exactly is refused by name.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from typing import Any
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.universal.archives.archive_writer import Archive
+from wattmesh.reconfig.universal.archives.archive_writer import ArchiveWriter
 from wattmesh.reconfig.universal.archives.pickled import Build, Global, New, Reduce
 from wattmesh.reconfig.universal.exports.casts import cast_of
-from wattmesh.reconfig.universal.exports.engine import Engine, engine_of
+from wattmesh.reconfig.universal.exports.engine import EngineState, engine_of
 from wattmesh.reconfig.universal.exports.stream import pieces
 from wattmesh.reconfig.universal.exports.target import Target, exported
 from wattmesh.reconfig.universal.exports.values import ByParameter
@@ -37,11 +37,11 @@ from wattmesh.reconfig.universal.index.rules import ExpertStack, Rule, Shard, Su
 from wattmesh.reconfig.universal.sources.source import BYTES
 
 DEEPSPEED = "0.19.8"
-"""The release whose layout this is; it is what the files claim."""
+"""The release of this layout, which is written into the files."""
 
 LATEST = "latest_universal"
 
-__all__ = ["DEEPSPEED", "LATEST", "Engine", "engine_of", "export"]
+__all__ = ["DEEPSPEED", "LATEST", "EngineState", "engine_of", "export"]
 
 _NO_SLOTS = (PARAM, EXTRA, BYTES)
 _STEP = "step"
@@ -55,7 +55,7 @@ def export(
     files: Files,
     target: Path,
     *,
-    engine: Engine,
+    engine: EngineState,
     numbers: ByParameter = MappingProxyType({}),
     progress: Progress = silent,
 ) -> None:
@@ -63,14 +63,14 @@ def export(
 
     Args:
         index: of the checkpoint.
-        files: where its bytes are.
+        files: the files that it points to.
         target: a folder that does not exist yet; its name is DeepSpeed's tag.
         engine: counters and settings.
-        numbers: parameter -> slot -> value, for scalar slots that are no tensors: steps.
-        progress: told the bytes written.
+        numbers: parameter -> slot -> value, for scalar slots that are not tensors: steps.
+        progress: called with the bytes written.
 
     Raises:
-        InputInvalid: a state that DeepSpeed cannot carry, or a target that cannot be written.
+        InputInvalid: a state that DeepSpeed cannot represent, or a target that cannot be written.
         CheckpointDamaged: bytes are missing.
     """
     plan = _planned(index, engine)
@@ -80,7 +80,7 @@ def export(
         _write_states(folder, reader, plan.trained)
         for name, slots in numbers.items():
             with folder.file(f"zero/{name}/{_STEP}.pt") as out:
-                Archive().write(out, slots[_STEP])
+                ArchiveWriter().write(out, slots[_STEP])
         _write_optimizer(folder, reader, engine, step)
         for name in _MODEL_STATES:
             _write_model(folder, name, reader, plan, engine)
@@ -95,13 +95,13 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Rows of the index by what becomes of them.
+    """Rows of the index by destination.
 
     Attributes:
-        trained: parameters with optimizer state, and their slots: files below zero/. `names`: of
-            those parameters.
+        trained: parameters with optimizer state, and their slots: files below zero/.
+        names: the names of those parameters.
         kept: buffers and frozen parameters: inside the model states file.
-        extra: tensors that are neither.
+        extra: entries that are not parameters.
     """
 
     names: frozenset[str]
@@ -110,8 +110,8 @@ class _Plan:
     extra: list[int] = field(default_factory=list)
 
 
-def _planned(index: Index, engine: Engine) -> _Plan:
-    """Sort the entries, refusing what does not fit."""
+def _planned(index: Index, engine: EngineState) -> _Plan:
+    """Sort the entries by destination; refuse what does not fit."""
     if not engine.groups:
         raise InputInvalid(
             "export: without parameter groups DeepSpeed would load no parameter, and not say so; "
@@ -137,11 +137,11 @@ def _planned(index: Index, engine: Engine) -> _Plan:
 
 
 def _refuse_unfit(entry: Entry, parameter: Entry | None) -> None:
-    """Refuse what DeepSpeed would cut wrongly, cast, or find no place for."""
+    """Refuse an entry that DeepSpeed would shard wrongly, cast, or have no file for."""
     if parameter is None:
-        raise InputInvalid(f"export: {entry} is the state of a parameter that is not there.")
+        raise InputInvalid(f"export: {entry} is the state of a parameter that does not exist.")
     if "/" in entry.name or "/" in entry.state or entry.name in (".", ".."):
-        raise InputInvalid(f"export: {entry} has a name that cannot be that of a folder.")
+        raise InputInvalid(f"export: {entry} has a name that no folder can have.")
     if entry.state == PARAM and entry.dtype not in _WIDENED:
         raise InputInvalid(
             f"export: {entry} is {entry.dtype}; DeepSpeed trains on float32, which does not hold "
@@ -168,13 +168,13 @@ class _Step:
     row: int | None = None
     number: Any = None
 
-    def value(self, archive: Archive, reader: Reader) -> Any:
-        """As an archive holds it."""
+    def value(self, archive: ArchiveWriter, reader: Reader) -> Any:
+        """Return it as an archive holds it."""
         return self.number if self.row is None else _tensor(archive, reader, self.row)
 
 
 def _common_step(reader: Reader, plan: _Plan, numbers: ByParameter) -> _Step | None:
-    """The one step that every parameter is at; None where the optimizer counts none."""
+    """The step of all parameters; None where the optimizer counts none."""
     found: dict[tuple[str, Any], tuple[str, _Step]] = {}
     for row in plan.trained:
         entry = reader.index.entries[row]
@@ -200,10 +200,10 @@ def _common_step(reader: Reader, plan: _Plan, numbers: ByParameter) -> _Step | N
 
 
 def _write_states(folder: Target, reader: Reader, rows: Sequence[int]) -> None:
-    """Write everything below zero/ that is a tensor, but for the optimizer's own file."""
+    """Write the tensors below zero/, except the optimizer's own file."""
     for row in rows:
         entry = reader.index.entries[row]
-        archive = Archive()
+        archive = ArchiveWriter()
         value: Any = _tensor(archive, reader, row)
         if entry.state != _STEP:
             value = {"param": value, **_marks(entry)}
@@ -212,8 +212,8 @@ def _write_states(folder: Target, reader: Reader, rows: Sequence[int]) -> None:
             archive.write(out, value)
 
 
-def _tensor(archive: Archive, reader: Reader, row: int) -> Reduce:
-    """A parameter (widened to float32, exactly) or a slot, as stored."""
+def _tensor(archive: ArchiveWriter, reader: Reader, row: int) -> Reduce:
+    """A parameter, widened exactly to float32, or a slot as stored."""
     entry = reader.index.entries[row]
     wanted = "float32" if entry.state == PARAM else entry.dtype
     cast = cast_of(entry.dtype, wanted)
@@ -221,7 +221,7 @@ def _tensor(archive: Archive, reader: Reader, row: int) -> Reduce:
 
 
 def _marks(entry: Entry) -> dict[str, Any]:
-    """What DeepSpeed needs to cut a tensor for tensor or expert parallel ranks."""
+    """The metadata by which DeepSpeed shards a tensor over tensor or expert parallel ranks."""
     rule: Rule = entry.rule
     marks: dict[str, Any] = {"cat_dim": rule.dim if isinstance(rule, Shard) else 0}
     if isinstance(rule, VocabPad):
@@ -238,9 +238,11 @@ def _marks(entry: Entry) -> dict[str, Any]:
     return marks
 
 
-def _write_optimizer(folder: Target, reader: Reader, engine: Engine, step: _Step | None) -> None:
-    """The groups' settings: on top for ZeRO-1 and 2, below `optimizer_state_dict` for ZeRO-3."""
-    archive = Archive()
+def _write_optimizer(
+    folder: Target, reader: Reader, engine: EngineState, step: _Step | None
+) -> None:
+    """Write the groups' settings: at the top for ZeRO-1 and 2, in `optimizer_state_dict` for 3."""
+    archive = ArchiveWriter()
     groups = [{**settings, "params": []} for settings in engine.groups]
     state = {} if step is None else {0: {_STEP: step.value(archive, reader)}}
     value = {
@@ -252,9 +254,11 @@ def _write_optimizer(folder: Target, reader: Reader, engine: Engine, step: _Step
         archive.write(out, value)
 
 
-def _write_model(folder: Target, name: str, reader: Reader, plan: _Plan, engine: Engine) -> None:
-    """The engine's counters, and the tensors that DeepSpeed does not train."""
-    archive = Archive()
+def _write_model(
+    folder: Target, name: str, reader: Reader, plan: _Plan, engine: EngineState
+) -> None:
+    """Write the engine's counters, and the tensors that DeepSpeed does not train."""
+    archive = ArchiveWriter()
     entries = reader.index.entries
     value = {
         "module": {entries[row].name: _as_stored(archive, reader, row) for row in plan.kept},
@@ -275,6 +279,6 @@ def _write_model(folder: Target, name: str, reader: Reader, plan: _Plan, engine:
         archive.write(out, value)
 
 
-def _as_stored(archive: Archive, reader: Reader, row: int) -> Reduce:
+def _as_stored(archive: ArchiveWriter, reader: Reader, row: int) -> Reduce:
     entry = reader.index.entries[row]
     return archive.tensor(entry.dtype, entry.shape, partial(pieces, reader, row))

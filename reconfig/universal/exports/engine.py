@@ -1,4 +1,4 @@
-"""What DeepSpeed's engine keeps beside tensors, out of any trainer's checkpoint."""
+"""State of DeepSpeed's engine besides tensors, derived from any trainer's checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,17 +11,16 @@ from wattmesh.reconfig.universal.index.index import PARAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """Counters, settings and plain data.
+class EngineState:
+    """Counters, settings and plain data of the engine.
 
     Attributes:
-        global_steps, global_samples, skipped_steps: its counters; samples unknown (None) are
-            counted by DeepSpeed from the steps.
-        groups: settings of the optimizer's parameter groups, in its order. DeepSpeed loads as many
-            groups as it finds here, so there must be as many as the loading optimizer has; an
-            empty mapping keeps that group's own settings.
-        lr_scheduler: state of the schedule; needed where the engine has one.
-        client: plain data that `load_checkpoint` gives back to its caller.
+        global_steps, global_samples, skipped_steps: its counters; if `global_samples` is None,
+            DeepSpeed derives it from the steps.
+        groups: settings of the optimizer's parameter groups, in its order. There must be as many
+            as the loading optimizer has; an empty mapping keeps that group's own settings.
+        lr_scheduler: state of the schedule; required where the engine has one.
+        client: plain data that `load_checkpoint` returns to its caller.
     """
 
     global_steps: int
@@ -32,16 +31,16 @@ class Engine:
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
-def engine_of(checkpoint: Checkpoint, groups: int = 0) -> Engine:
-    """Say what a checkpoint's trainer.json tells of it.
+def engine_of(checkpoint: Checkpoint, groups: int = 0) -> EngineState:
+    """Derive it from a checkpoint's trainer.json.
 
     Args:
         checkpoint: of any origin.
-        groups: how many parameter groups the loading optimizer has; 0: as many as the parameters
-            have different settings, one at least.
+        groups: number of parameter groups of the loading optimizer; 0: as many as there are
+            different settings, at least one.
 
     Raises:
-        InputInvalid: it does not say its step, or more settings differ than there are groups.
+        InputInvalid: it has no step, or more different settings than groups.
     """
     header = checkpoint.trainer.get("header") or {}
     if type(header.get("step")) is not int:
@@ -57,13 +56,13 @@ def engine_of(checkpoint: Checkpoint, groups: int = 0) -> Engine:
             f"export: the parameters have {len(found)} different groups of settings; {groups} "
             "parameter groups cannot hold them."
         )
-    # What DeepSpeed's engine and its caller kept goes back to them; other trainers' is not theirs.
+    # State of DeepSpeed's engine and its caller is returned to them; another trainer's is not.
     own = checkpoint.manifest.source.get("kind") == "deepspeed"
     client = dict(values.other) if own else {}
-    return Engine(
+    return EngineState(
         global_steps=header["step"],
         global_samples=header.get("samples"),
-        # Groups beyond those that differ keep the loading optimizer's own settings.
+        # Further groups keep the loading optimizer's own settings.
         groups=found + [{}] * (max(groups, 1) - len(found)),
         lr_scheduler=client.pop("lr_scheduler", None),
         client=client,

@@ -1,9 +1,9 @@
-"""Parameters as Hugging Face safetensors: one file, or shards with an index.
+"""Writes parameters as Hugging Face safetensors: one file, or shards with an index.
 
-Names, tensors and files follow `save_pretrained`: what is tied is written once, a shard closes
-before it would pass `max_shard_bytes`, and `model.safetensors.index.json` maps names to shards.
+Names, tensors and files follow `save_pretrained`: tied tensors are written once, a shard ends
+before it would exceed `max_shard_bytes`, and `model.safetensors.index.json` maps names to shards.
 
-Invariant: elements are copied, or cast as the file's own metadata says; nothing else happens.
+Invariant: elements are copied, or cast as the file's metadata says, and never changed otherwise.
 """
 
 import json
@@ -23,7 +23,7 @@ from wattmesh.reconfig.universal.index.declared import Rename
 from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index
 
 SHARD_BYTES = 5 * 10**9
-"""What `save_pretrained` takes as the largest shard."""
+"""Default `max_shard_size` of `save_pretrained`."""
 
 CASTS = ("float32", "bfloat16")
 """Dtypes that floating-point parameters may be written in."""
@@ -56,13 +56,13 @@ def export(
 
     Args:
         index: of the checkpoint; only the state "param" is written.
-        files: where its bytes are.
+        files: the files that it points to.
         target: a folder that does not exist yet.
         dtype: "float32" or "bfloat16", for all floating-point parameters of 16 bits and more;
             others (integers, bool, float8) are copied as they are.
-        renames: as declared, applied one after the other; each must change a name.
-        max_shard_bytes: most bytes of tensors in a file; a larger tensor has a file of its own.
-        progress: told the bytes written.
+        renames: applied one after the other; each must change a name.
+        max_shard_bytes: most bytes of tensors in a file; a larger tensor has its own file.
+        progress: called with the bytes written.
 
     Raises:
         InputInvalid: an unknown dtype, a rename that matches nothing or makes two names equal, or a
@@ -93,7 +93,7 @@ def export(
 
 
 def _tensors(index: Index, dtype: str, renames: Sequence[Rename]) -> list[_Tensor]:
-    """What is written, in the order of the index."""
+    """The tensors to write, in the order of the index."""
     rows = [row for row, entry in enumerate(index.entries) if entry.state == PARAM]
     if not rows:
         raise InputInvalid("export: the checkpoint holds no parameters.")
@@ -110,7 +110,6 @@ def _tensor(row: int, name: str, entry: Entry, dtype: str) -> _Tensor:
 
 
 def _renamed(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
-    """Apply the declared renames."""
     found = list(names)
     for rename in renames:
         changed = [rename(name) for name in found]
@@ -125,7 +124,7 @@ def _renamed(names: Sequence[str], renames: Sequence[Rename]) -> list[str]:
 
 
 def _shards(tensors: Sequence[_Tensor], limit: int) -> list[list[_Tensor]]:
-    """Fill files in order; within one, wide elements come first so that all are aligned."""
+    """Fill files in order; in each, wide elements come first so that all are aligned."""
     shards: list[list[_Tensor]] = [[]]
     size = 0
     for tensor in tensors:
@@ -144,7 +143,7 @@ def _file_names(count: int) -> list[str]:
 
 
 def _write_shard(folder: Target, name: str, tensors: Sequence[_Tensor], reader: Reader) -> None:
-    """One safetensors file: length of the header, header, tensors without a gap."""
+    """Write one safetensors file: length of the header, header, tensors without gaps."""
     entries = reader.index.entries
     casts = {
         f"{entries[tensor.row].dtype} -> {tensor.dtype}"

@@ -1,4 +1,4 @@
-"""The bytes of one tensor, row by row, in pieces of bounded size."""
+"""Reads one tensor in row-major order, in pieces of bounded size."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,22 +11,22 @@ from wattmesh.reconfig.universal.index.box import Box
 
 Values = NDArray[np.generic]
 Cast = Callable[[Values], Values]
-"""Turns elements into other elements, one for one."""
+"""Converts an array to one of another dtype, elementwise."""
 
 
 def keep(values: Values) -> Values:
-    """The cast that changes nothing."""
+    """The identity cast."""
     return values
 
 
 def blocks(box: Box, count: int) -> Iterator[Box]:
-    """Cut a box into boxes of at most `count` elements that follow each other row-major."""
+    """Split a box into boxes of at most `count` elements, in row-major order."""
     if box.count == 0:
         return
     if box.count <= count or not box.shape:
         yield box
         return
-    # The first dim whose rows are small enough; all dims before it are walked index by index.
+    # Find the first dim whose rows are small enough; the dims before it are iterated by index.
     dim, row = 0, box.count // box.shape[0]
     while row > count:
         dim += 1
@@ -44,9 +44,9 @@ def blocks(box: Box, count: int) -> Iterator[Box]:
 def pieces(
     reader: Reader, row: int, box: Box | None = None, cast: Cast = keep, size: int = BUFFER
 ) -> Iterator[memoryview]:
-    """Read a box of entry `row` (all of it by default), row-major, at most `size` bytes at once.
+    """Read a box of entry `row` (all of it by default), row-major, in pieces of `size` bytes.
 
-    A piece holds until the next is asked for: they share their memory.
+    A piece is valid until the next one is requested: all share one buffer.
 
     Raises:
         CheckpointDamaged: bytes are missing.

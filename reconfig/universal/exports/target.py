@@ -1,4 +1,4 @@
-"""The files of an export: counted while they are written, and synced before they get their name."""
+"""The target folder of an export: files are counted while written, and synced before the rename."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _SYNCS = 16
 
 
 class Sink:
-    """A file of the export: what it is given is counted."""
+    """A file of the export that reports the bytes written."""
 
     def __init__(self, file: BinaryIO, progress: Progress) -> None:
         """Write to `file`."""
@@ -29,16 +29,16 @@ class Sink:
         return count
 
     def seek(self, offset: int) -> int:
-        """Go to a byte of the file."""
+        """Move to a byte of the file."""
         return self._file.seek(offset)
 
     def tell(self) -> int:
-        """Byte of the file that is written next."""
+        """Return the position."""
         return self._file.tell()
 
 
 class Target:
-    """The folder while it is being written."""
+    """The folder of an export while it is written."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         """Write files below `folder`, which exists."""
@@ -48,7 +48,7 @@ class Target:
 
     @contextmanager
     def file(self, name: str) -> Iterator[Sink]:
-        """Write one new file, given by its path below the folder."""
+        """Create and write one file, by its path below the folder."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
@@ -65,7 +65,7 @@ class Target:
             sink.write(data)
 
     def sync(self) -> None:
-        """Sync what is not yet; small files together, since a journal takes many at once."""
+        """Fsync the small files together, which is faster than one by one, and then the folders."""
         with ThreadPoolExecutor(_SYNCS) as pool:
             list(pool.map(durable.fsync_file, self._unsynced))
         for folder in sorted({path.parent for path in self._folder.rglob("*")}):
@@ -78,7 +78,7 @@ def exported(target: Path, progress: Progress = silent) -> Iterator[Target]:
 
     Args:
         target: must not exist; its parent must.
-        progress: told the bytes just written, after each piece.
+        progress: called with the bytes just written, after each piece.
 
     Raises:
         InputInvalid: the target exists, or cannot be written; nothing is left behind.

@@ -1,6 +1,6 @@
-"""Settings and scalar slots that are no tensors, as trainer.json keeps them.
+"""Reads settings and scalar slots that are not tensors from trainer.json.
 
-Two writers keep them in two shapes: jobs by flat name (`optim.param_groups.<parameter>.<setting>`),
+There are two forms: jobs by flat name (`optim.param_groups.<parameter>.<setting>`),
 converted sources by parameter (`{"param_groups": {parameter: {setting: value}}}`).
 """
 
@@ -19,13 +19,13 @@ ByParameter = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
-    """What an optimizer keeps per parameter beside tensors.
+class OptimizerValues:
+    """Optimizer state per parameter that is not tensors.
 
     Attributes:
         settings: parameter -> setting of its group -> value ("lr" -> 0.001).
         numbers: parameter -> slot -> value, for slots that are plain numbers ("step" -> 3).
-        other: what belongs to no parameter, by the name the trainer gave it.
+        other: values that belong to no parameter, by the trainer's name.
     """
 
     settings: ByParameter = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Values:
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def groups(self, parameters: Iterable[str]) -> list[dict[str, Any]]:
-        """Different settings, in the order in which the parameters have them."""
+        """Return the distinct settings, in the order of the parameters."""
         found: list[dict[str, Any]] = []
         for name in parameters:
             group = dict(self.settings.get(name, {}))
@@ -42,18 +42,18 @@ class Values:
         return found
 
 
-NOTHING = Values()
+NOTHING = OptimizerValues()
 
 
-def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> Values:
-    """Read what a checkpoint's trainer.json says; tensors among the values are entries, not here.
+def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> OptimizerValues:
+    """Read the values of a trainer.json, without tensors, which are entries of the index.
 
     Args:
         trainer: the document.
-        names: the prefixes of the job that wrote flat names.
+        names: the prefixes of flat names.
 
     Raises:
-        CheckpointDamaged: the values are not as any writer leaves them.
+        CheckpointDamaged: the values are malformed.
     """
     try:
         return _values(trainer.get("values", {}), names)
@@ -64,16 +64,16 @@ def from_trainer(trainer: Mapping[str, Any], names: Names = HOOK) -> Values:
         ) from error
 
 
-def _values(told: Mapping[str, Any], names: Names) -> Values:
+def _values(told: Mapping[str, Any], names: Names) -> OptimizerValues:
     if isinstance(told.get("param_groups"), Mapping):
-        return Values(
+        return OptimizerValues(
             settings=_decoded(told["param_groups"]),
             numbers=_decoded(told.get("slots", {})),
             other=_without_tensors(told.get("other", {})),
         )
     heads = (f"{names.optim}param_groups.", f"{names.optim}state.")
     rest = {key: value for key, value in told.items() if not key.startswith(heads)}
-    return Values(
+    return OptimizerValues(
         settings=_decoded(_nested(told, heads[0])),
         numbers=_decoded(_nested(told, heads[1])),
         other=_without_tensors(rest),
@@ -107,7 +107,7 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Undo the JSON of `wattmesh.reconfig.state.plain`, without torch."""
+    """Decode the JSON of `wattmesh.reconfig.state.plain`, without torch."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if not isinstance(value, dict):

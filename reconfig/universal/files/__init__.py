@@ -1,9 +1,9 @@
-"""Reading and writing a checkpoint's files, regular ones only and no byte more.
+"""Safe reading and writing of a checkpoint's files: regular files only, exact ranges only.
 
 The map:
-    documents.py      JSON documents that somebody else may have written
-    hashing.py        digests of segments as they lie in files, by several threads
-    reader.py         bytes of a box, and no others
-    regular_files.py  regular files below one folder
-    staging.py        a checkpoint folder while it is made
+    documents.py      parses untrusted JSON documents
+    hashing.py        hashes stored segments with several threads
+    reader.py         reads the bytes of a box, and no others
+    regular_files.py  opens only regular files below one folder
+    staging.py        writes a folder under a temporary name, then renames it
 """

@@ -1,7 +1,7 @@
-"""JSON documents that somebody else may have written: read whole, of known types, not too deep.
+"""Parses untrusted JSON documents: checked types, ranges and depth.
 
-Invariant: what a function here gives has the type it says; everything else is one ValueError, that
-the caller turns into a sentence about the file.
+Invariant: every function returns the type it names or raises ValueError, which the caller turns
+into a sentence about the file.
 """
 
 import json
@@ -12,7 +12,7 @@ import numpy as np
 
 MAX_DEPTH = 100
 LARGEST = 1 << 62
-"""Any count, size or time in a document is below."""
+"""Upper bound of any count, size or time in a document."""
 
 _TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _STEPS = np.zeros(256, dtype=np.int8)
@@ -25,7 +25,7 @@ def load(data: bytes) -> Any:
     """Parse JSON (UTF-8) whose lists and objects are at most MAX_DEPTH deep.
 
     Raises:
-        ValueError: it is no JSON, or nested more deeply.
+        ValueError: it is not JSON, or nested more deeply.
     """
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(_TEXTS.sub(b"", data))
@@ -36,7 +36,7 @@ def load(data: bytes) -> Any:
 
 
 def _check_depth(bare: bytes) -> None:
-    """Refuse brackets that go too deep; `bare` holds no texts any more."""
+    """Refuse deeper nesting; `bare` is JSON with its strings removed."""
     codes = np.frombuffer(bare, dtype=np.uint8)
     depth = 0
     for at in range(0, len(codes), _CHUNK):
@@ -47,10 +47,10 @@ def _check_depth(bare: bytes) -> None:
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
-    """Give an object.
+    """Check that a value is an object.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     if type(value) is not dict:
         raise ValueError(f"{what} is a {type(value).__name__}, not an object")
@@ -58,22 +58,22 @@ def mapping(value: Any, what: str) -> dict[str, Any]:
 
 
 def text(value: Any, what: str, most: int = 1024) -> str:
-    """Give a text of at most `most` characters that can all be printed.
+    """Check that a value is a printable text of at most `most` characters.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     if type(value) is not str or len(value) > most or not value.isprintable():
-        raise ValueError(f"{what} is no printable text of at most {most} characters")
+        raise ValueError(f"{what} is not a printable text of at most {most} characters")
     return value
 
 
 def whole(value: Any, what: str, below: int = LARGEST) -> int:
-    """Give a whole number from 0 on.
+    """Check that a value is an integer in [0, below).
 
     Raises:
-        ValueError: it is none, or not below `below`.
+        ValueError: it is not.
     """
     if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"{what} is no whole number from 0 on, below {below}")
+        raise ValueError(f"{what} is not a whole number in [0, {below})")
     return value

@@ -1,8 +1,8 @@
-"""Digests of segments as they lie in files, by several threads.
+"""Hashes stored segments with several threads.
 
-xxhash and pread both let go of Python's lock, so threads are enough.
+xxhash and pread both release the GIL, so threads are enough.
 
-Invariant: memory is bounded by threads x BUFFER, whatever the sizes of segments are.
+Invariant: memory is at most threads x BUFFER, whatever the sizes of the segments.
 """
 
 import ctypes
@@ -22,9 +22,9 @@ from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.index.index import Column, Segments
 
 BATCH = 64 << 20
-"""Bytes that a thread takes at once."""
+"""Bytes per task of a thread."""
 
-# ioprio_set(2): class 3 is "idle", set for the calling thread; the number of the call differs.
+# ioprio_set(2): class 3 is "idle", for the calling thread; syscall numbers by machine.
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE = 3 << 13
 
@@ -54,12 +54,12 @@ def hash_segments(
     """Hash the stored bytes of every segment.
 
     Args:
-        folder: what `files` are relative to.
-        files: those that `segments` number.
-        segments: of any length.
+        folder: the folder that `files` are relative to.
+        files: file names by number.
+        segments: the segments to hash.
         jobs: threads; 0 for as many as there are CPUs, at most 4.
-        progress: told the bytes hashed since the last time, from any of the threads.
-        gentle: run behind everybody else, for CPU and disk.
+        progress: called with the bytes hashed since its last call, from any of the threads.
+        gentle: use idle CPU and disk priority.
     """
     digest = np.zeros((len(segments), 2), dtype=np.int64)
     unreadable: list[tuple[int, str]] = []
@@ -101,7 +101,7 @@ def digest_of(
 
 
 def halves(digest: bytes) -> tuple[int, int]:
-    """16 bytes as two signed numbers, high half first."""
+    """Return 16 bytes as two signed 64-bit numbers, high half first."""
     return (
         int.from_bytes(digest[:8], "big", signed=True),
         int.from_bytes(digest[8:], "big", signed=True),
@@ -109,25 +109,25 @@ def halves(digest: bytes) -> tuple[int, int]:
 
 
 def default_jobs() -> int:
-    """As many as this process may use CPUs, at most 4: no disk is faster than that."""
+    """The CPUs of this process, at most 4: disks are not faster than that."""
     return min(4, len(os.sched_getaffinity(0)))
 
 
 def be_gentle() -> None:
-    """Let everybody else go first: this thread, its CPU time and its disk accesses (Linux)."""
+    """Set idle CPU and disk priority for this thread (Linux)."""
     os.setpriority(os.PRIO_PROCESS, 0, 19)
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:
-        # Where the disk's scheduler knows no classes this changes nothing, which is all right.
+        # Disk schedulers without priority classes ignore this.
         ctypes.CDLL(None, use_errno=True).syscall(number, 1, 0, _IDLE)
 
 
 def _nothing() -> None:
-    """Stay as we are."""
+    """The thread initializer without `gentle`."""
 
 
 def _batches(segments: Segments) -> Iterator[Column]:
-    """Rows in the order of the bytes, in batches of about BATCH bytes."""
+    """Rows in file order, in batches of about BATCH bytes."""
     order = np.lexsort((segments.offset, segments.file))
     total = np.cumsum(segments.nbytes[order])
     cuts = np.flatnonzero(np.diff(total // BATCH)) + 1

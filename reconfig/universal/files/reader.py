@@ -1,10 +1,10 @@
-"""Bytes of a box, and no others: exact positional reads into the memory they are wanted in.
+"""Reads the bytes of a box, and no others, with positional reads into the destination.
 
-Runs of at least `MIN_RUN` bytes are read one by one, so nothing beside them is. Shorter ones (thin
-columns) cost more as calls than as bytes: their span is read into a buffer and picked from it.
+Contiguous runs of at least `MIN_RUN` bytes are read one by one. For shorter runs (thin columns) the
+calls would cost more than the bytes, so their whole span is read into a buffer and copied from it.
 
-Invariant: no read reaches past the file, follows a link out of the folder or returns short in
-silence; a file that shrinks while it is read is an error, never a crash.
+Invariant: a read never exceeds the file, follows a link out of the folder or returns short
+unnoticed; a file that shrinks while it is read raises an error.
 """
 
 import math
@@ -26,15 +26,15 @@ from wattmesh.reconfig.universal.index.planner import Planner
 BUFFER = 8 << 20
 MIN_RUN = 256
 MAX_OPEN = 128
-"""Files open at once, the folder among them; a large job's checkpoint has more files than a
-process may hold."""
+"""Most open files, the folder included: a large job's checkpoint has more files than a process may
+open."""
 
 
 class Files:
-    """Files below one folder, by relative path, a bounded number of them open; of one thread.
+    """Files below one folder by relative path, with a bounded number open. For one thread.
 
     Attributes:
-        allowance: what understanding them may still cost; data of tensors is not counted.
+        allowance: remaining limits for metadata; tensor data is not counted.
     """
 
     def __init__(self, folder: Path, allowance: Allowance | None = None) -> None:
@@ -69,7 +69,7 @@ class Files:
         if offset < 0 or offset + len(out) > size:
             raise CheckpointDamaged(
                 f"{self.folder.name}/{name} has {size} bytes; bytes {offset} to "
-                f"{offset + len(out)} of it are wanted."
+                f"{offset + len(out)} were expected."
             )
         done = 0
         while done < len(out):
@@ -83,7 +83,7 @@ class Files:
         self.bytes_read += done
 
     def read_runs(self, name: str, starts: Sequence[int], run: int, out: memoryview) -> None:
-        """Fill `out` with runs of `run` bytes from each of `starts` on, one after the other.
+        """Fill `out` with runs of `run` bytes, one from each of `starts`.
 
         Raises:
             CheckpointDamaged: see `read_into`.
@@ -104,11 +104,11 @@ class Files:
         self.bytes_read += at
 
     def opened(self, name: str) -> tuple[int, int]:
-        """Give the descriptor and size of a file, good until the next call.
+        """Return the descriptor and size of a file, valid until the next call.
 
         Raises:
             InputInvalid: its path leads out of the folder.
-            CheckpointDamaged: it is missing or no plain file.
+            CheckpointDamaged: it is missing or not a regular file.
         """
         if name not in self._open:
             while len(self._open) >= MAX_OPEN - 1:
@@ -152,10 +152,10 @@ class Reader:
         Args:
             row: number of the entry.
             box: logical, within the entry's shape.
-            out: of the box's shape, with the dtype's NumPy view (`dtypes.view_of`); any strides.
+            out: array of the box's shape and the NumPy dtype `dtypes.view_of`, with any strides.
 
         Raises:
-            InputInvalid: `out` has another shape or dtype, or the box lies outside.
+            InputInvalid: `out` has another shape or dtype, or the box exceeds the tensor.
             CheckpointDamaged: bytes are missing.
         """
         entry = self.index.entries[row]
@@ -172,14 +172,14 @@ class Reader:
                 for a, b, n in zip(piece.box.start, box.start, piece.box.shape, strict=True)
             ]
             name = self.index.files[piece.file]
-            # A scalar's place must stay an array to be filled, which NumPy's [()] would not leave.
+            # For a scalar, out[()] would be a copy instead of an array to fill.
             part = out[tuple(where)] if where else out
             self._copy(name, piece.offset, piece.box.shape, piece.strides, part)
 
     def _copy(
         self, name: str, offset: int, shape: Shape, strides: Shape, out: NDArray[np.generic]
     ) -> None:
-        """Read elements laid out with `strides` from `offset` on into `out`."""
+        """Read elements stored with `strides` from byte `offset` on into `out`."""
         size = out.dtype.itemsize
         dims = _contiguous_dims(shape, strides)
         outer = shape[: len(shape) - dims]
@@ -196,7 +196,7 @@ class Reader:
             starts = _starts(offset, outer, [each * size for each in strides])
             self.files.read_runs(name, starts, run, _bytes(out))
         else:
-            # Along the dim that spreads the bytes most, so that every part is nearer to a buffer.
+            # Split along the dim with the largest span, so that the parts fit a buffer soonest.
             dim = max(range(len(shape)), key=lambda each: (shape[each] - 1) * strides[each])
             fits = max(1, BUFFER // (strides[dim] * size))
             rows = 1 if outer and run >= MIN_RUN else min(fits, -(-shape[dim] // 2))
@@ -217,7 +217,7 @@ def _starts(offset: int, outer: Shape, steps: Sequence[int]) -> list[int]:
 
 
 def _contiguous_dims(shape: Shape, strides: Shape) -> int:
-    """How many trailing dims lie row-major without a gap."""
+    """Number of trailing dims that are row-major without gaps."""
     expected = 1
     for count, (size, step) in enumerate(zip(reversed(shape), reversed(strides), strict=True)):
         if size != 1 and step != expected:
@@ -227,5 +227,4 @@ def _contiguous_dims(shape: Shape, strides: Shape) -> int:
 
 
 def _bytes(out: NDArray[np.generic]) -> memoryview:
-    """The memory of a contiguous array, as bytes."""
     return out.reshape(-1).view(np.uint8).data

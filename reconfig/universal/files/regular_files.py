@@ -1,10 +1,10 @@
-"""Regular files below one folder: opened as what they are, sized before they are read.
+"""Opens only regular files below one folder, and checks their size before reading.
 
-A path is walked part by part from the folder's own descriptor and no link is followed, so nobody
-can lead a reader out of the folder, not even by replacing a part while it reads. What is no
-regular file (a pipe, a device, a link, a folder) is refused before a byte of it is wanted.
+A path is opened part by part from the folder's descriptor without following links, so a reader
+stays in the folder even if a part is replaced meanwhile. Anything but a regular file (a pipe,
+device, link or folder) is refused before it is read.
 
-Invariant: nothing here waits for anybody, and no more is read than was asked for.
+Invariant: no call blocks on another process, and no more is read than was requested.
 """
 
 import errno
@@ -22,10 +22,10 @@ _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class RegularFiles:
-    """A folder, held by its descriptor from the first use on."""
+    """A folder, open from its first use on."""
 
     def __init__(self, folder: Path) -> None:
-        """Open nothing yet; the folder itself may be a link, as its user named it."""
+        """Open nothing yet. The folder itself may be a symbolic link, because its user named it."""
         self.folder = folder
         self._descriptor = -1
 
@@ -44,11 +44,11 @@ class RegularFiles:
             self._descriptor = -1
 
     def look(self, name: str) -> os.stat_result:
-        """Look at a file without opening it.
+        """Return a file's status without opening it.
 
         Raises:
             InputInvalid: the path could lead out of the folder.
-            CheckpointDamaged: it is no regular file. OSError: it is not there.
+            CheckpointDamaged: it is not a regular file. OSError: it does not exist.
         """
         parent, last, owned = self._walk(name)
         try:
@@ -60,11 +60,11 @@ class RegularFiles:
         return found
 
     def open(self, name: str) -> tuple[int, os.stat_result]:
-        """Open a file; give its descriptor, which the caller closes, and what it is.
+        """Open a file; return its descriptor, which the caller closes, and its status.
 
         Raises:
             InputInvalid: the path could lead out of the folder.
-            CheckpointDamaged: it is no regular file. OSError: it cannot be opened.
+            CheckpointDamaged: it is not a regular file. OSError: it cannot be opened.
         """
         parent, last, owned = self._walk(name)
         try:
@@ -87,17 +87,17 @@ class RegularFiles:
     def read(
         self, name: str, most: int, allowance: Allowance, expected: int | None = None
     ) -> bytes:
-        """Read a whole small file, once its size is known to be right.
+        """Read a whole small file, after checking its size.
 
         Args:
             name: relative path.
-            most: bytes that such a file may have.
-            allowance: of the checkpoint; pays for them.
-            expected: bytes that it must have, where somebody said so.
+            most: its largest legal size in bytes.
+            allowance: of the checkpoint; it is charged for the bytes.
+            expected: its exact size in bytes, where known.
 
         Raises:
-            InputInvalid: the path could lead out of the folder, or the allowance is spent.
-            CheckpointDamaged: it is no regular file, or of another size.
+            InputInvalid: the path could lead out of the folder, or the allowance is used up.
+            CheckpointDamaged: it is not a regular file, or of another size.
             OSError: it cannot be read.
         """
         where = f"{self.folder.name}/{name}"
@@ -106,7 +106,7 @@ class RegularFiles:
             if found.st_size > most or expected not in (None, found.st_size):
                 allowed = f"at most {most}" if expected is None else f"the {expected} written"
                 raise CheckpointDamaged(
-                    f"{where} has {found.st_size} bytes, not {allowed}; it has been tampered with, "
+                    f"{where} has {found.st_size} bytes, not {allowed}; somebody changed it, "
                     "use another checkpoint."
                 )
             allowance.read(found.st_size, where)
@@ -123,7 +123,7 @@ class RegularFiles:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _walk(self, name: str) -> tuple[int, str, bool]:
-        """The descriptor of a file's own folder, its last part, and whether to close the former."""
+        """Return the parent folder's descriptor, the name, and whether to close the former."""
         check_relative(name)
         if self._descriptor < 0:
             self._descriptor = os.open(self.folder, _FOLDER)
@@ -157,11 +157,11 @@ class RegularFiles:
 
 
 def check_relative(name: str) -> None:
-    """Refuse a path that could lead out of its folder, or that no file can have.
+    """Refuse a path that could lead out of its folder, or is not in normal form.
 
     Raises:
-        InputInvalid: it is absolute, climbs, is not in its plainest form, is longer than MAX_PATH
-            characters, or holds characters that are not printed.
+        InputInvalid: it is absolute, contains "..", is not normalized, is longer than MAX_PATH
+            characters, or contains unprintable characters.
     """
     path = PurePosixPath(name[: MAX_PATH + 1])
     if (

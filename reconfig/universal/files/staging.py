@@ -1,7 +1,7 @@
-"""A checkpoint folder while it is made: whole under its name afterwards, or never there.
+"""Writes a folder under a temporary name and renames it when it is complete.
 
-Invariant: whatever fails between the first byte and the rename, the target does not exist and the
-staging folder is gone; only a kill leaves the latter behind, under a name that no reader opens.
+Invariant: after a failure before the rename neither the target nor the staging folder exists; only
+a kill leaves the staging folder behind, under a name that no reader opens.
 """
 
 import errno
@@ -20,16 +20,16 @@ Progress = Callable[[int], None]
 
 
 def unfenced() -> None:
-    """The fence of who has no rival."""
+    """The fence of a writer without rivals."""
 
 
 def silent(count: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that is not reported."""
 
 
 @contextmanager
 def staged(target: Path, fence: Fence = unfenced) -> Iterator[Path]:
-    """Give an empty folder beside `target` that takes its name at the end of the block.
+    """Yield an empty folder beside `target`, which gets that name at the end of the block.
 
     Args:
         target: must not exist; its parent must.
@@ -38,7 +38,7 @@ def staged(target: Path, fence: Fence = unfenced) -> Iterator[Path]:
     Raises:
         InputInvalid: the target exists, or cannot be written (disk full, read-only).
     """
-    # absolute() and not resolve(): a target that is itself a link must be seen as existing.
+    # absolute() and not resolve(): a target that is a symbolic link counts as existing.
     target = target.absolute()
     staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}.staging")
     try:
@@ -59,13 +59,13 @@ def staged(target: Path, fence: Fence = unfenced) -> Iterator[Path]:
 _ADVICE = (
     ({errno.ENOSPC, errno.EDQUOT, errno.EFBIG}, "make room there, or name a folder elsewhere"),
     ({errno.EROFS, errno.EACCES, errno.EPERM}, "name a folder that you may write"),
-    ({errno.ENOENT, errno.ENOTDIR}, "make the folder that it shall lie in first"),
+    ({errno.ENOENT, errno.ENOTDIR}, "create its parent folder first"),
     ({errno.EEXIST, errno.ENOTEMPTY}, "it appeared meanwhile; name another"),
 )
 
 
 def _sentence(target: Path, error: OSError) -> str:
-    """What went wrong, and what to do next."""
+    """Say what went wrong, and what to do next."""
     advice = next((text for codes, text in _ADVICE if error.errno in codes), "look at the disk")
     reason = error.strerror or str(error)
     return f"{target} was not written ({reason}); {advice}."

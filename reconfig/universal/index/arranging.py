@@ -1,10 +1,10 @@
-"""Where every tensor of an index goes in safetensors files of bounded size. Pure.
+"""Assigns every tensor of an index to safetensors files of bounded size. Pure.
 
     data-00000.safetensors   header, padded with spaces so that data begin at a multiple of 4096;
                              whole tensors under "<state>:<name>", widest elements first
 
-Invariant: a file is a plain safetensors file without holes; a tensor lies in one file, so only a
-tensor that is larger than the limit makes a file that is.
+Invariant: a file is a plain safetensors file without holes. A tensor lies in one file, so a file
+exceeds the limit only if its one tensor does.
 """
 
 import json
@@ -19,13 +19,13 @@ from wattmesh.reconfig.universal.index.index import Column, Entry, Index, Segmen
 
 MAX_FILE_BYTES = 4 << 30
 SEGMENT_BYTES = 64 << 20
-"""Longest segment: what one worker hashes at once."""
+"""Longest segment: the unit that a worker copies and hashes."""
 _DIGITS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutFile:
-    """A data file to be. `header`: its first bytes, the 8 of its length too."""
+    """A data file to write. `header`: its first bytes, including the 8 bytes of length."""
 
     name: str
     header: bytes
@@ -34,7 +34,7 @@ class OutFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """Data files and the index over them, whose entries are those it was made from."""
+    """The data files, and an index over them with the entries of the original."""
 
     files: tuple[OutFile, ...]
     index: Index
@@ -43,13 +43,12 @@ class Arrangement:
 def arrange(
     index: Index, *, max_file_bytes: int = MAX_FILE_BYTES, segment_bytes: int = SEGMENT_BYTES
 ) -> Arrangement:
-    """Lay out all tensors of an index, in its order."""
+    """Assign the tensors of an index to files, in its order."""
     dims = max([len(entry.shape) for entry in index.entries], default=0) or 1
     files: list[OutFile] = []
     tables: list[Column] = []
     for rows in _groups(index.entries, max_file_bytes):
-        # Stable, so that only tensors of other element sizes change places: no holes, and every
-        # tensor stays aligned to its elements.
+        # Wide elements first, so that every tensor is aligned without holes; the sort is stable.
         rows.sort(key=lambda row: -dtypes.size_of(index.entries[row].dtype))
         ordered = [index.entries[row] for row in rows]
         header, offsets = data_header((key_of(each), each.dtype, each.shape) for each in ordered)
@@ -72,7 +71,7 @@ def arrange(
 
 
 def key_of(entry: Entry) -> str:
-    """A tensor's name in a data file."""
+    """The key of a tensor in a data file."""
     return f"{entry.state}:{entry.name}"
 
 
@@ -81,7 +80,7 @@ def _groups(entries: Sequence[Entry], limit: int) -> Iterator[list[int]]:
     group: list[int] = []
     used = 0
     for row, entry in enumerate(entries):
-        # With offsets of 19 digits the line is at least as long as it will be.
+        # Offsets of 19 digits bound the length of the header's line from above.
         need = (
             entry.nbytes
             + len(json.dumps(header_line(entry.dtype, entry.shape, _DIGITS)))
@@ -98,7 +97,7 @@ def _groups(entries: Sequence[Entry], limit: int) -> Iterator[list[int]]:
 
 
 def _segments(entry: Entry, row: int, file: int, offset: int, limit: int) -> Column:
-    """An entry's flat ranges: columns of COLUMNS, the last three one wide."""
+    """Split an entry into flat ranges: columns of COLUMNS, the last three one wide."""
     size = dtypes.size_of(entry.dtype)
     count, each = entry.nbytes // size, max(1, limit // size)
     begin = np.arange(0, count, each, dtype=np.int64)
@@ -111,7 +110,7 @@ def _segments(entry: Entry, row: int, file: int, offset: int, limit: int) -> Col
 
 
 def _sorted(tables: Sequence[Column], dims: int) -> Segments:
-    """All tables as one, in the order of the entries, in columns `dims` wide."""
+    """Join all tables in the order of the entries, with columns `dims` wide."""
     narrow = np.concatenate([*tables, np.zeros((0, 8), dtype=np.int64)])
     narrow = narrow[np.argsort(narrow[:, 0], kind="stable")]
     table = np.zeros((len(narrow), 5 + 3 * dims), dtype=np.int64)

@@ -1,6 +1,7 @@
-"""Boxes of indices: where a piece of a tensor lies in the whole.
+"""Boxes: hyperrectangles of a tensor's elements.
 
-Invariant: a box is a product of half-open ranges, one per dim, and numbers elements row-major.
+Invariant: a box is a product of half-open ranges, one per dim, with its elements in row-major
+order.
 """
 
 import math
@@ -12,14 +13,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`shape` elements from `start` on, dim by dim; a scalar's box has no dims and one element."""
+    """`shape` elements from `start` on, per dim. A scalar's box has no dims and one element."""
 
     start: Shape
     shape: Shape
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> "Box":
-        """All of a tensor of `shape`."""
+        """The box of a whole tensor of `shape`."""
         return cls((0,) * len(shape), tuple(shape))
 
     @property
@@ -29,25 +30,25 @@ class Box:
 
     @property
     def stop(self) -> Shape:
-        """One past the last index, dim by dim."""
+        """One past the last index, per dim."""
         return tuple(a + n for a, n in zip(self.start, self.shape, strict=True))
 
     def within(self, shape: Sequence[int]) -> bool:
-        """Whether the box lies inside a tensor of `shape`."""
+        """Tell whether the box lies inside a tensor of `shape`."""
         return len(shape) == len(self.start) and all(
             a >= 0 and n >= 0 and a + n <= size
             for a, n, size in zip(self.start, self.shape, shape, strict=True)
         )
 
     def intersect(self, other: "Box") -> "Box | None":
-        """The elements in both; None when there are none."""
+        """The intersection; None when it is empty."""
         start = tuple(max(a, b) for a, b in zip(self.start, other.start, strict=True))
         stop = tuple(min(a, b) for a, b in zip(self.stop, other.stop, strict=True))
         shape = tuple(b - a for a, b in zip(start, stop, strict=True))
         return Box(start, shape) if all(n > 0 for n in shape) else None
 
     def __str__(self) -> str:
-        """Like an index: [0:4, 2:6]."""
+        """Format as an index expression: [0:4, 2:6]."""
         ranges = (f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
         return f"[{', '.join(ranges)}]"
 
@@ -64,8 +65,8 @@ def row_major(shape: Sequence[int]) -> Shape:
 def flat_boxes(shape: Sequence[int], begin: int, end: int) -> list[Box]:
     """Split the flat range [begin, end) of a tensor of `shape` into boxes, in row-major order.
 
-    At most 2n - 1 of them for n dims: part of a row, whole rows, part of a row, dim by dim. Each is
-    contiguous in the flattened tensor.
+    There are at most 2n - 1 boxes for n dims: per dim part of a row, whole rows, part of a row.
+    Each box is contiguous in the flattened tensor.
     """
     if begin >= end:
         return []

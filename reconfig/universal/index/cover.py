@@ -1,7 +1,7 @@
-"""The proof that an index holds every element of every tensor exactly once, replicas apart.
+"""Proves that an index holds every element of every tensor exactly once, replicas excepted.
 
-Boxes that lie inside the tensor, do not overlap, and whose volumes add up to its volume cover it:
-that is the whole proof. Two equal boxes are replicas and count once; any other overlap is an error.
+Boxes inside a tensor that do not overlap and whose volumes add up to its volume cover it. Two equal
+boxes are replicas and count once; any other overlap is an error.
 """
 
 from collections.abc import Collection
@@ -16,14 +16,14 @@ from wattmesh.reconfig.universal.index.index import Column, Entry, Index
 from wattmesh.reconfig.universal.index.planner import Planner
 
 GAP_BOXES = 512
-"""Above this many boxes a gap is told by its size, not its place: finding it takes too long."""
+"""Above this many boxes only the size of a gap is reported, because locating it takes too long."""
 
 
 def prove(index: Index, allowance: Allowance | None = None) -> None:
-    """Prove exact cover; the allowance, where there is one, ends what takes for ever.
+    """Prove exact cover, within the CPU time of the allowance, if one is given.
 
     Raises:
-        InputInvalid: bytes are missing, stored twice, or lie outside; the message names the tensor
+        InputInvalid: elements are missing, stored twice, or outside; the message names the tensor
             and the box.
     """
     _prove_sorted(index)
@@ -44,7 +44,7 @@ def _prove_sorted(index: Index) -> None:
 
 
 def _prove_flat(index: Index) -> NDArray[np.bool_]:
-    """Prove every entry that is only flat ranges, all at once; say which were (n of bool)."""
+    """Prove all entries that consist of flat ranges; return which they are (n of bool)."""
     segments = index.segments
     count = len(index.entries)
     volume = np.array([Box.whole(entry.shape).count for entry in index.entries], dtype=np.int64)
@@ -77,11 +77,11 @@ def _prove_flat(index: Index) -> NDArray[np.bool_]:
 
 
 def _are_whole(index: Index) -> NDArray[np.bool_]:
-    """Which entries are one box, that of the whole tensor: the common case, seen all at once."""
+    """Find the entries with a single box, that of the whole tensor: the common case."""
     segments = index.segments
     shapes = np.ones((len(index.entries), segments.dims), dtype=np.int64)
     for row, entry in enumerate(index.entries):
-        # Where every segment is flat, the columns may be narrower than a tensor.
+        # If every segment is flat, the columns may have fewer dims than a tensor.
         shapes[row, : len(entry.shape)] = entry.shape if len(entry.shape) <= segments.dims else -1
     is_whole = (
         (segments.flat == 0)
@@ -98,11 +98,11 @@ def _refuse_flat(entry: Entry, expected: int, begin: int, end: int) -> None:
     if begin > expected:
         raise InputInvalid(
             f"{entry}: elements {expected} to {begin} of {Box.whole(entry.shape).count} are "
-            "nowhere in the checkpoint; it is incomplete, or a layout rule is missing."
+            "missing from the checkpoint; it is incomplete, or a layout rule is missing."
         )
     raise InputInvalid(
         f"{entry}: elements {begin} to {end} are stored again or lie outside its "
-        f"{Box.whole(entry.shape).count} elements; two pieces overlap that are no replicas."
+        f"{Box.whole(entry.shape).count} elements; two pieces overlap that are not replicas."
     )
 
 
@@ -116,18 +116,19 @@ def _prove_boxes(index: Index, planner: Planner, row: int, allowance: Allowance 
 
 
 def prove_boxes(name: str, shape: Shape, boxes: Collection[Box]) -> None:
-    """Prove that boxes, no two of them equal, cover one tensor of `shape` exactly.
+    """Prove that distinct boxes cover a tensor of `shape` exactly.
 
     Raises:
-        InputInvalid: elements are in none of them, in two, or outside; the message begins with
-            `name` and tells a box.
+        InputInvalid: elements are in no box, in two, or outside; the message begins with `name` and
+            names a box.
     """
     start = np.array([each.start for each in boxes], dtype=np.int64).reshape(len(boxes), len(shape))
     stop = np.array([each.stop for each in boxes], dtype=np.int64).reshape(len(boxes), len(shape))
     if not shape:
         _prove_cover(name, shape, start, stop, dim=0)
         return
-    # Sorted along the dim that tells most of them apart, each is compared with few others.
+    # Sort along the dim with the most distinct starts, so that each box is compared with few
+    # others.
     dim = max(range(len(shape)), key=lambda at: len(np.unique(start[:, at])))
     order = np.argsort(start[:, dim], kind="stable")
     _prove_cover(name, shape, start[order], stop[order], dim=dim)
@@ -155,15 +156,15 @@ def _prove_cover(
     whole = Box.whole(shape)
     if volume != whole.count:
         raise InputInvalid(
-            f"{name}: {_gap(whole, start, stop, whole.count - volume)} nowhere in the checkpoint; "
-            "it is incomplete, or a layout rule is missing."
+            f"{name}: {_gap(whole, start, stop, whole.count - volume)} missing from the "
+            "checkpoint; it is incomplete, or a layout rule is missing."
         )
 
 
 def _refuse_overlap(
     name: str, start: Column, stop: Column, dim: int, allowance: Allowance | None
 ) -> None:
-    """Compare each box with those that begin before it ends, along the dim they are sorted by."""
+    """Compare each box with those that start before its end, along the sorted dim."""
     if len(start) < 2 or not start.shape[1]:
         return
     until = np.searchsorted(start[:, dim], stop[:, dim], side="left")
@@ -176,13 +177,13 @@ def _refuse_overlap(
         if len(found):
             raise InputInvalid(
                 f"{name}: {_box(start, stop, at)} and "
-                f"{_box(start, stop, at + 1 + int(found[0]))} overlap and are no replicas; either "
+                f"{_box(start, stop, at + 1 + int(found[0]))} overlap and are not replicas; either "
                 "two parts share a name or a layout rule is missing."
             )
 
 
 def _gap(whole: Box, start: Column, stop: Column, missing: int) -> str:
-    """Name one box that nothing covers."""
+    """Name one uncovered box."""
     if len(start) > GAP_BOXES:
         return f"{missing} of {whole.count} elements are"
     left = [whole]
@@ -193,7 +194,7 @@ def _gap(whole: Box, start: Column, stop: Column, missing: int) -> str:
 
 
 def _without(box: Box, taken: Box) -> list[Box]:
-    """What remains of a box without another: at most two boxes per dim."""
+    """A box minus another one: at most two boxes per dim."""
     common = box.intersect(taken)
     if common is None:
         return [box]

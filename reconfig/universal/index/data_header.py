@@ -1,6 +1,6 @@
-"""The header of a data file: plain safetensors, padded so that the data begins where it should.
+"""The header of a data file: plain safetensors, padded so that the data is aligned.
 
-Format: 8 bytes, little-endian, the length of the JSON; the JSON, filled up with spaces; the data.
+Format: the length of the JSON in 8 bytes, little-endian; the JSON, padded with spaces; the data.
 """
 
 import json
@@ -13,7 +13,7 @@ ALIGNMENT = 4096
 
 
 def header_line(dtype: str, shape: Shape, begin: int) -> dict[str, object]:
-    """What the header says of one tensor whose data begins at `begin`."""
+    """The header's value for one tensor whose data begins at `begin`."""
     end = begin + Box.whole(shape).count * dtypes.size_of(dtype)
     return {"dtype": dtypes.CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
 
@@ -24,15 +24,15 @@ def data_header(
     metadata: Mapping[str, str] | None = None,
     alignment: int = ALIGNMENT,
 ) -> tuple[bytes, list[int]]:
-    """Make the header of tensors that lie one after the other.
+    """Build the header for tensors that are stored one after the other.
 
     Args:
         tensors: key, dtype (torch's name) and shape of each, in the order of the data.
-        metadata: beside the format.
-        alignment: the header's length is a multiple of it; itself one of 8.
+        metadata: entries besides the format.
+        alignment: the header's length is a multiple of it; a multiple of 8.
 
     Returns:
-        The header, and where each tensor begins, counted from the header's end.
+        The header, and the offset of each tensor from the header's end.
     """
     document: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     begins, at = [], 0

@@ -1,14 +1,14 @@
-r"""What a person declares about a source: layout rules, renames, tied names, slot rules. TOML.
+r"""The user's declarations about a source: layout rules, renames, tied names, slots. TOML.
 
     [[rule]]    match = "attention.wqkv.weight$"  kind = "sub_blocks"  dim = 0  widths = [[...]]
     [[rename]]  match = '^stage1\.layers\.(\d+)\.'  add = 12  to = "layers.{0}."
     [[tied]]    alias = "lm_head.weight"  name = "embed.weight"
     [[slots]]   match = "..."  states = ["momentum_buffer"]
 
-A rename's `add` is added to its first group before it is written, so that a pipeline stage's local
-layer numbers become global ones.
+A rename's `add` is added to the number in its first group, so that a pipeline stage's local layer
+numbers become global ones.
 
-Invariant: nothing here is guessed from names; what is not declared is stored as it lies.
+Invariant: nothing is guessed from names; an undeclared tensor is taken as it is stored.
 """
 
 import re
@@ -26,12 +26,12 @@ from wattmesh.toml_text import read_toml
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Turn names that match into others.
+    """A rename of matching tensor names.
 
     Attributes:
-        match: searched for in the name; only the matching part is replaced.
-        to: a format string over the groups ("layers.{0}.").
-        add: added to the first group, which is then a whole number.
+        match: pattern that is searched for; only the matching part is replaced.
+        to: a format string of the groups ("layers.{0}.").
+        add: added to the first group, which must then be an integer.
     """
 
     match: re.Pattern[str]
@@ -39,7 +39,7 @@ class Rename:
     add: int = 0
 
     def __call__(self, name: str) -> str:
-        """Give the new name; the old one where nothing matches."""
+        """Return the new name; the old one where the pattern does not match."""
         return self.match.sub(self._replacement, name)
 
     def _replacement(self, found: re.Match[str]) -> str:
@@ -51,13 +51,13 @@ class Rename:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """Everything declared for one source; the empty one changes nothing.
+    """All declarations about one source; the default declares nothing.
 
     Attributes:
-        rules: (pattern, rule), the first that matches a (renamed) name holds for all its states.
+        rules: (pattern, rule): the first match of a renamed name applies to all its states.
         renames: applied one after the other.
         tied: alias -> name, after renaming.
-        slots: (pattern, states): parameters that rightly have just those optimizer slots.
+        slots: (pattern, states): parameters that correctly have just these optimizer slots.
     """
 
     rules: tuple[tuple[re.Pattern[str], Rule], ...] = ()
@@ -66,7 +66,7 @@ class Declared:
     slots: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = ()
 
     def name(self, name: str) -> str:
-        """The logical name of a tensor that the source calls `name`."""
+        """Rename a tensor of the source."""
         for rename in self.renames:
             name = rename(name)
         return name
@@ -80,7 +80,7 @@ class Declared:
         return next((states for match, states in self.slots if match.search(name)), None)
 
     def check_used(self, names: Iterable[str]) -> None:
-        """Refuse declarations that fit nothing: they were meant for another source.
+        """Refuse declarations that match nothing, because they were meant for another source.
 
         Args:
             names: every logical name of the source.
@@ -93,14 +93,14 @@ class Declared:
         unused = [match.pattern for match in patterns if not any(map(match.search, known))]
         unused += [name for name in self.tied.values() if name not in known]
         if unused:
-            raise InputInvalid(f"the declaration {unused[0]!r} fits no tensor of the source.")
+            raise InputInvalid(f"the declaration {unused[0]!r} matches no tensor of the source.")
 
 
 def read(path: Path) -> Declared:
     """Read declarations from a TOML file.
 
     Raises:
-        InputInvalid: it cannot be read, or says what it may not; the table is named.
+        InputInvalid: it cannot be read or is invalid; the message names the table.
     """
     try:
         document = read_toml(read_named(path, SETTINGS_BYTES).decode())
@@ -113,7 +113,7 @@ def from_document(document: Mapping[str, Any], where: str) -> Declared:
     """Read declarations from parsed TOML.
 
     Raises:
-        InputInvalid: it says what it may not; `where` names the file.
+        InputInvalid: it is invalid; `where` names the file in the message.
     """
     if unknown := sorted(set(document) - {"rule", "rename", "tied", "slots"}):
         raise InputInvalid(f"{where}: there is no [[{unknown[0]}]]; known are rule, rename, tied, "

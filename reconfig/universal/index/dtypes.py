@@ -1,7 +1,7 @@
-"""Element types by the names torch gives them, as sizes, safetensors codes and NumPy views.
+"""Dtypes by torch's names: sizes, safetensors codes and NumPy dtypes.
 
-NumPy has no bfloat16 and no float8; their bits travel as unsigned integers of the same size, which
-is enough for moving them.
+NumPy has no bfloat16 and no float8; their bits are handled as unsigned integers of the same size,
+which is enough to copy them.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ CODES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""torch's name to the code in a safetensors header."""
+"""From torch's name to the code in a safetensors header."""
 
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "bool": "uint8"}
 _VIEWS: dict[str, np.dtype[Any]] = {
@@ -36,14 +36,14 @@ _VIEWS: dict[str, np.dtype[Any]] = {
 
 
 def view_of(dtype: str) -> np.dtype[Any]:
-    """Give the little-endian NumPy dtype that carries the bits of `dtype`.
+    """Return the little-endian NumPy dtype that holds the bits of `dtype`.
 
     Raises:
-        InputInvalid: a dtype that a universal checkpoint does not carry.
+        InputInvalid: the dtype is not supported.
     """
     if dtype not in CODES:
         raise InputInvalid(
-            f"dtype {dtype!r} is not one a universal checkpoint carries; known are "
+            f"dtype {dtype!r} is not supported in a universal checkpoint; known are "
             f"{', '.join(CODES)}."
         )
     return _VIEWS[dtype]

@@ -1,10 +1,10 @@
-"""The index: for every (tensor, state) its dtype and shape, and the byte segments that hold it.
+"""The index: for every (tensor, state) its dtype, its shape and the byte segments that hold it.
 
-Segments are columns of 64-bit integers, one row each, sorted by entry. A row says: `nbytes` bytes
-of file `file` from `offset` on hold the elements of a box of the entry, laid out with `strides`.
+Segments are rows of int64 columns, sorted by entry. A row means: `nbytes` bytes of file `file` from
+`offset` on hold the elements of a box of the entry, with `strides`.
 
-Invariant: coordinates are logical. Layout rules were applied when the index was made; they are kept
-in the entry to say how the source was sharded, and nothing else reads them.
+Invariant: coordinates are logical. Layout rules were applied when the index was built; an entry
+keeps its rule only as a record of how the source was sharded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 Column = NDArray[np.int64]
 
 PARAM = "param"
-"""The state of whatever the model itself holds; other states are an optimizer's slots."""
+"""The state of the model's own tensors; other states are slots of an optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,10 @@ class Entry:
     """One logical tensor in one state.
 
     Attributes:
-        name: the tensor's, without any prefix of a framework; layers carry global numbers.
-        state: "param", or the slot's own name ("exp_avg", "momentum_buffer", "step").
-        dtype: torch's name of it. `shape`: of the unsharded, unpadded tensor.
+        name: the tensor's name, without a framework's prefix, with global layer numbers.
+        state: "param", or the name of the slot ("exp_avg", "momentum_buffer", "step").
+        dtype: torch's name.
+        shape: of the unsharded, unpadded tensor.
         rule: how the source was sharded.
     """
 
@@ -45,7 +46,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the entry in its index."""
+        """The entry's unique key in its index."""
         return self.name, self.state
 
     @property
@@ -54,19 +55,20 @@ class Entry:
         return Box.whole(self.shape).count * dtypes.size_of(self.dtype)
 
     def __str__(self) -> str:
-        """As errors name it."""
+        """Format for error messages."""
         return f"{self.name} ({self.state})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Columns of n segments; boxes have k dims, as many as the widest entry (flat ones use one).
+    """Columns of n segments; boxes have k dims, as many as the widest entry (flat ones: one).
 
     Attributes:
         entry, file: row numbers in the index's `entries` and `files`.
-        offset, nbytes: the bytes in the file. `flat`: 1 where the box is of the flattened tensor.
+        offset, nbytes: the byte range in the file.
+        flat: 1 where the box is of the flattened tensor.
         start, shape: the box, n x k; unused dims have start 0 and shape 1.
-        strides: in elements, of the stored bytes, n x k; unused dims have 0.
+        strides: strides in the file, in elements, n x k; unused dims have 0.
         digest: xxh3_128 of the bytes, n x 2, high half first (as signed integers); or None.
     """
 
@@ -90,13 +92,13 @@ class Segments:
         return int(self.start.shape[1])
 
     def take(self, rows: Any) -> "Segments":
-        """The segments in those rows (indices, slice or mask)."""
+        """Select rows by indices, slice or mask."""
         digest = None if self.digest is None else self.digest[rows]
         columns = (getattr(self, name)[rows] for name in COLUMNS)
         return Segments(**dict(zip(COLUMNS, columns, strict=True)), digest=digest)
 
     def box(self, row: int, entry: Entry) -> Box:
-        """The box of one segment: of the flattened tensor for a flat one."""
+        """The box of one segment; of the flattened tensor for a flat one."""
         dims = 1 if self.flat[row] else len(entry.shape)
         return Box(tuple(self.start[row, :dims].tolist()), tuple(self.shape[row, :dims].tolist()))
 
@@ -107,13 +109,13 @@ COLUMNS = ("entry", "file", "offset", "nbytes", "flat", "start", "shape", "strid
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """A whole checkpoint's tensors.
+    """All tensors of a checkpoint.
 
     Attributes:
         entries: unique by (name, state), in the order of the data.
         files: relative paths below the checkpoint folder, "/" between parts.
         segments: sorted by entry.
-        tied: alias -> name: a second name of a tensor, stored once, for all of its states.
+        tied: alias -> name: a second name of a tensor that is stored once, for all its states.
     """
 
     entries: tuple[Entry, ...]
@@ -122,7 +124,7 @@ class Index:
     tied: Mapping[str, str] = field(default_factory=dict)
 
     def row_of(self, name: str, state: str = PARAM) -> int:
-        """Number of an entry, by its name or an alias of it.
+        """Row of an entry, by its name or an alias of it.
 
         Raises:
             InputInvalid: the checkpoint does not hold it.
@@ -134,7 +136,7 @@ class Index:
 
     @cached_property
     def rows(self) -> dict[tuple[str, str], int]:
-        """Numbers of all entries by (name, state)."""
+        """Rows of all entries by (name, state)."""
         return {entry.key: row for row, entry in enumerate(self.entries)}
 
     def segments_of(self, row: int) -> slice:
@@ -150,11 +152,13 @@ class Index:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One row, for making indexes of modest size.
+    """One segment, for building small indexes.
 
     Attributes:
-        entry: (name, state). `file`: relative path. `box`: logical, or of the flattened tensor.
-        strides: in elements; None for row-major bytes.
+        entry: (name, state).
+        file: relative path.
+        box: logical, or of the flattened tensor.
+        strides: in elements; None for row-major.
         digest: 16 bytes of xxh3_128, big-endian; None when unknown.
     """
 
@@ -170,10 +174,10 @@ class Segment:
 def build(
     entries: Iterable[Entry], segments: Sequence[Segment], tied: Mapping[str, str] | None = None
 ) -> Index:
-    """Make an index from rows; all of them or none carry digests.
+    """Build an index; the digests are kept only if every segment has one.
 
     Raises:
-        InputInvalid: two entries of one key, or a segment of no entry.
+        InputInvalid: two entries have the same key, or a segment has no entry.
     """
     known = tuple(entries)
     number = {entry.key: row for row, entry in enumerate(known)}
@@ -198,7 +202,7 @@ def build(
 
 
 def from_table(table: Column, dims: int, digest: Column | None = None) -> Segments:
-    """Name the columns of an n x (5 + 3 dims) table: COLUMNS, the last three `dims` wide."""
+    """Wrap the columns of an n x (5 + 3 dims) table: COLUMNS, the last three `dims` wide."""
     columns: dict[str, Any] = {name: table[:, at] for at, name in enumerate(COLUMNS[:5])}
     for at, name in enumerate(COLUMNS[5:]):
         columns[name] = table[:, 5 + at * dims : 5 + (at + 1) * dims]
@@ -206,7 +210,7 @@ def from_table(table: Column, dims: int, digest: Column | None = None) -> Segmen
 
 
 def sort_by_entry(segments: Segments) -> Segments:
-    """Put segments in the order of their entries, keeping the order within one."""
+    """Sort segments by entry, stably."""
     if bool(np.all(segments.entry[1:] >= segments.entry[:-1])):
         return segments
     return segments.take(np.argsort(segments.entry, kind="stable"))
@@ -219,10 +223,9 @@ def _line(
     entries: Sequence[Entry],
     dims: int,
 ) -> list[int]:
-    """One row of the table."""
     row = number.get(segment.entry)
     if row is None:
-        raise InputInvalid(f"a segment belongs to {segment.entry}, which is no tensor here.")
+        raise InputInvalid(f"a segment belongs to {segment.entry}, which the index does not list.")
     box, size = segment.box, dtypes.size_of(entries[row].dtype)
     strides = segment.strides if segment.strides is not None else row_major(box.shape)
     span = sum((n - 1) * step for n, step in zip(box.shape, strides, strict=True)) + 1

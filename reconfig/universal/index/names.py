@@ -1,4 +1,4 @@
-"""How a trainer's own names of tensors (torch calls them FQNs) map to logical keys, and back.
+"""Maps a trainer's FQNs to logical keys, and back.
 
     <model prefix><name>                    (name, "param")
     <optim prefix>state.<name>.<slot>       (name, slot)
@@ -15,11 +15,11 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.index.index import PARAM
 
 EXTRA = "extra"
-"""The state of tensors that are neither the model's nor an optimizer's slots: carried whole."""
+"""The state of tensors that are neither the model's nor slots of an optimizer."""
 
 
 AVERAGE = "average."
-"""Before the slot of an average of a parameter (EMA); an optimizer slot has no dot in its name."""
+"""Prefix of the state of a parameter's average (EMA); the name of an optimizer slot has no dot."""
 
 
 MAX_NAME = 1024
@@ -27,27 +27,27 @@ MAX_NAME = 1024
 
 
 def is_name(value: Any) -> bool:
-    """Whether a tensor may be called that: text of 1 to MAX_NAME characters, all printable."""
+    """Tell whether a value is a legal name: 1 to MAX_NAME printable characters."""
     return type(value) is str and 0 < len(value) <= MAX_NAME and value.isprintable()
 
 
 def is_average(state: str) -> bool:
-    """Whether a state is an average that the job keeps of a parameter."""
+    """Tell whether a state is an average of a parameter that the job keeps."""
     return state.startswith(AVERAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A trainer's two prefixes, each with its closing dot; the model's may be empty."""
+    """A trainer's two prefixes, each with its final dot; the model's may be empty."""
 
     model: str
     optim: str
 
     def entry_key(self, fqn: str) -> tuple[str, str]:
-        """Give the logical (name, state) of a tensor.
+        """Return the logical (name, state) of a tensor.
 
         Raises:
-            InputInvalid: an optimizer slot with a name that is reserved.
+            InputInvalid: an optimizer slot has a reserved name.
         """
         slots = f"{self.optim}state."
         if fqn.startswith(slots) and "." in fqn[len(slots) :]:
@@ -66,7 +66,7 @@ class Names:
         return fqn, EXTRA
 
     def fqn(self, name: str, state: str) -> str:
-        """Give the trainer's name of a logical key."""
+        """Return the trainer's name of a logical key."""
         if state == PARAM:
             return f"{self.model}{name}"
         if is_average(state):
@@ -75,7 +75,7 @@ class Names:
 
 
 HOOK = Names("model.", "optim.")
-"""The hook's, and of every `dcp.save({"model": ..., "optim": ...})`."""
+"""Names of the hook, and of every `dcp.save({"model": ..., "optim": ...})`."""
 
 TORCHTITAN = Names("", "optimizer.")
-"""torchtitan's: the model's parameters stand at the top."""
+"""Names of torchtitan, whose parameters have no prefix."""

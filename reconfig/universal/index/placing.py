@@ -1,4 +1,4 @@
-"""Carrying stored pieces to logical coordinates, by their tensor's rule."""
+"""Maps stored pieces to logical coordinates by their tensor's rule."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from wattmesh.reconfig.universal.index.rules import Replicate, Rule, Run, Shard
 
 
 def logical_shape(rule: Rule, stored: Shape) -> Shape:
-    """Shape of the logical tensor behind one that was stored with `stored`.
+    """Return the logical shape of a tensor that was stored with shape `stored`.
 
     Raises:
         InputInvalid: the rule does not fit that shape.
@@ -22,12 +22,12 @@ def logical_shape(rule: Rule, stored: Shape) -> Shape:
 
 
 def place(rule: Rule, segment: Segment, stored: Shape, item_size: int) -> Iterator[Segment]:
-    """Split a segment in stored coordinates into segments in logical ones.
+    """Map a segment in stored coordinates to segments in logical ones.
 
     Args:
         rule: of the tensor.
         segment: in stored coordinates.
-        stored: shape of the stored tensor; scalars pass every rule unchanged.
+        stored: shape of the stored tensor; no rule changes a scalar.
         item_size: bytes of an element.
 
     Raises:
@@ -45,15 +45,15 @@ def place(rule: Rule, segment: Segment, stored: Shape, item_size: int) -> Iterat
 
 
 def logical_parts(rule: Rule, box: Box, stored: Shape) -> Iterator[tuple[Box, Box]]:
-    """Split a box in stored coordinates into what a rule calls data; the rest is padding.
+    """Yield the parts of a box in stored coordinates that are data by a rule, not padding.
 
     Args:
         rule: of the tensor.
         box: of the stored tensor.
-        stored: shape of the stored tensor; scalars pass every rule unchanged.
+        stored: shape of the stored tensor; no rule changes a scalar.
 
     Yields:
-        Where a part lies in the logical tensor, and where in `box` (counted from its start).
+        A part's box in the logical tensor, and its box relative to the start of `box`.
 
     Raises:
         InputInvalid: the rule does not fit that shape.
@@ -76,7 +76,7 @@ def logical_parts(rule: Rule, box: Box, stored: Shape) -> Iterator[tuple[Box, Bo
 
 
 def is_identity(rule: Rule) -> bool:
-    """Whether stored and logical coordinates are the same."""
+    """Tell whether stored and logical coordinates are the same."""
     return isinstance(rule, Replicate | Shard)
 
 
@@ -86,7 +86,7 @@ def _check_dim(rule: Rule, stored: Shape) -> None:
 
 
 def _unflattened(segment: Segment, stored: Shape, item_size: int) -> Iterator[Segment]:
-    """A flat range as boxes of the stored tensor; a box as itself."""
+    """Split a flat range into boxes of the stored tensor; a box stays as it is."""
     if not segment.flat:
         yield segment
         return
@@ -97,7 +97,7 @@ def _unflattened(segment: Segment, stored: Shape, item_size: int) -> Iterator[Se
 
 
 def _within_run(segment: Segment, run: Run, dim: int, item_size: int) -> Segment | None:
-    """The part of a stored box that a run carries over; None when there is none."""
+    """The part of a stored box inside a run; None when there is none."""
     box = segment.box
     begin = max(box.start[dim], run.stored)
     end = min(box.stop[dim], run.stored + run.length)

@@ -1,7 +1,7 @@
-"""Which stored bytes make up a wanted box.
+"""Finds the stored bytes of a requested box.
 
-Segments of an entry are sorted along the dim that tells them apart best, so a box finds those it
-meets by bisection: O((L + C) log C) for L wanted boxes over C segments.
+The segments of an entry are sorted along the dim with the most distinct starts, so a box finds its
+segments by bisection: O((L + C) log C) for L requested boxes over C segments.
 
 Invariant: the pieces of a box are disjoint and cover it; replicas are used once.
 """
@@ -16,16 +16,19 @@ from wattmesh.reconfig.universal.index.box import Box, Shape, flat_boxes, row_ma
 from wattmesh.reconfig.universal.index.index import Column, Index, Segments
 
 FEW = 64
-"""Up to so many segments, a loop is faster than NumPy's sort of rows."""
+"""Up to this many segments a loop is faster than sorting rows with NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Where the elements of a part of a wanted box lie.
+class StoredPiece:
+    """The location of a part of a requested box.
 
     Attributes:
-        box: logical. `file`: number in the index's files. `offset`: byte of the first element.
-        strides: in elements. `segment`: row of the segment it is part of.
+        box: logical.
+        file: number in the index's files.
+        offset: byte of the first element.
+        strides: in elements.
+        segment: row of the segment that it is part of.
     """
 
     box: Box
@@ -36,11 +39,11 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """An entry's segments as boxes of its own dims, sorted by start along `dim`, replicas dropped.
+class SegmentTable:
+    """An entry's segments as boxes of its own dims, sorted by `dim`, without replicas.
 
     Attributes:
-        reach: running maximum of `stop` along `dim`; it makes bisection right for any boxes.
+        reach: running maximum of `stop` along `dim`, so that bisection is correct for any boxes.
     """
 
     dim: int
@@ -53,18 +56,18 @@ class Table:
 
 
 class Planner:
-    """Plans over one index; keeps what it sorted."""
+    """Finds pieces in one index, and caches its sorted tables."""
 
     def __init__(self, index: Index) -> None:
-        """Prepare nothing; every entry is sorted when it is first asked for."""
+        """Prepare; an entry is sorted when it is first requested."""
         self.index = index
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, SegmentTable] = {}
 
-    def pieces(self, row: int, box: Box) -> list[Piece]:
+    def pieces(self, row: int, box: Box) -> list[StoredPiece]:
         """Find the stored parts of `box` of entry `row`, in the order of their start.
 
         Raises:
-            CheckpointDamaged: the index does not cover the box (it was never proven).
+            CheckpointDamaged: the index does not cover the box, because its cover was never proven.
         """
         if box.count == 0:
             return []
@@ -76,13 +79,13 @@ class Planner:
             )
         return found
 
-    def table(self, row: int) -> Table:
-        """Give the sorted segments of an entry."""
+    def table(self, row: int) -> SegmentTable:
+        """Return the sorted segments of an entry."""
         if row not in self._tables:
             self._tables[row] = _table(self.index, row)
         return self._tables[row]
 
-    def _pieces_of(self, table: Table, row: int, box: Box) -> list[Piece]:
+    def _pieces_of(self, table: SegmentTable, row: int, box: Box) -> list[StoredPiece]:
         if box.shape:
             low, high = box.start[table.dim], box.stop[table.dim]
             first = int(np.searchsorted(table.reach, low, side="right"))
@@ -99,7 +102,7 @@ class Planner:
         offset = table.offset[rows] + skipped
         segments = self.index.segments
         return [
-            Piece(
+            StoredPiece(
                 box=Box(tuple(start[at].tolist()), tuple((stop[at] - start[at]).tolist())),
                 file=int(segments.file[table.segment[first + at]]),
                 offset=int(offset[at]),
@@ -110,8 +113,8 @@ class Planner:
         ]
 
 
-def _table(index: Index, row: int) -> Table:
-    """Sort an entry's segments, flat ranges split into boxes."""
+def _table(index: Index, row: int) -> SegmentTable:
+    """Sort an entry's segments, with flat ranges split into boxes."""
     entry = index.entries[row]
     dims = len(entry.shape)
     rows = index.segments_of(row)
@@ -127,11 +130,11 @@ def _table(index: Index, row: int) -> Table:
     dim, order = (0, slice(0, 1)) if dims == 0 else _sorted(start, shape)
     start, stop = start[order], (start + shape)[order]
     reach = np.maximum.accumulate(stop[:, dim]) if dims else np.zeros(0, dtype=np.int64)
-    return Table(dim, start, stop, strides[order], offset[order], number[order], reach)
+    return SegmentTable(dim, start, stop, strides[order], offset[order], number[order], reach)
 
 
 def _sorted(start: Column, shape: Column) -> tuple[int, Column]:
-    """The dim that tells boxes apart best, and the rows of the first of equal ones along it."""
+    """The dim with the most distinct starts, and the distinct boxes' rows sorted along it."""
     if len(start) > FEW:
         keep = np.unique(np.hstack([start, shape]), axis=0, return_index=True)[1]
         dim = int(np.argmax([len(np.unique(column)) for column in start[keep].T]))
@@ -147,7 +150,7 @@ def _sorted(start: Column, shape: Column) -> tuple[int, Column]:
 
 
 def _boxed(segments: Segments, rows: Column | slice, dims: int) -> tuple[Column, ...]:
-    """Columns of segments that are boxes already."""
+    """Columns of segments that are boxes."""
     wide = (segments.start, segments.shape, segments.strides)
     number = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     return (*(column[rows, :dims] for column in wide), segments.offset[rows], number)

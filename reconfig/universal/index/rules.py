@@ -1,10 +1,10 @@
-"""Layout rules: how what ranks stored lines up with the logical tensor. Declared, never guessed.
+"""Layout rules: how the ranks' pieces map to the logical tensor. Declared, never guessed.
 
-A rule looks at one dim. "Stored" coordinates are what a naive writer believes: the ranks' pieces
-one after the other. "Logical" coordinates are those of the unsharded tensor. A rule is the list of
-runs that carries one to the other; everything else here is arithmetic on runs.
+A rule concerns one dim. "Stored" coordinates number the ranks' pieces one after the other.
+"Logical" coordinates are those of the unsharded tensor. A rule is a list of runs that maps the
+first to the second.
 
-Invariant: runs never overlap, in either coordinate; what no run names (padding) is not data.
+Invariant: runs do not overlap in either coordinate; elements outside of all runs are padding.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from wattmesh.errors import InputInvalid
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """`length` indices of the stored dim, from `stored` on, are the logical ones from `logical`."""
+    """`length` stored indices from `stored` on map to the logical ones from `logical` on."""
 
     stored: int
     logical: int
@@ -26,20 +26,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Identity: the stored tensor is the logical one. The base of all rules.
+    """The base of all rules, and the identity: the stored tensor is the logical one.
 
     Attributes:
-        kind: the name in index.json. `dim`: of the tensor.
+        kind: the name in index.json.
+        dim: the dim of the tensor.
     """
 
     kind: ClassVar[str] = "replicate"
     dim: int = 0
 
     def runs(self, stored: int) -> tuple[Run, ...]:
-        """Map a stored dim of that size.
+        """Return the runs of a stored dim of that size.
 
         Raises:
-            InputInvalid: the size does not fit what was declared.
+            InputInvalid: the size does not fit the declared rule.
         """
         return (Run(0, 0, stored),)
 
@@ -50,7 +51,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Replicate(Rule):
-    """Every rank stores all of it; copies must be equal."""
+    """Every rank stores the whole tensor; the copies must be equal."""
 
     kind: ClassVar[str] = "replicate"
 
@@ -103,7 +104,7 @@ class SubBlocks(Rule):
 
 @dataclass(frozen=True, slots=True)
 class VocabPad(Rule):
-    """Rows from `size` on are padding: not data, and zeros wherever a target has them."""
+    """Rows from `size` on are padding, which is not stored and is zero where a target has it."""
 
     kind: ClassVar[str] = "vocab_pad"
     size: int = 0
@@ -123,8 +124,8 @@ class ExpertStack(Rule):
     """Experts stacked along `dim`, one index each, in an order of their own.
 
     Attributes:
-        experts: global expert id of each stored index; a permutation of 0..E-1. Uneven expert
-            parallelism needs nothing more: ranks simply store different numbers of them.
+        experts: global expert id of each stored index, a permutation of 0..E-1. With uneven expert
+            parallelism ranks store different numbers of them.
     """
 
     kind: ClassVar[str] = "expert_stack"
@@ -135,8 +136,8 @@ class ExpertStack(Rule):
         experts = self.experts or tuple(range(stored))
         if sorted(experts) != list(range(stored)):
             raise InputInvalid(
-                f"rule expert_stack: experts {list(experts)} is no order of the {stored} that are "
-                "stored."
+                f"rule expert_stack: experts {list(experts)} is no permutation of the {stored} "
+                "stored ones."
             )
         runs: list[Run] = []
         for at, expert in enumerate(experts):
@@ -154,15 +155,15 @@ _KINDS: dict[str, type[Rule]] = {
 
 
 def to_json(rule: Rule) -> dict[str, Any]:
-    """Write a rule as JSON."""
+    """Encode a rule as JSON."""
     return {"kind": rule.kind, **asdict(rule)}
 
 
 def from_json(data: Mapping[str, Any]) -> Rule:
-    """Read a rule.
+    """Decode a rule.
 
     Raises:
-        InputInvalid: an unknown kind, or a field that the kind does not have.
+        InputInvalid: the kind or a field is unknown or malformed.
     """
     given = dict(data)
     kind = _KINDS.get(str(given.pop("kind", "")))
@@ -178,7 +179,7 @@ def from_json(data: Mapping[str, Any]) -> Rule:
 
 
 def _tuples(value: Any, depth: int = 2) -> Any:
-    """JSON lists of whole numbers as tuples, at most two deep; anything else is refused."""
+    """JSON lists of integers >= 0 as tuples, nested at most two deep."""
     if isinstance(value, list | tuple) and depth:
         return tuple(_tuples(each, depth - 1) for each in value)
     if type(value) is not int or not 0 <= value < _LARGEST:

@@ -1,17 +1,16 @@
-"""Checkpoints that others wrote, read without torch and without running anything they hold.
+"""Reads other systems' checkpoints without torch, and without running any of their code.
 
 The map:
-    dcp.py           folders of torch's distributed checkpoint
-    dcp_metadata.py  the `.metadata` of a torch DCP folder
-    dcp_names.py     finding out which prefixes a DCP folder's keys have, and proving it
-    deepspeed.py     DeepSpeed checkpoints
-    detect.py        which kind of checkpoint a path is, and opening it
-    own.py           a universal checkpoint as a source
-    plain.py         plain data out of a foreign pickle as JSON values, or not at all
-    slots.py         which optimizer slots each parameter has, and whether one of them is missing
-    source.py        what every kind of source gives
-    ties.py          two names that were declared to be one tensor, compared byte by byte before one
-                     is dropped
-    zero.py          where ZeRO put the elements of every parameter
-    zero_index.py    zeRO's flat buffers as an index
+    dcp.py           opens a folder of torch.distributed.checkpoint
+    dcp_metadata.py  decodes the `.metadata` of a DCP folder
+    dcp_names.py     finds the prefixes of a DCP folder's keys, and proves them
+    deepspeed.py     opens a DeepSpeed ZeRO checkpoint
+    detect.py        detects the kind of a checkpoint, and opens it
+    own.py           opens a universal checkpoint as a source
+    plain.py         converts plain data from a pickle to JSON values
+    slots.py         checks that no parameter lacks an optimizer slot
+    source.py        the result of opening any source: index, values, fingerprints
+    ties.py          compares tensors that are declared to be tied
+    zero.py          ZeRO's fragments of every parameter
+    zero_index.py    builds an index over ZeRO's flat buffers
 """

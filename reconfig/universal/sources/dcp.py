@@ -1,10 +1,10 @@
-"""Folders of torch's distributed checkpoint: FSDP2, HSDP, TP, PP and EP, model and optimizer.
+"""Opens a folder of torch.distributed.checkpoint: FSDP2, HSDP, TP, PP, EP; model and optimizer.
 
-    .metadata     which chunks there are, and where
+    .metadata     the chunks and their locations
     *.distcp      torch archives one after the other: one per chunk, one per plain value
 
-Invariant: every chunk's own header was seen and agrees with `.metadata` in dtype and shape; strides
-are those of the archive. Keys of the optimizer are proven to belong to parameters.
+Invariant: every chunk's header was read and agrees with `.metadata` in dtype and shape; strides
+come from the archive. Every key of the optimizer is proven to belong to a parameter.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,22 +25,27 @@ from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index, Segment
 from wattmesh.reconfig.universal.index.names import Names
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots, ties
-from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA, Contents, Place, Tensor
+from wattmesh.reconfig.universal.sources.dcp_metadata import (
+    METADATA,
+    ArchivePlace,
+    Contents,
+    Tensor,
+)
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
 from wattmesh.reconfig.universal.sources.source import (
     BYTES,
     Source,
-    Watched,
+    WatchedFiles,
     check_amount,
     fingerprints,
 )
 
 _SMALL = 16 << 10
 _HEADERS = 4
-"""Ways in which archives of equal chunks begin that are kept; torch has one."""
+"""Most cached headers per kind of chunk; torch writes one."""
 
 _SEGMENT = 4 * CONTAINER
-"""What a segment costs beside a plain value."""
+"""What a segment costs, in plain values."""
 
 
 def open_dcp(
@@ -52,13 +57,13 @@ def open_dcp(
     """Open a DCP folder.
 
     Args:
-        folder: holds `.metadata`.
+        folder: contains `.metadata`.
         declared: layout rules and renames, by names without prefixes.
-        names: the prefixes, where they are known; otherwise they are found and proven.
-        allowance: what reading may cost; None for a new one.
+        names: the prefixes, if known; otherwise they are found and proven.
+        allowance: the limits on reading; None for a new one.
 
     Raises:
-        InputInvalid: it is damaged, or of a kind that is not carried.
+        InputInvalid: it is damaged or not supported.
         CheckpointDamaged: a file is missing or too short.
     """
     allowance = allowance or Allowance()
@@ -68,7 +73,7 @@ def open_dcp(
         names = dcp_names.find(shapes, contents.values.keys(), folder.name, allowance)
     else:
         dcp_names.prove(names, shapes, contents.values.keys(), folder.name)
-    with Watched(folder, allowance) as files:
+    with WatchedFiles(folder, allowance) as files:
         rows = _Rows(files, contents, names, declared)
         values = _Values.read(rows, contents.values)
         rows.tensors()
@@ -90,7 +95,7 @@ def open_dcp(
 
 
 class _Rows:
-    """Entries and segments in the making."""
+    """The entries and segments while they are collected."""
 
     def __init__(self, files: Files, contents: Contents, names: Names, declared: Declared) -> None:
         self.files = files
@@ -108,7 +113,7 @@ class _Rows:
             name, state = self.names.entry_key(fqn)
             parameter = self._contents.tensors.get(f"{self.names.model}{name}")
             name = self.declared.name(name)
-            # A slot that is one number knows nothing of its parameter's dims.
+            # The rule does not apply to a slot that is a single number.
             same = parameter is not None and parameter.shape == tensor.shape
             rule = self.declared.rule(name) if same else Replicate()
             if state == PARAM:
@@ -118,7 +123,7 @@ class _Rows:
             self._add(name, state, tensor, rule)
 
     def check_parameter(self, name: str) -> None:
-        """Refuse a parameter of an optimizer's group that is not there."""
+        """Refuse a parameter in an optimizer's group that the model does not have."""
         if f"{self.names.model}{name}" not in self._contents.tensors:
             raise InputInvalid(
                 f"{self.files.folder.name}: a group of the optimizer lists {name!r:.80}, which is "
@@ -144,7 +149,7 @@ class _Rows:
             self.segments.extend(placing.place(rule, segment, tensor.shape, size))
 
     def index(self) -> Index:
-        """The index; names that were declared to be tied are compared and stored once."""
+        """Build the index; tied tensors are compared and kept once."""
         whole = build(self.entries, self.segments)
         tied = dict(self.declared.tied)
         twice = [entry for entry in whole.entries if entry.name in tied]
@@ -158,8 +163,8 @@ class _Rows:
         segments = [each for each in self.segments if each.entry[0] not in tied]
         return build(kept, segments, tied)
 
-    def opaque(self, fqn: str, place: Place) -> None:
-        """Add a value that is no plain data: its bytes as they are."""
+    def opaque(self, fqn: str, place: ArchivePlace) -> None:
+        """Add a value that is not plain data, as its bytes."""
         entry = Entry(name=fqn, state=BYTES, dtype="uint8", shape=(place.length,))
         self.entries.append(entry)
         box = Box.whole(entry.shape)
@@ -167,11 +172,11 @@ class _Rows:
             Segment(entry=entry.key, file=place.file, offset=place.offset, box=box)
         )
 
-    def _chunk(self, place: Place, dtype: str, shape: Shape) -> StoredTensor:
-        """Where a chunk's elements lie.
+    def _chunk(self, place: ArchivePlace, dtype: str, shape: Shape) -> StoredTensor:
+        """Locate the elements of a chunk.
 
-        Archives of equal chunks begin with equal bytes, up to the elements: those bytes decide
-        where the elements are, so a header that was understood once is only compared again.
+        Archives of equal chunks begin with the same bytes, which determine the elements' location;
+        so a header is decoded once and only compared afterwards.
         """
         known = self._headers.setdefault((dtype, shape, place.length), [])
         end = self.files.opened(place.file)[1]
@@ -182,7 +187,9 @@ class _Rows:
         archive = Archive(self.files, place.file, place.offset, place.length)
         stored = archive.value()
         if type(stored) is not StoredTensor:
-            raise InputInvalid(f"{archive.where}: a tensor is expected, something else is there.")
+            raise InputInvalid(
+                f"{archive.where}: a tensor is expected, but it holds something else."
+            )
         if (stored.dtype, stored.shape) != (dtype, shape):
             raise InputInvalid(
                 f"{archive.where}: the chunk is {stored.dtype} {stored.shape}; {METADATA} says "
@@ -195,21 +202,23 @@ class _Rows:
             known.append(_Header(head, stored.offset - begin, stored.strides))
         return stored
 
-    def _starts_with(self, place: Place, head: bytes) -> bool:
+    def _starts_with(self, place: ArchivePlace, head: bytes) -> bool:
         return self._read(place, len(head)) == head
 
-    def _read(self, place: Place, count: int) -> bytes:
+    def _read(self, place: ArchivePlace, count: int) -> bytes:
         self.files.allowance.read(count, f"{self.files.folder.name}/{place.file}")
         data = bytearray(count)
         self.files.read_into(place.file, place.offset, memoryview(data))
         return bytes(data)
 
-    def values(self, places: Mapping[str, Place]) -> Iterator[tuple[str, Place, Any]]:
-        """Every value as JSON; NotPlain itself for what is none."""
+    def values(self, places: Mapping[str, ArchivePlace]) -> Iterator[tuple[str, ArchivePlace, Any]]:
+        """Yield every value as JSON; the class NotPlain for one that is not plain data."""
         allowance = self.files.allowance
-        known: dict[bytes | Place, tuple[Any, int]] = {}
+        known: dict[bytes | ArchivePlace, tuple[Any, int]] = {}
         for fqn, place in places.items():
-            # Equal settings of many parameters are equal bytes; larger values are known by place.
+            # Small archives are cached by their bytes, which are equal for equal settings; larger
+            # ones
+            # by place.
             key = (self._bytes(place) if place.length <= _SMALL else b"") or place
             if key not in known:
                 archive = Archive(self.files, place.file, place.offset, place.length)
@@ -222,8 +231,8 @@ class _Rows:
                 allowance.written(known[key][1], self.files.folder.name)
             yield fqn, place, known[key][0]
 
-    def _bytes(self, place: Place) -> bytes:
-        """The archive at a place; none where the file ends before."""
+    def _bytes(self, place: ArchivePlace) -> bytes:
+        """Read the archive at a place; b"" where the file ends before."""
         if place.offset + place.length > self.files.opened(place.file)[1]:
             return b""
         return self._read(place, place.length)
@@ -231,7 +240,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """How archives of one kind of chunk begin; the elements follow after `skipped` bytes."""
+    """The first bytes of the archives of one kind of chunk; elements follow after `skipped`."""
 
     head: bytes
     skipped: int
@@ -240,15 +249,15 @@ class _Header:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Plain values, sorted."""
+    """Plain values by kind."""
 
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     numbers: dict[str, dict[str, Any]] = field(default_factory=dict)
     other: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, rows: _Rows, places: Mapping[str, Place]) -> "_Values":
-        """Read all of them; those that are no plain data become entries of bytes."""
+    def read(cls, rows: _Rows, places: Mapping[str, ArchivePlace]) -> "_Values":
+        """Read all values; those that are not plain data become entries of bytes."""
         values = cls()
         groups: dict[str, dict[str, Any]] = {}
         for fqn, place, value in rows.values(places):
@@ -269,7 +278,7 @@ class _Values:
         return values
 
     def add_groups(self, groups: list[Any], rows: _Rows) -> None:
-        """The settings of an optimizer state dict that was not flattened."""
+        """Add the settings of an optimizer state dict that was not flattened."""
         for group in groups:
             params = group.get("params") if type(group) is dict else None
             if type(params) is not list or not all(type(each) is str for each in params):
@@ -286,7 +295,7 @@ class _Values:
 
     @property
     def optimized(self) -> set[str]:
-        """Parameters that an optimizer's groups name."""
+        """Parameters in the optimizer's groups."""
         return set(self.settings)
 
     def slots_with(self, found: Mapping[str, set[str]]) -> dict[str, set[str]]:
@@ -295,7 +304,7 @@ class _Values:
         return {name: found.get(name, set()) | set(self.numbers.get(name, ())) for name in names}
 
     def as_dict(self) -> dict[str, Any]:
-        """As `Source.values`."""
+        """Return them in the form of `Source.values`."""
         return {
             "param_groups": self.settings,
             "slots": self.numbers,

@@ -1,8 +1,8 @@
-"""The `.metadata` of a torch DCP folder: which chunks there are, and where each is stored.
+"""Decodes the `.metadata` of a DCP folder: the chunks and their locations.
 
-It is a pickle of `Metadata` (torch/distributed/checkpoint/metadata.py); read as plain data.
+It is a pickle of `Metadata` (torch/distributed/checkpoint/metadata.py), decoded as plain data.
 
-Invariant: what leaves here is numbers and text of the right types, each chunk with its place.
+Invariant: the result holds only numbers and text of the right types, each chunk with its place.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import Any
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
 from wattmesh.reconfig.universal.archives import unpickle
-from wattmesh.reconfig.universal.archives.rebuild import Global, Record, brief
+from wattmesh.reconfig.universal.archives.rebuild import GlobalName, Record, brief
 from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX_DIMS, element_type
 from wattmesh.reconfig.universal.files.regular_files import RegularFiles
 from wattmesh.reconfig.universal.index.box import Box, Shape
@@ -25,8 +25,8 @@ METADATA = ".metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an archive is stored."""
+class ArchivePlace:
+    """The location of an archive."""
 
     file: str
     offset: int
@@ -39,7 +39,7 @@ class Tensor:
 
     dtype: str
     shape: Shape
-    chunks: tuple[tuple[Box, Place], ...]
+    chunks: tuple[tuple[Box, ArchivePlace], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Contents:
     """Everything in a folder, by FQN."""
 
     tensors: Mapping[str, Tensor]
-    values: Mapping[str, Place]
+    values: Mapping[str, ArchivePlace]
 
 
 def read(folder: Path, allowance: Allowance) -> Contents:
-    """Read a folder's `.metadata`; the allowance pays for it.
+    """Decode a folder's `.metadata`; the allowance is charged for it.
 
     Raises:
         CheckpointDamaged: it is missing.
-        InputInvalid: it is damaged, or of a kind that is not carried.
+        InputInvalid: it is damaged or not supported.
     """
     where = f"{folder.name}/{METADATA}"
     try:
@@ -71,7 +71,7 @@ def read(folder: Path, allowance: Allowance) -> Contents:
 
 
 def _refuse_shared_bytes(contents: Contents, parser: "_Parser") -> None:
-    """Refuse places that overlap: every byte of a file is one archive's."""
+    """Refuse places that overlap: every byte belongs to one archive."""
     chunks = (place for each in contents.tensors.values() for _, place in each.chunks)
     places = sorted({*chunks, *contents.values.values()}, key=lambda each: (each.file, each.offset))
     for one, other in itertools.pairwise(places):
@@ -82,14 +82,13 @@ def _refuse_shared_bytes(contents: Contents, parser: "_Parser") -> None:
 
 
 class _Parser:
-    """Turns records into facts; `where` names the file in errors."""
+    """Decodes the records; `where` names the file in errors."""
 
     def __init__(self, where: str, allowance: Allowance) -> None:
         self.where = where
         self.allowance = allowance
 
     def contents(self, top: Mapping[str, Any]) -> Contents:
-        """All tensors and values."""
         places = self.places(top.get("storage_data"))
         described = top.get("state_dict_metadata")
         if type(described) is not dict:
@@ -107,11 +106,11 @@ class _Parser:
                 tensors[fqn] = self.tensor(places, fqn, record)
         return Contents(tensors, values)
 
-    def places(self, stored: Any) -> dict[tuple[str, Shape | None], Place]:
-        """Places by (FQN, chunk's start)."""
+    def places(self, stored: Any) -> dict[tuple[str, Shape | None], ArchivePlace]:
+        """Places by (FQN, start of the chunk)."""
         if type(stored) is not dict:
             raise self.bad("it does not say where things are stored; another storage wrote it")
-        places: dict[tuple[str, Shape | None], Place] = {}
+        places: dict[tuple[str, Shape | None], ArchivePlace] = {}
         for index, info in stored.items():
             key = self.fields(index, "MetadataIndex")
             offset = key.get("offset")
@@ -123,30 +122,27 @@ class _Parser:
             places[name, start] = self.info(self.fields(info, "_StorageInfo"), name)
         return places
 
-    def info(self, told: Mapping[str, Any], name: str) -> Place:
-        """One place."""
+    def info(self, told: Mapping[str, Any], name: str) -> ArchivePlace:
         file: Any = told.get("relative_path")
         offset: Any = told.get("offset")
         length: Any = told.get("length")
         if told.get("transform_descriptors"):
-            raise self.bad(f"{brief(name)} was compressed or encrypted, which is not carried")
+            raise self.bad(f"{brief(name)} was compressed or encrypted, which is not supported")
         if type(file) is str and _whole(offset) and _whole(length):
-            return Place(file, offset, length)
-        raise self.bad(f"the place of {brief(name)} is none")
+            return ArchivePlace(file, offset, length)
+        raise self.bad(f"the place of {brief(name)} is malformed")
 
     def place(
-        self, places: Mapping[tuple[str, Shape | None], Place], fqn: str, start: Shape | None
-    ) -> Place:
-        """The place of one chunk."""
+        self, places: Mapping[tuple[str, Shape | None], ArchivePlace], fqn: str, start: Shape | None
+    ) -> ArchivePlace:
         found = places.get((fqn, start))
         if found is None:
             raise self.bad(f"it does not say where {fqn!r:.80} (chunk at {start}) is stored")
         return found
 
     def tensor(
-        self, places: Mapping[tuple[str, Shape | None], Place], fqn: str, record: Record
+        self, places: Mapping[tuple[str, Shape | None], ArchivePlace], fqn: str, record: Record
     ) -> Tensor:
-        """One tensor."""
         told = self.fields(record, "TensorStorageMetadata")
         shape, chunks = self.size(told.get("size")), told.get("chunks")
         if type(chunks) is not list:
@@ -159,7 +155,6 @@ class _Parser:
         return Tensor(self.dtype(told.get("properties"), fqn), shape, placed)
 
     def box(self, chunk: Any, fqn: str, dims: int) -> Box:
-        """One chunk's box."""
         told = self.fields(chunk, "ChunkStorageMetadata")
         box = Box(self.size(told.get("offsets")), self.size(told.get("sizes")))
         if not len(box.start) == len(box.shape) == dims:
@@ -167,36 +162,34 @@ class _Parser:
         return box
 
     def dtype(self, properties: Any, fqn: str) -> str:
-        """The element type in TensorProperties; its state is a tuple, or a dict in old ones."""
+        """The dtype in TensorProperties, whose state is a tuple, or a dict in old files."""
         state = properties.state if type(properties) is Record else None
         dtype = state[0] if type(state) is tuple and state else None
         if type(state) is dict:
             dtype = state.get("dtype")
         try:
-            if type(dtype) is Global:
+            if type(dtype) is GlobalName:
                 return element_type(dtype.module, dtype.name)
         except LookupError as error:
-            raise self.bad(f"{fqn!r:.80} is {dtype}, which is not carried") from error
+            raise self.bad(f"{fqn!r:.80} is {dtype}, which is not supported") from error
         raise self.bad(f"{fqn!r:.80} has no dtype")
 
     def size(self, value: Any) -> Shape:
-        """A torch.Size."""
         good = type(value) is tuple and len(value) <= MAX_DIMS
         if not good or not all(_whole(n) for n in value) or math.prod(value) > MAX_COUNT:
             raise self.bad(f"{brief(value)} is no size")
         return tuple(value)
 
     def fields(self, value: Any, kind: str) -> dict[str, Any]:
-        """Attributes of a record of torch's class `kind`."""
+        """Attributes of an object of torch's class `kind`."""
         if type(value) is not Record or value.kind.name != kind or type(value.state) is not dict:
-            raise self.bad(f"{kind} is expected, something else is there")
+            raise self.bad(f"{kind} is expected, but there is something else")
         return value.state
 
     def bad(self, sentence: str) -> InputInvalid:
-        """An error that names the file."""
         return InputInvalid(f"{self.where}: {sentence}.")
 
 
 def _whole(value: Any) -> bool:
-    """Whether it may be a byte of a file."""
+    """Tell whether a value can be a byte offset."""
     return type(value) is int and 0 <= value < LARGEST

@@ -1,11 +1,11 @@
-"""Finding out which prefixes a DCP folder's keys have, and proving it.
+"""Finds the prefixes of a DCP folder's keys, and proves them.
 
     <model prefix><parameter>                       a tensor
     <optim prefix>state.<parameter>.<slot>          a tensor of its shape, or one number
     <optim prefix>param_groups.<parameter>.<setting>
 
-Invariant: prefixes are accepted only when every key of the optimizer fits a parameter that is
-there; nothing is taken for a slot or a parameter because it looks like one.
+Invariant: prefixes are accepted only if every key of the optimizer belongs to an existing
+parameter; a key never counts as a slot or parameter only because of its form.
 """
 
 import itertools
@@ -25,10 +25,11 @@ _SAMPLES = 50
 MOST_IN_ONE = 8
 MOST_PREFIXES = 64
 MOST_PAIRS = 256
-"""Prefixes that are tried: in one key, of the optimizer, and of the model for each of those."""
+"""Most candidate prefixes: in one key; of the optimizer; of the model, for each of the
+optimizer's."""
 
 ALONE = Names("", HOOK.optim)
-"""For a folder without any optimizer: nothing could be proven, so names stay whole."""
+"""For a folder without an optimizer: no prefix can be proven, so names stay as they are."""
 
 
 def find(
@@ -38,9 +39,9 @@ def find(
 
     Args:
         shapes: of the tensors, by key.
-        values: keys of what is no tensor.
-        where: names the source in errors.
-        allowance: pays for every pair that is tried.
+        values: keys of values that are not tensors.
+        where: the source's name in errors.
+        allowance: is charged for every pair of prefixes.
 
     Raises:
         InputInvalid: no prefixes, or more than one pair of them, fit every key of the optimizer.
@@ -58,7 +59,7 @@ def find(
         allowance.look(where)
         wrong[names] = _first_wrong(names, shapes, values)
     good = [names for names, key in wrong.items() if key is None]
-    # An average has its parameter's name and shape; beside a model it is not the model.
+    # Averages have the parameters' names and shapes; they count as the model only without another.
     good = [names for names in good if not names.model.startswith(AVERAGE)] or good
     if len(good) == 1:
         return good[0]
@@ -71,10 +72,10 @@ def find(
 
 
 def prove(names: Names, shapes: Mapping[str, Shape], values: Collection[str], where: str) -> None:
-    """Hold given prefixes against the keys.
+    """Check given prefixes against the keys.
 
     Raises:
-        InputInvalid: a key of the optimizer has no parameter; it is named.
+        InputInvalid: a key of the optimizer has no parameter; the message names it.
     """
     key = _first_wrong(names, shapes, values)
     if key is not None:
@@ -82,14 +83,14 @@ def prove(names: Names, shapes: Mapping[str, Shape], values: Collection[str], wh
 
 
 def setting_of(names: Names, key: str) -> tuple[str, str] | None:
-    """(parameter, setting) of a value's key; None when it is none."""
+    """(parameter, setting) of a value's key; None for other keys."""
     prefix = f"{names.optim}{_GROUPS}"
     name, _, setting = key.removeprefix(prefix).rpartition(".")
     return (name, setting) if key.startswith(prefix) and name else None
 
 
 def slot_of(names: Names, key: str) -> tuple[str, str] | None:
-    """(parameter, slot) of a tensor's or value's key; None when it is none."""
+    """(parameter, slot) of a tensor's or value's key; None for other keys."""
     prefix = f"{names.optim}{_STATE}"
     name, _, slot = key.removeprefix(prefix).rpartition(".")
     return (name, slot) if key.startswith(prefix) and name else None
@@ -97,23 +98,23 @@ def slot_of(names: Names, key: str) -> tuple[str, str] | None:
 
 def _sentence(where: str, names: Names, key: str) -> str:
     return (
-        f"{where}: {key!r} is no slot or setting of a parameter: there is none of its name and "
+        f"{where}: {key!r} is no slot or setting of a parameter: no parameter has its name and "
         f"shape (model prefix {names.model!r}, optimizer prefix {names.optim!r})."
     )
 
 
 def _refuse_lonely_slots(keys: Collection[str], where: str) -> None:
-    """Slots without any parameter are no checkpoint of a model."""
+    """Refuse slots in a folder without any parameter for them."""
     for key in keys:
         if any(key.startswith((f"{each}{_STATE}",)) for each in ("optim.", "optimizer.")):
-            raise InputInvalid(f"{where}: {key!r} is a slot of a parameter that is not there.")
+            raise InputInvalid(f"{where}: {key!r} is a slot of a parameter that does not exist.")
 
 
 def _optim_prefixes(keys: Collection[str]) -> list[str]:
-    """What most keys have before `state.` or `param_groups.`, at most MOST_PREFIXES.
+    """The most frequent texts before `state.` or `param_groups.`, at most MOST_PREFIXES.
 
-    A parameter's own name may hold these words too ("layers.3.state.weight"); such a prefix begins
-    fewer keys than the optimizer's, which begins all of its.
+    A parameter's name may contain these words too ("layers.3.state.weight"), but such a prefix is
+    rarer than the optimizer's, which all its keys have.
     """
     found: Counter[str] = Counter()
     for key in keys:
@@ -123,7 +124,7 @@ def _optim_prefixes(keys: Collection[str]) -> list[str]:
 
 
 def _pairs(optim: str, shapes: Mapping[str, Shape], keys: Collection[str]) -> Iterator[Names]:
-    """Prefixes under which some optimizer key has its parameter."""
+    """Yield prefixes with which some key of the optimizer has its parameter."""
     names = Names("", optim)
     mine = [slot_of(names, key) or setting_of(names, key) for key in keys]
     for found in [each for each in mine if each][:_SAMPLES]:
@@ -149,7 +150,7 @@ def _first_wrong(names: Names, shapes: Mapping[str, Shape], values: Collection[s
 
 
 def in_numbered_group(names: Names, key: str, values: Collection[str]) -> bool:
-    """Whether it is a setting of a group that lists its parameters, as optimizers have them."""
+    """Tell whether it is a setting of a numbered group, which lists its parameters."""
     group, _, setting = after_groups(names, key).partition(".")
     mine = key.startswith(f"{names.optim}{_GROUPS}") and group.isdecimal()
     return mine and bool(setting) and f"{names.optim}{_GROUPS}{group}.params" in values
@@ -160,11 +161,11 @@ def _is_slot(shape: Shape, parameter: Shape | None) -> bool:
 
 
 def _fits(names: Names, shapes: Mapping[str, Shape]) -> int:
-    """How many tensors fit."""
+    """Number of tensors that fit."""
     slots = (slot_of(names, key) for key in shapes)
     return sum(slot is not None and f"{names.model}{slot[0]}" in shapes for slot in slots)
 
 
 def after_groups(names: Names, key: str) -> str:
-    """What follows `param_groups.` in a key."""
+    """Return the rest of a key after `param_groups.`."""
     return key.removeprefix(f"{names.optim}{_GROUPS}")

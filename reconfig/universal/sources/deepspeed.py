@@ -1,14 +1,14 @@
-"""DeepSpeed checkpoints: ZeRO stages 1, 2 and 3 over any number of data-parallel ranks.
+"""Opens DeepSpeed checkpoints: ZeRO stages 1, 2 and 3 over any number of data-parallel ranks.
 
     [bf16_]zero_pp_rank_<R>_mp_rank_00_optim_states.pt   rank R's fp32 master and slots, flat
     mp_rank_00_model_states.pt                           stages 1 and 2: shapes, buffers, settings
     zero_pp_rank_<R>_mp_rank_00_model_states.pt          stage 3: the same; parts of frozen ones
 
-`param` is the fp32 master; the working copy in the model's file is a cast of it and not carried.
-Slots are what the base optimizer holds. Buffers are rank 0's, as DeepSpeed itself saves them in
+`param` is the fp32 master; the working copy in the model's file is a cast of it and is dropped.
+Slots are the state of the base optimizer. Buffers are rank 0's, as DeepSpeed itself saves them in
 stages 1 and 2. Keys: deepspeed/runtime/engine.py, runtime/zero/stage_1_and_2.py and stage3.py.
 
-Invariant: what is not proven to be one of these layouts is refused by one sentence.
+Invariant: a folder that is not proven to have one of these layouts is refused with one sentence.
 """
 
 import math
@@ -29,13 +29,18 @@ from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources import zero
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
-from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
+from wattmesh.reconfig.universal.sources.source import (
+    Source,
+    WatchedFiles,
+    check_amount,
+    fingerprints,
+)
 from wattmesh.reconfig.universal.sources.zero import Flat, Shapes
 from wattmesh.reconfig.universal.sources.zero_index import Model, Optimizer, make_index
 
 OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 
-# What other layouts leave in the folder, and what to say of them.
+# Files of other layouts, and the names of those.
 _OTHERS = (
     (r"layer_.*_model_states\.pt", "DeepSpeed's pipeline module or its mixture of experts"),
     (r"(expp_rank|expert)_.*\.pt", "DeepSpeed's mixture of experts"),
@@ -54,17 +59,17 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
     """Open one tag's folder of a DeepSpeed checkpoint.
 
     Args:
-        folder: holds the ranks' files.
+        folder: contains the ranks' files.
         declared: layout rules and renames.
-        allowance: what reading may cost; None for a new one.
+        allowance: the limits on reading; None for a new one.
 
     Raises:
-        InputInvalid: it is of a kind that is not carried, or its files do not belong together.
+        InputInvalid: it is not supported, or its files do not belong together.
         CheckpointDamaged: a file is missing.
     """
     names = _rank_files(folder)
     allowance = allowance or Allowance()
-    with Watched(folder, allowance) as files:
+    with WatchedFiles(folder, allowance) as files:
         parts = [_read(files, name) for name in names]
         stage = _stage(folder, parts)
         model_files = _model_files(folder, stage, len(names))
@@ -91,7 +96,7 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
 
 
 def is_deepspeed(folder: Path) -> bool:
-    """Whether the folder holds a rank's optimizer file."""
+    """Tell whether the folder contains a rank's optimizer file."""
     return any(OPTIM.fullmatch(each.name) for each in folder.iterdir())
 
 
@@ -102,13 +107,13 @@ def _rank_files(folder: Path) -> list[str]:
         for pattern, words in _OTHERS:
             if re.fullmatch(pattern, each.name):
                 raise InputInvalid(
-                    f"{folder.name}: {each.name} belongs to {words}, which is not carried."
+                    f"{folder.name}: {each.name} belongs to {words}, which is not supported."
                 )
         if match := OPTIM.fullmatch(each.name):
             if int(match[2]):
                 raise InputInvalid(
                     f"{folder.name}: {each.name} is of a tensor- or pipeline-parallel rank; only "
-                    "data-parallel DeepSpeed checkpoints are carried."
+                    "data-parallel DeepSpeed checkpoints are supported."
                 )
             if found.setdefault(int(match[1]), each.name) != each.name:
                 raise InputInvalid(f"{folder.name}: two files are rank {int(match[1])}'s.")
@@ -129,18 +134,20 @@ def _read(files: Files, name: str) -> dict[str, Any]:
 
 
 def _stage(folder: Path, parts: Sequence[Mapping[str, Any]]) -> int:
-    """The ZeRO stage that every rank says."""
+    """The ZeRO stage, on which all ranks must agree."""
     stages = []
     for part in parts:
         state = part.get("optimizer_state_dict")
         stage = state.get("zero_stage") if type(state) is dict else None
-        if type(stage) is Record and stage.args:  # an enum: made by its class from its value
+        if (
+            type(stage) is Record and stage.args
+        ):  # an enum is pickled as a call of its class with its value
             stage = stage.args[0]
         stages.append(stage)
     if type(stages[0]) is not int or stages[0] not in _KEYS:
         raise InputInvalid(
             f"{folder.name}: its optimizer files say no ZeRO stage 1, 2 or 3 (but "
-            f"{brief(stages[0])}); DeepSpeed's separate bf16 and fp16 optimizers are not carried."
+            f"{brief(stages[0])}); DeepSpeed's separate bf16 and fp16 optimizers are not supported."
         )
     if any(type(stage) is not int or stage != stages[0] for stage in stages):
         raise InputInvalid(f"{folder.name}: its ranks say different ZeRO stages.")
@@ -157,7 +164,7 @@ def _check_degrees(folder: Path, model: Mapping[str, Any], ranks: int) -> None:
     if model.get("mp_world_size") not in (None, 1):
         raise InputInvalid(
             f"{folder.name}: it was saved with tensor parallelism {brief(model['mp_world_size'])}; "
-            "only data-parallel DeepSpeed checkpoints are carried."
+            "only data-parallel DeepSpeed checkpoints are supported."
         )
     if model.get("dp_world_size") not in (None, ranks):
         raise CheckpointDamaged(
@@ -169,7 +176,7 @@ def _check_degrees(folder: Path, model: Mapping[str, Any], ranks: int) -> None:
 def _model(
     names: Sequence[str], models: Sequence[Mapping[str, Any]], stage: int, allowance: Allowance
 ) -> Model:
-    """What the model's file says beside the optimizer."""
+    """Decode the model's file."""
     first, where = models[0], names[0]
     module = _dict(first.get("module"), f"{where}: module")
     shapes = first.get("param_shapes")
@@ -202,7 +209,7 @@ def _model(
 
 def _shapes(value: Any, where: str, allowance: Allowance) -> Shapes:
     shapes = _dict(value, f"{where}: param_shapes")
-    # The same shapes may be listed for one group after the other.
+    # Charged per group, because a pickle can list the same shapes again for each one.
     allowance.made(len(shapes), where)
     for name, shape in shapes.items():
         good = is_name(name) and type(shape) is tuple and len(shape) <= MAX_DIMS
@@ -214,7 +221,7 @@ def _shapes(value: Any, where: str, allowance: Allowance) -> Shapes:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Where a stage keeps things."""
+    """Keys of a ZeRO stage."""
 
     state: str
     masters: str
@@ -234,19 +241,19 @@ def _optimizer(
     model: Model,
     allowance: Allowance,
 ) -> Optimizer:
-    """The flat buffers of all ranks and what lies where in them."""
+    """The flat buffers of all ranks, and the location of each parameter in them."""
     flats, settings = [], []
     for name, part in zip(names, parts, strict=True):
         state = part["optimizer_state_dict"]
         if state.get("ds_zero_partition_groups"):
             raise InputInvalid(f"{name}: its parameters are partitioned over several groups of "
-                               "ranks (experts); that is not carried.")  # fmt: skip
+                               "ranks (experts); that is not supported.")  # fmt: skip
         count = state.get("partition_count")
         counts = count if type(count) is list else [count]
         if any(type(each) is not int or each != len(names) for each in counts):
             raise InputInvalid(
                 f"{name}: its groups are partitioned over {brief(count)} ranks, {len(names)} "
-                "optimizer files are there; groups of ranks of their own are not carried."
+                "optimizer files are there; groups of ranks of their own are not supported."
             )
         of_rank, groups = _flats(name, state, _KEYS[stage], len(model.groups), allowance)
         flats.append(of_rank)
@@ -319,7 +326,7 @@ def _list(value: Any, where: str) -> list[int]:
 
 
 def _plain_parts(model: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """What is no tensor: the client's and schedulers' state, extra state of modules, the scaler."""
+    """State that is not tensors: client's, schedulers', modules' extra state, loss scaler."""
     found = {str(k): value for k, value in model.items() if k not in _KNOWN and value is not None}
     module = model["module"].items()
     found |= {f"module.{k}": value for k, value in module if type(value) is not StoredTensor}
@@ -336,7 +343,7 @@ def _values(
     declared: Declared,
     allowance: Allowance,
 ) -> dict[str, Any]:
-    """Everything that is no tensor, as JSON."""
+    """All values that are not tensors, as JSON."""
     where = optimizer.files[0]
     left_out: list[str] = []
     other: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Which kind of checkpoint a path is, and opening it.
+"""Detects the kind of a checkpoint, and opens it.
 
     a folder with manifest.json        a universal checkpoint
     a folder with .metadata            torch DCP
@@ -6,7 +6,7 @@
     a folder with `latest`             DeepSpeed: the tag that it names
     a folder of steps                  torch DCP: the one with the highest number
 
-Invariant: a path that fits two kinds, or none, is refused by saying what was looked for.
+Invariant: a path that fits two kinds, or none, is refused with a list of the kinds.
 """
 
 import re
@@ -32,15 +32,15 @@ _NOTHING = Declared()
 
 
 def open_source(path: Path, declared: Declared = _NOTHING, names: Names | None = None) -> Source:
-    """Find out what a folder holds and open it; `described` says what was found.
+    """Detect the kind of a checkpoint and open it; `Source.described` names the kind.
 
     Args:
         path: the checkpoint's folder, or one that holds checkpoints (see above).
         declared: layout rules, renames, tied names and slots of a foreign source.
-        names: prefixes of a DCP folder's keys, where they cannot be proven from the keys.
+        names: prefixes of a DCP folder's keys, if they cannot be proven from the keys.
 
     Raises:
-        InputInvalid: it holds none, more than one kind, or one that is not carried.
+        InputInvalid: it holds no checkpoint, more than one kind, or an unsupported one.
         CheckpointDamaged: a file of it is missing or differs from its digest.
     """
     allowance = Allowance()
@@ -56,7 +56,6 @@ def open_source(path: Path, declared: Declared = _NOTHING, names: Names | None =
 def _opened(
     folder: Path, kind: str, declared: Declared, names: Names | None, allowance: Allowance
 ) -> Source:
-    """Open what was found."""
     if kind == "universal":
         if declared != _NOTHING:
             raise InputInvalid(
@@ -70,7 +69,7 @@ def _opened(
 
 
 def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
-    """Give the checkpoint's own folder and its kind: "universal", "dcp" or "deepspeed".
+    """Return the checkpoint's own folder and its kind: "universal", "dcp" or "deepspeed".
 
     Raises:
         InputInvalid: see `open_source`.
@@ -90,7 +89,7 @@ def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
 
 
 def _kind(folder: Path) -> str:
-    """What a folder itself is; "" for nothing that we know."""
+    """Kind of the checkpoint in a folder; "" for none."""
     tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
         ("universal", is_universal),
         ("dcp", lambda each: (each / METADATA).is_file()),
@@ -117,13 +116,13 @@ def _latest(path: Path, allowance: Allowance) -> tuple[Path, str] | None:
         ) from error
     parts = PurePosixPath(tag).parts
     if len(parts) != 1 or parts[0] in ("..", "/") or not tag.isprintable() or len(tag) > _NAME:
-        raise InputInvalid(f"{path / LATEST}: {tag!r:.80} is no name of a folder beside it.")
+        raise InputInvalid(f"{path / LATEST}: {tag!r:.80} is not the name of a folder beside it.")
     if (path / tag).is_symlink():
         raise InputInvalid(
             f"{path / LATEST}: it names {tag!r:.80}, a symbolic link; name the folder you mean."
         )
     if not (path / tag).is_dir():
-        raise InputInvalid(f"{path / LATEST}: it names {tag!r:.80}, which is not there.")
+        raise InputInvalid(f"{path / LATEST}: it names {tag!r:.80}, which does not exist.")
     kind = _kind(path / tag)
     if not kind:
         raise InputInvalid(f"{path / tag}: `{LATEST}` names it, but it holds no checkpoint.")

@@ -1,6 +1,6 @@
-"""A universal checkpoint as a source: to make a virtual one physical, or to convert it again.
+"""Opens a universal checkpoint as a source, e.g. to make a virtual one physical.
 
-Invariant: its seal held when it was opened; nothing is looked at before that.
+Invariant: its seal is checked before anything else is read.
 """
 
 from pathlib import Path
@@ -9,23 +9,28 @@ from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import folder as own_folder
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.files.documents import LARGEST
-from wattmesh.reconfig.universal.sources.source import Source, Watched, check_amount, fingerprints
+from wattmesh.reconfig.universal.sources.source import (
+    Source,
+    WatchedFiles,
+    check_amount,
+    fingerprints,
+)
 
 _POSITION = ("step", "samples", "tokens")
 
 
 def is_universal(folder: Path) -> bool:
-    """Whether the folder is, or was to be, a universal checkpoint."""
-    # Any of the two: one without the other is damaged, and is told so when it is opened.
+    """Tell whether the folder is a universal checkpoint, complete or not."""
+    # One of the two is enough: one without the other is damage, which opening it reports.
     return any((folder / name).is_file() for name in (own_folder.MANIFEST, own_folder.COMMIT))
 
 
 def open_own(folder: Path, allowance: Allowance | None = None) -> Source:
-    """Open one of our own checkpoints; the allowance says what reading may cost.
+    """Open a universal checkpoint within an allowance.
 
     Raises:
-        CheckpointDamaged: its seal is broken, or a file differs from what the manifest says.
-        InputInvalid: the allowance is spent.
+        CheckpointDamaged: its seal is broken, or a file differs from the manifest.
+        InputInvalid: the allowance is used up.
     """
     allowance = allowance or Allowance()
     checkpoint = own_folder.open_checkpoint(folder, allowance)
@@ -36,7 +41,7 @@ def open_own(folder: Path, allowance: Allowance | None = None) -> Source:
                 f"checkpoint {folder.name}: {own_folder.TRAINER} says {key} is out of range; use "
                 "another checkpoint."
             )
-    with Watched(folder, allowance) as files:
+    with WatchedFiles(folder, allowance) as files:
         seen = fingerprints(files, checkpoint.index.files)
     check_amount(folder, checkpoint.index, seen)
     return Source(

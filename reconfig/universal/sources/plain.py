@@ -1,4 +1,4 @@
-"""Plain data out of a foreign pickle as JSON values, or not at all."""
+"""Converts plain data from a pickle to JSON values."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ MAX_VALUES = 100_000
 
 
 class NotPlain(Exception):
-    """The value holds something that JSON has no word for."""
+    """The value holds something that JSON cannot represent."""
 
 
 def as_json(value: Any, allowance: Allowance, where: str) -> Any:
-    """Give the value with tuples as lists; the allowance pays for every part, shared ones too.
+    """Return the value with tuples as lists; the allowance is charged for shared parts each time.
 
     Raises:
-        NotPlain: it holds tensors, bytes, objects or keys that are no text; or is too deep, too
-            large, or within itself.
-        InputInvalid: the allowance is spent; `where` names the file.
+        NotPlain: it holds tensors, bytes, objects or keys that are not text; or is too deep, too
+            large, or recursive.
+        InputInvalid: the allowance is used up; `where` names the file.
     """
     left = [MAX_VALUES, 0]
     try:
@@ -29,7 +29,7 @@ def as_json(value: Any, allowance: Allowance, where: str) -> Any:
 
 
 def characters(value: Any) -> int:
-    """About how many characters a value from `as_json`, or a few of them, makes."""
+    """Estimate the characters of one or more values from `as_json`."""
     left = [1 << 62, 0]
     _as_json(value, 2 * MAX_DEPTH, left)
     return left[1]

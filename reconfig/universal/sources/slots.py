@@ -1,6 +1,6 @@
-"""Which optimizer slots each parameter has, and whether one of them is missing.
+"""Checks that no parameter lacks an optimizer slot.
 
-Invariant: a parameter that lost a slot is never taken for one that never had it.
+Invariant: a parameter that lost a slot is never mistaken for one that never had it.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.index.declared import Declared
 
 COUNTERS = frozenset({"step"})
-"""Slots that optimizers of every kind have, so that sharing them says nothing."""
+"""Slots that most optimizers have, so sharing them does not mean the same optimizer."""
 
 
 def check(
@@ -18,12 +18,12 @@ def check(
     """Refuse parameters with fewer slots than the optimizer gives others.
 
     Args:
-        slots: parameter -> its slots; none for a parameter without.
-        optimized: parameters that an optimizer's groups name.
-        declared: may say which slots a parameter rightly has.
+        slots: parameter -> its slots, maybe none.
+        optimized: parameters in an optimizer's groups.
+        declared: may declare the correct slots of a parameter.
 
     Raises:
-        InputInvalid: a parameter lacks slots; it is named.
+        InputInvalid: a parameter lacks slots; the message names it.
     """
     kinds = {frozenset(each) for each in slots.values() if each}
     for name in sorted({*slots, *optimized}):
@@ -38,23 +38,23 @@ def check(
         elif (larger := _larger(mine, kinds)) and (mine or name in optimized):
             raise InputInvalid(
                 f"{name} lacks the optimizer slots {_listed(larger - mine)} that other parameters "
-                "have; the checkpoint is incomplete. If it is right so, declare it in [[slots]]."
+                "have; the checkpoint is incomplete. If that is correct, declare it in [[slots]]."
             )
         elif other := _crossing(mine, kinds):
             raise InputInvalid(
                 f"{name} has the optimizer slots {_listed(mine)}, other parameters have "
-                f"{_listed(other)}; one of them was renamed or lost. If it is right so, declare "
+                f"{_listed(other)}; one of them was renamed or lost. If that is correct, declare "
                 "it in [[slots]]."
             )
 
 
 def _larger(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str]:
-    """The smallest set of slots that contains `mine` and more."""
+    """The smallest set of slots that is a proper superset of `mine`."""
     return min((each for each in kinds if mine < each), key=len, default=frozenset())
 
 
 def _crossing(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str] | None:
-    """Slots that share some with `mine`, where each has one more; counters apart."""
+    """A set that shares slots with `mine` (counters excepted) while each has others."""
     return next(
         (each for each in kinds if (mine & each) - COUNTERS and mine - each and each - mine), None
     )

@@ -1,6 +1,6 @@
-"""What every kind of source gives: an index over foreign files, plain values, and fingerprints.
+"""The result of opening any source: an index over its files, plain values, and fingerprints.
 
-Invariant: an index that leaves here has been proven to cover every tensor (`cover.prove`).
+Invariant: the index of a source is proven to cover every tensor (`cover.prove`).
 """
 
 import os
@@ -17,16 +17,17 @@ from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.index.index import COLUMNS, Column, Index, Segments, from_table
 
 BYTES = "pickle"
-"""The state of a value that is no plain data: its archive, byte for byte, as a uint8 tensor."""
+"""The state of a value that is not plain data: its archive's bytes as a uint8 tensor."""
 
 REPEATED = 4
 REPEATED_NBYTES = 64 << 20
-"""Tied weights and expanded buffers repeat a little."""
+"""Limits of how much tensors may repeat the files' bytes, as tied weights and expanded buffers
+do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a file looked like when it was indexed; any change shows here."""
+    """Status of a file when it was indexed, to detect any change."""
 
     size: int
     mtime_ns: int
@@ -35,17 +36,18 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A foreign checkpoint, understood.
+    """An opened checkpoint of any kind.
 
     Attributes:
-        kind: "dcp", "deepspeed" or "universal". `described`: in a few words, for a screen.
-        folder: what `index.files` are relative to.
-        index: proven.
+        kind: "dcp", "deepspeed" or "universal".
+        described: a short description for the screen.
+        folder: the folder that `index.files` are relative to.
+        index: with its cover proven.
         values: JSON: {"param_groups": {parameter: {setting: value}}, "slots": {parameter: {slot:
-            number}}, "other": {key: value}, "left_out": [what is no plain data]}; for a universal
+            number}}, "other": {key: value}, "left_out": [keys without plain data]}; for a universal
             checkpoint, its trainer.json's `values`.
         position: "step" and "samples", where the source knows them.
-        files: every file that was looked at, among them all of `index.files`.
+        files: every file that was read, including all of `index.files`.
     """
 
     kind: str
@@ -58,7 +60,7 @@ class Source:
 
 
 def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
-    """Fingerprint files through the descriptors that were read.
+    """Fingerprint files through their open descriptors.
 
     Raises:
         CheckpointDamaged: one is missing.
@@ -71,13 +73,13 @@ def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
 
 
 def check_amount(folder: Path, index: Index, files: Mapping[str, Fingerprint]) -> None:
-    """Refuse tensors that make far more bytes than the files have that hold them.
+    """Refuse tensors that are far larger than the files that hold them.
 
-    A tensor that repeats one element for ever, or a thousand that lie in the same bytes, take no
-    room in a pickle and fill the disk of who copies them.
+    A tensor that repeats one element, or a thousand tensors over the same bytes, are small in a
+    pickle but would fill the disk when they are copied.
 
     Raises:
-        InputInvalid: they make more than REPEATED times the files' bytes.
+        InputInvalid: they exceed REPEATED times the files' bytes plus REPEATED_NBYTES.
     """
     stored = sum(each.size for each in files.values())
     if index.nbytes > REPEATED * stored + REPEATED_NBYTES:
@@ -87,8 +89,8 @@ def check_amount(folder: Path, index: Index, files: Mapping[str, Fingerprint]) -
         )
 
 
-class Watched(Files):
-    """Files of a source, each the same whenever it is opened."""
+class WatchedFiles(Files):
+    """Files of a source that must not change between two opens."""
 
     def __init__(self, folder: Path, allowance: Allowance | None = None) -> None:
         """Open nothing yet."""
@@ -99,7 +101,7 @@ class Watched(Files):
         """See `Files.opened`.
 
         Raises:
-            InputInvalid: the file changed since it was opened before.
+            InputInvalid: the file changed since it was first opened.
         """
         if name in self._open:
             return self._open[name]
@@ -115,7 +117,7 @@ class Watched(Files):
 
 
 def joined(parts: Sequence[Segments]) -> Segments:
-    """One after the other, all with the dims of the widest; without digests."""
+    """Concatenate segments with the dims of the widest, without digests."""
     dims = max([each.dims for each in parts], default=1)
     filled = [part for part in parts if len(part)]
     if not filled:
@@ -131,7 +133,7 @@ def joined(parts: Sequence[Segments]) -> Segments:
 
 
 def _widened(column: Column, dims: int, unused: int) -> Column:
-    """The column with `dims` dims, the further ones `unused`."""
+    """Extend a column to `dims` dims, filled with `unused`."""
     if column.shape[1] == dims:
         return column
     wide = np.full((len(column), dims), unused, dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Two names that were declared to be one tensor, compared byte by byte before one is dropped.
+"""Compares two tensors that are declared to be tied byte by byte, before one is dropped.
 
-Invariant: no more than a few megabytes of either are in memory.
+Invariant: only a few megabytes of each are in memory.
 """
 
 from wattmesh.errors import InputInvalid
@@ -34,7 +34,7 @@ def check(files: Files, both: Index, one: int, other: int) -> None:
 
 
 def _slabs(shape: Shape, item_nbytes: int) -> list[Box]:
-    """Rows of the first dim, a few megabytes at a time."""
+    """Split along the first dim into boxes of a few megabytes."""
     whole = Box.whole(shape)
     if not shape or not whole.count:
         return [whole] if whole.count else []

@@ -1,11 +1,11 @@
-"""Where ZeRO put the elements of every parameter: fragments of flat buffers, as columns.
+"""ZeRO's fragments of every parameter in the ranks' flat buffers, as columns.
 
-Stages 1 and 2 flatten a parameter group, pad it, and give each rank an equal stretch; a rank's file
-says which parameters begin where in its stretch. Stage 3 gives each rank an equal part of every
-parameter, in the order of `param_shapes`.
+Stages 1 and 2 flatten a parameter group, pad it, and give each rank an equal partition; a rank's
+file maps its parameters to offsets in it. Stage 3 gives each rank an equal part of every parameter,
+in the order of `param_shapes`.
 
-Invariant: fragments of a parameter follow each other without a gap, rank by rank, and make up its
-shape; where the files do not prove that, they are refused.
+Invariant: the fragments of a parameter follow each other rank by rank without gaps and add up to
+its shape; files that do not prove that are refused.
 """
 
 import math
@@ -26,12 +26,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """One rank's stretch of one group: the fp32 master and the slots beside it.
+    """One rank's partition of one group: the fp32 master and its slots.
 
     Attributes:
         master: fp32, one dim.
-        state: slot -> what the base optimizer holds for this stretch.
-        padding: elements at the end that slots have and the saved master has not.
+        state: slot -> the base optimizer's value for this partition.
+        padding: elements at the end that the slots have but the saved master does not.
     """
 
     master: StoredTensor
@@ -44,8 +44,11 @@ class Fragments:
     """Columns of fragments, sorted by parameter, then rank.
 
     Attributes:
-        param: number of the parameter. `rank`, `group`: whose flat buffers.
-        at: element in the flat buffer. `begin`: element of the parameter. `count`: of both.
+        param: number of the parameter.
+        rank, group: of the flat buffer.
+        at: first element in the flat buffer.
+        begin: first element of the parameter.
+        count: number of elements.
     """
 
     param: Column
@@ -63,17 +66,17 @@ def mapped(
     flats: Sequence[Sequence[Flat]],
     allowance: Allowance,
 ) -> Fragments:
-    """Stages 1 and 2.
+    """Return the fragments of stages 1 and 2.
 
     Args:
         names: of all parameters, in order.
-        shapes: of them.
+        shapes: of all parameters.
         mappings: by rank, `param_slice_mappings`.
         flats: by rank, then group.
-        allowance: pays for every fragment.
+        allowance: is charged for every fragment.
 
     Raises:
-        InputInvalid: a mapping is none, or the fragments do not make up the parameters.
+        InputInvalid: a mapping is malformed, or the fragments do not add up to the parameters.
     """
     number = {name: at for at, name in enumerate(names)}
     rows: list[tuple[int, int, int, int, int]] = []
@@ -108,7 +111,7 @@ def _address(rank: int, name: str, address: Any) -> tuple[int, int]:
         start, count = state.get("start"), state.get("numel")
         if type(start) is int and type(count) is int and 0 <= start < 1 << 48 > count >= 0:
             return start, count
-    raise InputInvalid(f"rank {rank}: the address of {name} is none.")
+    raise InputInvalid(f"rank {rank}: the address of {name} is malformed.")
 
 
 def _prove_mapped(
@@ -118,7 +121,11 @@ def _prove_mapped(
     fresh: Any,
     flats: Sequence[Sequence[Flat]],
 ) -> None:
-    """Whole parameters; a fragment that goes on ends its stretch, the next one begins the next."""
+    """Check that parameters are complete.
+
+    A fragment that continues on the next rank must end its partition, and the next one must begin
+    the next partition.
+    """
     volume = np.array([math.prod(shapes[name]) for name in names], dtype=np.int64)
     held = np.bincount(found.param, weights=found.count, minlength=len(names)).astype(np.int64)
     if wrong := np.flatnonzero(held != volume).tolist():
@@ -164,7 +171,7 @@ def _prove_mapped(
 def partitioned(
     groups: Sequence[Shapes], number: Mapping[str, int], flats: Sequence[Sequence[Flat]]
 ) -> Fragments:
-    """Stage 3.
+    """Return the fragments of stage 3.
 
     Args:
         groups: `param_shapes`, by sub-group.
@@ -172,7 +179,7 @@ def partitioned(
         flats: by rank, then sub-group.
 
     Raises:
-        InputInvalid: the flat buffers are not of the size that those shapes make.
+        InputInvalid: the sizes of the flat buffers do not match the shapes.
     """
     ranks = len(flats)
     columns: list[Column] = []

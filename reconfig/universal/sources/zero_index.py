@@ -1,6 +1,6 @@
-"""ZeRO's flat buffers as an index: for every (parameter, slot), which bytes of which rank's file.
+"""Builds an index over ZeRO's flat buffers: for every (parameter, slot), bytes in ranks' files.
 
-Invariant: segments are computed as columns, never one by one, except under a layout rule.
+Invariant: segments are computed as columns, one by one only under a layout rule.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,11 @@ class Optimizer:
     """All ranks' flat buffers.
 
     Attributes:
-        files: by rank. `names`: of the parameters, in order. `shapes`: of them.
-        flats: by rank, then group. `fragments`: what lies where in them.
-        settings: by group, of the base optimizer.
+        files: by rank.
+        names, shapes: of the parameters; `names` in order.
+        flats: by rank, then group.
+        fragments: the parameters' locations in `flats`.
+        settings: of the base optimizer, by group.
     """
 
     files: tuple[str, ...]
@@ -60,12 +62,13 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What the model's files hold beside the trained parameters.
+    """The model's files without the trained parameters.
 
     Attributes:
-        files: the first holds `whole`; by rank in stage 3. `groups`: shapes of the trained ones.
+        files: in stage 3 by rank; the first one holds `whole`.
+        groups: shapes of the trained parameters, by group.
         whole: buffers, and in stages 1 and 2 frozen parameters.
-        frozen, frozen_parts: stage 3: shapes, and by rank a flat part of each.
+        frozen, frozen_parts: of frozen parameters in stage 3: shapes, and by rank a flat part.
         tied: alias -> name.
     """
 
@@ -79,7 +82,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One slot of one group: where its flat buffers begin, by rank."""
+    """One slot of one group: the offset of its flat buffer, by rank."""
 
     state: str
     dtype: str
@@ -89,11 +92,11 @@ class _Slot:
 def make_index(
     files: Files, optimizer: Optimizer, model: Model, declared: Declared
 ) -> tuple[Index, dict[str, dict[str, Any]]]:
-    """Make the index, and give the slots that are plain numbers by parameter.
+    """Build the index; also return the slots that are plain numbers, by parameter.
 
     Raises:
         InputInvalid: a slot has another shape than its parameter, is missing, or differs between
-            ranks where it may not; two tensors get one name.
+            ranks; two tensors get the same name.
     """
     groups = range(len(optimizer.flats[0]) if optimizer.flats else 0)
     _charge(files, optimizer)
@@ -121,7 +124,7 @@ def make_index(
 
 
 def _charge(files: Files, optimizer: Optimizer) -> None:
-    """Count the rows that are about to be made: a fragment has one in every slot of its group."""
+    """Charge the allowance for the segments: a fragment has one per slot of its group."""
     stored = np.bincount(optimizer.fragments.group, minlength=1).tolist()
     first = optimizer.flats[0] if optimizer.flats else ()
     slots = [1 + len(flat.state) for flat in first]
@@ -132,7 +135,7 @@ def _charge(files: Files, optimizer: Optimizer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What a group's slots are: of the parameters' shape, single elements, plain numbers."""
+    """A group's slots by form: of the parameters' shape, single elements, plain numbers."""
 
     flat: list[_Slot]
     single: dict[str, tuple[str, StoredTensor]]
@@ -140,7 +143,7 @@ class _Read:
 
 
 def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
-    """Sort out a group's slots, the same on every rank."""
+    """Decode a group's slots, which must have the same form on every rank."""
     flats = [rank[group] for rank in optimizer.flats]
     base = [flat.master.offset for flat in flats]
     read = _Read([_Slot(PARAM, _one_dtype(optimizer, flats, PARAM), base)], {}, {})
@@ -148,14 +151,14 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
         values = [flat.state.get(state) for flat in flats]
         where = f"group {group}, slot {brief(state)}"
         if not is_name(state) or state == PARAM:
-            raise InputInvalid(f"{where}: this is no name that a slot may have.")
+            raise InputInvalid(f"{where}: a slot may not have this name.")
         kinds = {_kind(value, flat) for value, flat in zip(values, flats, strict=True)}
         if kinds == {"none"}:
             continue
         if len(kinds) != 1 or "" in kinds:
             raise InputInvalid(
                 f"{where}: it is neither of the parameters' shape nor a single number on every "
-                "rank; a slot like this needs a rule of its own and is not carried."
+                "rank; a slot like this needs a rule of its own and is not supported."
             )
         (kind,) = kinds
         tensors = [value for value in values if type(value) is StoredTensor]
@@ -173,13 +176,13 @@ def _slots(files: Files, optimizer: Optimizer, group: int) -> _Read:
 
 
 def _kind(value: Any, flat: Flat) -> str:
-    """What a slot is on one rank; "" for what is not carried."""
+    """Form of a slot on one rank; "" for an unsupported one."""
     if value is None:
         return "none"
     if type(value) in (int, float, bool):
         return "number"
     if type(value) is StoredTensor:
-        # A rank's master is saved without the padding at its end, its slots with it.
+        # A rank's master is saved without its final padding, its slots with it.
         sizes = (flat.master.count, flat.master.count + flat.padding)
         if len(value.shape) == 1 and value.count in sizes and value.contiguous:
             return "flat"
@@ -222,7 +225,7 @@ def _check_slots(
 
 
 class _Plan:
-    """The rows that optimizer state becomes."""
+    """Entries and segments of the optimizer state."""
 
     def __init__(
         self,
@@ -231,7 +234,7 @@ class _Plan:
         logical: Mapping[str, str],
         declared: Declared,
     ) -> None:
-        """Number the entries of flat buffers: parameter by parameter, slot by slot."""
+        """Create the entries of flat buffers, by parameter, then slot."""
         self.optimizer = optimizer
         self.read = read
         self.logical = logical
@@ -250,7 +253,7 @@ class _Plan:
                 self.entries.append(entry)
 
     def flat_segments(self) -> Segments:
-        """Columns of every fragment, in every slot, of the parameters without a rule."""
+        """Columns of all fragments of parameters without a rule, in every slot."""
         fragments = self.optimizer.fragments
         plain = np.array([placing.is_identity(rule) for rule in self.rules], dtype=bool)
         parts = []
@@ -264,7 +267,7 @@ class _Plan:
         return joined(parts)
 
     def scalars(self) -> list[tuple[Entry | None, list[Segment]]]:
-        """Entries of slots that are one element, the same for all parameters of the group."""
+        """Entries of single-element slots, which all parameters of a group share."""
         found: list[tuple[Entry | None, list[Segment]]] = []
         for name, group in self._groups.items():
             for state, (file, value) in self.read[group].single.items():
@@ -277,7 +280,7 @@ class _Plan:
         return found
 
     def ruled(self) -> list[tuple[Entry | None, list[Segment]]]:
-        """Segments of the parameters that a rule rearranges; their entries are known."""
+        """Segments of the parameters with a layout rule; their entries exist already."""
         found: list[tuple[Entry | None, list[Segment]]] = []
         fragments = self.optimizer.fragments
         for param, rule in enumerate(self.rules):
@@ -301,7 +304,7 @@ class _Plan:
 
 
 def _flat_columns(fragments: Fragments, mine: Column, rows: Column, slot: _Slot) -> Segments:
-    """One slot's segments of the fragments `mine`."""
+    """Segments of one slot for the fragments `mine`."""
     size = dtypes.size_of(slot.dtype)
     rank, count = fragments.rank[mine], fragments.count[mine]
     return Segments(
@@ -366,7 +369,7 @@ def _frozen(model: Model, logical: Mapping[str, str]) -> list[tuple[Entry | None
 
 
 def _renumbered(index: Index, names: Sequence[str]) -> Segments:
-    """The index's segments with the file numbers of `names`."""
+    """The index's segments with file numbers of `names`."""
     number = {name: at for at, name in enumerate(names)}
     to = np.array([number[name] for name in index.files], dtype=np.int64)
     segments = index.segments

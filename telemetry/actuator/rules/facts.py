@@ -1,6 +1,7 @@
-"""What the actuator sees of one GPU, what it holds there, and what it decides to do. Pure types.
+"""A GPU's readings, our lock and cap on it, and the act decided for it. Pure types.
 
-Invariant: unknown is None, never zero; what is None allows nothing that needs to know it.
+Invariant: unknown is None, never zero; an act that depends on a value is not decided while the
+value is None.
 """
 
 from dataclasses import dataclass, replace
@@ -22,12 +23,12 @@ class Reasons(IntFlag):
 
 
 TROUBLED = Reasons.HW_SLOWDOWN | Reasons.SW_THERMAL | Reasons.HW_THERMAL | Reasons.HW_POWER_BRAKE
-"""The board defends itself: nothing is lowered to save grams meanwhile."""
+"""The board throttles itself: nothing is lowered to save carbon meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """A compute process that the driver lists. `uid` None: it could not be told."""
+class GpuProcess:
+    """A compute process that the driver lists. `uid` None: it could not be read."""
 
     pid: int
     uid: int | None
@@ -35,7 +36,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """One GPU at one moment.
+    """The readings of one GPU at one moment.
 
     Attributes:
         board: its name, as the driver spells it.
@@ -66,18 +67,19 @@ class GpuFacts:
     persistence: bool | None
     profile: bool | None
     shared: str
-    processes: tuple[Process, ...] | None
+    processes: tuple[GpuProcess, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What is ours on one GPU. This is what the journal keeps.
+class LockAndCap:
+    """Our lock and cap on one GPU, as the journal keeps it.
 
     Attributes:
-        found_w: the requested limit before our first cap; None: no cap is ours.
-        set_w: the cap that was written, or was about to be; `prior_w`: the one before it. After a
-            crash the board has one of the two, or still `found_w`.
-        lock_mhz: the SM clock that was locked, or was about to be; None: no lock is ours.
+        found_w: the requested limit before our first cap; None: we hold no cap.
+        set_w: the cap that was written or was about to be.
+        prior_w: the cap before `set_w`. After a crash the board has `set_w`, `prior_w` or still
+            `found_w`.
+        lock_mhz: the SM clock that was locked or was about to be; None: we hold no lock.
     """
 
     gpu_uuid: str
@@ -88,21 +90,21 @@ class Held:
 
     @property
     def nothing(self) -> bool:
-        """Say whether nothing is ours."""
+        """Tell whether we hold neither a lock nor a cap."""
         return self.found_w is None and self.lock_mhz is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """What is remembered of one GPU between looks, in memory only.
+class GpuWatch:
+    """What is remembered of one GPU between heartbeats, in memory only.
 
     Attributes:
-        wrote_s: when it was last written, seconds since boot; None: not since our start.
-        energy_mj: the counter at the last look.
-        above, below: looks in a row at which the SM clock stood above, or far below, our lock.
-        blocked: why nothing is done here any more ("" when it is): someone else writes it.
-        hands_off: someone else's lock may be in force: ours is not even taken back meanwhile.
-        unsure: a lock was written and no answer came: it is taken away once there is one.
+        wrote_s: when it was last written, in seconds since boot; None: not since our start.
+        energy_mj: the energy counter at the last heartbeat.
+        above, below: heartbeats in a row at which the SM clock was above, or far below, our lock.
+        blocked: why the GPU is no longer set (someone else writes it); "" when it is.
+        hands_off: someone else's lock may be in force, so ours is not even reset meanwhile.
+        unsure: a lock was written without an answer; it is reset once the GPU answers.
     """
 
     wrote_s: float | None = None
@@ -125,14 +127,16 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """The next state of one GPU: both levers as they are to be.
+    """One write to a GPU: the state of the levers it sets.
 
     Attributes:
         group: acts of one group succeed together or are taken back together; "" stands alone.
-        clock_mhz: SM clock to lock; None with `clock`: the lock is taken away.
+        clock_mhz: SM clock to lock; None with `clock`: the lock is reset.
         clock, cap: whether that lever is written at all.
-        cap_w: limit to set. `found_w`: the limit to go back to one day; None: `cap_w` is it, and
-            from then on no cap is ours. `seen_w`: the limit that stood there when this was decided.
+        cap_w: limit to set.
+        found_w: the original limit, to go back to later; None: `cap_w` is the original one, and
+            from then on we hold no cap.
+        seen_w: the limit that the board had when this was decided.
     """
 
     gpu_uuid: str
@@ -145,10 +149,10 @@ class Act:
     found_w: float | None = None
     seen_w: float | None = None
 
-    def before(self, held: Held) -> Held:
-        """Say what may be ours from the moment this act begins: what the journal is told first.
+    def before(self, held: LockAndCap) -> LockAndCap:
+        """Return what may be ours once this act begins; the journal records it first.
 
-        A lock that is being taken away is still ours; a cap may be the old or the new one.
+        A lock that is being reset is still ours; a cap may be the old or the new one.
         """
         lock = held.lock_mhz
         if self.clock and self.clock_mhz is not None:
@@ -159,8 +163,8 @@ class Act:
             held, lock_mhz=lock, found_w=self.found_w, set_w=self.cap_w, prior_w=self.seen_w
         )
 
-    def after(self, held: Held, *, baseline_lock_mhz: int | None) -> Held:
-        """Say what is ours once this act is done."""
+    def after(self, held: LockAndCap, *, baseline_lock_mhz: int | None) -> LockAndCap:
+        """Return what is ours once this act is done."""
         now = held
         if self.clock:
             ours = self.clock_mhz != baseline_lock_mhz

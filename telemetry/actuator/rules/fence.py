@@ -1,8 +1,8 @@
-"""Whom the actuator obeys: one journal, and in it nobody older than who was heard last. Pure.
+"""Which controller the actuator obeys: one journal's, and none with an older epoch. Pure.
 
-The first journal that is heard is taken; from then on another one is refused, whatever its epoch,
-until root hands the actuator over (docs/decisions/0030). Invariant: an epoch never falls, and rises
-by at most `MOST_RISE` in `RISE_S`, so that one wrong number cannot shut out who leads for ever.
+The first journal that is heard is adopted; any other is refused, whatever its epoch, until root
+assigns the node to it (docs/decisions/0030). Invariant: an epoch never falls, and rises by at most
+`MOST_RISE` in `RISE_S`, so that one wrong number cannot lock out the leader for ever.
 """
 
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from wattmesh.telemetry.actuator.rules.leases import Heard
 from wattmesh.telemetry.desired import HIGHEST_EPOCH, Desired
 
 MOST_RISE = 1000
-"""In one window. An epoch rises by one when another daemon takes the lead, and a lease lasts
-seconds: a thousand in an hour is a mistake, or somebody who wants to shut the others out."""
+"""Epochs per window. A change of leader raises the epoch by one, and a leader's lease lasts
+seconds: a thousand in an hour is a mistake or an attack."""
 
 RISE_S = 3600.0
 
@@ -22,34 +22,36 @@ CONFIG = "/etc/wattmesh/wattmesh.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """The epoch from which a rise is counted, and since when (seconds since boot)."""
+    """The epoch from which a rise is counted, and when that window began (s since boot)."""
 
     since_s: float = float("-inf")
     epoch: int = -1
 
     def now(self, now_s: float, epoch: int) -> "Anchor":
-        """Count on; anew from `epoch` when the window is over, or where there was none."""
+        """Keep the window while it lasts, else begin one at `epoch`."""
         counting = self.epoch >= 0 and now_s < self.since_s + RISE_S
         return self if counting else Anchor(since_s=now_s, epoch=epoch)
 
     @property
     def highest(self) -> int:
-        """Give the highest epoch that is taken; any, before one was heard."""
+        """The highest epoch that is accepted; any, before one was heard."""
         return HIGHEST_EPOCH if self.epoch < 0 else self.epoch + MOST_RISE
 
 
 def refusal(desired: Desired, known: Heard, anchor: Anchor) -> str:
-    """Say why a wish is not even read, and what to do; "" when it is.
+    """Say why a wish is refused unread, and what to do; "" when it is read.
 
     Args:
         desired: the wish.
         known: what this node has heard.
-        anchor: where the present window of rises began.
+        anchor: the present window of rises.
     """
     journal, epoch = desired.journal, desired.epoch
     if known.journal and journal != known.journal:
-        whose = f"of journal {journal}" if journal else "by a controller older than identities"
-        step = f"if it took the place of that one, {hand_over(journal, epoch)}"
+        whose = (
+            f"of journal {journal}" if journal else "from a controller too old to name its journal"
+        )
+        step = f"if it replaces that one, {hand_over(journal, epoch)}"
         return (
             f"this node obeys journal {known.journal}, the wish is {whose}: "
             f"{step if journal else 'install this version of wattmesh on the controller too'}"
@@ -69,7 +71,7 @@ def refusal(desired: Desired, known: Heard, anchor: Anchor) -> str:
 
 
 def handed(heard: Heard, journal: str, epoch: int) -> Heard:
-    """Give what is heard once this node is handed to a journal, from `epoch` on.
+    """Return the state once this node is assigned to a journal, from `epoch` on.
 
     Raises:
         InputInvalid: no journal is named.
@@ -80,5 +82,5 @@ def handed(heard: Heard, journal: str, epoch: int) -> Heard:
 
 
 def hand_over(journal: str, epoch: int) -> str:
-    """Say what root runs on a node, so that it obeys a journal from an epoch on."""
+    """The command that assigns a node to a journal, as part of a sentence."""
     return f"run there as root `wattmesh actuator --config {CONFIG} --obey {journal}:{epoch}`"

@@ -1,12 +1,12 @@
-"""How long a wish holds: the two kinds of leases, on clocks that nobody can step. Pure.
+"""How long a wish lasts: the two kinds of leases, on a clock that is never stepped. Pure.
 
-Every end is on the boot clock (CLOCK_BOOTTIME: never stepped, counts while the machine sleeps). An
-obligation's end is given in wall time; it is turned into boot time once, when it is heard, so that
-a wall clock stepped later neither ends nor prolongs it. Over a reboot only the wall clock is left:
-the rest is what it says, but never more than was left when the lease was heard.
+Every end is on CLOCK_BOOTTIME, which is never stepped and counts while the machine sleeps. An
+obligation's end is given in wall time and converted once, when it is received, so that a later step
+of the wall clock neither ends nor prolongs it. After a reboot only the wall clock is left: it
+decides, but never prolongs a lease beyond what was left when it was received.
 
-Invariant: an economy lease ends `lease_s` after it was last heard and never outlives our process;
-an obligation is kept until its own end, or until a wish for the node leaves it out.
+Invariant: an economy lease ends `lease_s` after it was last renewed and never outlives our process;
+an obligation lasts until its own end, or until new wishes for the node leave it out.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from wattmesh.telemetry.desired import Desired, LeaseKind, Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class BootTime:
     """Now, on both clocks. `boot_id` names the boot that `boot_s` (seconds) counts from."""
 
     wall: datetime
@@ -26,12 +26,13 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class WishLease:
     """A wish and its end.
 
     Attributes:
-        left_s: what was left of it when it was heard.
-        journal: identity of the journal that wished it; "": not known.
+        ends_s: its end on the boot clock.
+        left_s: how long it had left when it was received.
+        journal: identity of the journal it came from; "": not known.
     """
 
     wish: Wish
@@ -40,28 +41,28 @@ class Lease:
     left_s: float
     journal: str = ""
 
-    def live(self, now: Moment) -> bool:
-        """Say whether it still holds."""
+    def live(self, now: BootTime) -> bool:
+        """Tell whether it has not ended."""
         return now.boot_s < self.ends_s
 
-    def after_boot(self, now: Moment) -> "Lease":
-        """Give the same lease on this boot's clock."""
+    def after_boot(self, now: BootTime) -> "WishLease":
+        """Convert it to this boot's clock."""
         if self.boot_id == now.boot_id or self.wish.until is None:
             return self
         left_s = min((self.wish.until - now.wall).total_seconds(), self.left_s)
         return replace(self, ends_s=now.boot_s + left_s, boot_id=now.boot_id, left_s=left_s)
 
 
-Leases = Mapping[tuple[str, LeaseKind], Lease]
+Leases = Mapping[tuple[str, LeaseKind], WishLease]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What is wished for this node.
+    """What a controller wishes for this node.
 
     Attributes:
-        epoch: the highest ever heard of that journal; lower ones are refused.
-        leases: by GPU and kind; ended ones may still be among them.
+        epoch: the highest one received from that journal; lower ones are refused.
+        leases: by GPU and kind; some may have ended.
         journal: identity of the one journal that is obeyed; "": none was heard yet.
     """
 
@@ -69,18 +70,20 @@ class Heard:
     leases: Leases = field(default_factory=dict)
     journal: str = ""
 
-    def hear(self, desired: Desired, now: Moment) -> "Heard":
-        """Take a whole wish over; what it leaves out is no longer wished. Check the fence first.
+    def hear(self, desired: Desired, now: BootTime) -> "Heard":
+        """Replace all wishes: what `desired` leaves out is no longer wished.
 
-        Obligations of the journal that was obeyed before stand until their own end all the same:
-        the one that took its place may not know of them.
+        Check `fence` first.
+
+        Only obligations from the journal that was obeyed before stay until their own end: the
+        controller that replaced it may not know of them.
         """
-        leases: dict[tuple[str, LeaseKind], Lease] = {}
+        leases: dict[tuple[str, LeaseKind], WishLease] = {}
         for wish in desired.wishes:
             key = (wish.gpu_uuid, wish.kind)
             known = self.leases.get(key)
             if wish.until is not None and known is not None and known.wish == wish:
-                # Its end was fixed when it was first heard.
+                # Its end was fixed when it was first received.
                 leases[key] = replace(known, journal=desired.journal)
             else:
                 leases[key] = replace(_begin(wish, now), journal=desired.journal)
@@ -89,18 +92,18 @@ class Heard:
                 leases.setdefault(key, each)
         return Heard(epoch=desired.epoch, leases=leases, journal=desired.journal)
 
-    def live(self, now: Moment) -> "Heard":
-        """Leave out what has ended."""
+    def live(self, now: BootTime) -> "Heard":
+        """Leave out leases that have ended."""
         live = {key: each for key, each in self.leases.items() if each.live(now)}
         return self if len(live) == len(self.leases) else replace(self, leases=live)
 
     def obligations(self) -> "Heard":
-        """Leave out economy."""
+        """Leave out economy leases."""
         kept = {k: each for k, each in self.leases.items() if k[1] is LeaseKind.OBLIGATION}
         return replace(self, leases=kept)
 
-    def within(self, longest_s: float, now: Moment) -> "Heard":
-        """Let no lease last longer than that from now on."""
+    def within(self, longest_s: float, now: BootTime) -> "Heard":
+        """Shorten every lease to end within `longest_s` from now."""
         cut = {
             key: replace(
                 each,
@@ -111,21 +114,21 @@ class Heard:
         }
         return replace(self, leases=cut)
 
-    def after_boot(self, now: Moment) -> "Heard":
-        """Put every lease on this boot's clock."""
+    def after_boot(self, now: BootTime) -> "Heard":
+        """Convert every lease to this boot's clock."""
         moved = {key: each.after_boot(now) for key, each in self.leases.items()}
         return replace(self, leases=moved)
 
     def wish(self, gpu_uuid: str, kind: LeaseKind) -> Wish | None:
-        """Give a GPU's wish of a kind."""
+        """Return a GPU's wish of one kind."""
         lease = self.leases.get((gpu_uuid, kind))
         return lease.wish if lease else None
 
 
-def _begin(wish: Wish, now: Moment) -> Lease:
-    """Fix the end of a wish that is heard now."""
+def _begin(wish: Wish, now: BootTime) -> WishLease:
+    """Fix the end of a wish that is received now."""
     if wish.until is not None:
         left_s = (wish.until - now.wall).total_seconds()
     else:
         left_s = wish.lease_s or 0.0
-    return Lease(wish=wish, ends_s=now.boot_s + left_s, boot_id=now.boot_id, left_s=left_s)
+    return WishLease(wish=wish, ends_s=now.boot_s + left_s, boot_id=now.boot_id, left_s=left_s)

@@ -1,26 +1,32 @@
 """Why a wish is not obeyed, each as a sentence with the next step. Pure.
 
-Invariant: a refusal for one GPU of a holder is a refusal for all of them (economy); an obligation
-is refused GPU by GPU, because a cap that one GPU cannot keep is no reason to lift it from others.
+Invariant: an economy wish is refused for all GPUs of a holder or for none; an obligation is refused
+GPU by GPU, because a cap that one GPU cannot keep is no reason to lift it from the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from wattmesh.telemetry.actuator.rules.facts import TROUBLED, GpuFacts, Held, Reasons, Watch
+from wattmesh.telemetry.actuator.rules.facts import (
+    TROUBLED,
+    GpuFacts,
+    GpuWatch,
+    LockAndCap,
+    Reasons,
+)
 from wattmesh.telemetry.actuator.rules.watching import SAME_W
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import Wish
 
 KNOWN_BOARDS = {"V100", "A30", "A40", "A100", "A800", "L4", "L40", "L40S"}
 KNOWN_BOARDS |= {"H100", "H200", "H800", "GH200", "B200", "B300", "GB200", "GB300"}
-"""Models whose locks and limits behave as docs/safety.md says; matched as a word of the name."""
+"""Models whose locks and limits behave as docs/safety.md says; each is matched as a whole word."""
 
 
 class Then(IntEnum):
-    """What becomes of what is in force already; the highest one counts."""
+    """What happens to a lock or cap already in force; of several reasons the highest counts."""
 
     KEEP = 1
     STEP_BACK = 2
@@ -29,7 +35,7 @@ class Then(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why not, and what follows."""
+    """Why a wish is refused, and what happens to what is in force."""
 
     sentence: str
     then: Then
@@ -37,31 +43,32 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as the rules see it. `facts` None: it does not answer.
+    """The rules' input for one GPU.
 
     Attributes:
-        failed: why the last write to it failed, for as long as it is not tried again; else "".
+        facts: its readings; None: it does not answer.
+        failed: why the last write to it failed, while its pause lasts; else "".
     """
 
     gpu_uuid: str
     facts: GpuFacts | None
-    held: Held
-    watch: Watch
+    held: LockAndCap
+    watch: GpuWatch
     failed: str = ""
 
 
 def economy(
-    wishes: Sequence[tuple[Wish, Gpu]], claim: Claim | None, settings: ActuatorSettings
+    wishes: Sequence[tuple[Wish, Gpu]], claim: ProcessClaim | None, settings: ActuatorSettings
 ) -> Refusal | None:
     """Judge all wishes of one holder together.
 
     Args:
         wishes: of one holder, each with its GPU.
-        claim: whose processes are the holder's; None: nobody said.
+        claim: which processes are the holder's; None: nobody said.
         settings: what the operator allows.
 
     Returns:
-        the gravest reason against any of them; None: they may be obeyed.
+        the reason with the highest `then`; None: the wishes may be obeyed.
     """
     found: list[Refusal] = []
     for wish, gpu in wishes:
@@ -74,18 +81,18 @@ def economy(
 
 
 def obligation(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Refusal | None:
-    """Judge an operator's cap on one GPU; neither heat nor whose processes run matter to it."""
+    """Judge an operator's cap on one GPU; heat and whose processes run do not matter to it."""
     return next(iter([*_state(gpu, settings), *_values(wish, gpu, settings)]), None)
 
 
 def standing(gpu: Gpu, settings: ActuatorSettings) -> str:
-    """Say why no economy wish at all would be obeyed on a GPU now; "" when one would."""
+    """Say why no economy wish would be obeyed on a GPU now; "" when one would."""
     found = [*_state(gpu, settings), *_moment(gpu)]
     return found[0].sentence if found else ""
 
 
 def _state(gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
-    """Look for what speaks against any act on a GPU."""
+    """Reasons against any write to a GPU."""
     name, facts = gpu.gpu_uuid, gpu.facts
     if gpu.watch.blocked:
         yield Refusal(sentence=gpu.watch.blocked, then=Then.BACK_AT_ONCE)
@@ -118,14 +125,14 @@ def _state(gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
         )
     if not known_board(facts.board, settings.boards):
         yield Refusal(
-            sentence=f"{name} is a {facts.board!r}, which nobody has tried; add the name to "
-            "actuator.boards if you have",
+            sentence=f"{name} is a {facts.board!r}, which wattmesh was not tried on; add the "
+            "name to actuator.boards if you have tried it",
             then=Then.STEP_BACK,
         )
 
 
 def _moment(gpu: Gpu) -> Iterator[Refusal]:
-    """Look for what speaks against lowering a GPU just now."""
+    """Reasons against lowering a GPU just now."""
     facts = gpu.facts
     if facts is None:
         return
@@ -137,13 +144,13 @@ def _moment(gpu: Gpu) -> Iterator[Refusal]:
     elif trouble := facts.reasons & TROUBLED:
         words = ", ".join(each.name or "" for each in Reasons(trouble)).lower().replace("_", " ")
         yield Refusal(
-            sentence=f"{gpu.gpu_uuid} defends itself ({words}): look at cooling and power supply",
+            sentence=f"{gpu.gpu_uuid} throttles itself ({words}): look at cooling and power supply",
             then=Then.KEEP,
         )
 
 
 def _values(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
-    """Look for what speaks against the numbers that are wished."""
+    """Reasons against the wished numbers."""
     facts = gpu.facts
     if facts is None:
         return
@@ -166,14 +173,13 @@ def _values(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusa
 
 
 def floor_w(facts: GpuFacts, settings: ActuatorSettings) -> float:
-    """Give the lowest cap that is set on a board."""
+    """Return the lowest cap that may be set on a board."""
     return max(settings.cap_floor_share * facts.default_w, facts.min_w)
 
 
 def _clock_value(
     wish: Wish, clock_mhz: int, facts: GpuFacts, settings: ActuatorSettings
 ) -> Iterator[Refusal]:
-    """Look for what speaks against a clock."""
     name = wish.gpu_uuid
     low, high = facts.lowest_mhz, facts.highest_mhz
     if low is None or high is None:
@@ -188,12 +194,12 @@ def _clock_value(
 
 
 def _never(sentence: str) -> Refusal:
-    """A wish that no waiting makes right."""
+    """Refuse a wish that waiting cannot make valid."""
     return Refusal(sentence=sentence, then=Then.STEP_BACK)
 
 
-def _strangers(wish: Wish, gpu: Gpu, claim: Claim | None) -> Iterator[Refusal]:
-    """Look for processes on the GPU that are not the holder's."""
+def _strangers(wish: Wish, gpu: Gpu, claim: ProcessClaim | None) -> Iterator[Refusal]:
+    """Processes on the GPU that are not the holder's."""
     if gpu.facts is None:
         return
     processes = gpu.facts.processes
@@ -211,8 +217,8 @@ def _strangers(wish: Wish, gpu: Gpu, claim: Claim | None) -> Iterator[Refusal]:
             )
 
 
-def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: Claim | None) -> Iterator[Refusal]:
-    """Look whether the holder is at work at all."""
+def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: ProcessClaim | None) -> Iterator[Refusal]:
+    """Refuse a holder without a known claim or without a live process."""
     holder = wishes[0][0].holder
     if claim is None:
         yield Refusal(
@@ -220,7 +226,7 @@ def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: Claim | None) -> Iterator
             then=Then.BACK_AT_ONCE,
         )
         return
-    # A GPU that is lost tells nothing: the others do. It took its processes with it.
+    # A lost GPU tells nothing and has no processes: the others decide.
     seen = [gpu.facts.processes for _, gpu in wishes if gpu.facts is not None]
     if seen and not any(seen) and None not in seen:
         yield Refusal(
@@ -230,14 +236,14 @@ def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: Claim | None) -> Iterator
 
 
 def known_board(name: str, more: Sequence[str]) -> bool:
-    """Say whether a board of this name may be set. `more`: names from the settings."""
+    """Tell whether a board of this name may be set. `more`: names from the settings."""
     if name.casefold() in {each.casefold() for each in more}:
         return True
     words = name.upper().replace("-", " ").replace("_", " ").split()
     return not KNOWN_BOARDS.isdisjoint(words)
 
 
-def claims_of(claims: Mapping[str, Claim], holder: str) -> Claim | None:
-    """Give a holder's claim; one without users says nothing."""
+def claims_of(claims: Mapping[str, ProcessClaim], holder: str) -> ProcessClaim | None:
+    """Return a holder's claim; one without users counts as none."""
     claim = claims.get(holder)
     return claim if claim is not None and claim.uids else None

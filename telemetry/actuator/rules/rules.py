@@ -1,10 +1,10 @@
-"""What is to be written to which GPU next. Pure: the intelligence of the actuator.
+"""Decides which GPU is written next, and to what. Pure.
 
-Called at every heartbeat with everything that is known (level-triggered): nothing is remembered
-here, so a lost beat, a restart or a repeated wish changes nothing about where it ends.
+Level-triggered: every heartbeat passes in everything that is known and nothing is remembered here,
+so the GPUs end in the same state after a lost heartbeat, a restart or a repeated wish.
 
-Invariant: no GPU is ever set above what was found on it or below its floor; where both kinds of
-lease hold a GPU, the lower value counts; what nobody wishes goes back to its baseline.
+Invariant: no GPU is set above the limit that was found on it or below its floor; where both kinds
+of lease apply, the lower value counts; a lever that nobody wishes set goes back to its baseline.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts
 from wattmesh.telemetry.actuator.rules.leases import Heard
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, Refusal, Then
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
-from wattmesh.telemetry.actuator.wire import Claim
+from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import LeaseKind, Wish
 
 STEP_UP_EVERY_S = 5.0
@@ -26,8 +26,8 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What to write, and for whom nothing is done.
+class ActuatorDecision:
+    """The acts of one heartbeat, and the wishes that are refused.
 
     Attributes:
         acts: in order. Acts of one group succeed together or are taken back together.
@@ -41,8 +41,8 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
-    """What one lease, or both, allow: the clock and cap that may not be exceeded; None: any."""
+class LeaseCeiling:
+    """The highest clock and cap that a lease allows; None: any."""
 
     clock_mhz: float | None = None
     cap_w: float | None = None
@@ -50,12 +50,12 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """One GPU that answers, with what is asked of it."""
+    """The rules' working record for a GPU that answers."""
 
     gpu: Gpu
     facts: GpuFacts
-    economy: Ceiling = field(default_factory=Ceiling)
-    obligation: Ceiling = field(default_factory=Ceiling)
+    economy: LeaseCeiling = field(default_factory=LeaseCeiling)
+    obligation: LeaseCeiling = field(default_factory=LeaseCeiling)
     holder: str = ""
     clock_untouched: bool = False
     at_once: bool = False
@@ -63,9 +63,10 @@ class _Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lever:
-    """One lever of one GPU on a common scale: the higher the value, the more power.
+    """One lever of one GPU on a common scale: a higher value means more power.
 
-    `base`: its baseline. `now`: where it stands. `step`: the most that one step changes.
+    `base`: its baseline. `now`: its present value. `step`: the largest change per step.
+    `economy`, `obligation`: the ceilings of the two kinds of lease; None: none.
     """
 
     base: float
@@ -78,13 +79,13 @@ class _Lever:
 def decide(
     gpus: Mapping[str, Gpu],
     heard: Heard,
-    claims: Mapping[str, Claim],
+    claims: Mapping[str, ProcessClaim],
     settings: ActuatorSettings,
     now_s: float,
     *,
     at_once: bool = False,
-) -> Decision:
-    """Decide one heartbeat.
+) -> ActuatorDecision:
+    """Decide the acts of one heartbeat.
 
     Args:
         gpus: every GPU of the node that answers, is wished for, or has something of ours.
@@ -92,7 +93,7 @@ def decide(
         claims: whose processes belong to a holder.
         settings: what the operator allows.
         now_s: seconds since boot.
-        at_once: what goes back goes in one step: nobody will be there to take the next.
+        at_once: restore in one step, because no heartbeat will follow.
     """
     refused = _refused_holders(gpus, heard, claims, settings)
     troubles: dict[str, str] = {}
@@ -105,7 +106,7 @@ def decide(
             cases.append(replace(case, at_once=True) if at_once else case)
     acts = [act for case in cases for act in _acts(case, settings, now_s)]
     late = {a.group for a in acts if a.group and not _due(gpus[a.gpu_uuid], settings, now_s)}
-    return Decision(
+    return ActuatorDecision(
         acts=tuple(act for act in acts if act.group not in late),
         troubles=troubles,
         settable=frozenset(
@@ -117,10 +118,10 @@ def decide(
 def _refused_holders(
     gpus: Mapping[str, Gpu],
     heard: Heard,
-    claims: Mapping[str, Claim],
+    claims: Mapping[str, ProcessClaim],
     settings: ActuatorSettings,
 ) -> dict[str, Refusal]:
-    """Judge every holder of economy leases as a whole."""
+    """Judge all economy wishes of each holder together."""
     wishes: dict[str, list[tuple[Wish, Gpu]]] = {}
     for (uuid, kind), lease in heard.leases.items():
         if kind is LeaseKind.ECONOMY:
@@ -135,7 +136,7 @@ def _refused_holders(
 def _case(
     gpu: Gpu, heard: Heard, refused: Mapping[str, Refusal], settings: ActuatorSettings
 ) -> tuple[_Case | None, str]:
-    """Put together what is asked of a GPU, and why some of it is not obeyed."""
+    """Combine what both kinds of lease ask of a GPU; the text says what is refused."""
     thrift = heard.wish(gpu.gpu_uuid, LeaseKind.ECONOMY)
     duty = heard.wish(gpu.gpu_uuid, LeaseKind.OBLIGATION)
     no_thrift = refused.get(thrift.holder) if thrift else None
@@ -158,7 +159,7 @@ def _case(
 
 
 def _kept(refusal: Refusal | None) -> Refusal | None:
-    """An obligation that cannot be taken on is not a reason to lift what holds already."""
+    """Keep an obligation in force although it could not be taken on anew."""
     return refusal and Refusal(sentence=refusal.sentence, then=Then.KEEP)
 
 
@@ -168,26 +169,25 @@ def _ceiling(
     gpu: Gpu,
     facts: GpuFacts,
     settings: ActuatorSettings,
-) -> Ceiling:
-    """Say what a wish allows, given what speaks against it.
+) -> LeaseCeiling:
+    """Return what a wish allows, given the reason against it.
 
-    Kept means: not lowered further, and raised at most to what is wished.
+    `Then.KEEP`: the lever is not lowered further, and raised at most to the wished value.
     """
     if wish is None or (refusal is not None and refusal.then > Then.KEEP):
-        return Ceiling()
+        return LeaseCeiling()
     clock, cap = wish.clock_mhz, None if wish.cap_w is None else round(wish.cap_w, 3)
     if refusal is None:
-        return Ceiling(clock_mhz=clock, cap_w=cap)
+        return LeaseCeiling(clock_mhz=clock, cap_w=cap)
     clock_now = gpu.held.lock_mhz or settings.baseline_lock_mhz or facts.highest_mhz
     cap_now = facts.requested_w if gpu.held.set_w is None else gpu.held.set_w
-    return Ceiling(
+    return LeaseCeiling(
         clock_mhz=max(clock, clock_now) if clock is not None and clock_now is not None else None,
         cap_w=max(cap, cap_now) if cap is not None else None,
     )
 
 
 def _acts(case: _Case, settings: ActuatorSettings, now_s: float) -> Iterator[Act]:
-    """Say what is written to one GPU: the clock first, then the cap."""
     gpu, facts = case.gpu, case.facts
     clock = _clock_lever(case, settings)
     moved = None if case.clock_untouched else _move(clock, case, settings, now_s)
@@ -217,7 +217,7 @@ def _acts(case: _Case, settings: ActuatorSettings, now_s: float) -> Iterator[Act
 
 
 def _clock_lever(case: _Case, settings: ActuatorSettings) -> _Lever:
-    """Put the SM clock on its scale; a board that does not tell its range goes back in one step."""
+    """Scale the SM clock; without a known range its step is unlimited."""
     low, high = case.facts.lowest_mhz, case.facts.highest_mhz
     lock = case.gpu.held.lock_mhz
     base = float(settings.baseline_lock_mhz or high or 1e9)
@@ -231,9 +231,9 @@ def _clock_lever(case: _Case, settings: ActuatorSettings) -> _Lever:
 
 
 def _cap_lever(case: _Case, settings: ActuatorSettings) -> _Lever:
-    """Put the power limit on its scale; its baseline is what was found.
+    """Scale the power limit; its baseline is the limit that was found.
 
-    A write whose end is unknown (`prior_w` is still there) leaves what the board says now.
+    After an interrupted write (`prior_w` is set) the board's own value counts.
     """
     facts, held = case.facts, case.gpu.held
     base = facts.requested_w if held.found_w is None else held.found_w
@@ -250,9 +250,9 @@ def _cap_lever(case: _Case, settings: ActuatorSettings) -> _Lever:
 def _move(
     lever: _Lever, case: _Case, settings: ActuatorSettings, now_s: float
 ) -> tuple[float, Cause] | None:
-    """Say where a lever goes now and why; None: nowhere.
+    """Return the next value of a lever and the cause; None when it stays.
 
-    Down for an obligation at once and all the way; down for economy, and up, in steps.
+    An obligation lowers it in one step; economy lowers it, and a restore raises it, step by step.
     """
     wished = [each for each in (lever.economy, lever.obligation) if each is not None]
     target = min([lever.base, *wished])
@@ -272,6 +272,6 @@ def _move(
 
 
 def _due(gpu: Gpu, settings: ActuatorSettings, now_s: float) -> bool:
-    """Say whether economy may write to a GPU again."""
+    """Tell whether `write_every_s` has passed since the last write."""
     wrote_s = gpu.watch.wrote_s
     return wrote_s is None or now_s >= wrote_s + settings.write_every_s

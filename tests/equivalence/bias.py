@@ -1,8 +1,8 @@
-"""V9 to V11: routing that leans towards cheap experts does what it says, and not too much. Pure.
+"""V9 to V11: a routing bias towards cheap experts lowers their cost, within the bounds of T5. Pure.
 
-A router's gate is tilted by the experts' costs: g_i ~ exp(logit_i - strength * cost_i). Theorem T5
-(docs/convergence.md) says what that does to the energy, to the layer's output and to convergence;
-these checks hold a real gate to it, on logits recorded from a frozen router.
+A gate is biased by the experts' costs: g_i ~ exp(logit_i - strength * cost_i). Theorem T5
+(docs/convergence.md) bounds the effect on energy, on the layer's output and on convergence; these
+checks hold a gate to it, on logits recorded from a frozen router.
 
 Shape suffixes: T tokens, E experts.
 """
@@ -19,13 +19,13 @@ from wattmesh.reconfig.equivalence.verdict import Verdict
 
 Floats = NDArray[np.floating[Any]]
 Gate = Callable[[Floats, Floats, float], Floats]
-"""(logits_TE, costs_E, strength) -> probabilities_TE; what is checked."""
+"""(logits_TE, costs_E, strength) -> probabilities_TE: the checked function."""
 
 ROUNDING = 1e-12
 
 
 def tilted_softmax(logits_TE: Floats, costs_E: Floats, strength: float) -> Floats:
-    """Give the gate of T5: a softmax of logits less `strength` times costs."""
+    """The gate of T5: a softmax of logits minus `strength` times costs."""
     tilted_TE = logits_TE - strength * costs_E
     shifted_TE = np.exp(tilted_TE - tilted_TE.max(axis=-1, keepdims=True))
     probabilities_TE: Floats = shifted_TE / shifted_TE.sum(axis=-1, keepdims=True)
