@@ -23,7 +23,8 @@ class StepRow:
         loss: mean over the step's global batch, before the update.
         layout: as screens name it. `gpus`: devices it ran on.
         monotonic_s: CLOCK_MONOTONIC when the step ended, the same clock in every process.
-        elapsed_s: what the step took, `overrun_s`: how far beyond a simulated device's pace.
+        elapsed_s: what the step took. Where a simulated device sets the pace: `computed_s`: of
+            that, what this machine worked; `overrun_s`: how late it ended.
     """
 
     step: int
@@ -34,6 +35,7 @@ class StepRow:
     monotonic_s: float
     elapsed_s: float
     overrun_s: float = 0.0
+    computed_s: float = 0.0
 
     @classmethod
     def from_line(cls, line: bytes) -> Self | None:
@@ -47,7 +49,7 @@ class StepRow:
             return None
 
 
-_FLOATS = ("loss", "monotonic_s", "elapsed_s", "overrun_s")
+_FLOATS = ("loss", "monotonic_s", "elapsed_s", "overrun_s", "computed_s")
 _COUNTS = ("step", "tokens", "gpus")
 
 
