@@ -165,7 +165,8 @@ def _measure_one(
     step_s, entered = segment.step_s, segment.entered
     step_w = _mean_power_w(used, segment.plain)
     added_j = sum(_joules(used, gap) - step_w * step_s for gap in segment.boundaries)
-    boundary_w = max(0.0, added_j) / max(1e-9, sum(segment.added_s))
+    # Where checkpoints add hardly any time, joules by seconds would be any number.
+    boundary_w = min(step_w, max(0.0, added_j) / max(1e-9, sum(segment.added_s)))
     interval_s = job.boundary_every * step_s + boundary_s
     interval_j = job.boundary_every * step_s * step_w + boundary_s * boundary_w
     return Measured(

@@ -100,6 +100,17 @@ def test_the_numbers_are_those_that_the_walk_was_made_with(
     assert idle_power_w(watched) == pytest.approx(IDLE_W)
 
 
+def test_checkpoints_that_add_no_time_have_no_watts_of_their_own() -> None:
+    """One layout's fill their pauses with the steps before: it draws no more than at work."""
+    watched = walked({"A": 0.1, "B": 0.1}, 0.05, 1)
+    late = {12: 0.05 - 1e-7, 15: 0.05}
+    rows = [
+        replace(row, monotonic_s=row.monotonic_s + late.get(row.step, 0.0)) for row in watched.rows
+    ]
+    _, small = measure(JOB, replace(watched, rows=rows))
+    assert small.power_w <= 2 * ACTIVE_W
+
+
 def test_a_layout_with_too_few_steps_has_no_numbers() -> None:
     """A walk that ended early measures what it can, and invents nothing."""
     watched = walked({"A": 0.1, "B": 0.1}, 0.1, 1)
