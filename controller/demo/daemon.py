@@ -7,7 +7,7 @@ accepts; the demo asks it for nothing that a user could not ask.
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Places:
 
 def settings_text(plan: DemoPlan, places: Places, *, mode: str, plays_at: datetime) -> str:
     """Write the settings of one daemon of the demo."""
-    policy = plan.policy
+    policy = "\n".join(f"{name} = {value}" for name, value in asdict(plan.policy).items())
     return f"""\
 # Written by `wattmesh demo`.
 mode = "{mode}"
@@ -82,12 +82,7 @@ plays_at = {_toml(plays_at)}
 compress = {plan.compress}
 
 [policy]
-dwell_s = {policy.dwell_s}
-gain_factor = {policy.gain_factor}
-guard_margin = {policy.guard_margin}
-max_switches_per_day = {policy.max_switches_per_day}
-switch_timeout_s = {policy.switch_timeout_s}
-failed_switch_s = {policy.failed_switch_s}
+{policy}
 
 [runs.{plan.run_name}]
 catalogue = {json.dumps(str(plan.catalogue))}

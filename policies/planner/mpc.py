@@ -26,7 +26,7 @@ from wattmesh.policies.forecast.caution import cautious_g_per_kwh, doubted_g_per
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, to_end
 from wattmesh.policies.planner import constraints
-from wattmesh.policies.planner.grid import mixed
+from wattmesh.policies.planner.grid import FINE, mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, Problem
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release, SwitchCost
@@ -234,7 +234,10 @@ def _slots(case: Case, guard: Guard, catalogue: Catalogue) -> tuple[IntensitySlo
     end = now + timedelta(seconds=guard.time_left_s)
     horizon = to_end(case.seen.carbon.slots, now, end, case.seen.carbon.usual)
     reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
-    return mixed(between(horizon.slots, now, end - reserve), now)
+    policy = case.seen.policy
+    held = timedelta(seconds=min(policy.dwell_s, policy.clock_dwell_s))
+    # Where a point may be held for less, as in a recording that plays compressed, slots are finer.
+    return mixed(between(horizon.slots, now, end - reserve), now, min(FINE, held))
 
 
 def _slowest_alike(guard: Guard, catalogue: Catalogue) -> OperatingPoint:
