@@ -90,6 +90,7 @@ def start(children: Children, plan: DemoPlan, places: Places) -> Job:
         "--steps", str(plan.steps),
         "--layout", plan.layout,
         "--boundary-every", str(plan.boundary_every),
+        *paced(plan),
         "--checkpoint-dir", str(folder / "checkpoints"),
         "--losses", str(folder / "steps.jsonl"),
         "--wait-for", str(folder / "start"),
@@ -112,6 +113,11 @@ def start(children: Children, plan: DemoPlan, places: Places) -> Job:
     return Job(child=child, plan=plan, folder=folder)
 
 
+def paced(plan: DemoPlan) -> list[str]:
+    """Give the words that tell the trainer how fast the simulated devices are."""
+    return ["--device-tokens-per-s", str(plan.device_tokens_per_s)]
+
+
 def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
     """Start the same training in one plain process that sums in another order."""
     folder.mkdir(parents=True)
@@ -125,8 +131,7 @@ def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
     ]  # fmt: skip
     child = children.start(
         "reordered control",
-        # It has no pace to keep, so it takes only the time that nobody else wants.
-        ["nice", "-n", "19", sys.executable, *words],
+        [sys.executable, *words],
         log=plan.logs / "reordered-job.log",
         environment=trainer_environment(),
     )

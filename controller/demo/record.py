@@ -18,6 +18,7 @@ class SwitchFact:
     Attributes:
         step: of the boundary. `seconds`: from the boundary to the first step, None if unreported.
         probe_difference: relative, of the probe loss before and after.
+        decided_by: "plan", "price rule", "deadline guard" or "operator".
     """
 
     step: int
@@ -26,6 +27,7 @@ class SwitchFact:
     seconds: float | None
     probe_difference: float | None
     requested_by: str
+    decided_by: str
     reason: str
     predicted_g: float | None
     switch_cost_g: float | None

@@ -143,7 +143,6 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
         sockets = Path(short)
         with watch.part("profiling"):
             plan, catalogue = _fit(plan, measured or _profile(plan, progress))
-        reordered = job.start_reordered(children, plan, plan.folder / "reordered")
         with watch.part("main run"):
             main = _start(plan, children, sockets, "main")
             progress.say(screen.beginning(plan, "main"))
@@ -155,9 +154,12 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
             daemon.stop()
             progress.say(screen.beginning(plan, "control"))
             daemon = _train(plan, children, control, progress, mode="observe")
+        with watch.part("reordered control"):
+            # It keeps no pace, so it waits until both runs that do are over.
+            progress.say(screen.beginning(plan, "reordered"))
+            reordered = job.start_reordered(children, plan, plan.folder / "reordered")
             facts.wait_until_settled(daemon, bound=False)
             daemon.stop()
-        with watch.part("reordered control"):
             reordered.child.finish(limit_s=plan.limit_s)
     with watch.part("report"):
         runs = Runs(main=main, control=control, reordered=reordered.rows())
@@ -207,6 +209,7 @@ def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
     asked = replace(
         described,
         name=plan.run_name,
+        command=(*described.command, *job.paced(plan)),
         boundary_every=plan.boundary_every,
         intervals=plan.profile_intervals,
     )

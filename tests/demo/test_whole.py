@@ -126,7 +126,7 @@ def test_the_saving_can_be_recomputed_from_raw_rows(
     assert main([*words, "--json"]) == 0
     audit = json.loads(capsys.readouterr().out)
     assert differences(audit) == []
-    assert audit["saved_ug"] == round(report["saved_g"] * 1e6)
+    assert audit["saved_ug"] == round(report["ledger_saved_g"] * 1e6)
     audit["actual"][0]["energy_mj"] += 1_000_000
     assert differences(audit) != []
 

@@ -22,7 +22,7 @@ def demo(
         typer.Option(
             "--seconds", min=20.0, max=3600.0, help="Real seconds that the recorded day takes."
         ),
-    ] = 60.0,
+    ] = 90.0,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR whatever is in it.")] = False,
     catalogue: Annotated[
         Path | None,
