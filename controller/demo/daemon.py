@@ -111,6 +111,14 @@ class DemoDaemon:
         )
         return answer
 
+    def freeze(self, reason: str) -> None:
+        """Take hands off everything, as `wattmesh freeze` does."""
+        self._api.post("/v1/freeze", {"run": None, "reason": reason})
+
+    def thaw(self) -> None:
+        """End that, as `wattmesh thaw` does."""
+        self._api.post("/v1/thaw", {"run": None})
+
     def status(self) -> Mapping[str, Any] | None:
         """Give its status; None when it does not answer just now."""
         try:
@@ -118,6 +126,11 @@ class DemoDaemon:
         except (DaemonUnreachable, JournalUnavailable):
             return None
         return view
+
+    def leads(self) -> bool:
+        """Say whether it answers and takes orders."""
+        view = self.status()
+        return view is not None and bool(view["leading"])
 
     def stop(self) -> None:
         """End it as a service manager does, and require that it ends well.
@@ -152,9 +165,9 @@ def start(
     )
     daemon = DemoDaemon(child, places)
     wait_for(
-        lambda: daemon.status() is not None,
+        daemon.leads,
         limit_s=READY_LIMIT_S,
-        what=f"The daemon of the {name} run to answer",
+        what=f"The daemon of the {name} run to lead",
         needed=(child,),
     )
     return daemon

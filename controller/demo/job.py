@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wattmesh import durable
 from wattmesh.controller.demo.daemon import Places
 from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.controller.process.children import Child, Children, DemoFailed, wait_for
@@ -69,9 +70,9 @@ class Job:
             needed=(self.child,),
         )
 
-    def release(self) -> None:
-        """Let it begin."""
-        self.start_line.touch()
+    def release(self, starts_s: float) -> None:
+        """Let it join the run, and begin its first step at `starts_s` (monotonic)."""
+        durable.write_text(self.start_line, repr(starts_s))
 
     def rows(self) -> tuple[StepRow, ...]:
         """Give the steps done so far."""

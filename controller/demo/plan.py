@@ -54,9 +54,12 @@ class DemoPlan:
         day_s: real seconds that the recorded 24 h take.
         deadline_factor: the deadline, in times of what the submitted point needs.
         profile_intervals: checkpoint intervals that each layout is measured over.
+        act_from_step: until then everything is frozen: the run is measured where it was submitted,
+            and the first plan is made.
         order_at, order_by: share of the steps from which the operator orders a further layout at
             equal ranks, and at any.
-        lead_s: the day begins so long before training does: time for the daemon to start.
+        lead_s: the day begins so long before the jobs are let go: time for the daemon to start.
+        join_s: from then to the first step, in both runs, however long joining took.
         steps: optimizer steps of every run.
         device_tokens_per_s: pace of one simulated device.
         deadline_after_s: seconds after registration by which the run must be done.
@@ -69,9 +72,12 @@ class DemoPlan:
     deadline_after_s: float = 89.0
     deadline_factor: float = 2.0
     lead_s: float = 2.5
+    join_s: float = 5.0
+    act_from_step: int = 9
     order_at: float = 0.6
-    order_by: float = 0.8
+    order_by: float = 0.7
     ordered_point: str = "C"
+    freeze_reason: str = "until the run was measured where it was submitted"
     order_reason: str = "trial of another layout at equal ranks before the long run"
     run_name: str = "train"
     baseline: str = "A"
@@ -123,7 +129,7 @@ class DemoPlan:
     @property
     def run_starts_h(self) -> float:
         """Hour of the recorded day at which training begins."""
-        begins = self.starts_at + timedelta(seconds=self.lead_s * self.compress)
+        begins = self.starts_at + timedelta(seconds=(self.lead_s + self.join_s) * self.compress)
         return begins.hour + begins.minute / 60
 
     @property

@@ -5,7 +5,7 @@ Invariant: everything in here was read back from a journal or from the step log 
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from wattmesh.controller.demo.evidence import Span, Trace
 from wattmesh.reconfig.step_log import StepRow
@@ -58,15 +58,16 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """When a run's training was let go: time 0 of everything that is told about it."""
+    """When a run's first step begins: time 0 of everything that is told about it."""
 
     at: datetime
     monotonic_s: float
 
     @classmethod
-    def now(cls) -> "Beginning":
-        """Take this moment."""
-        return cls(at=datetime.now(UTC), monotonic_s=time.monotonic())
+    def after(cls, seconds: float = 0.0) -> "Beginning":
+        """Take the moment so many seconds from now."""
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        return cls(at=at, monotonic_s=time.monotonic() + seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

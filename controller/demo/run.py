@@ -71,7 +71,7 @@ class Ran:
 
     places: Places
     job: Job
-    beginning: Beginning = field(default_factory=Beginning.now)
+    beginning: Beginning = field(default_factory=Beginning.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,10 +248,13 @@ def _train(
     # The day begins with the daemon, the training `lead_s` later: at the same hour in both runs.
     plays_at, line_s = datetime.now(UTC), time.monotonic() + plan.lead_s
     daemon = daemons.start(children, plan, ran.places, mode=mode, plays_at=plays_at)
+    acting = mode == "act"
+    if acting:
+        daemon.freeze(plan.freeze_reason)
     wait_for(lambda: time.monotonic() >= line_s, limit_s=plan.lead_s + 1, what="The start line")
-    ran.beginning = Beginning.now()
-    ran.job.release()
-    watcher = Watcher(plan, daemon, progress, ordering=mode == "act")
+    ran.beginning = Beginning.after(plan.join_s)
+    ran.job.release(ran.beginning.monotonic_s)
+    watcher = Watcher(plan, daemon, progress, acting=acting)
     ran.job.child.finish(limit_s=plan.limit_s, watch=watcher.look)
     took_s = time.monotonic() - ran.beginning.monotonic_s
     progress.say(f"  trained {len(ran.job.rows())} steps in {took_s:.0f} s")

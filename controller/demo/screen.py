@@ -97,7 +97,7 @@ def _pace(report: Mapping[str, Any]) -> str:
     return (
         f"a step {words.duration(main['step_s'])} by the simulated devices, of which this machine "
         f"computed {words.duration(main['computed_s'])}; {words.percent(main['late_share'])} ended "
-        "late"
+        "late by more than a step"
     )
 
 

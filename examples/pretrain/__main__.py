@@ -22,10 +22,10 @@ from examples.pretrain.train import build_state, probe, step_row, train_step
 from wattmesh.reconfig.step_log import StepLog
 
 
-def train(options: Options) -> None:
+def train(options: Options, starts_s: float | None) -> None:
     """Train to the last step, through whatever switches are ordered."""
     config = options.config
-    pace = choose_pace(global_rank(), config.tokens_per_step, options.device_tokens_per_s)
+    pace = choose_pace(global_rank(), config.tokens_per_step, options.device_tokens_per_s, starts_s)
     log = StepLog(options.step_log)
 
     def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
@@ -60,11 +60,11 @@ def main() -> None:
     """Read the command line and train."""
     options = parse_options()
     take_device(options.device)
-    wait_at_start_line(options.wait_for)
+    starts_s = wait_at_start_line(options.wait_for)
     if options.plain:
         train_plain(options)
     else:
-        train(options)
+        train(options, starts_s)
 
 
 if __name__ == "__main__":

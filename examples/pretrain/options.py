@@ -116,17 +116,22 @@ def take_device(device: str) -> None:
         torch.set_num_threads(1)
 
 
-def wait_at_start_line(start: Path | None) -> None:
+def wait_at_start_line(start: Path | None) -> float | None:
     """Say that this rank is ready (`START.ready.RANK`), and wait until `start` exists.
+
+    Returns:
+        When the first step is to begin (monotonic), where the file says so; None: at once.
 
     Raises:
         InputInvalid: it did not appear within ten minutes.
     """
     if start is None:
-        return
+        return None
     start.with_name(f"{start.name}.ready.{global_rank()}").touch()
     deadline_s = time.monotonic() + _START_DEADLINE_S
     while not start.exists():
         if time.monotonic() > deadline_s:
             raise InputInvalid(f"{start} did not appear within {_START_DEADLINE_S:g} s")
         time.sleep(_POLL_S)
+    told = start.read_text()
+    return float(told) if told else None

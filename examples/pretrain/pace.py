@@ -57,7 +57,7 @@ def tokens_per_s(
 class Timetable:
     """When a simulated device is done with each step. Pure: the time is an argument.
 
-    `due_s`: end of the newest step on it; None before the first.
+    `due_s`: end of the newest step on it, or when the first is to begin; None: when it does.
     """
 
     due_s: float | None = None
@@ -71,7 +71,7 @@ class Timetable:
         """
         if self.due_s is None or now_s - self.due_s > STALE_S:
             starts_s = now_s
-        elif layout == self.layout:
+        elif self.layout in (None, layout):
             starts_s = self.due_s
         else:
             starts_s = max(now_s, self.due_s + SWITCH_S)
@@ -148,12 +148,15 @@ class OwnPace:
 class SimulatedPace:
     """Steps keep to the timetable of a simulated device."""
 
-    def __init__(self, gpu: FakeGpu, tokens_per_step: int, per_gpu: float) -> None:
-        """Begin idle, before the first step; `per_gpu`: tokens/s of one device alone."""
+    def __init__(
+        self, gpu: FakeGpu, tokens_per_step: int, per_gpu: float, starts_s: float | None
+    ) -> None:
+        """Begin idle; `per_gpu`: tokens/s of one device alone."""
         self._gpu = gpu
         self._tokens_per_step = tokens_per_step
         self._per_gpu = per_gpu
-        self._timetable = Timetable()
+        self._starts_s = starts_s
+        self._timetable = Timetable(due_s=starts_s)
         self._board = Occupied(gpu)
 
     @property
@@ -164,6 +167,8 @@ class SimulatedPace:
     @contextmanager
     def step(self, layout: Layout, *, leads: bool) -> Iterator[Work]:
         """Run one step on the device, at its present clock."""
+        if self._starts_s is not None:
+            time.sleep(max(0.0, self._starts_s - time.monotonic()))
         device = self._gpu.truth()
         share = device.loaded_clock_mhz / device.max_clock_mhz
         work, started_s = Work(), time.monotonic()
@@ -187,9 +192,18 @@ class SimulatedPace:
 
 
 def choose_pace(
-    rank: int, tokens_per_step: int, per_gpu: float = TOKENS_PER_S_PER_GPU
+    rank: int,
+    tokens_per_step: int,
+    per_gpu: float = TOKENS_PER_S_PER_GPU,
+    starts_s: float | None = None,
 ) -> OwnPace | SimulatedPace:
     """Give the pace that the environment asks for; device `rank` is this rank's.
+
+    Args:
+        rank: of all that were launched.
+        tokens_per_step: over all ranks.
+        per_gpu: tokens per second of one device alone.
+        starts_s: when the first step begins by the timetable (monotonic); None: when it does.
 
     Raises:
         InputInvalid: the folder has no device for this rank.
@@ -199,4 +213,4 @@ def choose_pace(
         return OwnPace()
     gpu = FakeNvml.open(Path(folder)).gpu(rank)
     gpu.process(os.getpid())  # as a process is listed that holds a context, at work or not
-    return SimulatedPace(gpu, tokens_per_step, per_gpu)
+    return SimulatedPace(gpu, tokens_per_step, per_gpu, starts_s)

@@ -91,6 +91,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, A
         folder=home / "out",
         day_s=20.0,
         steps=32,
+        device_tokens_per_s=600.0,
         processes=2,
         layout="dp_shard=2",
         order_at=0.0,

@@ -150,6 +150,7 @@ def test_a_late_step_is_caught_up_with_and_a_switch_takes_its_time() -> None:
     assert table.next(small, 0.9, now_s=101.6) == 101.5 + SWITCH_S + 0.9
     assert table.next(large, 0.5, now_s=110.0) == 110.5  # the switch really took longer
     assert table.next(large, 0.5, now_s=110.5 + STALE_S + 1) == 122.0
+    assert Timetable(due_s=100.0).next(large, 0.5, now_s=101.0) == 100.5  # joined a second late
 
 
 def test_a_paced_step_takes_the_simulated_devices_time(

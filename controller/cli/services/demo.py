@@ -32,7 +32,7 @@ def demo(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a recorded grid day move a live training job through real reshards (two minutes)."""
+    """Let a recorded grid day move a live training job through real reshards (four minutes)."""
     plan = DemoPlan.lasting(seconds, folder=out.absolute())
     report = run(plan, Progress(silent=as_json), force=force, known=catalogue)
     if as_json:
