@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wattmesh.reconfig.catalogue import Catalogue
 
-TRACE = Path(__file__).with_name("gb-2023-03-11.csv")
+TRACE = Path(__file__).with_name("gb-2023-05-26.csv")
 ZONE = "GB"
 ATTRIBUTION = (
     "Carbon intensity: National Energy System Operator, Carbon Intensity API "
@@ -89,8 +89,8 @@ class DemoPlan:
     sample_s: float = 0.25
     processes: int = 4
     seed: int = 0
-    starts_at: datetime = datetime(2023, 3, 11, 12, tzinfo=UTC)
-    day_words: str = "Great Britain, 11 March 2023 from noon"
+    starts_at: datetime = datetime(2023, 5, 26, 12, tzinfo=UTC)
+    day_words: str = "Great Britain, 26 May 2023 from noon"
     policy: DemoPolicy = field(default_factory=DemoPolicy)
 
     @classmethod

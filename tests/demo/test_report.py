@@ -129,7 +129,7 @@ def test_the_banner_names_what_is_simulated(tmp_path: Path) -> None:
     """Before anything runs, the reader knows what is real, recorded and simulated."""
     text = "\n".join(screen.banner(DemoPlan(folder=tmp_path)))
     assert "simulated   GPU power and GPU pace" in text
-    assert "recorded    the grid: Great Britain, 11 March 2023" in text
+    assert "recorded    the grid: Great Britain, 26 May 2023" in text
 
 
 def test_evidence_reads_back_equal_and_becomes_a_picture(tmp_path: Path) -> None:
