@@ -119,6 +119,10 @@ class DemoDaemon:
         """End that, as `wattmesh thaw` does."""
         self._api.post("/v1/thaw", {"run": None})
 
+    def planned(self, run: str) -> bool:
+        """Say whether there is a plan of a run, as `wattmesh policy plan` shows it."""
+        return self.get(f"/v1/runs/{segment(run)}/plan")["plan"] is not None
+
     def status(self) -> Mapping[str, Any] | None:
         """Give its status; None when it does not answer just now."""
         try:

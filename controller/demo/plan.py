@@ -54,8 +54,8 @@ class DemoPlan:
         day_s: real seconds that the recorded 24 h take.
         deadline_factor: the deadline, in times of what the submitted point needs.
         profile_intervals: checkpoint intervals that each layout is measured over.
-        act_from_step: until then everything is frozen: the run is measured where it was submitted,
-            and the first plan is made.
+        act_from_step, act_by_step: everything is frozen until the run has been measured where it was
+            submitted and the first plan is there; the latter is not waited for beyond the second.
         order_at, order_by: share of the steps from which the operator orders a further layout at
             equal ranks, and at any.
         lead_s: the day begins so long before the jobs are let go: time for the daemon to start.
@@ -74,10 +74,11 @@ class DemoPlan:
     lead_s: float = 2.5
     join_s: float = 5.0
     act_from_step: int = 9
+    act_by_step: int = 21
     order_at: float = 0.6
     order_by: float = 0.7
     ordered_point: str = "C"
-    freeze_reason: str = "until the run was measured where it was submitted"
+    freeze_reason: str = "until the run is measured where it was submitted, and planned"
     order_reason: str = "trial of another layout at equal ranks before the long run"
     run_name: str = "train"
     baseline: str = "A"

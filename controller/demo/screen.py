@@ -92,12 +92,12 @@ def _carbon(report: Mapping[str, Any]) -> list[str]:
 
 
 def _pace(report: Mapping[str, Any]) -> str:
-    """What a step took, and how much of that this machine had to work."""
-    main = report["pace"]["main"]
+    """What a step of the submitted layout took, and how much of that this machine had to work."""
+    main, control = report["pace"]["main"], report["pace"]["control"]
     return (
-        f"a step {words.duration(main['step_s'])} by the simulated devices, of which this machine "
-        f"computed {words.duration(main['computed_s'])}; {words.percent(main['late_share'])} ended "
-        "late by more than a step"
+        f"{words.duration(control['step_s'])} a step by the simulated devices, of which this "
+        f"machine computed {words.duration(control['computed_s'])}; of the main run's "
+        f"{words.percent(main['late_share'])} ended late by more than a step"
     )
 
 

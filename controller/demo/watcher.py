@@ -48,7 +48,7 @@ class Watcher:
         if not self.acting:
             return
         if not self.thawed:
-            if found[0]["step"] >= self.plan.act_from_step:
+            if self._may_act(found[0]):
                 self._thaw(found[0])
         elif not self.ordered and self._due(found[0]):
             self._order(found[0])
@@ -60,6 +60,12 @@ class Watcher:
             self.sentence = switch["reason"]
             self.progress.say(f"  step {line['step']:>3}: {self.sentence}")
         self.progress.show(screen.standing(self.plan, view, line, acting=self.acting))
+
+    def _may_act(self, line: Mapping[str, Any]) -> bool:
+        """Say whether the run was measured for long enough, and has its first plan."""
+        if line["step"] < self.plan.act_from_step:
+            return False
+        return self.daemon.planned(line["run"]) or line["step"] >= self.plan.act_by_step
 
     def _due(self, line: Mapping[str, Any]) -> bool:
         """Say whether the operator acts now: late in the run, nothing under way.
@@ -76,7 +82,7 @@ class Watcher:
         self.daemon.thaw()
         self.thawed = True
         self.progress.say(
-            f"  step {line['step']:>3}: measured where it was submitted; wattmesh may act from here"
+            f"  step {line['step']:>3}: measured where it was submitted; wattmesh acts from here"
         )
 
     def _order(self, line: Mapping[str, Any]) -> None:

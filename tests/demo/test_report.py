@@ -120,7 +120,7 @@ def test_the_last_screen(tmp_path: Path) -> None:
     assert "probe bitwise equal   by the operator" in text
     assert "4.8 g against 5.8 g for the control run, never switched (17 % less)" in text
     assert "baseline ledger 5.9 g: 19 % less, best possible 21 %" in text
-    assert "a step 200 ms by the simulated devices, of which this machine computed 50 ms" in text
+    assert "200 ms a step by the simulated devices, of which this machine computed 50 ms" in text
     assert "nothing is multiplied; meanwhile 24 h of recorded grid play in 90 s" in text
     assert str(tmp_path / "report.png") in text
 

@@ -94,6 +94,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, A
         device_tokens_per_s=600.0,
         processes=2,
         layout="dp_shard=2",
+        act_by_step=9,
         order_at=0.0,
         order_by=0.0,
         policy=DemoPolicy(dwell_s=0.5, gain_factor=1.0),

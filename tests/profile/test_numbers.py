@@ -132,6 +132,23 @@ def test_losses_that_differ_or_miss_their_reference_are_seen() -> None:
     assert small.loss_difference == 0
 
 
+def test_steps_that_were_late_do_not_change_a_devices_speed() -> None:
+    """This machine was late after each checkpoint and caught up: the devices are what they were."""
+    watched = walked({"A": 0.1, "B": 0.1}, 0.0, 1)
+    late = {4: 0.07, 5: 0.04, 7: 0.09, 13: 0.2, 14: 0.15, 15: 0.08}
+    rows = [
+        replace(
+            row,
+            monotonic_s=row.monotonic_s + late.get(row.step, 0.0),
+            overrun_s=late.get(row.step, 0.0),
+        )
+        for row in watched.rows
+    ]
+    for found in measure(JOB, replace(watched, rows=rows)):
+        assert found.tokens_per_s == pytest.approx(1000.0)
+        assert found.power_w == pytest.approx(found.point.layout.world_size * ACTIVE_W, rel=1e-3)
+
+
 def test_overruns_are_counted_not_hidden() -> None:
     """A paced step that took longer than its device counts."""
     watched = walked({"A": 0.1, "B": 0.1}, 0.1, 1)
