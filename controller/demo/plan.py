@@ -54,7 +54,7 @@ class DemoPlan:
         day_s: real seconds that the recorded 24 h take.
         deadline_factor: the deadline, in times of what the submitted point needs.
         profile_intervals: checkpoint intervals that each layout is measured over.
-        act_from_step, act_by_step: everything is frozen until the run has been measured where it was
+        act_from_step, act_by_step: everything is frozen until the run was measured where it was
             submitted and the first plan is there; the latter is not waited for beyond the second.
         order_at, order_by: share of the steps from which the operator orders a further layout at
             equal ranks, and at any.
