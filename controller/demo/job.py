@@ -140,17 +140,18 @@ def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
 
 
 def trainer_folder() -> Path:
-    """Find the repository that holds the example to train.
+    """Find the folder that holds the example to train: the repository, or the wheel's own copy.
 
     Raises:
         InputInvalid: the example is not on this machine.
     """
-    root = Path(__file__).resolve().parents[2]
-    if (root / "examples" / "pretrain").is_dir():
-        return root
+    here = Path(__file__).resolve()
+    for root in (here.parents[2], here.with_name("trainer")):
+        if (root / "examples" / "pretrain").is_dir():
+            return root
     raise InputInvalid(
-        "The demo trains examples/pretrain, which is in wattmesh's repository and not in its "
-        "package; clone the repository and run `make demo` there."
+        "The demo trains examples/pretrain, which this installation lacks; install wattmesh's wheel "
+        "again, or clone the repository and run `make demo` there."
     )
 
 
