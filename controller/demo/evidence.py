@@ -82,8 +82,8 @@ class Evidence:
     control: Trace
     reordered: Trace
     headline: str
-    beside: str = ""
-    scale: str = ""
+    beside: str
+    scale: str
     threshold_g_per_kwh: float | None = None
     tolerance: float = 1e-5
     simulated: tuple[str, ...] = field(default=())

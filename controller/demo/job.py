@@ -150,8 +150,8 @@ def trainer_folder() -> Path:
         if (root / "examples" / "pretrain").is_dir():
             return root
     raise InputInvalid(
-        "The demo trains examples/pretrain, which this installation lacks; install wattmesh's wheel "
-        "again, or clone the repository and run `make demo` there."
+        "The demo trains examples/pretrain, which this installation lacks; install wattmesh's "
+        "wheel again, or clone the repository and run `make demo` there."
     )
 
 

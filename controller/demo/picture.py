@@ -63,9 +63,7 @@ def _words(figure: Figure, evidence: Evidence) -> None:
     figure.text(0.075, 0.972, evidence.headline, fontsize=13.5, weight="bold")
     told = f" · simulated: {', '.join(evidence.simulated)}" if evidence.simulated else ""
     figure.text(0.075, 0.953, f"{evidence.beside}{told}", fontsize=10, color=MUTED)
-    figure.text(
-        0.075, 0.935, f"Recorded grid: {evidence.day}; {evidence.scale}", fontsize=9, color=MUTED
-    )
+    figure.text(0.075, 0.935, f"Scale: {evidence.scale}", fontsize=9, color=MUTED)
     figure.text(0.075, 0.02, evidence.attribution, fontsize=7.5, color=MUTED)
 
 
@@ -92,7 +90,7 @@ def _colours(evidence: Evidence) -> dict[str, str]:
 
 def _intensity(axes: Axes, evidence: Evidence) -> None:
     """The grid: measured as an area, forecast as a dashed line over it."""
-    _title(axes, "Carbon intensity of the grid", "g CO₂ per kWh, by recorded hour")
+    _title(axes, f"Carbon intensity of the grid: {evidence.day}", "g CO₂ per kWh, by recorded hour")
     values, edges = _stairs(evidence.intensity)
     axes.stairs(values, edges, fill=True, color=GRID_FILL, alpha=0.55)
     axes.stairs(values, edges, color=GRID_LINE, linewidth=1.6, baseline=None, label="measured")
