@@ -85,11 +85,11 @@ def still_there(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any]]:
-    """One small demo: 24 hours in 20 seconds, 32 steps, 2 ranks, all the time in the world."""
+    """One small demo: 24 hours in 45 seconds, 32 steps, 2 ranks, all the time in the world."""
     home = tmp_path_factory.mktemp("whole")
     plan = DemoPlan(
         folder=home / "out",
-        day_s=20.0,
+        day_s=45.0,
         steps=32,
         device_tokens_per_s=600.0,
         processes=2,
