@@ -42,6 +42,9 @@ MARK = "demo.json"
 
 PICTURE_LIMIT_S = 60.0
 
+UNPACED_LIMIT_S = 600.0
+"""What keeps no pace takes as long as the machine's other work leaves it."""
+
 
 @dataclass(slots=True)
 class Stopwatch:
@@ -160,7 +163,7 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
             reordered = job.start_reordered(children, plan, plan.folder / "reordered")
             facts.wait_until_settled(daemon, bound=False)
             daemon.stop()
-            reordered.child.finish(limit_s=plan.limit_s)
+            reordered.child.finish(limit_s=UNPACED_LIMIT_S)
     with watch.part("report"):
         runs = Runs(main=main, control=control, reordered=reordered.rows())
         composed = _report(plan, catalogue, runs, watch)
