@@ -72,7 +72,7 @@ class DemoPlan:
     deadline_after_s: float = 89.0
     deadline_factor: float = 2.0
     lead_s: float = 2.5
-    join_s: float = 5.0
+    join_s: float = 2.0
     act_from_step: int = 9
     act_by_step: int = 21
     order_at: float = 0.6
