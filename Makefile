@@ -17,7 +17,7 @@ help: ## this list
 setup: ## make .venv; instant when nothing changed
 	@scripts/setup
 
-demo: setup ## a recorded grid day moves a real training job; about two minutes
+demo: setup ## a recorded grid day moves a real training job; four minutes
 	@scripts/system-deps compiler
 	.venv/bin/wattmesh demo $(ARGS)
 

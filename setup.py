@@ -9,9 +9,17 @@ from setuptools import find_packages, setup
 
 ROOMS = ("controller", "integrations", "migrations", "policies", "reconfig", "telemetry")
 
+TRAINER = "wattmesh.controller.demo.trainer"
+"""What `wattmesh demo` trains is the example, in a folder that is on no other program's path."""
+
 below = find_packages(include=[*ROOMS, *(f"{room}.*" for room in ROOMS)])
+example = ("examples", "examples.pretrain")
+names = ["wattmesh", *(f"wattmesh.{name}" for name in below)]
 
 setup(
-    packages=["wattmesh", *(f"wattmesh.{name}" for name in below)],
-    package_dir={f"wattmesh.{name}": name.replace(".", "/") for name in below},
+    packages=[*names, *(f"{TRAINER}.{name}" for name in example)],
+    package_dir={
+        **{f"wattmesh.{name}": name.replace(".", "/") for name in below},
+        **{f"{TRAINER}.{name}": name.replace(".", "/") for name in example},
+    },
 )

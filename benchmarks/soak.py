@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from examples.pretrain.pace import TOKENS_PER_S_PER_GPU
 from wattmesh import durable, migrations
 from wattmesh.controller.demo import job as jobs
 from wattmesh.controller.demo.daemon import Places, settings_text
@@ -276,7 +277,7 @@ def soak(minutes: float, folder: Path) -> dict[str, Any]:
         before = _counters(places.gpus)
         stage.start_daemon()
         first_read = (before, _counters(places.gpus))
-        stage.job.release()
+        stage.job.release(time.monotonic())
         _breaking(stage, minutes)
         assert stage.daemon is not None
         stage.daemon.stop()
@@ -348,6 +349,7 @@ def _plan(minutes: float, folder: Path) -> DemoPlan:
         usual,
         day_s=86_400.0,
         steps=int(minutes * 60 * 20),
+        device_tokens_per_s=TOKENS_PER_S_PER_GPU,
         boundary_every=64,
         deadline_after_s=minutes * 60 * 20,
         cycle_s=1.0,

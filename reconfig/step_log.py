@@ -25,8 +25,8 @@ class StepRow:
         layout: as shown on screens.
         gpus: number of devices.
         monotonic_s: CLOCK_MONOTONIC when the step ended, the same clock in every process.
-        elapsed_s: duration of the step.
-        overrun_s: how much longer than a simulated device's pace it took.
+        elapsed_s: what the step took. Where a simulated device sets the pace: `computed_s`: of
+            that, what this machine worked; `overrun_s`: how late it ended.
     """
 
     step: int
@@ -37,6 +37,7 @@ class StepRow:
     monotonic_s: float
     elapsed_s: float
     overrun_s: float = 0.0
+    computed_s: float = 0.0
 
     @classmethod
     def from_line(cls, line: bytes) -> Self | None:
@@ -50,7 +51,7 @@ class StepRow:
             return None
 
 
-_FLOATS = ("loss", "monotonic_s", "elapsed_s", "overrun_s")
+_FLOATS = ("loss", "monotonic_s", "elapsed_s", "overrun_s", "computed_s")
 _COUNTS = ("step", "tokens", "gpus")
 
 

@@ -51,7 +51,7 @@ COMMANDS = {
     "demo": Place(
         module="services.demo",
         name="demo",
-        about="A recorded grid day moves a real job (two minutes).",
+        about="A recorded grid day moves a real job (four minutes).",
     ),
     "daemon": Place(
         module="services.daemon", name="daemon", about="Run the daemon (as its systemd unit does)."

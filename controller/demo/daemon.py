@@ -7,7 +7,7 @@ accepts; the demo asks it for nothing that a user could not ask.
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Places:
 
 def settings_text(plan: DemoPlan, places: Places, *, mode: str, plays_at: datetime) -> str:
     """Write the settings of one daemon of the demo."""
-    policy = plan.policy
+    policy = "\n".join(f"{name} = {value}" for name, value in asdict(plan.policy).items())
     return f"""\
 # Written by `wattmesh demo`.
 mode = "{mode}"
@@ -82,12 +82,7 @@ plays_at = {_toml(plays_at)}
 compress = {plan.compress}
 
 [policy]
-dwell_s = {policy.dwell_s}
-gain_factor = {policy.gain_factor}
-guard_margin = {policy.guard_margin}
-max_switches_per_day = {policy.max_switches_per_day}
-switch_timeout_s = {policy.switch_timeout_s}
-failed_switch_s = {policy.failed_switch_s}
+{policy}
 
 [runs.{plan.run_name}]
 catalogue = {json.dumps(str(plan.catalogue))}
@@ -116,6 +111,18 @@ class DemoDaemon:
         )
         return answer
 
+    def freeze(self, reason: str) -> None:
+        """Take hands off everything, as `wattmesh freeze` does."""
+        self._api.post("/v1/freeze", {"run": None, "reason": reason})
+
+    def thaw(self) -> None:
+        """End that, as `wattmesh thaw` does."""
+        self._api.post("/v1/thaw", {"run": None})
+
+    def planned(self, run: str) -> bool:
+        """Say whether there is a plan of a run, as `wattmesh policy plan` shows it."""
+        return self.get(f"/v1/runs/{segment(run)}/plan")["plan"] is not None
+
     def status(self) -> Mapping[str, Any] | None:
         """Give its status; None when it does not answer just now."""
         try:
@@ -123,6 +130,11 @@ class DemoDaemon:
         except (DaemonUnreachable, JournalUnavailable):
             return None
         return view
+
+    def leads(self) -> bool:
+        """Say whether it answers and takes orders."""
+        view = self.status()
+        return view is not None and bool(view["leading"])
 
     def stop(self) -> None:
         """End it as a service manager does, and require that it ends well.
@@ -157,9 +169,9 @@ def start(
     )
     daemon = DemoDaemon(child, places)
     wait_for(
-        lambda: daemon.status() is not None,
+        daemon.leads,
         limit_s=READY_LIMIT_S,
-        what=f"The daemon of the {name} run to answer",
+        what=f"The daemon of the {name} run to lead",
         needed=(child,),
     )
     return daemon

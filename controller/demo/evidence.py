@@ -66,6 +66,7 @@ class Evidence:
         day: the recorded day in words. `compress`: recorded seconds per second.
         starts_h: hour of the recorded day at time 0.
         intensity: measured, g/kWh. `forecast`: as issued when the run began.
+        scale: what every second, watt and gram is of. `beside`: what stands beside the headline.
         threshold: intensity above which the run stood at its thriftiest point, where known.
         tolerance: what the loss difference is held to over the first 100 steps.
     """
@@ -81,6 +82,8 @@ class Evidence:
     control: Trace
     reordered: Trace
     headline: str
+    beside: str
+    scale: str
     threshold_g_per_kwh: float | None = None
     tolerance: float = 1e-5
     simulated: tuple[str, ...] = field(default=())

@@ -30,6 +30,8 @@ from wattmesh.telemetry.energy.ledger import EnergyRow
 
 G_PER_UG = 1e-6
 SETTLE_LIMIT_S = 60.0
+DECIDED_BY = {"plan": "plan", "deadline": "deadline guard", "operator": "operator"}
+"""By a decision's kind, who decided; the price rule knows further kinds."""
 
 
 def wait_until_settled(daemon: DemoDaemon, *, bound: bool) -> None:
@@ -147,6 +149,7 @@ def _facts(
 def _switch(journal: Journal, row: SwitchRow) -> SwitchFact:
     """Read one switch with the step of its boundary."""
     steps = [each.step for each in journal.switches.transitions(row.plan)]
+    kinds = {each.reason: each.kind for each in journal.decisions.list(row.run)}
     return SwitchFact(
         step=steps[-1] if steps else 0,
         from_point=row.from_point,
@@ -154,6 +157,7 @@ def _switch(journal: Journal, row: SwitchRow) -> SwitchFact:
         seconds=row.total_s,
         probe_difference=probe_difference(row.evidence),
         requested_by=row.requested_by,
+        decided_by=DECIDED_BY.get(kinds.get(row.reason, row.requested_by), "price rule"),
         reason=row.reason,
         predicted_g=None if row.predicted_ug is None else row.predicted_ug * G_PER_UG,
         switch_cost_g=None if row.switch_cost_ug is None else row.switch_cost_ug * G_PER_UG,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wattmesh import durable
 from wattmesh.controller.demo.daemon import Places
 from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.controller.process.children import Child, Children, DemoFailed, wait_for
@@ -69,9 +70,9 @@ class Job:
             needed=(self.child,),
         )
 
-    def release(self) -> None:
-        """Let it begin."""
-        self.start_line.touch()
+    def release(self, starts_s: float) -> None:
+        """Let it join the run, and begin its first step at `starts_s` (monotonic)."""
+        durable.write_text(self.start_line, repr(starts_s))
 
     def rows(self) -> tuple[StepRow, ...]:
         """Give the steps done so far."""
@@ -90,6 +91,7 @@ def start(children: Children, plan: DemoPlan, places: Places) -> Job:
         "--steps", str(plan.steps),
         "--layout", plan.layout,
         "--boundary-every", str(plan.boundary_every),
+        *paced(plan),
         "--checkpoint-dir", str(folder / "checkpoints"),
         "--losses", str(folder / "steps.jsonl"),
         "--wait-for", str(folder / "start"),
@@ -112,6 +114,11 @@ def start(children: Children, plan: DemoPlan, places: Places) -> Job:
     return Job(child=child, plan=plan, folder=folder)
 
 
+def paced(plan: DemoPlan) -> list[str]:
+    """Give the words that tell the trainer how fast the simulated devices are."""
+    return ["--device-tokens-per-s", str(plan.device_tokens_per_s)]
+
+
 def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
     """Start the same training in one plain process that sums in another order."""
     folder.mkdir(parents=True)
@@ -125,8 +132,7 @@ def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
     ]  # fmt: skip
     child = children.start(
         "reordered control",
-        # It has no pace to keep, so it takes only the time that nobody else wants.
-        ["nice", "-n", "19", sys.executable, *words],
+        [sys.executable, *words],
         log=plan.logs / "reordered-job.log",
         environment=trainer_environment(),
     )
@@ -134,17 +140,18 @@ def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
 
 
 def trainer_folder() -> Path:
-    """Find the repository that holds the example to train.
+    """Find the folder that holds the example to train: the repository, or the wheel's own copy.
 
     Raises:
         InputInvalid: the example is not on this machine.
     """
-    root = Path(__file__).resolve().parents[2]
-    if (root / "examples" / "pretrain").is_dir():
-        return root
+    here = Path(__file__).resolve()
+    for root in (here.parents[2], here.with_name("trainer")):
+        if (root / "examples" / "pretrain").is_dir():
+            return root
     raise InputInvalid(
-        "The demo trains examples/pretrain, which is in wattmesh's repository and not in its "
-        "package; clone the repository and run `make demo` there."
+        "The demo trains examples/pretrain, which this installation lacks; install wattmesh's "
+        "wheel again, or clone the repository and run `make demo` there."
     )
 
 

@@ -6,13 +6,13 @@ difference; what is simulated says so in the picture itself.
 """
 
 import sys
+from math import ceil
 from pathlib import Path
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
-from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from wattmesh.controller.demo.evidence import (
     Band,
@@ -39,7 +39,7 @@ def draw(evidence: Evidence, path: Path) -> None:
         figure = plt.figure(figsize=(11.5, 11.0), dpi=150)
         day = GridSpec(
             3, 1, figure=figure, height_ratios=(2.5, 1.15, 1.9), hspace=0.34,
-            left=0.075, right=0.965, top=0.893, bottom=0.415,
+            left=0.075, right=0.965, top=0.9, bottom=0.43,
         )  # fmt: skip
         steps = GridSpec(
             1, 5, figure=figure, wspace=1.1, left=0.075, right=0.965, top=0.325, bottom=0.08
@@ -60,12 +60,10 @@ def draw(evidence: Evidence, path: Path) -> None:
 
 def _words(figure: Figure, evidence: Evidence) -> None:
     """Put the answer above the picture, and its sources below."""
-    figure.text(0.075, 0.962, evidence.headline, fontsize=14.5, weight="bold")
-    speed = f"24 h in {86_400 / evidence.compress:.0f} s"
+    figure.text(0.075, 0.972, evidence.headline, fontsize=13.5, weight="bold")
     told = f" · simulated: {', '.join(evidence.simulated)}" if evidence.simulated else ""
-    figure.text(
-        0.075, 0.937, f"Recorded grid: {evidence.day}, {speed}{told}", fontsize=10, color=MUTED
-    )
+    figure.text(0.075, 0.953, f"{evidence.beside}{told}", fontsize=10, color=MUTED)
+    figure.text(0.075, 0.935, f"Scale: {evidence.scale}", fontsize=9, color=MUTED)
     figure.text(0.075, 0.02, evidence.attribution, fontsize=7.5, color=MUTED)
 
 
@@ -92,7 +90,7 @@ def _colours(evidence: Evidence) -> dict[str, str]:
 
 def _intensity(axes: Axes, evidence: Evidence) -> None:
     """The grid: measured as an area, forecast as a dashed line over it."""
-    _title(axes, "Carbon intensity of the grid", "g CO₂ per kWh")
+    _title(axes, f"Carbon intensity of the grid: {evidence.day}", "g CO₂ per kWh, by recorded hour")
     values, edges = _stairs(evidence.intensity)
     axes.stairs(values, edges, fill=True, color=GRID_FILL, alpha=0.55)
     axes.stairs(values, edges, color=GRID_LINE, linewidth=1.6, baseline=None, label="measured")
@@ -109,8 +107,11 @@ def _intensity(axes: Axes, evidence: Evidence) -> None:
             ha="right", fontsize=8.5, color=CONTROL,
         )  # fmt: skip
     low, high = min(values), max(values)
-    axes.set_ylim(max(0.0, low - 0.35 * (high - low)), high + 0.22 * (high - low))
-    axes.legend(loc="upper center", frameon=False, fontsize=8.5, ncols=2, labelcolor=MUTED)
+    axes.set_ylim(max(0.0, low - 0.35 * (high - low)), high + 0.32 * (high - low))
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, 0.93), frameon=False, fontsize=8.5, ncols=2,
+        labelcolor=MUTED,
+    )  # fmt: skip
 
 
 def _bands(axes: Axes, evidence: Evidence) -> None:
@@ -191,24 +192,30 @@ def _deadline(axes: Axes, evidence: Evidence, *, named: bool = True) -> None:
 
 
 def _time_axis(panels: tuple[Axes, ...], evidence: Evidence) -> None:
-    """One axis for three panels: hours of the recorded day, real seconds below them."""
-    per_hour_s = 3600 / evidence.compress
+    """One axis of seconds for three panels; above the grid the recorded hours that play."""
     end_s = max(
         evidence.deadline_s, *(each.bands[-1].end_s for each in (evidence.main, evidence.control))
     )
     panels[0].set_xlim(0, end_s * 1.012)
-    step_h = 3 if end_s / per_hour_s > 15 else 1
-
-    def label(at_s: float, _: int | None = None) -> str:
-        hour = evidence.starts_h + at_s / per_hour_s
-        return f"{round(hour) % 24:02d}:00\n{at_s:.0f} s"
-
     for axes in panels:
-        axes.xaxis.set_major_locator(MultipleLocator(step_h * per_hour_s))
-        axes.xaxis.set_major_formatter(FuncFormatter(label))
         axes.tick_params(axis="x", labelbottom=axes is panels[-1], labelsize=8.5)
         for mark in evidence.main.marks:
             axes.axvline(mark.at_s, color=INK, linewidth=0.7, alpha=0.35, zorder=0)
+    panels[-1].set_xlabel("seconds since training began", fontsize=8.5)
+    _recorded_hours(panels[0], evidence, end_s)
+
+
+def _recorded_hours(axes: Axes, evidence: Evidence, end_s: float) -> None:
+    """Write along the upper edge which recorded hour plays at which second."""
+    per_hour_s = 3600 / evidence.compress
+    step_h = 3 if end_s / per_hour_s > 15 else 1
+    hour = ceil(evidence.starts_h / step_h) * step_h
+    while (at_s := (hour - evidence.starts_h) * per_hour_s) < end_s:
+        axes.annotate(
+            f"{hour % 24:02d}:00", (at_s, 1.0), xycoords=("data", "axes fraction"),
+            xytext=(0, -10), textcoords="offset points", ha="center", fontsize=7, color=MUTED,
+        )  # fmt: skip
+        hour += step_h
 
 
 def _loss(axes: Axes, evidence: Evidence) -> None:

@@ -5,7 +5,7 @@ Invariant: everything in here was read back from a journal or from the step log 
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from wattmesh.controller.demo.evidence import Span, Trace
 from wattmesh.reconfig.step_log import StepRow
@@ -18,6 +18,7 @@ class SwitchFact:
     Attributes:
         step: of the boundary. `seconds`: from the boundary to the first step, None if unreported.
         probe_difference: relative, of the probe loss before and after.
+        decided_by: "plan", "price rule", "deadline guard" or "operator".
     """
 
     step: int
@@ -26,6 +27,7 @@ class SwitchFact:
     seconds: float | None
     probe_difference: float | None
     requested_by: str
+    decided_by: str
     reason: str
     predicted_g: float | None
     switch_cost_g: float | None
@@ -56,15 +58,16 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """When a run's training was let go: time 0 of everything that is told about it."""
+    """When a run's first step begins: time 0 of everything that is told about it."""
 
     at: datetime
     monotonic_s: float
 
     @classmethod
-    def now(cls) -> "Beginning":
-        """Take this moment."""
-        return cls(at=datetime.now(UTC), monotonic_s=time.monotonic())
+    def after(cls, seconds: float = 0.0) -> "Beginning":
+        """Take the moment so many seconds from now."""
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        return cls(at=at, monotonic_s=time.monotonic() + seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

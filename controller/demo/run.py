@@ -42,6 +42,9 @@ MARK = "demo.json"
 
 PICTURE_LIMIT_S = 60.0
 
+UNPACED_LIMIT_S = 600.0
+"""What keeps no pace takes as long as the machine's other work leaves it."""
+
 
 @dataclass(slots=True)
 class Stopwatch:
@@ -71,7 +74,7 @@ class Ran:
 
     places: Places
     job: Job
-    beginning: Beginning = field(default_factory=Beginning.now)
+    beginning: Beginning = field(default_factory=Beginning.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,6 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
         sockets = Path(short)
         with watch.part("profiling"):
             plan, catalogue = _fit(plan, measured or _profile(plan, progress))
-        reordered = job.start_reordered(children, plan, plan.folder / "reordered")
         with watch.part("main run"):
             main = _start(plan, children, sockets, "main")
             progress.say(screen.beginning(plan, "main"))
@@ -155,10 +157,13 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
             daemon.stop()
             progress.say(screen.beginning(plan, "control"))
             daemon = _train(plan, children, control, progress, mode="observe")
+        with watch.part("reordered control"):
+            # It keeps no pace, so it waits until both runs that do are over.
+            progress.say(screen.beginning(plan, "reordered"))
+            reordered = job.start_reordered(children, plan, plan.folder / "reordered")
             facts.wait_until_settled(daemon, bound=False)
             daemon.stop()
-        with watch.part("reordered control"):
-            reordered.child.finish(limit_s=plan.limit_s)
+            reordered.child.finish(limit_s=UNPACED_LIMIT_S)
     with watch.part("report"):
         runs = Runs(main=main, control=control, reordered=reordered.rows())
         composed = _report(plan, catalogue, runs, watch)
@@ -207,6 +212,7 @@ def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
     asked = replace(
         described,
         name=plan.run_name,
+        command=(*described.command, *job.paced(plan)),
         boundary_every=plan.boundary_every,
         intervals=plan.profile_intervals,
     )
@@ -245,10 +251,13 @@ def _train(
     # The day begins with the daemon, the training `lead_s` later: at the same hour in both runs.
     plays_at, line_s = datetime.now(UTC), time.monotonic() + plan.lead_s
     daemon = daemons.start(children, plan, ran.places, mode=mode, plays_at=plays_at)
+    acting = mode == "act"
+    if acting:
+        daemon.freeze(plan.freeze_reason)
     wait_for(lambda: time.monotonic() >= line_s, limit_s=plan.lead_s + 1, what="The start line")
-    ran.beginning = Beginning.now()
-    ran.job.release()
-    watcher = Watcher(plan, daemon, progress, ordering=mode == "act")
+    ran.beginning = Beginning.after(plan.join_s)
+    ran.job.release(ran.beginning.monotonic_s)
+    watcher = Watcher(plan, daemon, progress, acting=acting)
     ran.job.child.finish(limit_s=plan.limit_s, watch=watcher.look)
     took_s = time.monotonic() - ran.beginning.monotonic_s
     progress.say(f"  trained {len(ran.job.rows())} steps in {took_s:.0f} s")

@@ -9,6 +9,7 @@ from typing import Any
 from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.demo.plan import DemoPlan
+from wattmesh.controller.demo.report import beside
 from wattmesh.reconfig.switch import how_equal
 
 
@@ -38,7 +39,9 @@ def last_screen(report: Mapping[str, Any]) -> list[str]:
         "",
         *_switches(report["switch_table"]),
         f"loss       {_loss(report)}",
-        f"carbon     {_carbon(report)}",
+        *_carbon(report),
+        f"pace       {_pace(report)}",
+        f"scale      {report['scale']}",
         f"report     {report['files']['picture']}   {report['files']['report']}",
     ]
     lines += [f"note       {each}" for each in report["notes"]]
@@ -52,7 +55,7 @@ def _switches(table: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"switch {index}   {move:<{width}}   at step {row['step']:<4}  "
         f"{quantities.duration(row['seconds']):>6}   {equal(row['probe_difference'])}"
-        + ("   (operator's order)" if row["requested_by"] == "operator" else "")
+        f"   by the {row['decided_by']}"
         for index, (move, row) in enumerate(zip(moves, table, strict=True), 1)
     ]
 
@@ -75,16 +78,27 @@ def _loss(report: Mapping[str, Any]) -> str:
     )
 
 
-def _carbon(report: Mapping[str, Any]) -> str:
-    """Grams against the submitted point, the best possible, and the deadline."""
-    saving, bound = report["saving_share"], report["bound_saving_share"]
+def _carbon(report: Mapping[str, Any]) -> list[str]:
+    """Grams against the measured control and the deadline; then what stands beside them."""
+    saving = report["saving_share"]
     better = "less" if saving >= 0 else "more"
-    best = "" if bound is None else f"; best possible {words.percent(bound)}"
     deadline = "deadline met" if report["deadline_met"] else "DEADLINE MISSED"
+    return [
+        f"carbon     {words.grams(report['carbon_g'])} against "
+        f"{words.grams(report['control_carbon_g'])} for the control run, never switched "
+        f"({words.percent(abs(saving))} {better}), {deadline}",
+        f"           {beside(report)}; the control, never touched, saved "
+        f"{words.grams(report['control_saved_g'])}",
+    ]
+
+
+def _pace(report: Mapping[str, Any]) -> str:
+    """What a step of the submitted layout took, and how much of that this machine had to work."""
+    main, control = report["pace"]["main"], report["pace"]["control"]
     return (
-        f"{words.grams(report['carbon_g'])} against {words.grams(report['baseline_carbon_g'])} "
-        f"for the submitted point ({words.percent(abs(saving))} {better}{best}), {deadline}; "
-        f"the control, never touched, saved {words.grams(report['control_saved_g'])}"
+        f"{quantities.duration(control['step_s'])} a step by the simulated devices, of which this "
+        f"machine computed {quantities.duration(control['computed_s'])}; of the main run's "
+        f"{words.percent(main['late_share'])} ended late by more than a step"
     )
 
 
@@ -97,7 +111,9 @@ def beginning(plan: DemoPlan, name: str) -> str:
     """Say what a run is for, before it begins."""
     if name == "main":
         return f"training {plan.steps} steps while the recorded day passes; wattmesh may switch"
-    return f"control: the same {plan.steps} steps in the submitted layout, never switched"
+    if name == "control":
+        return f"control: the same {plan.steps} steps in the submitted layout, never switched"
+    return f"reordered control: the same {plan.steps} steps in one process, summed in another order"
 
 
 def standing(

@@ -1,7 +1,7 @@
 """Watches a run of the demo as a person would: through the daemon's status, a few times a second.
 
-Invariant: it acts once at most, and as an operator does: by an order with its reason, which the
-daemon may refuse.
+Invariant: it acts twice at most, and as an operator does: it ends the freeze once the run was
+measured, and gives one order with its reason, which the daemon may refuse.
 """
 
 import time
@@ -20,12 +20,16 @@ LOOK_S = 0.4
 
 @dataclass(slots=True)
 class Watcher:
-    """Watches a run as a person would, and gives the operator's order when its time has come."""
+    """Watches a run as a person would, and does what the operator does when its time has come.
+
+    `acting`: of the main run; the control is only watched.
+    """
 
     plan: DemoPlan
     daemon: DemoDaemon
     progress: Progress
-    ordering: bool
+    acting: bool
+    thawed: bool = False
     ordered: bool = False
     sentence: str = ""
     next_s: float = 0.0
@@ -41,7 +45,12 @@ class Watcher:
         if view is None or not found:
             return
         self._tell(view, found[0])
-        if self.ordering and not self.ordered and self._due(found[0]):
+        if not self.acting:
+            return
+        if not self.thawed:
+            if self._may_act(found[0]):
+                self._thaw(found[0])
+        elif not self.ordered and self._due(found[0]):
             self._order(found[0])
 
     def _tell(self, view: Mapping[str, Any], line: Mapping[str, Any]) -> None:
@@ -50,7 +59,13 @@ class Watcher:
         if switch is not None and switch["reason"] != self.sentence:
             self.sentence = switch["reason"]
             self.progress.say(f"  step {line['step']:>3}: {self.sentence}")
-        self.progress.show(screen.standing(self.plan, view, line, acting=self.ordering))
+        self.progress.show(screen.standing(self.plan, view, line, acting=self.acting))
+
+    def _may_act(self, line: Mapping[str, Any]) -> bool:
+        """Say whether the run was measured for long enough, and has its first plan."""
+        if line["step"] < self.plan.act_from_step:
+            return False
+        return self.daemon.planned(line["run"]) or line["step"] >= self.plan.act_by_step
 
     def _due(self, line: Mapping[str, Any]) -> bool:
         """Say whether the operator acts now: late in the run, nothing under way.
@@ -61,6 +76,14 @@ class Watcher:
         quiet = line["switch"] is None and line["state"] == "live"
         equal = line["ranks"] == self.plan.processes
         return quiet and share >= (self.plan.order_at if equal else self.plan.order_by)
+
+    def _thaw(self, line: Mapping[str, Any]) -> None:
+        """Let wattmesh act from here on."""
+        self.daemon.thaw()
+        self.thawed = True
+        self.progress.say(
+            f"  step {line['step']:>3}: measured where it was submitted; wattmesh acts from here"
+        )
 
     def _order(self, line: Mapping[str, Any]) -> None:
         """Order the further layout as `wattmesh switch` does; the submitted one if it is there."""

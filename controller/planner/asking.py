@@ -23,8 +23,8 @@ Key = tuple[object, ...]
 AGAIN = timedelta(minutes=30)
 """A plan is made anew this often, whatever the grid does."""
 
-LEAST_INTERVAL_S = 60.0
-"""Intervals shorter than this are those of a recording played compressed: plans would come late."""
+LEAST_INTERVAL_S = 1.0
+"""Intervals shorter than this are those of a recording played so fast that plans come late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ The gap between two step ends is a plain step, a boundary (step + checkpoint) or
 boundaries are measured apart, and stated together for the job's own checkpoint interval: profiling
 saves more often than the job does, and may not be charged for that.
 
+A job paced by simulated devices goes by their timetable: a step that this machine ended late is
+taken to have ended when it was due, for the steps after it make up for that.
+
 Invariant: a layout with too few steps to measure has no numbers, rather than doubtful ones.
 """
 
@@ -165,7 +168,8 @@ def _measure_one(
     step_s, entered = segment.step_s, segment.entered
     step_w = _mean_power_w(used, segment.plain)
     added_j = sum(_joules(used, gap) - step_w * step_s for gap in segment.boundaries)
-    boundary_w = max(0.0, added_j) / max(1e-9, sum(segment.added_s))
+    # Where checkpoints add hardly any time, joules by seconds would be any number.
+    boundary_w = min(step_w, max(0.0, added_j) / max(1e-9, sum(segment.added_s)))
     interval_s = job.boundary_every * step_s + boundary_s
     interval_j = job.boundary_every * step_s * step_w + boundary_s * boundary_w
     return Measured(
@@ -185,12 +189,14 @@ def _measure_one(
 
 def _mean_power_w(counters: Sequence[Counter], gaps: Sequence[Gap]) -> float:
     """Give the mean watts of some devices over some gaps."""
-    return sum(_joules(counters, gap) for gap in gaps) / sum(_seconds(gap) for gap in gaps)
+    seconds = sum(after.monotonic_s - before.monotonic_s for before, after in gaps)
+    return sum(_joules(counters, gap) for gap in gaps) / seconds
 
 
 def _seconds(gap: Gap) -> float:
-    """Give the time between two step ends."""
-    return gap[1].monotonic_s - gap[0].monotonic_s
+    """Give the time between two step ends, by the timetable where there is one."""
+    before, after = (row.monotonic_s - row.overrun_s for row in gap)
+    return after - before
 
 
 def _joules(counters: Sequence[Counter], gap: Gap) -> float:

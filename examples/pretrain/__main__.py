@@ -22,10 +22,10 @@ from examples.pretrain.train import build_state, probe, step_row, train_step
 from wattmesh.reconfig.step_log import StepLog
 
 
-def train(options: Options) -> None:
+def train(options: Options, starts_s: float | None) -> None:
     """Train to the last step, through whatever switches are ordered."""
     config = options.config
-    pace = choose_pace(global_rank(), config.tokens_per_step)
+    pace = choose_pace(global_rank(), config.tokens_per_step, options.device_tokens_per_s, starts_s)
     log = StepLog(options.step_log)
 
     def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
@@ -43,14 +43,16 @@ def train(options: Options) -> None:
         gpu_uuid=pace.gpu_uuid,
     )
     while not session.done:  # (w)
-        with pace.step(session.state.parts.layout) as work:
+        leads = dist.get_rank() == 0  # of the ranks that train now
+        with pace.step(session.state.parts.layout, leads=leads) as work:
             metrics = train_step(session.state)
-        if dist.get_rank() == 0:  # of the ranks that train now
-            log.append(step_row(session.state, metrics, work.elapsed_s, work.overrun_s))
+        if leads:
+            log.append(step_row(session.state, metrics, work))
         session.report(  # (w)
             tokens=metrics.tokens, samples=metrics.samples, loss=metrics.loss, data=metrics.data
         )
         session.boundary()  # (w) every `boundary_every` steps: checkpoint, and switch if ordered
+    pace.end()
     log.close()
 
 
@@ -58,11 +60,11 @@ def main() -> None:
     """Read the command line and train."""
     options = parse_options()
     take_device(options.device)
-    wait_at_start_line(options.wait_for)
+    starts_s = wait_at_start_line(options.wait_for)
     if options.plain:
         train_plain(options)
     else:
-        train(options)
+        train(options, starts_s)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import torch
 
 from examples.pretrain.config import DTYPES, PRESETS, TrainConfig, check_layout, preset
+from examples.pretrain.pace import TOKENS_PER_S_PER_GPU
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 
@@ -31,6 +33,7 @@ class Options:
     wait_for: Path | None
     plain: bool
     device: str
+    device_tokens_per_s: float
 
 
 def parse_layout(text: str) -> Layout:
@@ -69,6 +72,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--losses", type=Path, help="append one JSON line per step to this file")
     parser.add_argument("--wait-for", type=Path, help="say ready, begin when this file exists")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument(
+        "--device-tokens-per-s",
+        type=float,
+        default=TOKENS_PER_S_PER_GPU,
+        help="pace of one simulated device (with WATTMESH_FAKE_GPUS)",
+    )
     parser.add_argument("--plain", action="store_true", help="train without wattmesh, unpaced")
     chosen = parser.parse_args(arguments)
     try:
@@ -77,6 +86,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         check_layout(config, layout)
     except InputInvalid as error:
         parser.error(str(error))
+    if not 0.0 < chosen.device_tokens_per_s < inf:
+        parser.error(f"--device-tokens-per-s {chosen.device_tokens_per_s} must be above 0")
     return Options(
         config=config,
         layout=layout,
@@ -88,6 +99,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         wait_for=chosen.wait_for,
         plain=chosen.plain,
         device=chosen.device,
+        device_tokens_per_s=chosen.device_tokens_per_s,
     )
 
 
@@ -104,17 +116,22 @@ def take_device(device: str) -> None:
         torch.set_num_threads(1)
 
 
-def wait_at_start_line(start: Path | None) -> None:
+def wait_at_start_line(start: Path | None) -> float | None:
     """Say that this rank is ready (`START.ready.RANK`), and wait until `start` exists.
+
+    Returns:
+        When the first step is to begin (monotonic), where the file says so; None: at once.
 
     Raises:
         InputInvalid: it did not appear within ten minutes.
     """
     if start is None:
-        return
+        return None
     start.with_name(f"{start.name}.ready.{global_rank()}").touch()
     deadline_s = time.monotonic() + _START_DEADLINE_S
     while not start.exists():
         if time.monotonic() > deadline_s:
             raise InputInvalid(f"{start} did not appear within {_START_DEADLINE_S:g} s")
         time.sleep(_POLL_S)
+    told = start.read_text()
+    return float(told) if told else None

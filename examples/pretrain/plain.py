@@ -4,11 +4,11 @@ Without a launcher it is a single process; `--layout micro_batch=1` then sums in
 """
 
 import os
-import time
 
 import torch.distributed as dist
 
 from examples.pretrain.options import Options
+from examples.pretrain.pace import OwnPace
 from examples.pretrain.train import build_state, step_row, train_step
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.position import Position
@@ -41,12 +41,13 @@ def train_plain(options: Options) -> None:
 
 def _train(options: Options) -> None:
     """Train over the default process group."""
+    pace = OwnPace()
     log = StepLog(options.step_log if dist.get_rank() == 0 else None)
     state = build_state(options.config, options.layout, device=options.device)
     for _ in range(options.steps):
-        started_s = time.monotonic()
-        metrics = train_step(state)
-        log.append(step_row(state, metrics, time.monotonic() - started_s))
+        with pace.step(options.layout, leads=True) as work:
+            metrics = train_step(state)
+        log.append(step_row(state, metrics, work))
         before = state.position
         state.position = Position(
             step=before.step + 1,

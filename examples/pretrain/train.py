@@ -18,6 +18,7 @@ from examples.pretrain.config import TrainConfig, check_layout
 from examples.pretrain.data import Corpus
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block
+from examples.pretrain.pace import Work
 from examples.pretrain.parallel import lay_out
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
 from wattmesh.integrations.pytorch.gradients import (
@@ -203,7 +204,7 @@ def _mixtures(modules: Sequence[nn.Module]) -> list[Any]:
     ]
 
 
-def step_row(state: State, metrics: Metrics, elapsed_s: float, overrun_s: float = 0.0) -> StepRow:
+def step_row(state: State, metrics: Metrics, work: Work) -> StepRow:
     """Give the log's line for the step just done, before `state.position` moves on."""
     layout: Layout = state.parts.layout
     return StepRow(
@@ -213,8 +214,9 @@ def step_row(state: State, metrics: Metrics, elapsed_s: float, overrun_s: float 
         layout=str(layout),
         gpus=layout.world_size,
         monotonic_s=time.monotonic(),
-        elapsed_s=elapsed_s,
-        overrun_s=overrun_s,
+        elapsed_s=work.elapsed_s,
+        computed_s=work.computed_s,
+        overrun_s=work.overrun_s,
     )
 
 

@@ -18,15 +18,18 @@ FINE, COARSE = timedelta(minutes=15), timedelta(hours=2)
 """Least length of the slots that begin until NEAR from now, and after."""
 
 
-def mixed(slots: Sequence[IntensitySlot], now: datetime) -> tuple[IntensitySlot, ...]:
+def mixed(
+    slots: Sequence[IntensitySlot], now: datetime, fine: timedelta = FINE
+) -> tuple[IntensitySlot, ...]:
     """Join slots until each is long enough; the last one may be shorter.
 
     Args:
         slots: without gaps.
         now: aware.
+        fine: least length of the early ones.
     """
     early = [slot for slot in slots if slot.start < now + NEAR]
-    return (*_coarser(early, FINE), *_coarser(slots[len(early) :], COARSE))
+    return (*_coarser(early, fine), *_coarser(slots[len(early) :], COARSE))
 
 
 def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:

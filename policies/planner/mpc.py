@@ -25,7 +25,7 @@ from wattmesh.policies.forecast.forecast_band import band_edges_g_per_kwh
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, to_end
 from wattmesh.policies.planner import constraints
-from wattmesh.policies.planner.grid import mixed
+from wattmesh.policies.planner.grid import FINE, mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, PlanningProblem
 from wattmesh.policies.run_context import RunContext, examine, times
@@ -231,7 +231,10 @@ def _slots(context: RunContext, guard: Guard, catalogue: Catalogue) -> tuple[Int
     end = now + timedelta(seconds=guard.time_left_s)
     horizon = to_end(context.seen.carbon.slots, now, end, context.seen.carbon.climatology)
     reserve = timedelta(seconds=guard.reserve_s(_slowest_alike(guard, catalogue)))
-    return mixed(between(horizon.slots, now, end - reserve), now)
+    policy = context.seen.policy
+    held = timedelta(seconds=min(policy.dwell_s, policy.clock_dwell_s))
+    # Where a point may be held for less, as in a recording that plays compressed, slots are finer.
+    return mixed(between(horizon.slots, now, end - reserve), now, min(FINE, held))
 
 
 def _slowest_alike(guard: Guard, catalogue: Catalogue) -> OperatingPoint:

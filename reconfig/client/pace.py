@@ -29,15 +29,18 @@ class Pace:
     def __init__(self, began_s: float) -> None:
         """Begin to count the launch's time at `began_s` (monotonic seconds)."""
         self._began_s = began_s
+        self._generation = 0
         self._last: tuple[float, int] | None = None
         self._steps: deque[tuple[float, int]] = deque(maxlen=REPORTS - 1)
         self._newest_s = began_s
         self._paused_s = 0.0
         self._longest_s = 0.0
 
-    def begin(self) -> None:
-        """Forget the speed: another layout trains from here on."""
-        self._last = None
+    def begin(self, generation: int) -> None:
+        """Forget the speed of another generation; repeats, one after each boundary, do nothing."""
+        if generation == self._generation:
+            return
+        self._generation, self._last = generation, None
         self._steps.clear()
 
     def note(self, now_s: float, tokens: int) -> None:

@@ -264,7 +264,7 @@ class Session(Closing):
         self._handled_step = max(self._handled_step, generation.step)
         self._expected = self.state.position
         self._job.consumed.begin(self._expected.samples)
-        self._pace.begin()
+        self._pace.begin(generation.number)
         self._first_steps.begin(generation, time.monotonic())
         self._reached.rest()
         self._rest()

@@ -52,6 +52,7 @@ def steps(error: float = 0.0) -> tuple[StepRow, ...]:
             monotonic_s=number * 0.2,
             elapsed_s=0.2,
             overrun_s=0.01 if number % 12 == 0 else 0.0,
+            computed_s=0.05,
         )
         for number in range(1, STEPS + 1)
     )
@@ -66,6 +67,7 @@ def switch(**changes: Any) -> SwitchFact:
         seconds=1.1,
         probe_difference=2e-7,
         requested_by="policy",
+        decided_by="plan",
         reason="The grid rose.",
         predicted_g=0.4,
         switch_cost_g=0.1,
@@ -80,7 +82,7 @@ def run(**changes: Any) -> RunFacts:
         switches=(
             switch(),
             switch(step=80, from_point="B", to_point="C", requested_by="operator",
-                   probe_difference=0.0),
+                   decided_by="operator", probe_difference=0.0),
         ),
         carbon_ug=4_800_000,
         baseline_ug=5_900_000,
@@ -149,6 +151,8 @@ def evidence() -> Evidence:
             losses=losses,
         ),
         reordered=Trace(name="reordered", losses=losses),
-        headline="4.8 g against 5.9 g",
+        headline="4.8 g against 5.8 g",
+        beside="baseline ledger 5.9 g",
+        scale="nothing is multiplied",
         simulated=("GPU power",),
     )

@@ -21,8 +21,12 @@ SHOWN = (
     "loss_last",
     "carbon_g",
     "baseline_carbon_g",
-    "baseline_measured_carbon_g",
+    "control_carbon_g",
+    "saving_share",
+    "ledger_saving_share",
     "control_saved_g",
+    "scale",
+    "pace",
     "hindsight_bound_g",
     "deadline_met",
     "wall_s",
@@ -46,8 +50,12 @@ def test_figures_are_those_that_were_read(tmp_path: Path) -> None:
     assert composed["switches"] == 2
     assert composed["layouts"] == ["dp2 tp2 on 4", "tp2 on 2", "pp2 dp2 on 4"]
     assert composed["carbon_g"] == pytest.approx(4.8)
-    assert composed["saving_share"] == pytest.approx(1.1 / 5.9)
-    assert composed["overruns"] == {"steps": 10, "share": 10 / 120, "seconds": 0.1}
+    assert composed["saving_share"] == pytest.approx(1.0 / 5.8)
+    assert composed["ledger_saving_share"] == pytest.approx(1.1 / 5.9)
+    assert composed["bound_saving_share"] == pytest.approx(1.2 / 5.8)
+    assert composed["pace"]["main"] == {
+        "step_s": 0.2, "computed_s": 0.05, "late": 0, "late_share": 0.0, "latest_s": 0.01
+    }  # fmt: skip
     assert composed["notes"] == []
 
 
@@ -72,17 +80,20 @@ def test_a_broken_run_does_not_look_well(tmp_path: Path) -> None:
     assert composed["max_rel_loss_difference"] > 1e-3
     assert composed["saving_share"] < 0
     text = "\n".join(screen.last_screen(composed))
-    assert "10 % more" in text
+    assert "12 % more" in text
     assert "DEADLINE MISSED" in text
     assert "note       the deadline was missed by 3 s" in text
 
 
 def test_a_busy_machine_is_named(tmp_path: Path) -> None:
     """Where steps overran the simulated pace, or the two baselines differ, a note says so."""
-    late = tuple(replace(row, overrun_s=0.02) for row in facts.steps())
+    late = tuple(replace(row, overrun_s=0.3) for row in facts.steps())
     control = facts.run(steps=late, switches=(), carbon_ug=8_000_000, saved_ug=0)
     composed = report.compose(facts.demo(tmp_path, control=control))
-    assert "100 % of the control run's steps took longer" in composed["notes"][0]
+    assert (
+        "100 % of the control run's steps ended late by more than a step, by up to 300 ms"
+        in composed["notes"][0]
+    )
     assert "the baseline is 26 % less" in composed["notes"][1]
 
 
@@ -105,8 +116,12 @@ def test_the_last_screen(tmp_path: Path) -> None:
     assert "simulated: GPU power, GPU pace" in lines[0]
     assert "4 processes, gloo, 1.1 M parameters, 120 steps, fp32, lr 3e-4" in lines[1]
     assert "dp2 tp2 on 4 -> tp2 on 2   at step 40     1.1 s   probe equal to 2e-7" in text
-    assert "probe bitwise equal   (operator's order)" in text
-    assert "4.8 g against 5.9 g for the submitted point (19 % less; best possible 22 %)" in text
+    assert "probe equal to 2e-7   by the plan" in text
+    assert "probe bitwise equal   by the operator" in text
+    assert "4.8 g against 5.8 g for the control run, never switched (17 % less)" in text
+    assert "baseline ledger 5.9 g: 19 % less, best possible 21 %" in text
+    assert "200 ms a step by the simulated devices, of which this machine computed 50 ms" in text
+    assert "nothing is multiplied; meanwhile 24 h of recorded grid play in 90 s" in text
     assert str(tmp_path / "report.png") in text
 
 
@@ -114,7 +129,7 @@ def test_the_banner_names_what_is_simulated(tmp_path: Path) -> None:
     """Before anything runs, the reader knows what is real, recorded and simulated."""
     text = "\n".join(screen.banner(DemoPlan(folder=tmp_path)))
     assert "simulated   GPU power and GPU pace" in text
-    assert "recorded    the grid: Great Britain, 11 March 2023" in text
+    assert "recorded    the grid: Great Britain, 26 May 2023" in text
 
 
 def test_evidence_reads_back_equal_and_becomes_a_picture(tmp_path: Path) -> None:

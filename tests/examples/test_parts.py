@@ -12,8 +12,16 @@ from examples.pretrain.config import check_layout, micro_batch, preset
 from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.model import LanguageModel
 from examples.pretrain.options import parse_layout, parse_options
-from examples.pretrain.pace import choose_pace, efficiency, tokens_per_s
+from examples.pretrain.pace import (
+    STALE_S,
+    SWITCH_S,
+    Timetable,
+    choose_pace,
+    efficiency,
+    tokens_per_s,
+)
 from examples.pretrain.parallel import draw, make_stage
+from wattmesh.controller.process.children import wait_for
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeNvml
@@ -133,17 +141,34 @@ def test_larger_layouts_are_faster_but_less_efficient() -> None:
     assert tokens_per_s(large, 0.5) < tokens_per_s(large)
 
 
+def test_a_late_step_is_caught_up_with_and_a_switch_takes_its_time() -> None:
+    """The timetable goes on whatever the machine does; a rank that was away begins anew."""
+    table, large, small = Timetable(), Layout(dp_shard=2, tp=2), Layout(tp=2)
+    assert table.next(large, 0.5, now_s=100.0) == 100.5
+    assert table.next(large, 0.5, now_s=101.7) == 101.0  # a checkpoint took 1.2 s: late by 0.7
+    assert table.next(large, 0.5, now_s=101.8) == 101.5  # its next step is nearer
+    assert table.next(small, 0.9, now_s=101.6) == 101.5 + SWITCH_S + 0.9
+    assert table.next(large, 0.5, now_s=110.0) == 110.5  # the switch really took longer
+    assert table.next(large, 0.5, now_s=110.5 + STALE_S + 1) == 122.0
+    assert Timetable(due_s=100.0).next(large, 0.5, now_s=101.0) == 100.5  # joined a second late
+
+
 def test_a_paced_step_takes_the_simulated_devices_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rank's own device is busy for the step's time and draws active power."""
-    gpu = FakeNvml.create(tmp_path / "gpus", 2, DEMO_BOARD).gpu(1)
+    """The rank's own board is at work from step to step, and idle when nothing follows."""
+    gpu = FakeNvml.create(tmp_path / "gpus", 2, DEMO_BOARD, update_ms=0).gpu(1)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gpus"))
     chosen = choose_pace(1, tokens_per_step=40)
     assert chosen.gpu_uuid == gpu.uuid
-    with chosen.step(Layout(tp=2)) as work:
+    with chosen.step(Layout(tp=2), leads=True) as work:
         assert gpu.truth().power_w == 700
-    assert work.elapsed_s >= 40 / tokens_per_s(Layout(tp=2))
+    assert work.elapsed_s >= 40 / tokens_per_s(Layout(tp=2)) > work.computed_s
+    assert gpu.truth().power_w == 700  # the checkpoint behind it is work too
+    chosen.end()
+    wait_for(lambda: gpu.truth().power_w == 55, limit_s=20, what="the board's rest")
+    with chosen.step(Layout(tp=2), leads=False) as work:
+        pass
     assert work.overrun_s == 0
 
 
@@ -153,7 +178,8 @@ def test_without_simulated_devices_steps_take_what_they_take(
     """No folder, no pace, no device to report."""
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     chosen = choose_pace(0, tokens_per_step=10**9)
-    with chosen.step(Layout()) as work:
+    with chosen.step(Layout(), leads=True) as work:
         pass
+    chosen.end()
     assert chosen.gpu_uuid == ""
     assert 0 <= work.elapsed_s < 5

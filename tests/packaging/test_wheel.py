@@ -22,6 +22,19 @@ print(json.dumps({name: importlib.import_module(name).__file__ for name in names
 """
 
 
+TRAINER = """
+import importlib.util, sys
+assert importlib.util.find_spec("examples") is None
+from wattmesh.controller.demo.job import trainer_folder
+from wattmesh.controller.profile.job import read_job
+folder = trainer_folder()
+read_job(folder / "examples" / "pretrain" / "profile.toml")
+sys.path.insert(0, str(folder))
+import examples.pretrain.pace
+print(folder)
+"""
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout, by way of its sdist."""
@@ -79,11 +92,11 @@ def test_spoilt_map_is_caught(tmp_path: Path) -> None:
     """Sabotaged twin: a forgotten room and a bare folder both show in the wheel."""
     checkout = wheel.copy_checkout(tmp_path)
     rule = checkout / "setup.py"
-    packages, found = 'packages=["wattmesh", *(', "for name in below)],"
+    packages, found = 'names = ["wattmesh", *(', "for name in below)]"
     assert packages in rule.read_text()
     assert found in rule.read_text()
-    spoilt = rule.read_text().replace(packages, 'packages=["wattmesh", "policies", *(')
-    rule.write_text(spoilt.replace(found, 'for name in below if name[0] != "p")],'))
+    spoilt = rule.read_text().replace(packages, 'names = ["wattmesh", "policies", *(')
+    rule.write_text(spoilt.replace(found, 'for name in below if name[0] != "p")]'))
     files = wheel.files_of(wheel.build(checkout))
     assert _tops(files) == {"wattmesh", "policies"}
     assert "wattmesh/policies/rules/decide.py" in _lost(files)
@@ -114,6 +127,14 @@ def test_every_module_imports(installed: Installed) -> None:
 def test_command_runs(installed: Installed) -> None:
     """The `wattmesh` command starts."""
     assert installed.run("wattmesh", "--version").startswith("wattmesh ")
+
+
+def test_the_demo_finds_what_it_trains(installed: Installed) -> None:
+    """Its trainer is in the wheel, whole, on nobody's path but its own."""
+    folder = Path(installed.run("python", "-c", TRAINER).strip())
+    assert folder.is_relative_to(installed.folder)
+    kept = {path.name for path in (sources.REPOSITORY / "examples" / "pretrain").glob("*.*")}
+    assert {path.name for path in (folder / "examples" / "pretrain").glob("*.*")} == kept
 
 
 def test_migrations_run(installed: Installed, tmp_path: Path) -> None:

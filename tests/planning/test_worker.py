@@ -345,7 +345,7 @@ def carbon(**changes: Any) -> CarbonView:
         (run(), carbon(slots=()), "it has no value"),
         (run(), carbon(rung=Rung.PROFILE), "rests on a profile of its last days"),
         (run(), carbon(rung=Rung.STATIC, note="a number"), "and a number"),
-        (run(), carbon(interval_s=1.9), "too short to plan in"),
+        (run(), carbon(interval_s=0.9), "too short to plan in"),
         (run(), carbon(interval_s=300.0), ""),
     ],
 )

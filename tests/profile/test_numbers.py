@@ -100,6 +100,17 @@ def test_the_numbers_are_those_that_the_walk_was_made_with(
     assert idle_power_w(watched) == pytest.approx(IDLE_W)
 
 
+def test_checkpoints_that_add_no_time_have_no_watts_of_their_own() -> None:
+    """One layout's fill their pauses with the steps before: it draws no more than at work."""
+    watched = walked({"A": 0.1, "B": 0.1}, 0.05, 1)
+    late = {12: 0.05 - 1e-7, 15: 0.05}
+    rows = [
+        replace(row, monotonic_s=row.monotonic_s + late.get(row.step, 0.0)) for row in watched.rows
+    ]
+    _, small = measure(JOB, replace(watched, rows=rows))
+    assert small.power_w <= 2 * ACTIVE_W
+
+
 def test_a_layout_with_too_few_steps_has_no_numbers() -> None:
     """A walk that ended early measures what it can, and invents nothing."""
     watched = walked({"A": 0.1, "B": 0.1}, 0.1, 1)
@@ -119,6 +130,23 @@ def test_losses_that_differ_or_miss_their_reference_are_seen() -> None:
     large, small = measure(JOB, replace(watched, reference=short))
     assert large.loss_difference is None
     assert small.loss_difference == 0
+
+
+def test_steps_that_were_late_do_not_change_a_devices_speed() -> None:
+    """This machine was late after each checkpoint and caught up: the devices are what they were."""
+    watched = walked({"A": 0.1, "B": 0.1}, 0.0, 1)
+    late = {4: 0.07, 5: 0.04, 7: 0.09, 13: 0.2, 14: 0.15, 15: 0.08}
+    rows = [
+        replace(
+            row,
+            monotonic_s=row.monotonic_s + late.get(row.step, 0.0),
+            overrun_s=late.get(row.step, 0.0),
+        )
+        for row in watched.rows
+    ]
+    for found in measure(JOB, replace(watched, rows=rows)):
+        assert found.tokens_per_s == pytest.approx(1000.0)
+        assert found.power_w == pytest.approx(found.point.layout.world_size * ACTIVE_W, rel=1e-3)
 
 
 def test_overruns_are_counted_not_hidden() -> None:

@@ -48,10 +48,14 @@ def test_counted_as_a_step_it_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_layout_begins_anew_and_keeps_its_pauses() -> None:
-    """Speed is of a layout; what the launch stood still for is the launch's."""
-    pace = train([5.0] * 50 + [3600.0])
+    """Speed is of a layout, whatever boundaries it has; what the launch stood still for stays."""
+    pace = Pace(0.0)
+    pace.begin(1)
+    train([5.0] * 50 + [3600.0], pace)
     share = pace.pause_share
-    pace.begin()
+    pace.begin(1)
+    assert pace.tokens_per_s == pytest.approx(TOKENS / 5.0)
+    pace.begin(2)
     assert (pace.tokens_per_s, pace.pause_share) == (0.0, share)
 
 

@@ -22,7 +22,7 @@ def demo(
         typer.Option(
             "--seconds", min=20.0, max=3600.0, help="Real seconds that the recorded day takes."
         ),
-    ] = 60.0,
+    ] = 90.0,
     force: Annotated[bool, typer.Option("--force", help="Replace DIR whatever is in it.")] = False,
     catalogue: Annotated[
         Path | None,
@@ -32,7 +32,7 @@ def demo(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Let a recorded grid day move a live training job through real reshards (two minutes)."""
+    """Let a recorded grid day move a live training job through real reshards (four minutes)."""
     plan = DemoPlan.lasting(seconds, folder=out.absolute())
     report = run(plan, Progress(silent=as_json), force=force, known=catalogue)
     if as_json:
