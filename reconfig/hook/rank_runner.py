@@ -63,6 +63,7 @@ class RankRunner:
         self._caches = MeshCaches()
         self.fsync = BackgroundFsync(job)
         self.built: dict[str, str] = {}
+        self._left: list[dist.ProcessGroup] = []
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on until this rank trains or all is over."""
@@ -76,8 +77,18 @@ class RankRunner:
             phase = Phase.PARKED if parked else Phase.WAKE
             number += 1
 
+    def leave_group(self) -> None:
+        """End the process group while a state may still hold it; `tear_down` lets go of it."""
+        self._left += group.leave()
+
     def tear_down(self) -> tuple[float, str]:
         """Empty the state; gives the share of its bytes that something still holds, and a name."""
+        try:
+            return self._empty_state()
+        finally:
+            group.drop(self._left)
+
+    def _empty_state(self) -> tuple[float, str]:
         state, self.state = self.state, None
         if state is None:
             return 0.0, ""
@@ -310,7 +321,7 @@ class RankRunner:
         step = generation.step
         watch = self.job.watchdog
         with watch.phase(Phase.TEARDOWN, generation=generation.number, step=step):
-            group.end()
+            self.leave_group()
             share, name = self.tear_down()
         if share > LIVE_SHARE:
             self.job.launch_store.fail(

@@ -228,7 +228,7 @@ class Session(Closing):
                 within(self._job.deadlines.leave_s, tell, None)
         if clean:
             # In a group that failed a peer may hang; its end is left to the process's.
-            group.end()
+            self._runner.leave_group()
         self._runner.tear_down()
         self._reached.rest()
         self._job.client.close(FLUSH_S)
@@ -283,7 +283,7 @@ class Session(Closing):
             write_outcome(over.outcome or Outcome.DONE, over.detail, over.step)
         with suppress(RuntimeError):
             self._job.launch_store.leave()
-        group.end()
+        self._runner.leave_group()
         self._job.watchdog.stop()
         self._job.client.close(FLUSH_S)
 
