@@ -42,6 +42,7 @@ class Job:
         relaunched: whether somebody launches this job again after it left to restart.
         seekable: whether the loader can begin at any global sample in any layout.
         save: the job's own checkpointer, where it has one.
+        gc_freeze: whether what is alive at `attach` is set aside from garbage collections.
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
         stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
         consumed: the samples that this rank's steps used since the last save step.
@@ -68,6 +69,7 @@ class Job:
     backend: str = ""
     seekable: bool = True
     save: Save | None = None
+    gc_freeze: bool = False
     pump: Pump | None = None
     resumed_from: str = ""
     stop_reason: str = ""

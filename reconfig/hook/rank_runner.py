@@ -60,7 +60,7 @@ class RankRunner:
         self.state: State | None = None
         self.generation: Generation | None = None
         self.budget = usage.Budget()
-        self._caches = MeshCaches()
+        self._caches = MeshCaches(gc_freeze=job.gc_freeze)
         self.fsync = BackgroundFsync(job)
         self.built: dict[str, str] = {}
         self._left: list[dist.ProcessGroup] = []
@@ -97,7 +97,6 @@ class RankRunner:
         torch_compat.forget_compiled()
         state.close()
         del state
-        gc.collect()
         self._caches.forget(self.job.device)
         gc.collect()
         if self.job.device != "cpu":

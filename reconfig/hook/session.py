@@ -15,7 +15,7 @@ import atexit
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -62,10 +62,11 @@ FLUSH_S = 3.0
 class Session(Closing):
     """One rank's handle on a run; made by `attach`."""
 
-    def __init__(self, job: Job, leader: LaunchLeader | None) -> None:
-        """Begin before the first generation; `attach` does the rest."""
+    def __init__(self, job: Job, leader: LaunchLeader | None, unheed: Callable[[], None]) -> None:
+        """Begin before the first generation, for `attach`; `unheed` gives SIGTERM back."""
         self._job = job
         self._leader = leader
+        self._unheed = unheed
         self._runner = RankRunner(job)
         self._boundary = Boundary(job, self._runner)
         self._pace = Pace(time.monotonic())
@@ -216,6 +217,7 @@ class Session(Closing):
             return
         self._closed = True
         atexit.unregister(self.close)
+        self._unheed()
         self._job.watchdog.stop()
         clean = error is None or self.done or isinstance(error, SystemExit)
         # Nobody watches any more, and with a lost host every call to the store may hang.
@@ -286,6 +288,7 @@ class Session(Closing):
         self._runner.leave_group()
         self._job.watchdog.stop()
         self._job.client.close(FLUSH_S)
+        self._unheed()
 
     def _await_others(self) -> None:
         """Where rank 0 hosts the store it leaves last, or others could not hear the end."""
@@ -349,6 +352,7 @@ def attach(
     reporter: Reporter | None = None,
     save: Save | None = None,
     seekable: bool = True,
+    gc_freeze: bool = False,
 ) -> Session:
     """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
 
@@ -376,6 +380,8 @@ def attach(
             switches, see `wattmesh.reconfig.equivalence`).
         seekable: whether the loader can begin at any global sample in any layout; without it the
             data parallel degree stays what it is.
+        gc_freeze: set what is alive now aside from Python's garbage collections (`gc.freeze`), so
+            that switches in place need not walk it; for the life of the process.
 
     Raises:
         InputInvalid: no launcher, or a layout that the launched ranks cannot carry.
@@ -405,6 +411,7 @@ def attach(
         relaunched=OUTCOME_VARIABLE in os.environ,
         seekable=seekable,
         save=save,
+        gc_freeze=gc_freeze,
     )
     walker.prepare(job, layout)
     wanted = Wanted(
@@ -416,9 +423,9 @@ def attach(
 def _join(job: Job, wanted: Wanted) -> Session:
     """Begin to watch, claim the run on global rank 0, and follow the first generation."""
     job.folder.path.mkdir(parents=True, exist_ok=True)
-    heed_sigterm(job)
+    unheed = heed_sigterm(job)
     job.watchdog.start()
-    session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None)
+    session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None, unheed)
     atexit.register(session.close)
     session.begin()
     return session

@@ -6,6 +6,7 @@ generation meets the leavings of another.
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -40,6 +41,7 @@ def begin(
 
     `backend`: as torch takes it; "" for gloo, and on devices NCCL beside it.
     """
+    before = sys.excepthook
     dist.init_process_group(
         backend or ("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"),
         store=launch_store.under(f"group/{number}"),
@@ -47,6 +49,11 @@ def begin(
         world_size=ranks.world_size,
         timeout=timedelta(seconds=timeout_s),
     )
+    _excepthooks.append((sys.excepthook, before))
+
+
+_excepthooks: list[tuple[Any, Any]] = []
+"""What torch set as `sys.excepthook` for the group there is, and what was there before."""
 
 
 def end(patience_s: float = PATIENCE_S) -> None:
@@ -74,6 +81,11 @@ def leave(patience_s: float = PATIENCE_S) -> list[dist.ProcessGroup]:
     """
     if not dist.is_initialized():
         return []
+    for set_by_torch, before in _excepthooks:
+        # Each group's puts its rank before every line of the one before, and torch takes none back.
+        if sys.excepthook is set_by_torch:
+            sys.excepthook = before
+    _excepthooks.clear()
     # Held here, so that what torch forgets in `destroy_process_group` is not destroyed in there:
     # it would hang half way, and go on to clear the names of the groups that come after.
     groups = torch_compat.process_groups()

@@ -129,8 +129,12 @@ def test_a_compiled_model_is_torn_down_and_compiled_again(
     assert worst_difference(run.losses(), undisturbed(12, "float32")) <= 1e-5
 
 
-@pytest.mark.parametrize("freeze", [gc.freeze, MeshCaches], ids=["the script", "another session"])
-def test_what_was_set_aside_before_is_forgotten_too(freeze: Callable[[], object]) -> None:
+@pytest.mark.parametrize(
+    "freeze", [gc.freeze, lambda: MeshCaches(gc_freeze=True)], ids=["the script", "another session"]
+)
+def test_what_was_set_aside_before_is_forgotten_too(
+    freeze: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cache of torch's is found though it was frozen before this session began."""
 
     def planned(mesh: int) -> int:
@@ -138,10 +142,13 @@ def test_what_was_set_aside_before_is_forgotten_too(freeze: Callable[[], object]
 
     planned.__module__ = "torch.distributed.tensor.test"
     cached = functools.lru_cache(planned)
+    monkeypatch.setattr(torch.distributed.tensor.DTensor, "_planned", cached, raising=False)
     freeze()
+    count = gc.get_freeze_count()
     try:
         cached(1)
         MeshCaches().forget("cpu")
         assert cached.cache_info().currsize == 0
+        assert 0 < gc.get_freeze_count() <= count
     finally:
         gc.unfreeze()
