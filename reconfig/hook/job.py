@@ -50,6 +50,7 @@ class Job:
         uncarried: why no checkpoint can be made of this run, which is observed all the same; "".
         unprobed: why no switch of this run could be proven, so that it is never switched; "".
         misreported: what `report` was first given that is no count; "".
+        unknown_loss: the loss of the newest step as it was reported, where it is no finite number.
         noted: hears of every save step: its step, what was agreed, and the sentence for `status`.
     """
 
@@ -79,6 +80,7 @@ class Job:
     uncarried: str = ""
     unprobed: str = ""
     misreported: str = ""
+    unknown_loss: str = ""
     noted: Callable[[int, Agreed, str], None] = _unnoted
 
     def __post_init__(self) -> None:

@@ -50,6 +50,7 @@ from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.launch.watchdog import Watchdog
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.ranges import shown
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.wire import Progress
 
@@ -167,6 +168,7 @@ class Session(Closing):
         )
         self._expected = state.position
         self._loss = reported.loss(loss)
+        self._job.unknown_loss = shown(loss) if self._loss is None and loss is not None else ""
         ended_s = time.monotonic()
         self._pace.note(ended_s, state.position.tokens)
         self._first_steps.step(ended_s)
