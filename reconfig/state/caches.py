@@ -75,7 +75,11 @@ def _imported() -> Iterator[Any]:
         if name.startswith(_OWNER) and module is not None:
             for each in [*vars(module).values()]:
                 inner = [*vars(each).values()] if isinstance(each, type) else []
-                yield from filter(_is_cache, [each, *inner])
+                for one in (each, *inner):
+                    wrapped = isinstance(one, staticmethod | classmethod)
+                    bare = one.__func__ if wrapped else one
+                    if _is_cache(bare):
+                        yield bare
 
 
 def _is_cache(thing: Any) -> bool:

@@ -142,7 +142,8 @@ def test_what_was_set_aside_before_is_forgotten_too(
 
     planned.__module__ = "torch.distributed.tensor.test"
     cached = functools.lru_cache(planned)
-    monkeypatch.setattr(torch.distributed.tensor.DTensor, "_planned", cached, raising=False)
+    kind = torch.distributed.tensor.DTensor
+    monkeypatch.setattr(kind, "_planned", staticmethod(cached), raising=False)
     freeze()
     count = gc.get_freeze_count()
     try:
