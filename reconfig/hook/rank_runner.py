@@ -179,6 +179,7 @@ class RankRunner:
             if not isinstance(self.state, State):
                 raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
             self.state.position = generation.position
+            self.state.batches.begin()
             self._ask_whether_carried(generation)
         built = time.monotonic()
         with watch.phase(Phase.LOAD, generation=generation.number, step=step):

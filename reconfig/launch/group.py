@@ -227,6 +227,18 @@ def _exchange(data: bytes, through: dist.ProcessGroup | None = None) -> list[byt
     return [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
 
 
+def mean_over_ranks(loss: Any) -> float:
+    """Give the mean of a number that each rank has, as of its own loss; a collective call.
+
+    Args:
+        loss: a tensor of one element, or a number; left as it is.
+    """
+    mine = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
+    mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine.clone()
+    dist.all_reduce(mine)
+    return float(mine) / dist.get_world_size()
+
+
 def agree_on_problem(problem: str) -> str:
     """Give every rank the first rank's problem that is not ""; "" when all is well."""
     problems = [(rank, each) for rank, each in enumerate(gather(problem)) if each]

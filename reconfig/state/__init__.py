@@ -2,6 +2,7 @@
 
 The map:
     aliased_load.py   whether a load that filled named tensors has thereby filled the model
+    batches.py        the batches of a run from its position on
     boxes.py          where a rank's piece of a tensor sits in the whole
     caches.py         forgetting the meshes of a layout that is gone
     carried.py        whether a freshly built state can be carried at all
