@@ -9,10 +9,10 @@ WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: help setup demo test fuzz audit lint format peers bench gpu docs
+.PHONY: help setup demo test torch-versions fuzz audit lint format peers bench gpu docs
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
 setup: ## make .venv; instant when nothing changed
 	@scripts/setup
@@ -24,6 +24,9 @@ demo: setup ## a recorded grid day moves a real training job; four minutes
 test: setup ## all tests, in parallel; ARGS="tests/laws -k wheel" for some, "-n 0" one by one
 	@scripts/system-deps
 	$(PYTHON) -m pytest $(PARALLEL) $(ARGS)
+
+torch-versions: setup ## some tests with older torch too, some GB each; ARGS="2.12.1"
+	@scripts/torch-versions $(ARGS)
 
 fuzz: setup ## hostile input at every door, without end; ARGS="--door readers --seed 7"
 	$(PYTHON) -m benchmarks.hostile --forever $(ARGS)

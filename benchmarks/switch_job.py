@@ -32,6 +32,7 @@ class JobOptions:
     Attributes:
         switches: how many orders there will be; 0: none, the run ends at its first save step.
         out: folder for marks and for what each rank measured.
+        gc_freeze: as `attach` takes it.
     """
 
     preset: str
@@ -39,6 +40,7 @@ class JobOptions:
     folder: str
     out: str
     switches: int
+    gc_freeze: bool = False
 
     @classmethod
     def here(cls) -> Self:
@@ -108,6 +110,7 @@ class Rank:
             layout=wattmesh.Layout(**options.layout),
             checkpoint_dir=options.folder,
             boundary_every=2,
+            gc_freeze=options.gc_freeze,
         ) as session:
             while not session.done:
                 number = session.generation.number - 1

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from wattmesh.reconfig.client.last_word import tell_end
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, read_json, step_of
 
 log = logging.getLogger(__name__)
@@ -191,6 +192,7 @@ class Supervisor:
             failures += 1
             if self._stop.is_set() or failures > self._max_restarts:
                 self._say(f"giving up after {failures} failed launches without a new checkpoint.")
+                self._tell(f"failed: gave up after {failures} failed launches: {ended.sentence}")
                 return EXIT_GAVE_UP
             pause_s = min(FIRST_PAUSE_S * 2 ** (failures - 1), LONGEST_PAUSE_S)
             self._say(
@@ -257,10 +259,18 @@ class Supervisor:
             return EXIT_FINISHED
         if ended.outcome == "refused":
             self._say(f"the run cannot go on: {ended.sentence}")
+            self._tell(f"failed: {ended.sentence}")
             return EXIT_REFUSED
         step = self._newest_step()
         self._say(f"the run was stopped ({ended.sentence}) and resumes from step {step}.")
+        self._tell(f"stopped: {ended.sentence}")
         return EXIT_STOPPED
+
+    def _tell(self, reason: str) -> None:
+        """Tell the daemon how it ended; what the last launch has told itself counts before."""
+        untold = tell_end(self._folder, reason)
+        if untold:
+            self._say(f"the daemon could not be told how the run ended: {untold}")
 
     def _newest_step(self) -> int:
         """The step of the newest checkpoint; -1 when there is none."""

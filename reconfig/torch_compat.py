@@ -15,8 +15,9 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 
-TESTED = "2.13"
-"""The minor version of torch that the tests use."""
+OLDEST, NEWEST = "2.11", "2.13"
+"""Minor versions of torch: all tests run with the newest, some with the others (`make
+torch-versions`)."""
 
 
 def find(module: str, name: str) -> Any:
@@ -48,7 +49,7 @@ def _lacks(what: str) -> InputInvalid:
     version = getattr(torch, "__version__", "this torch")
     return InputInvalid(
         f"torch {version} has no {what}, which wattmesh needs; it is tested with torch "
-        f"{TESTED}: use that version in this environment, or a wattmesh for yours."
+        f"{OLDEST} to {NEWEST}: use one of them in this environment, or a wattmesh for yours."
     )
 
 

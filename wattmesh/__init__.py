@@ -9,8 +9,9 @@ The map:
     migrations/    the journal's past shapes
 
 Importing this package costs nothing: the names a training script uses (`observe`, `attach`,
-`Session`, `State`, `Layout`, `Ranks`, `Written`) are loaded on first touch, so that the daemon,
-which shares the package, never meets torch, and neither does a script that is only observed.
+`Session`, `State`, `Layout`, `Ranks`, `Written`, `mean_over_ranks`) are loaded on first touch, so
+that the daemon, which shares the package, never meets torch, and neither does a script that is only
+observed.
 """
 
 from importlib import import_module
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from wattmesh.reconfig.checkpoint.foreign import Written
     from wattmesh.reconfig.hook.observed import ObservedRun, observe
     from wattmesh.reconfig.hook.session import Session, attach
+    from wattmesh.reconfig.launch.group import mean_over_ranks
     from wattmesh.reconfig.layout import Layout, Ranks
     from wattmesh.reconfig.position import Position
     from wattmesh.reconfig.state.state import State
@@ -35,6 +37,7 @@ _LAZY = {
     "Session": "wattmesh.reconfig.hook.session",
     "State": "wattmesh.reconfig.state.state",
     "attach": "wattmesh.reconfig.hook.session",
+    "mean_over_ranks": "wattmesh.reconfig.launch.group",
     "observe": "wattmesh.reconfig.hook.observed",
 }
 
@@ -48,6 +51,7 @@ __all__ = [
     "Written",
     "__version__",
     "attach",
+    "mean_over_ranks",
     "observe",
 ]
 

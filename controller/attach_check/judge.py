@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wattmesh.controller.cli.doctor.findings import Finding, Verdict, ok, problem, unknown
-from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, SaveStep
+from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, SaveStep, UnknownLoss
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Message, Progress, Transition
@@ -144,6 +144,16 @@ def judge(seen: Seen) -> list[Finding]:
             "mend it; where the daemon acts, attach refuses to begin",
         )
         for why in sorted({each.for_good for each in seen.save_steps if each.for_good})
+    ]
+    found += [
+        problem(
+            "loss",
+            f"{each.layout}, step {each.step}: the loss that was reported is {each.loss}",
+            "find out where it leaves the finite numbers; a probe that is equal proves nothing of "
+            "a model that does not train",
+        )
+        for each in seen.told
+        if isinstance(each, UnknownLoss)
     ]
     bad = {each.check for each in found if each.verdict is Verdict.PROBLEM}
     overall = (

@@ -4,20 +4,23 @@ Invariant: whatever way it ends, no process that was started is left, and the fo
 for the run's checkpoints is gone; what the script said is in the log.
 """
 
+import os
 import re
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from signal import Signals
 
 import wattmesh
 from wattmesh.controller.attach_check.judge import Seen
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.torchrun import words_of
+from wattmesh.integrations.torchrun import TOKEN_VARIABLE, end_all_with, words_of
 from wattmesh.reconfig.hook.attach_check.place import VARIABLE, Attached, LeftOut, Place, SaveStep
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
@@ -26,6 +29,9 @@ from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
 
 MOST_RANKS = 64
 """Started on one machine without being asked for by number."""
+
+MOST_LOG_BYTES = 64 * 2**20
+"""Of a script that talks without end the newest half of this stays."""
 
 _POLL_S = 0.1
 _WITHOUT_BOUNDARY = 20
@@ -36,6 +42,8 @@ _FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
 _LIBRARIES = ("torch.distributed.elastic", "<", str(Path(wattmesh.__file__).parent))
 _INSTALLED = "/site-packages/"
 _OF_TORCHRUN = re.compile(r"[EWI]\d{4} \d\d:|\*{9}|Setting OMP_NUM_THREADS")
+_BY_SIGNAL = re.compile(r"exitcode: -(\d+)\) local_rank: (\d+)")
+_FATAL = "Fatal Python error: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +91,20 @@ def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Se
         )
         place = Place(Path(folder))
         place.ask(asked.layouts, asked.steps_each)
+        token = str(uuid.uuid4())
+        # What a script that crashed had started is nobody's child any more.
+        stack.callback(end_all_with, token)
         child = stack.enter_context(Children()).start(
             asked.name,
             words_of(asked.nproc, asked.script),
             log=asked.log,
-            environment={VARIABLE: folder, URL_VARIABLE: "", "PYTHONUNBUFFERED": "1"},
+            environment={
+                VARIABLE: folder,
+                URL_VARIABLE: "",
+                TOKEN_VARIABLE: token,
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONFAULTHANDLER": "1",
+            },
         )
         return hear(child, place, asked, ended)
 
@@ -158,6 +175,7 @@ def _wait(
             told += more
             heard_s = time.monotonic()
             ended(_done(told) - _done(told[: -len(more)]))
+        _shorten(asked.log)
         missing = _without_boundary(told)
         if missing:
             return missing
@@ -170,6 +188,19 @@ def _wait(
     if child.ended():
         return f"{asked.name} failed, {_where(told)}: {_reason(asked.log)}"
     return ""
+
+
+def _shorten(log: Path) -> None:
+    """Cut the log's older half off once it is too long; whoever writes goes on at its end."""
+    if log.stat().st_size <= MOST_LOG_BYTES:
+        return
+    with log.open("r+b") as file:
+        file.seek(-MOST_LOG_BYTES // 2, os.SEEK_END)
+        newest = file.read()
+        file.seek(0)
+        file.truncate()
+    with log.open("ab") as file:
+        file.write(b"[attach-check: what was said before this is cut off]\n" + newest)
 
 
 def _done(told: Sequence[Message]) -> int:
@@ -206,21 +237,44 @@ def _where(told: Sequence[Message]) -> str:
 
 def _reason(log: Path) -> str:
     """Find what a script that failed says of it, and the line of its own that it came from."""
-    place, said, within, silent = "", "it said nothing", False, False
-    for line in log.read_text(errors="replace").splitlines():
+    place, said, within, silent, signalled = "", "it said nothing", False, False, ""
+    lines = log.read_text(errors="replace").splitlines()
+    for number, line in enumerate(lines):
         bare = _RANK.sub("", line)
-        frame = _FRAME.match(bare)
-        if frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]:
-            place = f" ({frame[1]}:{frame[2]})"
-        elif bare.startswith("Traceback "):
+        place = _own_line(bare) or place
+        if bare.startswith(_FATAL):
+            # Its stack begins with the innermost call.
+            return f"{bare[:400]}{next(filter(None, map(_own_line, lines[number:])), '')}"
+        if bare.startswith("Traceback "):
             within = silent = True
         elif within and bare[:1].strip():
             if not bare.startswith(_LIBRARIES):
                 return f"{bare.removeprefix('wattmesh.errors.').strip()[:400]}{place}"
             within = False
+        signalled = signalled or _signalled(bare)
         if bare.strip() and not silent and not _OF_TORCHRUN.match(bare):
             said = bare.strip()
-    return f"{said[:400]}{place}"
+    return signalled or f"{said[:400]}{place}"
+
+
+def _own_line(line: str) -> str:
+    """Name file and line, as ` (FILE:LINE)`, where this is of a stack and the user's own; or ""."""
+    frame = _FRAME.match(_RANK.sub("", line))
+    own = frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]
+    return f" ({frame[1]}:{frame[2]})" if frame and own else ""
+
+
+def _signalled(line: str) -> str:
+    """Say which signal ended which rank, where the launcher says so; or ""."""
+    found = _BY_SIGNAL.search(line)
+    if not found:
+        return ""
+    number, rank = int(found[1]), found[2]
+    name = f"signal {number}"
+    with suppress(ValueError):
+        name = Signals(number).name
+    memory = ", as the kernel does where memory ends" if name == "SIGKILL" else ""
+    return f"rank {rank} was ended by {name}{memory}"
 
 
 def _refuse_unwalked(seen: Seen, asked: Asked) -> None:

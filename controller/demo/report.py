@@ -103,8 +103,8 @@ def notes(demo: Demo) -> list[str]:
         if late["late_share"] > BUSY_SHARE:
             found.append(
                 f"{words.percent(late['late_share'])} of the {name} run's steps ended late by more "
-                f"than a step, by up to {quantities.duration(late['latest_s'])}: this machine is too "
-                "slow or too busy for the simulated pace, and a quieter one gives other figures"
+                f"than a step, by up to {quantities.duration(late['latest_s'])}: this machine is "
+                "too slow or too busy for the simulated pace, and a quieter one gives other figures"
             )
     apart = demo.main.baseline_ug / demo.control.carbon_ug - 1
     if abs(apart) > BASELINE_TOLERANCE:

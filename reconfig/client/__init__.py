@@ -4,6 +4,7 @@ The map:
     daemon_client.py  the threads that talk to the daemon for a job, on global rank 0
     heartbeat.py      the thread that says every few seconds that the launch lives, whatever its
                       training does
+    last_word.py      how a run ended whose launches could not say it, from their supervisor
     orderbook.py      the orders of one run
     orders.py         whether an order may be taken at this boundary (pure)
     outbox.py         reports that must arrive

@@ -42,6 +42,7 @@ class Job:
         relaunched: whether somebody launches this job again after it left to restart.
         seekable: whether the loader can begin at any global sample in any layout.
         save: the job's own checkpointer, where it has one.
+        gc_freeze: whether what is alive at `attach` is set aside from garbage collections.
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
         stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
         consumed: the samples that this rank's steps used since the last save step.
@@ -49,6 +50,7 @@ class Job:
         uncarried: why no checkpoint can be made of this run, which is observed all the same; "".
         unprobed: why no switch of this run could be proven, so that it is never switched; "".
         misreported: what `report` was first given that is no count; "".
+        unknown_loss: the loss of the newest step as it was reported, where it is no finite number.
         noted: hears of every save step: its step, what was agreed, and the sentence for `status`.
     """
 
@@ -68,6 +70,7 @@ class Job:
     backend: str = ""
     seekable: bool = True
     save: Save | None = None
+    gc_freeze: bool = False
     pump: Pump | None = None
     resumed_from: str = ""
     stop_reason: str = ""
@@ -77,6 +80,7 @@ class Job:
     uncarried: str = ""
     unprobed: str = ""
     misreported: str = ""
+    unknown_loss: str = ""
     noted: Callable[[int, Agreed, str], None] = _unnoted
 
     def __post_init__(self) -> None:

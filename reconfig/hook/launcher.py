@@ -6,6 +6,7 @@ Invariant: nothing here can stop training; a word that cannot be said is left ou
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -37,11 +38,25 @@ def write_outcome(outcome: str, sentence: str, step: int) -> None:
             write_json(Path(path), told, sync=False)
 
 
-def heed_sigterm(job: Job) -> None:
-    """Turn SIGTERM into an in-band stop at the next save step."""
+def heed_sigterm(job: Job) -> Callable[[], None]:
+    """Turn SIGTERM into an in-band stop at the next save step; gives what takes that back.
+
+    Once nobody trains, a process that swallowed SIGTERM could be ended by force alone.
+    """
 
     def heed(number: int, frame: FrameType | None) -> None:
         job.stop_reason = f"SIGTERM to rank {job.rank}"
 
-    if threading.current_thread() is threading.main_thread():
+    def unheed() -> None:
+        # None was not set by Python, which could not put it back.
+        if before is not None and _in_main_thread() and signal.getsignal(signal.SIGTERM) is heed:
+            signal.signal(signal.SIGTERM, before)
+
+    before = signal.getsignal(signal.SIGTERM)
+    if _in_main_thread():
         signal.signal(signal.SIGTERM, heed)
+    return unheed
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

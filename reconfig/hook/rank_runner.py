@@ -60,9 +60,10 @@ class RankRunner:
         self.state: State | None = None
         self.generation: Generation | None = None
         self.budget = usage.Budget()
-        self._caches = MeshCaches()
+        self._caches = MeshCaches(gc_freeze=job.gc_freeze)
         self.fsync = BackgroundFsync(job)
         self.built: dict[str, str] = {}
+        self._left: list[dist.ProcessGroup] = []
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on until this rank trains or all is over."""
@@ -76,8 +77,18 @@ class RankRunner:
             phase = Phase.PARKED if parked else Phase.WAKE
             number += 1
 
+    def leave_group(self) -> None:
+        """End the process group while a state may still hold it; `tear_down` lets go of it."""
+        self._left += group.leave()
+
     def tear_down(self) -> tuple[float, str]:
         """Empty the state; gives the share of its bytes that something still holds, and a name."""
+        try:
+            return self._empty_state()
+        finally:
+            group.drop(self._left)
+
+    def _empty_state(self) -> tuple[float, str]:
         state, self.state = self.state, None
         if state is None:
             return 0.0, ""
@@ -86,7 +97,6 @@ class RankRunner:
         torch_compat.forget_compiled()
         state.close()
         del state
-        gc.collect()
         self._caches.forget(self.job.device)
         gc.collect()
         if self.job.device != "cpu":
@@ -169,6 +179,7 @@ class RankRunner:
             if not isinstance(self.state, State):
                 raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
             self.state.position = generation.position
+            self.state.batches.begin()
             self._ask_whether_carried(generation)
         built = time.monotonic()
         with watch.phase(Phase.LOAD, generation=generation.number, step=step):
@@ -310,7 +321,7 @@ class RankRunner:
         step = generation.step
         watch = self.job.watchdog
         with watch.phase(Phase.TEARDOWN, generation=generation.number, step=step):
-            group.end()
+            self.leave_group()
             share, name = self.tear_down()
         if share > LIVE_SHARE:
             self.job.launch_store.fail(

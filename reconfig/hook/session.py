@@ -15,7 +15,7 @@ import atexit
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -50,6 +50,7 @@ from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.launch.watchdog import Watchdog
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.ranges import shown
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.wire import Progress
 
@@ -62,10 +63,11 @@ FLUSH_S = 3.0
 class Session(Closing):
     """One rank's handle on a run; made by `attach`."""
 
-    def __init__(self, job: Job, leader: LaunchLeader | None) -> None:
-        """Begin before the first generation; `attach` does the rest."""
+    def __init__(self, job: Job, leader: LaunchLeader | None, unheed: Callable[[], None]) -> None:
+        """Begin before the first generation, for `attach`; `unheed` gives SIGTERM back."""
         self._job = job
         self._leader = leader
+        self._unheed = unheed
         self._runner = RankRunner(job)
         self._boundary = Boundary(job, self._runner)
         self._pace = Pace(time.monotonic())
@@ -166,6 +168,7 @@ class Session(Closing):
         )
         self._expected = state.position
         self._loss = reported.loss(loss)
+        self._job.unknown_loss = shown(loss) if self._loss is None and loss is not None else ""
         ended_s = time.monotonic()
         self._pace.note(ended_s, state.position.tokens)
         self._first_steps.step(ended_s)
@@ -216,6 +219,7 @@ class Session(Closing):
             return
         self._closed = True
         atexit.unregister(self.close)
+        self._unheed()
         self._job.watchdog.stop()
         clean = error is None or self.done or isinstance(error, SystemExit)
         # Nobody watches any more, and with a lost host every call to the store may hang.
@@ -228,7 +232,7 @@ class Session(Closing):
                 within(self._job.deadlines.leave_s, tell, None)
         if clean:
             # In a group that failed a peer may hang; its end is left to the process's.
-            group.end()
+            self._runner.leave_group()
         self._runner.tear_down()
         self._reached.rest()
         self._job.client.close(FLUSH_S)
@@ -283,9 +287,10 @@ class Session(Closing):
             write_outcome(over.outcome or Outcome.DONE, over.detail, over.step)
         with suppress(RuntimeError):
             self._job.launch_store.leave()
-        group.end()
+        self._runner.leave_group()
         self._job.watchdog.stop()
         self._job.client.close(FLUSH_S)
+        self._unheed()
 
     def _await_others(self) -> None:
         """Where rank 0 hosts the store it leaves last, or others could not hear the end."""
@@ -349,6 +354,7 @@ def attach(
     reporter: Reporter | None = None,
     save: Save | None = None,
     seekable: bool = True,
+    gc_freeze: bool = False,
 ) -> Session:
     """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
 
@@ -376,6 +382,8 @@ def attach(
             switches, see `wattmesh.reconfig.equivalence`).
         seekable: whether the loader can begin at any global sample in any layout; without it the
             data parallel degree stays what it is.
+        gc_freeze: set what is alive now aside from Python's garbage collections (`gc.freeze`), so
+            that switches in place need not walk it; for the life of the process.
 
     Raises:
         InputInvalid: no launcher, or a layout that the launched ranks cannot carry.
@@ -405,6 +413,7 @@ def attach(
         relaunched=OUTCOME_VARIABLE in os.environ,
         seekable=seekable,
         save=save,
+        gc_freeze=gc_freeze,
     )
     walker.prepare(job, layout)
     wanted = Wanted(
@@ -416,9 +425,9 @@ def attach(
 def _join(job: Job, wanted: Wanted) -> Session:
     """Begin to watch, claim the run on global rank 0, and follow the first generation."""
     job.folder.path.mkdir(parents=True, exist_ok=True)
-    heed_sigterm(job)
+    unheed = heed_sigterm(job)
     job.watchdog.start()
-    session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None)
+    session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None, unheed)
     atexit.register(session.close)
     session.begin()
     return session

@@ -143,6 +143,20 @@ def highest_attempt(folder: RunFolder) -> int:
     )
 
 
+def is_live(folder: RunFolder) -> bool:
+    """Whether a launch holds this folder now, as seen from a process that is none."""
+    if str(folder.path.resolve()) in _held:
+        return True
+    try:
+        with folder.lock.open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def _holder(folder: RunFolder, attempt: int) -> dict[str, Any]:
     """What attempt `attempt` wrote about itself."""
     return read_json(folder.attempts / f"{attempt:04d}") or {}

@@ -6,6 +6,7 @@ generation meets the leavings of another.
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -40,6 +41,7 @@ def begin(
 
     `backend`: as torch takes it; "" for gloo, and on devices NCCL beside it.
     """
+    before = sys.excepthook
     dist.init_process_group(
         backend or ("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"),
         store=launch_store.under(f"group/{number}"),
@@ -47,19 +49,43 @@ def begin(
         world_size=ranks.world_size,
         timeout=timedelta(seconds=timeout_s),
     )
+    _excepthooks.append((sys.excepthook, before))
+
+
+_excepthooks: list[tuple[Any, Any]] = []
+"""What torch set as `sys.excepthook` for the group there is, and what was there before."""
 
 
 def end(patience_s: float = PATIENCE_S) -> None:
     """End the process group, if there is one; peers that wait in it are set free with an error.
 
-    What hangs is aborted after `patience_s` (NCCL), or left behind in a thread (gloo, whose groups
-    end only after their pending calls, and heed no abort).
+    For a caller with no model left that was wrapped for the group: see `leave`.
+
+    Raises:
+        SwitchFailed: see `leave`.
+    """
+    drop(leave(patience_s), patience_s)
+
+
+def leave(patience_s: float = PATIENCE_S) -> list[dist.ProcessGroup]:
+    """End the process group, if there is one, as `end` does; gives what is left to `drop`.
+
+    A model that DDP wrapped holds its group from C++. Were that the last reference, the group would
+    be destroyed with the model, under Python's lock, and could wait for ever for a thread that
+    needs the lock. So whoever has such a model keeps these until it is gone.
+
+    What hangs is aborted after `patience_s` (NCCL).
 
     Raises:
         SwitchFailed: torch could not be made to forget the group; no other can be begun.
     """
     if not dist.is_initialized():
-        return
+        return []
+    for set_by_torch, before in _excepthooks:
+        # Each group's puts its rank before every line of the one before, and torch takes none back.
+        if sys.excepthook is set_by_torch:
+            sys.excepthook = before
+    _excepthooks.clear()
     # Held here, so that what torch forgets in `destroy_process_group` is not destroyed in there:
     # it would hang half way, and go on to clear the names of the groups that come after.
     groups = torch_compat.process_groups()
@@ -72,12 +98,7 @@ def end(patience_s: float = PATIENCE_S) -> None:
                 f"the process groups did not end within {2 * patience_s:g} s, though they were "
                 "aborted; this process cannot make others and must be started again."
             )
-    if not _drop(groups, patience_s):
-        log.error(
-            "a process group still waits for a call that some rank never made, after %g s; its "
-            "thread and connections are left behind",
-            patience_s,
-        )
+    return groups
 
 
 def _destroy() -> bool:
@@ -90,17 +111,23 @@ def _abort(groups: list[dist.ProcessGroup]) -> None:
         each.abort()
 
 
-def _drop(groups: list[dist.ProcessGroup], patience_s: float) -> bool:
-    """Let the last references go, which waits for what is pending; whether all went in time.
+def drop(groups: list[dist.ProcessGroup], patience_s: float = PATIENCE_S) -> None:
+    """Let the last references to groups go, and empty the list; waits for what is pending in them.
 
     Each in a thread of its own: gloo's groups wait up to 10 ms for their loop to look up, too, and
-    a layout has ten of them.
+    a layout has ten of them. One that hangs is left behind (gloo's end only after their pending
+    calls, and heed no abort).
     """
     held = [[each] for each in groups]
     groups.clear()
     until = time.monotonic() + patience_s
     drops = [Attempt(partial(_let_go, each)) for each in held]
-    return all([each.done(max(0.0, until - time.monotonic())) for each in drops])
+    if not all([each.done(max(0.0, until - time.monotonic())) for each in drops]):
+        log.error(
+            "a process group still waits for a call that some rank never made, after %g s; its "
+            "thread and connections are left behind",
+            patience_s,
+        )
 
 
 def _let_go(held: list[dist.ProcessGroup]) -> bool:
@@ -198,6 +225,18 @@ def _exchange(data: bytes, through: dist.ProcessGroup | None = None) -> list[byt
     rows = [torch.zeros(widest, dtype=torch.uint8) for _ in range(world)]
     dist.all_gather(rows, padded, group=through)
     return [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
+
+
+def mean_over_ranks(loss: Any) -> float:
+    """Give the mean of a number that each rank has, as of its own loss; a collective call.
+
+    Args:
+        loss: a tensor of one element, or a number; left as it is.
+    """
+    mine = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
+    mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine.clone()
+    dist.all_reduce(mine)
+    return float(mine) / dist.get_world_size()
 
 
 def agree_on_problem(problem: str) -> str:

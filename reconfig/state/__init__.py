@@ -2,6 +2,7 @@
 
 The map:
     aliased_load.py   tells whether loading named tensors has filled the model
+    batches.py        gives the batches of a run from its position on
     boxes.py          a rank's piece of a tensor as a box of logical indices
     caches.py         clears torch's caches of meshes that are gone
     carried.py        checks whether a checkpoint can store a built state

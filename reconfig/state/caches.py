@@ -10,6 +10,8 @@ in the one that runs backward passes.
 
 import functools
 import gc
+import sys
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -23,30 +25,23 @@ _OWNER = "torch.distributed.tensor"
 class MeshCaches:
     """The caches of torch.distributed.tensor in this process."""
 
-    _found: ClassVar[list[Any]] = []
-    """Caches that were frozen (`gc.freeze`), so that `gc.get_objects` no longer lists them."""
-    _aside: ClassVar[int] = 0
-    """Number of objects that we froze."""
+    _aside: ClassVar[list[Any]] = []
+    """Those that were set aside with all else, which `gc.get_objects` therefore no longer lists."""
 
-    def __init__(self) -> None:
-        """Find the existing caches, and freeze the imported objects.
+    def __init__(self, *, gc_freeze: bool = False) -> None:
+        """Prepare to forget; `gc_freeze`: and set aside what is alive from garbage collections.
 
-        `gc.freeze` excludes the live objects from later garbage collections: a switch collects
-        garbage twice, and walking all of torch's modules would take most of its time. Later
-        sessions of this process and of its forks reuse the found caches; objects that a script
-        froze itself are searched too.
+        A switch collects garbage, and walking all of torch's modules takes most of its teardown.
+        What was set aside stays known to later sessions of this process and of those it forks.
         """
-        gc.collect()
-        if gc.get_freeze_count() > MeshCaches._aside:
-            gc.unfreeze()
-            MeshCaches._found.clear()
-        MeshCaches._found.extend(_find())
-        gc.freeze()
-        MeshCaches._aside = gc.get_freeze_count()
+        if gc_freeze:
+            gc.collect()
+            MeshCaches._aside.extend(_collected())
+            gc.freeze()
 
     def forget(self, device: str) -> None:
-        """Clear every cache, including those created since the last call."""
-        for cache in (*MeshCaches._found, *_find()):
+        """Empty every cache; those made since the last call are found again."""
+        for cache in (*MeshCaches._aside, *_imported(), *_collected()):
             cache.cache_clear()
         torch_compat.forget_shardings()
         if device != "cpu":
@@ -68,10 +63,23 @@ class _Forget(torch.autograd.Function):
         return gradient
 
 
-def _find() -> list[Any]:
-    """Every functools cache of torch.distributed.tensor."""
-    return [
-        each
-        for each in gc.get_objects()
-        if type(each) is _LRU and str(getattr(each, "__module__", "")).startswith(_OWNER)
-    ]
+def _collected() -> list[Any]:
+    """Every functools cache of torch.distributed.tensor that the garbage collector knows."""
+    return [each for each in gc.get_objects() if _is_cache(each)]
+
+
+def _imported() -> Iterator[Any]:
+    """Those of modules and classes, also where a script has set what it imported aside itself."""
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(_OWNER) and module is not None:
+            for each in [*vars(module).values()]:
+                inner = [*vars(each).values()] if isinstance(each, type) else []
+                for one in (each, *inner):
+                    wrapped = isinstance(one, staticmethod | classmethod)
+                    bare = one.__func__ if wrapped else one
+                    if _is_cache(bare):
+                        yield bare
+
+
+def _is_cache(thing: Any) -> bool:
+    return type(thing) is _LRU and str(getattr(thing, "__module__", "")).startswith(_OWNER)

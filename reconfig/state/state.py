@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.batches import Batches, Loader
 from wattmesh.reconfig.state.streams import Streams
 
 
@@ -43,7 +44,10 @@ class State:
             data parallel degree must then stay the same.
         parts: anything else that `train_step` needs (meshes, a pipeline schedule, a loader).
         position: the training position; the session sets it, the loader reads it.
+        loader: makes the loader of this rank's batches from a position on: called at the first
+            batch after `build`, and again where it ends.
         streams: set by the session: this rank's random streams from the checkpoint.
+        batches: what the loader gives, one for each `next(state.batches)`.
     """
 
     modules: list[nn.Module]
@@ -53,7 +57,13 @@ class State:
     by_data_rank: dict[str, Stateful] = field(default_factory=dict)
     parts: SimpleNamespace = field(default_factory=SimpleNamespace)
     position: Position = field(default_factory=Position)
+    loader: Loader | None = None
     streams: Streams = field(default_factory=Streams, init=False, repr=False)
+    batches: Batches = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make no loader: where it begins is not known yet."""
+        self.batches = Batches(self.loader, lambda: self.position)
 
     def parameters(self) -> Sequence[nn.Parameter]:
         """List this rank's parameters over all parts."""
@@ -64,6 +74,8 @@ class State:
 
         Objects made from the model (captured graphs, schedules) go first, then the model.
         """
+        self.batches.close()
+        self.loader = None
         self.parts = SimpleNamespace()
         self.modules.clear()
         self.optimizers.clear()

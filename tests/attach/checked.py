@@ -133,9 +133,12 @@ def documented() -> int:
     code = block("docs/attach.md", "A whole script").replace("/shared/my-run", os.environ["REAL"])
     if FAULT == "early loader":
         code = code.replace(
-            "    return state\n\n\ndef batches",
-            "    batches(state)\n    return state\n\n\ndef batches",
-        )
+            '    return wattmesh.State([net], [optimizer], extra={"schedule": schedule}, '
+            "loader=loader)",
+            '    state = wattmesh.State([net], [optimizer], extra={"schedule": schedule})\n'
+            "    state.parts.batches = iter(loader(state.position))\n"
+            "    return state",
+        ).replace("next(state.batches)", "next(state.parts.batches)")
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, "docs/attach.md", "exec"), names)
     return 0

@@ -1,6 +1,8 @@
 """What was told of a walk, judged; what could not be walked, and what is refused before."""
 
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hook.harness import until
 from wattmesh.controller.attach_check.judge import Seen, judge
-from wattmesh.controller.attach_check.run import Asked, hear
+from wattmesh.controller.attach_check.run import Asked, check, hear
 from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.process.children import Children
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.hook.attach_check.place import Attached, Place, SaveStep
+from wattmesh.reconfig.hook.attach_check.place import Attached, Place, SaveStep, UnknownLoss
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
@@ -82,6 +85,8 @@ def line(*told: Message, check: str, ended: str = "") -> tuple[Verdict, str]:
         ((SAVED, DONE, replace(SAVED, layout=TP2)), "buffers", "ok", "at 2 save steps"),
         ((replace(SAVED, told=-1),), "data", "unknown", "no save step came as far"),
         ((replace(SAVED, ranks=1),), "buffers", "unknown", "what they hold was not compared"),
+        ((SAVED, UnknownLoss(step=7, layout=DP2, loss="nan")), "loss", "problem",
+         "dp2, step 7: the loss that was reported is nan"),
         ((replace(SAVED, trouble="report: tokens = 1.5 is no whole number"),), "report", "problem",
          "dp2, step 5: report: tokens = 1.5"),
         ((replace(SAVED, trouble="the disk is full"),), "switch", "problem", "the disk is full"),
@@ -141,6 +146,18 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         (),
         "failed, before it called wattmesh.attach: SyntaxError: invalid (/x/t.py:7); all",
     ),
+    (
+        "import os\nos.abort()",
+        (ATTACHED, at(2)),
+        "failed, after step 2 as dp2: Fatal Python error: Aborted; all it said",
+    ),
+    (
+        # As torchrun says it of a rank that could not say a word itself.
+        "import sys\nsys.exit('E1123 02:23:27.1 1 torch/api.py:988] failed (exitcode: -9) '\n"
+        "'local_rank: 1 (pid: 7) of binary: python')",
+        (ATTACHED, at(2)),
+        "failed, after step 2 as dp2: rank 1 was ended by SIGKILL, as the kernel does where",
+    ),
     ("", (ATTACHED, at(3)), "ended after step 3, before its first save step, 5: let it train"),
     (
         "",
@@ -166,10 +183,45 @@ def test_a_script_that_cannot_be_walked_is_one_sentence_with_its_log(
         scratch=None,
     )  # fmt: skip
     words = [sys.executable, "-c", f"import threading\nwait = threading.Event().wait\n{code}"]
+    stacks = {"PYTHONFAULTHANDLER": "1"}
     with Children() as children, pytest.raises(InputInvalid) as refused:
-        hear(children.start("script", words, log=log, environment={}), place, asked)
+        hear(children.start("script", words, log=log, environment=stacks), place, asked)
     assert sentence in str(refused.value)
     assert f"all it said is in {log}" in str(refused.value)
+
+
+def plainly(nproc: int, script: Sequence[str]) -> list[str]:
+    """Start the script once, without torchrun."""
+    assert nproc == 1
+    return [sys.executable, *script]
+
+
+def test_a_crash_leaves_no_process_and_no_endless_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the script had started outlives it in a session of its own, and ends with the check."""
+    script, most = tmp_path / "train.py", 1000
+    script.write_text(
+        "import subprocess\n"
+        f"print('early', *range({most}))\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "raise KeyError(f'child {child.pid}')\n"
+    )
+    monkeypatch.setattr("wattmesh.controller.attach_check.run.words_of", plainly)
+    monkeypatch.setattr("wattmesh.controller.attach_check.run.MOST_LOG_BYTES", most)
+    asked = Asked(
+        script=(str(script),), layouts=(Layout(),), nproc=1, steps_each=0, patience_s=60.0,
+        log=tmp_path / "log", scratch=None,
+    )  # fmt: skip
+    with pytest.raises(InputInvalid, match=r"KeyError: 'child (\d+)'") as refused:
+        check(asked)
+    found = re.search(r"child (\d+)", str(refused.value))
+    assert found is not None
+    words = Path("/proc", found[1], "cmdline")
+    until(lambda: not (words.exists() and b"sleep" in words.read_bytes()), "the child is gone")
+    log = asked.log.read_text()
+    assert log.startswith("[attach-check: what was said before this is cut off]\n")
+    assert ("early" in log, len(log) < most) == (False, True)
 
 
 def test_a_script_that_fails_after_its_walk_is_told_with_the_line(tmp_path: Path) -> None:

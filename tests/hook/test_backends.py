@@ -1,5 +1,6 @@
-"""Which backends a generation's process group has."""
+"""Which backends a generation's process group has, and what it leaves behind."""
 
+import sys
 from typing import cast
 
 import pytest
@@ -28,7 +29,7 @@ class OneStore:
 def test_a_group_has_the_backends_that_were_asked_for(device: str, backend: str, cuda: str) -> None:
     """Gloo alone on the CPU; for devices another choice than NCCL, and facts go by the CPU."""
     launch_store = cast(LaunchStore, OneStore())
-    ranks = Ranks(participants=(0,), global_rank=0)
+    ranks, before = Ranks(participants=(0,), global_rank=0), sys.excepthook
     group.begin(launch_store, 1, ranks, device=device, timeout_s=20.0, backend=backend)
     try:
         assert group.gather({"step": 3}) == [{"step": 3}]
@@ -37,3 +38,5 @@ def test_a_group_has_the_backends_that_were_asked_for(device: str, backend: str,
         assert "nccl" not in config
     finally:
         group.end()
+    # torch's own, which puts the rank before each line, would be there twice in the next one.
+    assert sys.excepthook is before

@@ -2,7 +2,10 @@
 
 import functools
 import gc
+import json
 import os
+import threading
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,12 +15,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from tests.hook.test_switch import GOOD, Undisturbed
+from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.caches import MeshCaches
+from wattmesh.reconfig.state.state import State
 
 PATIENCE_S = 0.5
 
@@ -65,6 +72,49 @@ def test_a_group_whose_end_hangs_is_left_behind(zygote: Zygote, tmp_path: Path) 
     assert "a process group still waits for a call that some rank never made" in log
 
 
+def rank_with_a_wrapped_model() -> int:
+    """Train one step with DDP; write who let go of the group, and whether DDP was gone by then."""
+    folder = Path(os.environ["FOLDER"])
+    wrapped: list[weakref.ref[DistributedDataParallel]] = []
+
+    def note() -> None:
+        told = [threading.current_thread().name, wrapped[0]() is None]
+        (folder / "told").write_text(json.dumps(told))
+
+    def build(layout: Layout, ranks: Ranks) -> State:
+        del layout, ranks
+        model = DistributedDataParallel(torch.nn.Linear(2, 2))
+        wrapped.append(weakref.ref(model))
+        weakref.finalize(dist.group.WORLD, note)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return State(modules=[model], optimizers=[optimizer])
+
+    with attach(
+        "wrapped",
+        build=build,
+        probe=lambda state: 1.0,
+        layout=Layout(),
+        checkpoint_dir=folder / "ck",
+        boundary_every=1,
+        tokens_total=int(os.environ["TOKENS"]),
+    ) as session:
+        session.report(tokens=1)
+        session.boundary()
+        assert session.done == (os.environ["TOKENS"] == "1")
+    return 0
+
+
+@pytest.mark.parametrize("tokens", ["1", "2"], ids=["at its end", "before"])
+def test_a_model_that_holds_its_group_is_gone_before_the_group(
+    zygote: Zygote, tmp_path: Path, tokens: str
+) -> None:
+    """When a session closes: the last reference goes in a thread that is watched, never in DDP."""
+    job = "tests.hook.test_teardown:rank_with_a_wrapped_model"
+    launch = zygote.start(1, {"FOLDER": str(tmp_path), "TOKENS": tokens}, tmp_path, job)
+    assert zygote.wait(launch) == 0, (tmp_path / "rank-0.log").read_text()
+    assert json.loads((tmp_path / "told").read_text()) == ["wattmesh-bounded", True]
+
+
 def test_a_compiled_model_is_torn_down_and_compiled_again(
     zygote: Zygote, tmp_path: Path, socket_path: Path, undisturbed: Undisturbed
 ) -> None:
@@ -79,8 +129,12 @@ def test_a_compiled_model_is_torn_down_and_compiled_again(
     assert worst_difference(run.losses(), undisturbed(12, "float32")) <= 1e-5
 
 
-@pytest.mark.parametrize("freeze", [gc.freeze, MeshCaches], ids=["the script", "another session"])
-def test_what_was_set_aside_before_is_forgotten_too(freeze: Callable[[], object]) -> None:
+@pytest.mark.parametrize(
+    "freeze", [gc.freeze, lambda: MeshCaches(gc_freeze=True)], ids=["the script", "another session"]
+)
+def test_what_was_set_aside_before_is_forgotten_too(
+    freeze: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cache of torch's is found though it was frozen before this session began."""
 
     def planned(mesh: int) -> int:
@@ -88,10 +142,14 @@ def test_what_was_set_aside_before_is_forgotten_too(freeze: Callable[[], object]
 
     planned.__module__ = "torch.distributed.tensor.test"
     cached = functools.lru_cache(planned)
+    kind = torch.distributed.tensor.DTensor
+    monkeypatch.setattr(kind, "_planned", staticmethod(cached), raising=False)
     freeze()
+    count = gc.get_freeze_count()
     try:
         cached(1)
         MeshCaches().forget("cpu")
         assert cached.cache_info().currsize == 0
+        assert 0 < gc.get_freeze_count() <= count
     finally:
         gc.unfreeze()

@@ -12,6 +12,7 @@ becomes of the other; SIGUSR1 to the first one's agent cuts the cable.
 
 import atexit
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -29,7 +30,6 @@ from torch._C._distributed_c10d import TCPStore
 
 import tests.hook.tiny  # noqa: F401 - imported once here, for every rank
 from tests.hook import hosts
-from wattmesh.reconfig.state.caches import MeshCaches
 
 AGENT_PATIENCE_S = 30.0
 """torchrun's own, before it resorts to SIGKILL."""
@@ -39,7 +39,8 @@ def main() -> None:
     """Serve launches until stdin closes."""
     # What has been imported is walked and set aside here once: every rank would do it again, and
     # have a copy of all the pages that a walk writes to.
-    MeshCaches()
+    gc.collect()
+    gc.freeze()
     agents: dict[int, int] = {}
     buffer = b""
     while True:

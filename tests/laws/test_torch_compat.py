@@ -1,7 +1,7 @@
 """What is private of torch is named in one module, found late, and missed in a sentence."""
 
 import ast
-from pathlib import Path
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -83,12 +83,43 @@ def test_what_is_missing_is_told_by_name_and_only_when_it_is_needed(
     monkeypatch.delattr(f"{module}.set_element")
     with pytest.raises(InputInvalid, match=rf"torch {torch.__version__[:4]}.* has no {module}"):
         torch_compat.set_element({}, ("a",), 1)
-    with pytest.raises(InputInvalid, match=r"SimpleNamespace\._buffers.* torch 2\.13"):
+    with pytest.raises(InputInvalid, match=r"SimpleNamespace\._buffers.* torch 2\.11 to 2\.13"):
         torch_compat.buffers(SimpleNamespace())
 
 
-def test_the_docs_name_the_torch_that_is_tested() -> None:
-    """In the page for people who attach, and as the pin that tests run with."""
-    page = Path(REPOSITORY / "docs" / "attach.md").read_text("utf-8")
-    assert f"tested with {torch_compat.TESTED}" in page
-    assert torch.__version__.startswith(torch_compat.TESTED)
+def test_the_docs_name_the_range_that_is_tested() -> None:
+    """At least three minor versions; the newest is pinned, the older ones are the target's."""
+    (major, oldest), (_, newest) = (
+        map(int, each.split(".")) for each in (torch_compat.OLDEST, torch_compat.NEWEST)
+    )
+    assert newest - oldest >= 2
+    pinned = (REPOSITORY / "constraints.txt").read_text("utf-8")
+    assert f"\ntorch=={torch_compat.NEWEST}." in pinned
+    script = (REPOSITORY / "scripts" / "torch-versions").read_text("utf-8")
+    (given,) = re.findall(r"\|\| set -- (.*)", script)
+    older = [f"{major}.{minor}" for minor in range(oldest, newest)]
+    assert [each.rpartition(".")[0] for each in given.split()] == older
+    for page in ("README.md", "docs/install.md", "docs/attach.md"):
+        text = (REPOSITORY / page).read_text("utf-8")
+        assert f"torch {torch_compat.OLDEST} to {torch_compat.NEWEST}" in " ".join(text.split()), (
+            page
+        )
+
+
+def test_this_torch_is_in_the_range_and_has_every_part() -> None:
+    """Whatever is looked up by module and name, of the version that this test runs with."""
+    minor = int(torch.__version__.split(".")[1])
+    oldest, newest = (int(each[2:]) for each in (torch_compat.OLDEST, torch_compat.NEWEST))
+    assert oldest <= minor <= newest
+    calls = [
+        node for node in ast.walk(ast.parse(HERE.read_text("utf-8"))) if isinstance(node, ast.Call)
+    ]
+    parts = [
+        (str(each.args[0].value), str(each.args[1].value))
+        for each in calls
+        if isinstance(each.func, ast.Name) and each.func.id == "find"
+        if isinstance(each.args[0], ast.Constant) and isinstance(each.args[1], ast.Constant)
+    ]
+    assert len(parts) >= 10
+    for module, name in parts:
+        torch_compat.find(module, name)

@@ -63,6 +63,15 @@ class SaveStep(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownLoss(Message):
+    """A step whose loss, as it was reported, is no finite number."""
+
+    step: int
+    layout: Layout
+    loss: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut(Message):
     """A layout that was not ordered, and why."""
 
@@ -74,6 +83,7 @@ KINDS: dict[str, type[Message]] = {
     "attached": Attached,
     "progress": Progress,
     "save_step": SaveStep,
+    "unknown_loss": UnknownLoss,
     "left_out": LeftOut,
     "transition": Transition,
     "finish": Finish,

@@ -12,7 +12,13 @@ import os
 from pathlib import Path
 
 from wattmesh.reconfig.client.reporter import Silent
-from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, Place, SaveStep
+from wattmesh.reconfig.hook.attach_check.place import (
+    Attached,
+    LeftOut,
+    Place,
+    SaveStep,
+    UnknownLoss,
+)
 from wattmesh.reconfig.hook.boundary_vote import Agreed
 from wattmesh.reconfig.hook.job import Job
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
@@ -87,11 +93,16 @@ class Walker(Silent):
         self._itinerary = Itinerary(layouts=layouts, steps_each=steps_each)
         self._now: Progress | None = None
         self._tries = 0
+        self._unknown: set[Layout] = set()
 
     def progress(self, message: Progress) -> None:
         """Learn where the run stands; ask for its end when the last layout was trained in."""
         self._now = message
         self._place.tell(message)
+        if self._job.unknown_loss and message.layout not in self._unknown:
+            self._unknown.add(message.layout)
+            unknown = self._job.unknown_loss
+            self._place.tell(UnknownLoss(step=message.step, layout=message.layout, loss=unknown))
         walk = self._itinerary
         if walk.over and message.step >= walk.since + walk.steps_each:
             self._end()

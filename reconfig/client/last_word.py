@@ -1,0 +1,55 @@
+"""The last word on a run whose launches could not say it: from the supervisor, which saw the end.
+
+Invariant: it is said of the launch that the daemon knows, and only while none holds the folder.
+"""
+
+from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.reconfig.launch.attempt import is_live
+from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.link import Answer, Link
+from wattmesh.reconfig.ranges import clean
+from wattmesh.reconfig.wire import Finish
+
+CALL_LIMIT_S = 3.0
+LONGEST = 400
+"""Characters of a reason."""
+
+
+def tell_end(folder: RunFolder, reason: str) -> str:
+    """Tell the daemon, if there is one, how a run ended; say why it was not told, "" when it was.
+
+    A launch that told its end itself is believed before this.
+
+    Args:
+        folder: the run's.
+        reason: "stopped: ..." or "failed: ...".
+    """
+    run = (read_json(folder.run_file) or {}).get("run")
+    incarnation = (read_json(folder.registered_file) or {}).get("incarnation")
+    try:
+        link = Link.from_environment()
+        if link is None or run is None or incarnation is None:
+            return ""  # no daemon, or none that let a launch in
+        if is_live(folder):
+            return "another launch of the run is live"
+        known = link.call("GET", f"/v1/runs/{run}", None, CALL_LIMIT_S)
+        line = known.body.get("run")
+        if not known.accepted or not isinstance(line, dict):
+            return _words(known)
+        finish = Finish(
+            run=str(run),
+            incarnation=str(incarnation),
+            attempt=int(line["attempt"]),
+            step=int(line["step"]),
+            tokens=int(line["tokens"]),
+            reason=clean(reason)[:LONGEST],
+            loss=line["loss"],
+        )
+        answer = link.call("POST", f"/v1/runs/{run}/finish", finish.to_json(), CALL_LIMIT_S)
+        return "" if answer.accepted else _words(answer)
+    except (SourceUnavailable, InputInvalid, KeyError, TypeError, ValueError) as error:
+        return str(error) or repr(error)
+
+
+def _words(answer: Answer) -> str:
+    return f"the daemon answered {answer.status}: {answer.body.get('error', '')}"
