@@ -20,7 +20,7 @@ from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.metrics.budgets import budget_metrics
 from wattmesh.controller.process.loops import Loop
-from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.pulse import Lead, Pulse, Signals
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.status.status import status
 from wattmesh.errors import FixInput
@@ -46,7 +46,7 @@ def pulse(tmp_path: Path, clock: SteppedClock) -> Pulse:
     made = Pulse(clock=clock.clock, settings=_settings(tmp_path, 1000.0), started_s=0.0)
     facts_of = SignalFacts(signal=SIGNAL, interval_s=3600.0, stale_after_s=7200.0)
     made.signals = Signals(decision=facts_of, accounting=facts_of)
-    made.epoch = 1
+    made.lead = Lead(epoch=1)
     cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
     made.loops["cycle"] = lambda: cycle.state
     return made
