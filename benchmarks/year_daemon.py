@@ -315,7 +315,7 @@ class Simulated:
         now = self.world.time.now
         order = Order(
             plan=plan,
-            epoch=self.pulse.epoch or 0,
+            epoch=self.pulse.lead.epoch or 0,
             run=job.name,
             attempt=launch,
             point="A" if move.layout == A else "B",
@@ -343,7 +343,7 @@ class Simulated:
             incarnation=f"{job.name}-{launch}",
             attempt=launch,
             plan=plan,
-            epoch=self.pulse.epoch or 0,
+            epoch=self.pulse.lead.epoch or 0,
             state=state,
             step=job.trained(now) // 1000,
             elapsed_s=60.0,
@@ -372,7 +372,7 @@ class Simulated:
             pid=4711,
         )
         plan = run_plans(self.pulse.settings)[job.name]
-        epoch = self.pulse.epoch or 0
+        epoch = self.pulse.lead.epoch or 0
         self.journal.runs.register(message, owner_uid=UID, now=now, epoch=epoch, plan=plan)
 
     def _progress(self, job: Job, launch: int, now: datetime) -> None:

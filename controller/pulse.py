@@ -1,7 +1,7 @@
 """What the daemon knows this moment without asking anybody: the newest facts of its own loops.
 
-Nothing here matters after a kill: whatever must survive is in the journal. Invariant: every field
-is replaced whole, by one thread each, so a reader never sees half a fact.
+Nothing here matters after a kill: whatever must survive is in the journal. Invariant: every fact is
+frozen and replaced whole, by its one owner, so a reader never sees half of one.
 """
 
 import logging
@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wattmesh.controller.cycle.fleet import GpusRead, Snapshot
+from wattmesh.controller.cycle.fleet import Fleet, Snapshot
 from wattmesh.controller.cycle.isolation import Isolation, NodeFaults
-from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.journal.nodes.tokens import NodeToken
 from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.process.loops import Clock, LoopState
@@ -19,7 +18,6 @@ from wattmesh.controller.process.trusted_time import TrustedTime
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.views import StatusView
 from wattmesh.policies.decision import Decision
-from wattmesh.telemetry.energy.attribution import Claim
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.sampler import Sample
 
@@ -35,11 +33,18 @@ RETRY_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """The newest power sample, all devices at once, with its monotonic time."""
+class Lead:
+    """Who leads, as the lease's loop saw it last.
 
-    monotonic_s: float
-    sample: Sample
+    Attributes:
+        epoch: the fence under which this daemon acts; None while it stands by.
+        journal: identity of the journal that the epoch counts in; "" before this daemon led.
+        leader: who leads, as the journal says.
+    """
+
+    epoch: int | None = None
+    journal: str = ""
+    leader: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,27 @@ class Coverage:
 
     device_s: float = 0.0
     unobserved_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The newest power sample of the sampler's loop, all devices at once, with its time."""
+
+    monotonic_s: float
+    sample: Sample
+    coverage: Coverage = field(default_factory=Coverage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """Where each budget stood when the job of the periods last looked.
+
+    Attributes:
+        sealed_ahead: months that are closed though they had not ended by then.
+    """
+
+    lines: "tuple[PeriodLine, ...]" = ()
+    sealed_ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +133,13 @@ class Pulse:
 
     Attributes:
         settings_trouble: why the newest settings file was not taken; "" when it was.
-        epoch: the fence under which this daemon acts; None while it stands by.
-        journal: identity of the journal that the epoch counts in; "" before this daemon led.
-        leader: who leads, as the journal says.
+        lead: who leads (owner: the lease's loop).
+        turned: the newest turn (owner: the cycle). `fleet`: what it saw of all GPUs. `snapshot`:
+            nodes and runs as it left them; None before the first that the journal answered.
+        sampled: the newest sample (owner: the sampler); None before the first.
+        budgets: where they stand (owner: the job of the periods).
         trusted: whether the wall clock may be trusted now.
-        claims: which run holds which GPU, as the newest turn of the cycle saw it; None before the
-            first one, so that an outage is booked to whom it belongs and not as idle.
-        nodes: the nodes' agents as the journal had them at the newest turn of the cycle.
-        gpus: which are read, as the newest turn of the cycle saw it; None: not known.
-        snapshot: nodes and runs as the newest turn that the journal answered saw them; None before.
         newest_status: the last screen that was built while the journal answered.
-        budgets: where each budget stood when that was last looked at.
-        sealed_ahead: months that are closed though they had not ended when that was last looked at.
         loops: the state of each loop, read live.
         breakers: the state of the circuit breaker of each signal's provider, read live.
         planning: how the planner gets on, read live.
@@ -134,21 +155,15 @@ class Pulse:
     settings_path: str = ""
     settings_trouble: str = ""
     signals: Signals = field(default_factory=Signals)
-    epoch: int | None = None
-    journal: str = ""
-    leader: str = ""
+    lead: Lead = field(default_factory=Lead)
     turned: Turned | None = None
+    fleet: Fleet = field(default_factory=Fleet)
+    snapshot: Snapshot | None = None
     sampled: Sampled | None = None
-    claims: Mapping[str, Claim] | None = None
-    coverage: Coverage = field(default_factory=Coverage)
+    budgets: Budgets = field(default_factory=Budgets)
     outage: Outage | None = None
     trusted: TrustedTime = field(init=False)
-    nodes: tuple[NodeRow, ...] = ()
-    gpus: GpusRead | None = None
-    snapshot: Snapshot | None = None
     newest_status: StatusView | None = None
-    budgets: "tuple[PeriodLine, ...]" = ()
-    sealed_ahead: tuple[str, ...] = ()
     loops: dict[str, Callable[[], LoopState]] = field(default_factory=dict)
     breakers: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     planning: Callable[[], Planning] = Planning
@@ -164,7 +179,7 @@ class Pulse:
     @property
     def gpu_coverage(self) -> tuple[int, int]:
         """Count (GPUs whose power was read lately, GPUs that were ever read); (0, 0): not known."""
-        return self.gpus.site if self.gpus else (0, 0)
+        return self.fleet.gpus.site if self.fleet.gpus else (0, 0)
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; told to the log once per outage."""

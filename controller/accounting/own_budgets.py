@@ -23,6 +23,6 @@ def own_budgets(pulse: Pulse) -> dict[str, BudgetLeft]:
         line.name: BudgetLeft(
             left_g=line.residual_g / pue, unpriced_j=line.unpriced_j, until=line.end
         )
-        for line in pulse.budgets
+        for line in pulse.budgets.lines
         if line.name != CLUSTER
     }

@@ -80,9 +80,9 @@ class RequestContext:
         Raises:
             StandsBy: the caller should ask the leader.
         """
-        epoch = self.pulse.epoch
+        epoch = self.pulse.lead.epoch
         if epoch is None:
-            leader = self.pulse.leader or "nobody yet"
+            leader = self.pulse.lead.leader or "nobody yet"
             raise StandsBy(
                 f"This daemon stands by and takes no reports or orders ({leader} leads); ask the "
                 "leader, or wait until this one takes over."

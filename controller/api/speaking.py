@@ -34,7 +34,7 @@ def speaking(context: RequestContext, call: Call, *, registers: bool = False) ->
     yield
     if bound == node or (node in (HERE, ANY) and not registers):
         return
-    context.journal.run_nodes.bind(run, node, context.pulse.epoch)
+    context.journal.run_nodes.bind(run, node, context.pulse.lead.epoch)
     if bound not in (None, ANY) and node not in (HERE, ANY):
         said = f"{run} speaks on {node} now, no longer on {bound or 'this machine'}."
         context.journal.events.add("run_moved", said, context.now)
@@ -47,7 +47,7 @@ def check(context: RequestContext, call: Call) -> str | None:
         SpeaksElsewhere: it lives on another node than the caller's.
     """
     run, node = call.path["run"], call.peer.node
-    bound = context.journal.run_nodes.of(run, context.pulse.epoch)
+    bound = context.journal.run_nodes.of(run, context.pulse.lead.epoch)
     if node in (HERE, ANY, bound) or bound in (None, ANY):
         return bound
     row = context.journal.runs.find(run, context.now)

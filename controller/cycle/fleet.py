@@ -17,7 +17,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.policies.isolation import cause
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.energy.attribution import Holder, Standing, is_gpu
+from wattmesh.telemetry.energy.attribution import Claim, Holder, Standing, is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component, PowerReading, Quality
 
@@ -41,6 +41,8 @@ class Snapshot:
     Attributes:
         by_gpu: which runs (places in `runs`) registered a GPU, or gave it back; made once, because
             every node asks after every turn.
+        claims: which run holds which GPU, so that during an outage of the journal joules are booked
+            to whom they belong and not as idle.
         cap: the operator's power cap, and how it is kept.
     """
 
@@ -50,6 +52,7 @@ class Snapshot:
     runs: tuple[RunRow, ...]
     nodes: Mapping[str, NodeRow]
     by_gpu: Mapping[str, tuple[int, ...]]
+    claims: Mapping[str, Claim] = field(default_factory=dict)
     cap: CapNow | None = None
 
     @classmethod
@@ -61,6 +64,7 @@ class Snapshot:
         *,
         epoch: int | None,
         frozen: str,
+        claims: Mapping[str, Claim] | None = None,
         cap: CapNow | None = None,
     ) -> "Snapshot":
         """Take what a turn has read."""
@@ -75,6 +79,7 @@ class Snapshot:
             runs=runs,
             nodes={node.node: node for node in nodes},
             by_gpu={gpu: tuple(each) for gpu, each in places.items()},
+            claims=claims or {},
             cap=cap,
         )
 

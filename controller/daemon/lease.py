@@ -7,12 +7,13 @@ refuses acts of any other epoch, so a daemon that does not yet know it lost cann
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from wattmesh.controller.journal.leadership import Leadership
 from wattmesh.controller.journal.runs.liveness import Liveness
 from wattmesh.controller.process.life import boot_id
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.pulse import Lead, Pulse
 from wattmesh.errors import JournalUnavailable
 
 log = logging.getLogger(__name__)
@@ -65,11 +66,11 @@ class Lease:
         """
         pulse = self._pulse
         try:
-            if pulse.epoch is not None and not self._renew(pulse.epoch):
+            if pulse.lead.epoch is not None and not self._renew(pulse.lead.epoch):
                 log.warning("lost the lease: another daemon leads; standing by")
-                pulse.epoch = None
+                pulse.lead = replace(pulse.lead, epoch=None)
                 self._liveness.stand_by()
-            if pulse.epoch is None:
+            if pulse.lead.epoch is None:
                 self._acquire()
         except JournalUnavailable as error:
             pulse.journal_failed(str(error))
@@ -81,9 +82,10 @@ class Lease:
 
     def release(self) -> None:
         """Let the next daemon lead at once; a journal that is gone lets the lease run out."""
-        epoch, self._pulse.epoch = self._pulse.epoch, None
+        epoch = self._pulse.lead.epoch
         if epoch is None:
             return
+        self._pulse.lead = replace(self._pulse.lead, epoch=None)
         try:
             self._leadership.release(self._holder, epoch)
         except JournalUnavailable as error:
@@ -100,12 +102,12 @@ class Lease:
         if epoch is not None:
             log.info("leading in epoch %d", epoch)
             self._liveness.lead(self._pulse.clock.now(), before.expires_at if before else None)
-            self._pulse.leader = self._holder
-            self._pulse.journal = self._leadership.journal
-            self._pulse.epoch = epoch
+            self._pulse.lead = Lead(
+                epoch=epoch, journal=self._leadership.journal, leader=self._holder
+            )
             return
         row = self._leadership.current()
         leader = row.holder if row else ""
-        if leader != self._pulse.leader:
+        if leader != self._pulse.lead.leader:
             log.info("standing by: %s leads", leader)
-        self._pulse.leader = leader
+        self._pulse.lead = replace(self._pulse.lead, leader=leader)

@@ -87,7 +87,7 @@ class CycleDuty:
         pulse, seen = self._pulse, self._observer.newest
         if seen is None:
             return
-        pulse.nodes, pulse.gpus = seen.look.fleet.nodes, seen.look.fleet.gpus
+        pulse.fleet = seen.look.fleet
         if pulse.settings.power.source == "agents":
             pulse.tokens = self._journal.tokens.valid(seen.look.now)
 
@@ -97,7 +97,7 @@ class CycleDuty:
         Raises:
             JournalUnavailable: they are written later.
         """
-        if self._pulse.epoch is not None:
+        if self._pulse.lead.epoch is not None:
             self._journal.signs.keep(self._pulse.clock.now())
 
     def _take_snapshot(self, cap: CapNow | None) -> None:
@@ -107,16 +107,17 @@ class CycleDuty:
             JournalUnavailable: what was kept stands as it is.
         """
         pulse = self._pulse
-        now, epoch = pulse.clock.now(), pulse.epoch
+        now, epoch = pulse.clock.now(), pulse.lead.epoch
+        runs = self._journal.runs.recent(now, now - SILENT_HELD)
         pulse.snapshot = Snapshot.of(
             pulse.clock.monotonic(),
-            self._journal.runs.recent(now, now - SILENT_HELD),
-            pulse.nodes,
+            runs,
+            pulse.fleet.nodes,
             epoch=epoch,
             frozen=self._journal.runs.frozen_all(),
+            claims=attribute(holders(runs, now, seen=False)),
             cap=cap,
         )
-        pulse.claims = attribute(holders(pulse.snapshot.runs, now, seen=False))
 
     def _keep_screen(self, runs: tuple[str, ...]) -> None:
         """Keep a screen that is not old, for the hour in which the journal does not answer."""
@@ -129,7 +130,7 @@ class CycleDuty:
     def _follow_clock(self) -> None:
         """Let everything follow what the wall clock was stepped by; remember it as an event."""
         runs, trusted = self._journal.runs, self._pulse.trusted
-        leads = self._pulse.epoch is not None  # else another daemon's runs are its own matter
+        leads = self._pulse.lead.epoch is not None  # else another daemon's runs are its own matter
         for step in trusted.take_steps():
             log.warning("%s", step.sentence)
             runs.liveness.shift(step.step_s)
@@ -177,7 +178,6 @@ class SampleDuty:
         self._flush_s = flush_s
         self._node = node
         self._flushed_s = pulse.clock.monotonic()
-        self._cover = _Cover(pulse)
 
     def turn(self) -> None:
         """Read once; book when it is time.
@@ -191,9 +191,8 @@ class SampleDuty:
         if due or pulse.sampled is None:  # it may ask the journal: not at every sample
             self._sampler.regrid(self._slots(now))
         sample = self._sampler.step(now, monotonic_s, self._claims())
-        pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=sample)
+        pulse.sampled = _sampled(pulse.sampled, monotonic_s, sample)
         pulse.exporter.observe(sample, self._sampler.totals())
-        self._cover.add(monotonic_s, sample)
         if due:
             # Set first: while the journal is gone it is asked once per flush_s, not per sample.
             self._flushed_s = monotonic_s
@@ -213,7 +212,7 @@ class SampleDuty:
         """Say whose each device is; None while the journal has not been read yet."""
         pulse, snapshot = self._pulse, self._pulse.snapshot
         if self._node is None or snapshot is None:
-            return pulse.claims
+            return snapshot.claims if snapshot else None
         known = holders(snapshot.runs, pulse.clock.now(), seen=True)
         return self._node.claims(known, pulse.sampled.sample.devices if pulse.sampled else ())
 
@@ -224,39 +223,32 @@ class FleetDuty:
     def __init__(self, pulse: Pulse) -> None:
         """Take the pulse."""
         self._pulse = pulse
-        self._cover = _Cover(pulse)
 
     def turn(self) -> None:
         """Take the nodes as the newest cycle saw them."""
         pulse = self._pulse
         monotonic_s = pulse.clock.monotonic()
-        newest = fleet_sample(pulse.nodes, pulse.clock.now())
-        pulse.sampled = Sampled(monotonic_s=monotonic_s, sample=newest)
-        self._cover.add(monotonic_s, newest)
+        newest = fleet_sample(pulse.fleet.nodes, pulse.clock.now())
+        pulse.sampled = _sampled(pulse.sampled, monotonic_s, newest)
 
     def close(self) -> None:
         """Have nothing to close."""
 
 
-class _Cover:
-    """Counts device-seconds, and those that nobody observed."""
-
-    def __init__(self, pulse: Pulse) -> None:
-        """Begin with the first sample."""
-        self._pulse = pulse
-        self._stepped_s: float | None = None
-
-    def add(self, monotonic_s: float, newest: Sample) -> None:
-        """Count the time since the sample before."""
-        before, self._stepped_s = self._stepped_s, monotonic_s
-        if before is None:
-            return
-        passed_s, coverage = monotonic_s - before, self._pulse.coverage
-        missing = len(newest.missing)
-        self._pulse.coverage = Coverage(
-            device_s=coverage.device_s + passed_s * (len(newest.readings) + missing),
-            unobserved_s=coverage.unobserved_s + passed_s * missing,
-        )
+def _sampled(before: Sampled | None, monotonic_s: float, newest: Sample) -> Sampled:
+    """Take a sample; count device-seconds since the one before, and those nobody observed."""
+    if before is None:
+        return Sampled(monotonic_s=monotonic_s, sample=newest)
+    passed_s, known, missing = (
+        monotonic_s - before.monotonic_s,
+        before.coverage,
+        len(newest.missing),
+    )
+    covered = Coverage(
+        device_s=known.device_s + passed_s * (len(newest.readings) + missing),
+        unobserved_s=known.unobserved_s + passed_s * missing,
+    )
+    return Sampled(monotonic_s=monotonic_s, sample=newest, coverage=covered)
 
 
 class PollDuty:
@@ -324,7 +316,7 @@ class Housekeeping:
         Only the leader does: another daemon's clock may be wrong, and its settings others.
         """
         doubt = self._pulse.trusted.doubt()
-        if doubt or self._pulse.epoch is None:
+        if doubt or self._pulse.lead.epoch is None:
             log.info("no slot is rolled up and no row deleted: %s", doubt or "another daemon leads")
             return
         days = self._pulse.settings.journal.retention_days

@@ -6,6 +6,7 @@ While the wall clock is in doubt nothing is frozen, told as ended or closed.
 """
 
 import logging
+from dataclasses import replace
 
 from wattmesh.controller import marks
 from wattmesh.controller.accounting.budget_plans import Plans, runs_of
@@ -47,14 +48,14 @@ class PeriodRoll:
             JournalUnavailable: the next turn does what this one could not.
         """
         pulse, now = self._pulse, self._pulse.clock.now()
-        settings, leads = pulse.settings, pulse.epoch is not None
+        settings, leads = pulse.settings, pulse.lead.epoch is not None
         if pulse.trusted.held_s() > 0:
             return  # which periods run now is not known: what was last told of budgets stands
         doubt = pulse.trusted.doubt()
         if leads and not doubt:
             self._freeze(plans_of(self._journal, settings, pulse.signals))
-        before = {each.name: each.urgency for each in pulse.budgets}
-        pulse.budgets = spending(
+        before = {each.name: each.urgency for each in pulse.budgets.lines}
+        lines = spending(
             self._journal,
             settings.budget,
             settings.site.timezone,
@@ -62,11 +63,13 @@ class PeriodRoll:
             signal=accounting_signal(pulse.signals),
             bounds=bounds_of(pulse),
         )
+        pulse.budgets = replace(pulse.budgets, lines=lines)
         if not leads:
             return
-        for line in pulse.budgets:
+        for line in lines:
             self._tell(line, before.get(line.name, ""))
-        pulse.sealed_ahead = self._journal.budgets.closed_after(now)
+        ahead = self._journal.budgets.closed_after(now)
+        pulse.budgets = replace(pulse.budgets, sealed_ahead=ahead)
         if doubt:
             return
         for name, budget in settings.budget.items():

@@ -169,7 +169,7 @@ class Parts:
         if self._planner is not None:
             pulse.planning = self._planner.planning
         observer = JournalObserver(
-            self.journal, self._cycle_settings, lambda: pulse.epoch, self._fleet
+            self.journal, self._cycle_settings, lambda: pulse.lead.epoch, self._fleet
         )
         actor = JournalActor(self.journal, pulse.isolation)
         cycle = Cycle(observer, actor, self._planner)
@@ -296,7 +296,7 @@ class Parts:
 
     def _keep_signs(self) -> None:
         """Write down who lived until now, for the next daemon."""
-        if self.pulse.epoch is None:
+        if self.pulse.lead.epoch is None:
             return
         try:
             self.journal.signs.keep(self.pulse.clock.now(), everything=True)
@@ -361,7 +361,7 @@ class Parts:
         facts, trusted = self.pulse.signals.accounting, self.pulse.trusted
         if trusted.held_s() > 0:
             return
-        if facts is not None and self.pulse.epoch is not None:
+        if facts is not None and self.pulse.lead.epoch is not None:
             site = self.pulse.settings.site
             books = (self._grid.tariff, self._grid.slots, site.pue_milli())
             if self._books is None or self._books[0] != books:
@@ -376,7 +376,7 @@ class Parts:
     def _limits_w(self) -> dict[str, float]:
         """Give the power limits of the boards that are or were read."""
         own = self.pulse.sampled.sample.readings if self.pulse.sampled else ()
-        return fleet.limits_w(self.pulse.nodes, own)
+        return fleet.limits_w(self.pulse.fleet.nodes, own)
 
     def _lead(self) -> None:
         """Hold or seek the lease, and write down what time it is.

@@ -16,10 +16,10 @@ from wattmesh.telemetry.readings import Quality, flags_of
 
 def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
     """Where each budget stands."""
-    yield from _set(pulse.budgets)
-    yield from _spent(pulse.budgets)
-    yield from _dark(pulse.budgets)
-    yield _burn(pulse.budgets)
+    yield from _set(pulse.budgets.lines)
+    yield from _spent(pulse.budgets.lines)
+    yield from _dark(pulse.budgets.lines)
+    yield _burn(pulse.budgets.lines)
     ends = GaugeMetricFamily(
         "wattmesh_budget_exhausted_timestamp_seconds",
         "When the limit was, or on this course will be, used up; absent while it lasts.",
@@ -30,7 +30,7 @@ def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
         "1 while a budget alerts, by urgency: slow, fast, exhausted.",
         labels=["budget", "urgency"],
     )
-    for line in pulse.budgets:
+    for line in pulse.budgets.lines:
         if line.exhausted_at is not None:
             ends.add_metric([line.name], line.exhausted_at.timestamp())
         for urgency in ("slow", "fast", "exhausted"):

@@ -76,7 +76,7 @@ class Figured(Collector):
         up.add_metric([], float(pulse.outage is None))
         yield up
         leading = GaugeMetricFamily("wattmesh_leader", "1 while this daemon leads.")
-        leading.add_metric([], float(pulse.epoch is not None))
+        leading.add_metric([], float(pulse.lead.epoch is not None))
         yield leading
         trouble = GaugeMetricFamily(
             "wattmesh_trouble", "Sentences in `wattmesh status` that need a human."
@@ -103,7 +103,7 @@ class Figured(Collector):
             "Nodes whose actuator refuses this daemon: it obeys another journal, or epoch.",
             labels=["reason"],
         )
-        for why, each in refusing(pulse.nodes, pulse.clock.now()).items():
+        for why, each in refusing(pulse.fleet.nodes, pulse.clock.now()).items():
             fenced.add_metric([why], float(len(each)))
         yield fenced
         pue = GaugeMetricFamily(

@@ -19,7 +19,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_row import DONE
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.pulse import Coverage, Pulse
 from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.status.trouble import span, troubles
 from wattmesh.controller.status.waiting import last_step_s, waits_for
@@ -170,7 +170,11 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
     if not any(row.gpus):
         return "It named no GPU, and no process of it was seen on one."
     heard_s = (row.last_seen_at - row.incarnation_at).total_seconds()
-    if heard_s < BOOKED_WITHIN_S or not pulse.gpus or not row.gpus_used <= pulse.gpus.lately:
+    if (
+        heard_s < BOOKED_WITHIN_S
+        or not pulse.fleet.gpus
+        or not row.gpus_used <= pulse.fleet.gpus.lately
+    ):
         return "Nothing of its GPUs has been booked yet."
     return (
         f"No process of it was seen on {_first(sorted(row.gpus_used))} in "
@@ -180,7 +184,7 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
 
 def unread(pulse: Pulse, row: RunRow) -> str:
     """Say which GPUs a run uses that nobody ever read, or why it names none; "" else."""
-    dark = pulse.gpus.unread(row) if pulse.gpus else []
+    dark = pulse.fleet.gpus.unread(row) if pulse.fleet.gpus else []
     if not dark:
         return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
     return (
@@ -216,7 +220,8 @@ def switch_line(switch: SwitchRow, now: datetime, flags: tuple[str, ...]) -> Swi
 
 def power_line(pulse: Pulse) -> PowerLine:
     """Show all GPUs together from the newest sample."""
-    sampled, coverage = pulse.sampled, pulse.coverage
+    sampled = pulse.sampled
+    coverage = sampled.coverage if sampled else Coverage()
     sample = sampled.sample if sampled else Sample()
     answering = {each.gpu_uuid for each in sample.readings if is_gpu(each.gpu_uuid) and each.tells}
     missing = {each for each in sample.missing if is_gpu(each)}
@@ -272,7 +277,7 @@ def _clocks(pulse: Pulse) -> tuple[int, int]:
     """Count GPUs whose lock is the wished one, and GPUs whose actuator is heard."""
     if pulse.snapshot is None:
         return 0, 0
-    held = controls(pulse.nodes, pulse.clock.now())
+    held = controls(pulse.fleet.nodes, pulse.clock.now())
     wished = {
         gpu: row.clock_mhz
         for row in pulse.snapshot.runs
@@ -353,9 +358,9 @@ def _assemble(
         pid=os.getpid(),
         up_s=pulse.clock.monotonic() - pulse.started_s,
         mode=settings.mode.value,
-        leading=pulse.epoch is not None,
-        leader=pulse.leader,
-        epoch=pulse.epoch,
+        leading=pulse.lead.epoch is not None,
+        leader=pulse.lead.leader,
+        epoch=pulse.lead.epoch,
         frozen=frozen,
         cycle=cycle_line(pulse),
         carbon=carbon[0],
@@ -366,7 +371,7 @@ def _assemble(
             state="unavailable" if outage else "ok",
             database=settings.journal.url.partition(":")[0].partition("+")[0],
             trouble=outage.sentence if outage else "",
-            identity=pulse.journal,
+            identity=pulse.lead.journal,
         ),
         trouble=(),
         simulated=_simulated(power, runs, carbon),

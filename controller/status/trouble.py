@@ -38,7 +38,11 @@ def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
         *_devices(view, pulse),
         *_cap(view),
         *_runs(view),
-        *(f"{marks.sentence(each.alert, each.flags)}." for each in pulse.budgets if each.alert),
+        *(
+            f"{marks.sentence(each.alert, each.flags)}."
+            for each in pulse.budgets.lines
+            if each.alert
+        ),
     )
     return tuple(dict.fromkeys(found))
 
@@ -68,7 +72,7 @@ def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
     doubt = pulse.trusted.doubt()
     if doubt not in ("", UNREAD):
         yield doubt
-    for month in pulse.sealed_ahead:
+    for month in pulse.budgets.sealed_ahead:
         yield (
             f"{month} is closed and has not ended, by a wall clock that was wrong: open it again "
             f"with `wattmesh reopen {month} --reason ...`."
@@ -131,7 +135,7 @@ def _where(pulse: Pulse) -> str:
     missing = {*pulse.sampled.sample.missing} if pulse.sampled else set[str]()
     silent = {
         clean(node.node): len(here)
-        for node in pulse.nodes
+        for node in pulse.fleet.nodes
         if (here := [each for each in missing.intersection(node.devices) if is_gpu(each)])
     }
     most = sorted(silent, key=lambda each: (-silent[each], each))
@@ -159,10 +163,12 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
             "`wattmesh agent` runs on their nodes, or retire nodes that are gone (`wattmesh "
             "nodes retire NODE`)."
         )
-    for node in pulse.nodes:
+    for node in pulse.fleet.nodes:
         yield from _refused(node)
-    if pulse.epoch is not None:
-        yield from fences.sentences(pulse.nodes, view.at, journal=pulse.journal, epoch=pulse.epoch)
+    if pulse.lead.epoch is not None:
+        yield from fences.sentences(
+            pulse.fleet.nodes, view.at, journal=pulse.lead.journal, epoch=pulse.lead.epoch
+        )
     for name, why in pulse.node_faults.all().items():
         said = clean(why).replace(":", ",")
         yield (

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def look(where: Served) -> None:
         where.clock.monotonic_s,
         where.journal.runs.all(where.clock.wall),
         where.journal.nodes.all(),
-        epoch=where.pulse.epoch,
+        epoch=where.pulse.lead.epoch,
         frozen="",
     )
     where.changes.ring()
@@ -112,7 +113,7 @@ def test_a_batch_that_was_taken_in_is_not_refused_afterwards(served: Served) -> 
 
 def test_a_standby_takes_no_deliveries(served: Served) -> None:
     """Nor does it say what is wished; the agent asks again."""
-    served.pulse.epoch = None
+    served.pulse.lead = replace(served.pulse.lead, epoch=None)
     assert served.post(READINGS, report()).status == 503
     assert served.get(DESIRED).status == 503
 

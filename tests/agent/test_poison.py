@@ -1,6 +1,7 @@
 """One node's numbers, names and clocks hurt that node alone: typed, bounded, and its own."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -57,11 +58,13 @@ def own(**changes: Any) -> Any:
 
 def turn(site: Served) -> Any:
     """Do what a turn of the cycle and of the sampler does; give the screen."""
-    site.pulse.nodes = site.journal.nodes.all()
+    site.pulse.fleet = replace(site.pulse.fleet, nodes=site.journal.nodes.all())
     look(site)
-    site.pulse.gpus = fleet.gpus_read(site.pulse.nodes, site.clock.wall)
-    fleet.controls(site.pulse.nodes, site.clock.wall)
-    fleet.limits_w(site.pulse.nodes, ())
+    site.pulse.fleet = replace(
+        site.pulse.fleet, gpus=fleet.gpus_read(site.pulse.fleet.nodes, site.clock.wall)
+    )
+    fleet.controls(site.pulse.fleet.nodes, site.clock.wall)
+    fleet.limits_w(site.pulse.fleet.nodes, ())
     FleetDuty(site.pulse).turn()
     return status(site.journal, site.pulse)
 

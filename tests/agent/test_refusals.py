@@ -4,6 +4,7 @@ import random
 import re
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -230,7 +231,7 @@ def test_a_real_daemon_gets_the_rest_and_tells_of_what_it_refuses(
     text = generate_latest(registry).decode()
     assert "wattmesh_agent_refused_rows 1.0" in text
     assert "wattmesh_agent_refused_joules 7.0" in text
-    served.pulse.nodes = served.journal.nodes.all()
+    served.pulse.fleet = replace(served.pulse.fleet, nodes=served.journal.nodes.all())
     look(served)
     (said,) = (each for each in status(served.journal, served.pulse).trouble if "refuses" in each)
     what, _, advice = said.partition(": ")

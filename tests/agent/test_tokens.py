@@ -136,7 +136,7 @@ def test_a_nodes_token_that_opens_nothing_costs_its_jobs_no_message(
 
 def messages(site: Served) -> list[tuple[str, dict[str, Any]]]:
     """Give everything that can be said for a run."""
-    epoch = site.pulse.epoch or 0
+    epoch = site.pulse.lead.epoch or 0
     return [
         ("progress", facts.progress(seq=9, step=999)),
         ("heartbeat", facts.heartbeat(phase="parked")),

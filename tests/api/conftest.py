@@ -4,7 +4,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def serving(folder: Path, settings: Settings) -> Iterator[Served]:
     clock = SteppedClock()
     journal = Journal.open(settings.journal.url)
     pulse = Pulse(clock=clock.clock, settings=settings, started_s=clock.monotonic_s)
-    pulse.epoch = journal.leadership.acquire("test", 60.0)
+    pulse.lead = replace(pulse.lead, epoch=journal.leadership.acquire("test", 60.0))
     changes = ChangeSignal()
     cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
     pulse.loops["cycle"] = lambda: cycle.state

@@ -27,7 +27,9 @@ def turned(served: Served, *, acts: bool = True) -> None:
     seen = Observation(
         now=now, mode=Mode.ACT, runs=(), carbon=CarbonView(signal="", slots=(), age_s=None)
     )
-    served.pulse.nodes = (node(at=now, changes={} if acts else {"settable": False}),)
+    served.pulse.fleet = replace(
+        served.pulse.fleet, nodes=(node(at=now, changes={} if acts else {"settable": False}),)
+    )
     report = CycleReport(at=now, sentence="", observation=seen)
     served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
 
@@ -124,7 +126,7 @@ def kept(served: Served) -> None:
     assert before is not None
     assert before.report.observation is not None
     seen = replace(before.report.observation, now=now)
-    _, cap = apply(seen, row, served.pulse.nodes, ())
+    _, cap = apply(seen, row, served.pulse.fleet.nodes, ())
     report = replace(before.report, cap=cap)
     served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
 

@@ -59,7 +59,7 @@ def state(served: Served, run: str) -> tuple[str, str]:
 def cycle(served: Served) -> Cycle[JournalSeen]:
     """Make the control cycle of a served interface."""
     settings = acting(lost_s=LOST_S)
-    return live(served.journal, settings, served.pulse.epoch)
+    return live(served.journal, settings, served.pulse.lead.epoch)
 
 
 @needs_root
@@ -405,7 +405,7 @@ def test_how_a_run_ended_is_told_and_nobody_is_sent_to_look(
     """It said why it ended: it is not called lost, and a freeze does not hide it."""
     served.register()
     if state == "finished" and reason != "done":
-        epoch = served.pulse.epoch or 0
+        epoch = served.pulse.lead.epoch or 0
         served.journal.runs.end(facts.RUN, reason, now=served.clock.wall, epoch=epoch)
     else:
         assert served.post(f"{RUN}/finish", facts.finish(reason=reason)).status == 200

@@ -3,6 +3,7 @@
 import grp
 import logging
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -245,7 +246,7 @@ def test_what_the_journal_had_already_is_neither_logged_nor_wakes(
 
 def test_a_standby_takes_no_reports(served: Served) -> None:
     """A daemon that does not lead answers 503 and names who does; reading goes on."""
-    served.pulse.epoch, served.pulse.leader = None, "head-2"
+    served.pulse.lead = replace(served.pulse.lead, epoch=None, leader="head-2")
     answer = served.register()
     assert (answer.status, answer.body["kind"]) == (503, "unavailable")
     assert "head-2 leads" in answer.body["error"]

@@ -287,7 +287,9 @@ def test_a_run_without_a_process_on_its_gpus_says_that_they_are_booked_as_idle(
     pulse = served.pulse
     power = pulse.settings.power.model_copy(update={"source": "nvml"})
     pulse.settings = pulse.settings.model_copy(update={"power": power})
-    pulse.gpus = GpusRead(known=frozenset({"G1", "G2"}), lately=frozenset(read))
+    pulse.fleet = replace(
+        pulse.fleet, gpus=GpusRead(known=frozenset({"G1", "G2"}), lately=frozenset(read))
+    )
     (row,) = served.journal.runs.all(served.clock.wall)
     heard = row.incarnation_at + timedelta(minutes=heard_min)
     assert why_unread(pulse, replace(row, last_seen_at=heard)).startswith(told)

@@ -1,5 +1,6 @@
 """The report of a month and the plan made anew, asked over the socket."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -84,7 +85,7 @@ def test_a_budget_is_planned_anew_by_an_operator(budgeted: Served) -> None:
 
 def test_who_stands_by_plans_nothing(budgeted: Served) -> None:
     """Only the leader writes."""
-    budgeted.pulse.epoch = None
+    budgeted.pulse.lead = replace(budgeted.pulse.lead, epoch=None)
     assert budgeted.post(REPLAN, {}).status == 503
     assert budgeted.journal.budgets.plans("cluster", budgeted.clock.wall) == ()
 

@@ -64,7 +64,9 @@ def test_the_power_line_keeps_gpus_and_hosts_apart() -> None:
     host = replace(gpu, gpu_uuid=cpu, power_w=75.0, component=component_of(cpu))
     sample = Sample(readings=(gpu, host))
     pulse.sampled = Sampled(monotonic_s=clock.monotonic_s, sample=sample)
-    pulse.gpus = GpusRead(known=frozenset({"G0", "G1"}), lately=frozenset({"G0"}))
+    pulse.fleet = replace(
+        pulse.fleet, gpus=GpusRead(known=frozenset({"G0", "G1"}), lately=frozenset({"G0"}))
+    )
     line = power_line(pulse)
     assert (line.total_w, line.hosts_w, line.gpus) == (100.0, 75.0, 1)
     assert (line.covered, line.to_cover, line.clocks) == (1, 2, 0)

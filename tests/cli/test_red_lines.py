@@ -17,11 +17,12 @@ from tests.cli.test_coverage import status_view
 from tests.daemon.clocks import SteppedClock
 from tests.telemetry.world import World
 from wattmesh.controller.accounting.spending import PeriodLine
+from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.process.loops import LoopState
 from wattmesh.controller.process.trusted_time import HOLD_S
-from wattmesh.controller.pulse import Pulse, Sampled
+from wattmesh.controller.pulse import Budgets, Pulse, Sampled
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status import trouble
 from wattmesh.controller.views import CapLine
@@ -60,9 +61,8 @@ class Site:
     def node(self, **told: Any) -> None:
         """Let one node's agent tell something."""
         heard = self.clock.wall
-        self.pulse.nodes = (
-            NodeRow(node="n1", boot_id="b", last_seen_at=heard, devices={}, facts=told),
-        )
+        told_of = NodeRow(node="n1", boot_id="b", last_seen_at=heard, devices={}, facts=told)
+        self.pulse.fleet = Fleet(nodes=(told_of,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +120,21 @@ def budget(alert: str) -> Callable[[Site], None]:
 
     def change(site: Site) -> None:
         at = site.clock.wall
-        site.pulse.budgets = (
-            PeriodLine(
-                name="cluster",
-                period="2026-11",
-                start=at,
-                end=at + timedelta(days=30),
-                limit_g=1.0,
-                spent_g=0.5,
-                unpriced_j=0.0,
-                expected_g=0.4,
-                burn=1.2,
-                on_course_g=None,
-                restated_g=0.0,
-                alert=alert,
-            ),
+        line = PeriodLine(
+            name="cluster",
+            period="2026-11",
+            start=at,
+            end=at + timedelta(days=30),
+            limit_g=1.0,
+            spent_g=0.5,
+            unpriced_j=0.0,
+            expected_g=0.4,
+            burn=1.2,
+            on_course_g=None,
+            restated_g=0.0,
+            alert=alert,
         )
+        site.pulse.budgets = Budgets(lines=(line,))
 
     return change
 
@@ -144,7 +143,7 @@ def obeys(why: str) -> Callable[[Site], None]:
     """Let the actuator of a node obey us, or refuse us by its fence."""
 
     def change(site: Site) -> None:
-        site.pulse.epoch, site.pulse.journal = 3, "ours"
+        site.pulse.lead = replace(site.pulse.lead, epoch=3, journal="ours")
         site.node(applied=Applied(mode="enforce", epoch=9, fenced=why, journal=THEIRS).to_json())
 
     return change

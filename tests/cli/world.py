@@ -104,7 +104,7 @@ def lived(served: Served, world: World) -> Life:
     plan = RunPlan(catalogue=world.catalogue, deadline_after_s=3000.0)
     life.begin(plan=plan, tokens_total=1_500_000)
     life.live(6)
-    moved(journal, served.pulse.epoch or 0, begun=slot(6), ended=slot(7))
+    moved(journal, served.pulse.lead.epoch or 0, begun=slot(6), ended=slot(7))
     life.layout, life.power_w, life.rate, life.slots = B, 150.0, 500.0, 7
     read = [gpu for gpu in life.gpus if gpu not in world.unread]
     rows = [energy(6, 3_000_000, gpu_uuid=gpu, quality=world.joules) for gpu in read]
@@ -227,7 +227,10 @@ def capped(served: Served, world: World) -> None:
     told = node(at=now)
     devices = {gpu: {**each, "quality": world.joules} for gpu, each in told.devices.items()}
     refused = {"rows": 2, "energy_j": 12.0, "why": "its line is unknown"}
-    pulse.nodes = (replace(told, devices=devices, facts={**told.facts, "refused": refused}),)
+    pulse.fleet = replace(
+        pulse.fleet,
+        nodes=(replace(told, devices=devices, facts={**told.facts, "refused": refused}),),
+    )
     until = (now + timedelta(hours=2)).isoformat()
     answer = served.post("/v1/powercap", {"cap_w": 1200.0, "until": until, "reason": "hot"})
     assert answer.status == 200, answer.body
@@ -235,12 +238,12 @@ def capped(served: Served, world: World) -> None:
     assert row is not None
     assert before is not None
     assert before.report.observation is not None
-    _, cap = apply(before.report.observation, row, pulse.nodes, ())
+    _, cap = apply(before.report.observation, row, pulse.fleet.nodes, ())
     pulse.snapshot = Snapshot.of(
         served.clock.monotonic_s,
         served.journal.runs.all(now),
-        pulse.nodes,
-        epoch=pulse.epoch,
+        pulse.fleet.nodes,
+        epoch=pulse.lead.epoch,
         frozen="",
         cap=cap,
     )

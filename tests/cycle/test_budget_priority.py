@@ -11,7 +11,7 @@ from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.loops import Clock
-from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.pulse import Lead, Pulse, Signals
 from wattmesh.controller.settings.read import parse
 from wattmesh.policies.decision import Mode
 
@@ -27,7 +27,7 @@ def exhaust(journal: Journal, folder: Path) -> Pulse:
     settings = parse(text, where=folder / "wattmesh.toml")
     pulse = Pulse(clock=Clock(now=lambda: T0), settings=settings, started_s=0.0)
     facts = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
-    pulse.signals, pulse.epoch = Signals(decision=facts, accounting=facts), 1
+    pulse.signals, pulse.lead = Signals(decision=facts, accounting=facts), Lead(epoch=1)
     PeriodRoll(journal, pulse).turn()
     return pulse
 
@@ -36,8 +36,8 @@ def test_an_exhausted_budget_alerts_and_changes_no_action(journal: Journal, tmp_
     """The same decision, to the word, before and after the limit of run and cluster is gone."""
     (before,) = turn(journal, mode=Mode.ADVISE).decisions
     pulse = exhaust(journal, tmp_path)
-    assert [each.urgency for each in pulse.budgets] == ["exhausted", "exhausted"]
-    assert all("a budget stops no run" in each.alert for each in pulse.budgets)
+    assert [each.urgency for each in pulse.budgets.lines] == ["exhausted", "exhausted"]
+    assert all("a budget stops no run" in each.alert for each in pulse.budgets.lines)
     (after,) = turn(journal, mode=Mode.ADVISE).decisions
     assert after == before
     assert journal.switches.history("r") == ()

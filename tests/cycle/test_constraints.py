@@ -62,7 +62,7 @@ def test_what_was_trained_over_the_window_is_read_where_a_level_asks_for_it(
 def test_a_run_hears_of_its_own_budget_and_of_no_other(journal: Journal, tmp_path: Path) -> None:
     """Nine grams of five are spent; the cluster's five are nobody's share."""
     pulse = exhaust(journal, tmp_path)
-    (line,) = (each for each in pulse.budgets if each.name == "llm")
+    (line,) = (each for each in pulse.budgets.lines if each.name == "llm")
     budgets = own_budgets(pulse)
     view = BudgetLeft(left_g=-4.0, unpriced_j=line.unpriced_j, until=line.end)
     assert budgets == {"llm": view}

@@ -20,7 +20,7 @@ from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.metrics.budgets import budget_metrics
 from wattmesh.controller.process.loops import Loop
-from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.pulse import Lead, Pulse, Signals
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.status.status import status
 from wattmesh.errors import FixInput
@@ -46,7 +46,7 @@ def pulse(tmp_path: Path, clock: SteppedClock) -> Pulse:
     made = Pulse(clock=clock.clock, settings=_settings(tmp_path, 1000.0), started_s=0.0)
     facts_of = SignalFacts(signal=SIGNAL, interval_s=3600.0, stale_after_s=7200.0)
     made.signals = Signals(decision=facts_of, accounting=facts_of)
-    made.epoch = 1
+    made.lead = Lead(epoch=1)
     cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
     made.loops["cycle"] = lambda: cycle.state
     return made
@@ -131,7 +131,7 @@ def test_a_plan_waits_a_turn_for_the_history_it_rests_on(
     roll = PeriodRoll(journal, pulse)
     roll.turn()
     assert journal.budgets.plans("cluster", clock.wall) == ()
-    assert pulse.budgets[0].planned_at is None
+    assert pulse.budgets.lines[0].planned_at is None
     roll.turn()
     (row,) = journal.budgets.plans("cluster", clock.wall)
     assert row.why.endswith("rests on an even intensity and an even load")
@@ -163,18 +163,18 @@ def test_another_limit_is_another_plan_and_the_old_one_stays(
     old, new = journal.budgets.plans("cluster", NOVEMBER)
     assert (old.curve.limit_ug, new.curve.limit_ug) == (1000 * G, 1500 * G)
     assert new.why.startswith("the limit of 1000 g became one of 1500 g;")
-    assert pulse.budgets[0].limit_g == 1500.0
+    assert pulse.budgets.lines[0].limit_g == 1500.0
 
 
 def test_who_does_not_lead_writes_nothing_but_looks(journal: Journal, pulse: Pulse) -> None:
     """A standby's status tells alerts too."""
-    pulse.epoch = None
+    pulse.lead = replace(pulse.lead, epoch=None)
     book(journal, NOVEMBER, 1200.0)
     PeriodRoll(journal, pulse).turn()
     assert journal.budgets.plans("cluster", NOVEMBER) == ()
     assert journal.events.list(10) == ()
-    assert pulse.budgets[0].urgency == "exhausted"
-    assert pulse.budgets[0].planned_at is None
+    assert pulse.budgets.lines[0].urgency == "exhausted"
+    assert pulse.budgets.lines[0].planned_at is None
 
 
 def test_an_exhausted_budget_is_said_everywhere_and_once(
@@ -217,11 +217,11 @@ def test_a_budget_planned_anew_accepts_what_was_spent(
     book(journal, NOVEMBER, *[1.9] * (19 * 24 + 12))
     roll = PeriodRoll(journal, pulse)
     roll.turn()
-    assert pulse.budgets[0].urgency == "slow"
+    assert pulse.budgets.lines[0].urgency == "slow"
     plans = plans_of(journal, pulse.settings, pulse.signals)
     journal.budgets.add(plans.anew("cluster", clock.wall, "ada (uid 7)"))
     roll.turn()
-    line = pulse.budgets[0]
+    line = pulse.budgets.lines[0]
     assert "made anew by ada (uid 7) after 889.2 g" in line.plan
     assert line.expected_g == pytest.approx(line.spent_g, rel=1e-6)
     assert line.limit_g == 1000.0
@@ -243,7 +243,7 @@ def test_windows_reach_over_the_border_of_a_month(
     hours = [first + number * HOUR for number in range(10 * 24)]
     book(journal, first, *((plan.by(at + HOUR) - plan.by(at)) / G or 1.0 for at in hours))
     roll.turn()
-    ratios = [each.ratio for each in pulse.budgets[0].burns]
+    ratios = [each.ratio for each in pulse.budgets.lines[0].burns]
     assert None not in ratios
     assert ratios[3] == pytest.approx(1.0, rel=0.1)
 

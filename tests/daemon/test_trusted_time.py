@@ -314,7 +314,7 @@ def test_a_step_neither_ends_nor_prolongs_a_power_cap(tmp_path: Path) -> None:
 
 def capped(site: Site, lasts_s: float) -> None:
     """Cap all boards, as an operator does who reads the clock as it is."""
-    now, epoch = site.clock.wall, site.parts.pulse.epoch or 0
+    now, epoch = site.clock.wall, site.parts.pulse.lead.epoch or 0
     until = now + timedelta(seconds=lasts_s)
     site.journal.caps.order(1000.0, until, by="ana", reason="hot", now=now, epoch=epoch)
 
@@ -431,7 +431,7 @@ def test_a_run_lives_through_a_step_and_back(tmp_path: Path, step_s: float) -> N
     with site_at(tmp_path, f"sqlite:///{tmp_path}/journal.db") as site:
         path, clock = f"/v1/runs/{facts.RUN}", site.clock
         site.call("POST", f"{path}/register", facts.register())
-        epoch = site.parts.pulse.epoch
+        epoch = site.parts.pulse.lead.epoch
         assert put_order(site.journal, order(1, "p", facts.RUN), site.clock.wall)
         site.turn()
         (run,) = site.call("GET", "/v1/status")["runs"]
@@ -448,7 +448,7 @@ def test_a_run_lives_through_a_step_and_back(tmp_path: Path, step_s: float) -> N
             (seen,) = site.call("GET", "/v1/status")["runs"]
             assert (seen["state"], seen["deadline"]) == ("live", run["deadline"])
             assert seen["switch"] is not None
-        assert site.parts.pulse.epoch == epoch
+        assert site.parts.pulse.lead.epoch == epoch
         assert len(site.journal.switches.history(facts.RUN)) == 1
         # Beyond the hour it is given up like any other that takes too long.
         site.turn(HOLD_S)

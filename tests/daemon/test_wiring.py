@@ -193,17 +193,17 @@ def test_who_has_lost_the_lead_judges_by_the_journal(start: Start, clock: Steppe
     register(parts)
     clock.pass_s(40.0)
     call(parts, "POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
-    epoch = parts.pulse.epoch
+    epoch = parts.pulse.lead.epoch
     assert epoch is not None
-    parts.journal.leadership.release(parts.pulse.leader, epoch)
+    parts.journal.leadership.release(parts.pulse.lead.leader, epoch)
     assert parts.journal.leadership.acquire("another", 20.0) == epoch + 1
     parts.leases.turn()
-    assert parts.pulse.epoch is None
+    assert parts.pulse.lead.epoch is None
     (row,) = parts.journal.runs.all(clock.wall)
     assert (row.state, row.last_seen_at) == ("live", clock.wall - timedelta(seconds=40))
     parts.journal.leadership.release("another", epoch + 1)
     parts.leases.turn()
-    assert parts.pulse.epoch == epoch + 2
+    assert parts.pulse.lead.epoch == epoch + 2
     assert parts.journal.runs.all(clock.wall)[0].state == "live"
     clock.pass_s(31.0)
     assert parts.journal.runs.all(clock.wall)[0].state == "lost"
@@ -257,7 +257,7 @@ def test_a_run_is_charged_for_its_gpus_from_its_registration(
     """Claims follow the journal: before it registered, and after it finished, GPUs are idle."""
     parts = start()
     serve(parts)
-    assert parts.pulse.claims is None
+    assert parts.pulse.snapshot is None
     parts.cycle.turn()
     assert holders(parts) == set()
     register(parts)
@@ -271,7 +271,8 @@ def test_a_run_is_charged_for_its_gpus_from_its_registration(
 
 def holders(parts: Parts) -> set[str]:
     """Name the runs that hold a device."""
-    claims = parts.pulse.claims
+    snapshot = parts.pulse.snapshot
+    claims = snapshot.claims if snapshot else None
     assert claims is not None
     return {claim.run for claim in claims.values()}
 

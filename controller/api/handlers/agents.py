@@ -235,7 +235,7 @@ def _answer(context: RequestContext, node: str, snapshot: Snapshot, epoch: int) 
         mode=context.pulse.settings.mode,
         frozen=snapshot.frozen,
         cap=snapshot.cap,
-        journal=context.pulse.journal,
+        journal=context.pulse.lead.journal,
     )
     here = row.devices if row else {}
     owners = [each.on(here) for each in holders(runs, context.now, seen=True)]

@@ -93,7 +93,7 @@ def _expected(context: RequestContext, row: CapRow) -> CapNow:
         raise RetryLater("The first control cycle has not ended yet; ask again.")
     report = turned.report
     seen = report.cap.before if report.cap else turned.report.observation
-    _, expected = apply(seen, row, context.pulse.nodes, context.journal.runs.all(context.now))
+    _, expected = apply(seen, row, context.pulse.fleet.nodes, context.journal.runs.all(context.now))
     if not expected.obeying and (fenced := _fenced(context)):
         raise Conflict(f"No board obeys. {' '.join(fenced)}")
     if not expected.obeying:
@@ -108,7 +108,9 @@ def _expected(context: RequestContext, row: CapRow) -> CapNow:
 def _fenced(context: RequestContext) -> tuple[str, ...]:
     """Say which actuators refuse this daemon, and what to do."""
     pulse = context.pulse
-    return sentences(pulse.nodes, context.now, journal=pulse.journal, epoch=pulse.epoch or 0)
+    return sentences(
+        pulse.fleet.nodes, context.now, journal=pulse.lead.journal, epoch=pulse.lead.epoch or 0
+    )
 
 
 def _watts(call: Call) -> float:

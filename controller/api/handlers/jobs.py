@@ -135,7 +135,7 @@ def _remembered(context: RequestContext, call: Call) -> bool:
     node = call.peer.node
     if node in (HERE, ANY):
         return True
-    return context.journal.run_nodes.remembered(call.path["run"], context.pulse.epoch) == node
+    return context.journal.run_nodes.remembered(call.path["run"], context.pulse.lead.epoch) == node
 
 
 def progress(context: RequestContext, call: Call) -> dict[str, Any]:

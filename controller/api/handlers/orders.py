@@ -76,7 +76,7 @@ def find(context: RequestContext, call: Call) -> Found:
         owner_uid=row.owner_uid,
         orders=Orders(
             order=order,
-            epoch=context.pulse.epoch or 0,
+            epoch=context.pulse.lead.epoch or 0,
             frozen=bool(row.frozen or context.journal.runs.frozen_all()),
         ),
     )
@@ -106,7 +106,9 @@ class OrderBoard:
         except (TooMany, Crowded, SpeaksElsewhere) as error:
             return failure(error, request.url.path)
         except RetryLater:
-            return success(self._stamped(Orders(epoch=self._context.pulse.epoch or 0)).to_json())
+            return success(
+                self._stamped(Orders(epoch=self._context.pulse.lead.epoch or 0)).to_json()
+            )
         except Exception as error:
             return failure(error, request.url.path)
 
@@ -130,7 +132,7 @@ class OrderBoard:
 
     async def _look(self, received: Received, call: Call, rings: int) -> Found:
         """Give what is known of a run: from memory when it has no order and nothing has rung."""
-        name, epoch = call.path["run"], self._context.pulse.epoch
+        name, epoch = call.path["run"], self._context.pulse.lead.epoch
         quiet = self._quiet.get(name)
         if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
             return quiet.found

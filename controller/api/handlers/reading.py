@@ -74,7 +74,7 @@ def readyz(context: RequestContext, call: Call) -> dict[str, Any]:
             f"{state.every_s:g} s."
         )
     sentence = cycle_line(pulse).sentence
-    return {"ok": True, "leading": pulse.epoch is not None, "sentence": sentence}
+    return {"ok": True, "leading": pulse.lead.epoch is not None, "sentence": sentence}
 
 
 def runs(context: RequestContext, call: Call) -> dict[str, Any]:

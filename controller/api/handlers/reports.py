@@ -4,6 +4,8 @@ Invariant: a report only reads; a plan made anew stands beside the one before it
 was closed with beside what it comes to now, with who asked.
 """
 
+from dataclasses import replace
+
 from wattmesh.controller.accounting.periods import month_named, period_of
 from wattmesh.controller.accounting.report.month import report
 from wattmesh.controller.accounting.report.reported import plans_of, reported
@@ -37,8 +39,9 @@ def reopen(context: RequestContext, call: Call) -> Done:
         raise Conflict(f"{name} ({zone}) is not closed, so there is nothing to open again.")
     said = f"{name} ({zone}) was reopened by {call.who}: {reason}."
     context.journal.events.add("reopened", said, now)
-    ahead = context.pulse.sealed_ahead
-    context.pulse.sealed_ahead = tuple(each for each in ahead if each != name)
+    known = context.pulse.budgets
+    ahead = tuple(each for each in known.sealed_ahead if each != name)
+    context.pulse.budgets = replace(known, sealed_ahead=ahead)
     return Done(
         done=f"Reopened {name}: what it was closed with stays in its report and in audits, and it "
         "is closed anew 48 h after its end, once nothing of it is provisional.",
