@@ -215,8 +215,8 @@ LINES = (
     Line("The wall clock was stepped", stepped, stepped_long_ago),
     Line(
         "is closed and has not ended",
-        lambda site: setattr(site.pulse, "sealed_ahead", ("2027-01",)),
-        lambda site: setattr(site.pulse, "sealed_ahead", ()),
+        lambda site: setattr(site.pulse, "budgets", Budgets(sealed_ahead=("2027-01",))),
+        lambda site: setattr(site.pulse, "budgets", Budgets()),
     ),
     Line(
         "refuses to answer, and will until you mend it",

@@ -193,8 +193,8 @@ def test_the_end_of_a_period_is_told_in_both(served: Served, reloaded: Grams) ->
     ]
     whole = reloaded.run + reloaded.idle
     assert len(ended) == 1
-    assert f"{whole[str(LIFECYCLE)] / 1e6:.1f} g of 500.0 g" in ended[0]
-    assert f"{whole[str(DIRECT)] / 1e6:.1f} g in {DIRECT}" in ended[0]
+    assert f"{words.grams(whole[str(LIFECYCLE)] / 1e6)} of 500 g" in ended[0]
+    assert f"{words.grams(whole[str(DIRECT)] / 1e6)} in {DIRECT}" in ended[0]
 
 
 def test_a_sum_that_is_said_is_caught(served: Served, show: Show, reloaded: Grams) -> None:

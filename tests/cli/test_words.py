@@ -40,7 +40,7 @@ def test_durations_use_their_largest_unit(seconds: float | None, shown: str) -> 
         (410, "410 g"),
         (3.41e6, "3.41 t"),
         (-20_000, "-20 kg"),
-        (1e-5, "0.01 mg"),
+        (1e-5, "10 µg"),
     ],
 )
 def test_grams_use_their_largest_unit(grams: float | None, shown: str) -> None:

@@ -186,7 +186,7 @@ def test_an_exhausted_budget_is_said_everywhere_and_once(
     roll.turn()
     roll.turn()
     view = status(journal, pulse)
-    (said,) = (each for each in view.trouble if each.startswith("budget cluster: 1200.0 g sim of"))
+    (said,) = (each for each in view.trouble if each.startswith("budget cluster: 1.2 kg sim of"))
     assert "a budget stops no run" in said
     metrics = list(budget_metrics(pulse))
     assert sample(metrics, "wattmesh_budget_alert", urgency="exhausted") == 1.0
@@ -222,7 +222,7 @@ def test_a_budget_planned_anew_accepts_what_was_spent(
     journal.budgets.add(plans.anew("cluster", clock.wall, "ada (uid 7)"))
     roll.turn()
     line = pulse.budgets.lines[0]
-    assert "made anew by ada (uid 7) after 889.2 g" in line.plan
+    assert "made anew by ada (uid 7) after 889 g" in line.plan
     assert line.expected_g == pytest.approx(line.spent_g, rel=1e-6)
     assert line.limit_g == 1000.0
     assert line.burns[0].ratio == pytest.approx(1.0)
@@ -268,7 +268,7 @@ def test_an_ended_month_is_closed_by_the_leader_once_it_is_settled(
     assert closed is not None
     assert closed.figures["carbon_ug"] == 11 * G
     assert events(journal, "closed") == [
-        f"Closed 2026-11 (UTC): 11.0 g sim in {SIGNAL} for 0.001 kWh sim."
+        f"Closed 2026-11 (UTC): 11 g sim in {SIGNAL} for 2 kJ sim."
     ]
     book(journal, NOVEMBER + 2 * HOUR, 7.0)
     site = reported(pulse.settings, pulse.signals)

@@ -70,9 +70,7 @@ def absurd(draw: st.DrawFn) -> RunView:
         "frozen": st.sampled_from(["", "\x1b[31m\u202e"]),
         "trained": st.lists(st.tuples(REAL, WHOLE), max_size=3).map(tuple),
         "budget": st.builds(BudgetLeft, left_g=REAL, unpriced_j=REAL, until=MOMENTS),
-        "open_switch": st.builds(
-            SwitchView, plan=st.just("p"), target=st.just("B"), state=st.just("x"), age_s=REAL
-        ),
+        "open_switch": st.builds(SwitchView, target=st.just("B"), state=st.just("x"), age_s=REAL),
         "speeds": st.lists(
             st.builds(
                 MeasuredSpeed,

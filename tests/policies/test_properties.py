@@ -129,7 +129,7 @@ def test_every_reason_is_one_sentence_with_numbers_that_are_numbers(seen: Observ
         assert re.fullmatch(r"[a-z][^\n]*[^.\s]\.", each.reason), each.reason
         assert not re.search(r"\b(nan|inf|None)\b", each.reason), each.reason
         assert each.kind in documented_kinds()
-        assert each.action in (Action.HOLD, Action.SWITCH, Action.FREEZE)
+        assert each.action in (Action.HOLD, Action.SWITCH, Action.CLOCK, Action.FREEZE)
         for figure in (each.predicted_g, each.switch_cost_g, each.price_mu, each.slack_s):
             assert figure is None or math.isfinite(figure)
 
@@ -235,5 +235,6 @@ def test_every_kind_of_reason_in_the_code_is_documented() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "policies").rglob("*.py"))
     said = set(re.findall(r"(?:hold|switch)\(\s*\"([a-z_]+)\"", code))
     said |= set(re.findall(r"return \"([a-z_]+)\", ", code)) | {"failed_switches"}
-    said |= set(re.findall(r"_(?:wake|sleep)\(\s*case, (?:[a-z._]+, )?\"([a-z_]+)\"", code))
+    said |= set(re.findall(r"_(?:wake|sleep)\(\s*context, (?:[a-z._]+, )?\"([a-z_]+)\"", code))
+    said |= set(re.findall(r"_too_soon\(\s*\"([a-z_]+)\"", code))
     assert said == documented_kinds()

@@ -369,12 +369,13 @@ def test_a_run_that_the_guard_held_at_the_first_look_is_in_time() -> None:
     met: set[str] = set()
     sleepy = replace(lazy(2.2), plans=partial(Whims, "", "A"))
     rested = replace(LIMITS, dwell_s=9000.0)
+    late = replace(SLOWEST, clock_late_s=BACK_S)
 
     @settings(max_examples=40)
     @given(adversaries())
     @example(sleepy)
     @example(replace(sleepy, limits=rested, plans=partial(Whims, "D", "A")))
-    @example(CASES["late clocks"][0])
+    @example(replace(lazy(2.2, noise=late), plans=partial(Whims, "B", "A")))
     @example(CASES["timeouts"][0])
     def play(one: Adversary) -> None:
         assume(one.held)
