@@ -427,13 +427,13 @@ def _join(job: Job, wanted: Wanted) -> Session:
     job.folder.path.mkdir(parents=True, exist_ok=True)
     unheed = heed_sigterm(job)
     job.watchdog.start()
-    session = Session(job, _take_chair(job, wanted) if job.rank == 0 else None, unheed)
+    session = Session(job, _begin_launch(job, wanted) if job.rank == 0 else None, unheed)
     atexit.register(session.close)
     session.begin()
     return session
 
 
-def _take_chair(job: Job, wanted: Wanted) -> LaunchLeader:
+def _begin_launch(job: Job, wanted: Wanted) -> LaunchLeader:
     """Do global rank 0's part of a launch; a refusal is told to every rank."""
     try:
         leader = LaunchLeader(job.launch_store, job.folder, job.name)

@@ -1,11 +1,8 @@
-"""docs/attach.md says what becomes of each thing that a job may have; a test holds every line."""
+"""docs/attach.md says what becomes of each thing that a job may have."""
 
-import re
 from pathlib import Path
 
 import pytest
-
-from tests.docs.test_safety import missing
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "attach.md").read_text()
 VERDICTS = ("works", "by restart", "refused")
@@ -19,21 +16,17 @@ def rows(page: str) -> list[list[str]]:
     return [cells for cells in found if cells[0] != "what you have"]
 
 
-def bare(page: str) -> list[str]:
-    """List rows without one of the three answers, or without a test."""
+def unanswered(page: str) -> list[str]:
+    """List rows without one of the three answers."""
     return [
-        cells[0]
-        for cells in rows(page)
-        if len(cells) != 4
-        or not cells[1].startswith(VERDICTS)
-        or not re.search(r"`tests/[\w/]+\.py::test_\w+`", cells[3])
+        cells[0] for cells in rows(page) if len(cells) != 3 or not cells[1].startswith(VERDICTS)
     ]
 
 
-def test_every_line_of_the_table_is_held_by_a_test_that_exists() -> None:
-    """A line whose test was renamed or deleted is a promise without a holder."""
-    assert missing(PAGE) == []
-    assert bare(PAGE) == []
+def test_every_line_of_the_table_has_an_answer() -> None:
+    """It works, it goes by restart, or it is refused."""
+    assert len(rows(PAGE)) > 50
+    assert unanswered(PAGE) == []
 
 
 @pytest.mark.parametrize(
@@ -72,14 +65,7 @@ def test_what_was_never_run_is_said_in_words() -> None:
         assert thing in words
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        "| a thing | works | somehow | nobody |",
-        "| a thing | perhaps | somehow | `tests/a.py::test_b` |",
-        "| a thing | works | `tests/a.py::test_b` |",
-    ],
-)
-def test_a_line_without_answer_or_test_would_be_seen(row: str) -> None:
+@pytest.mark.parametrize("row", ["| a thing | perhaps | somehow |", "| a thing | works |"])
+def test_a_line_without_an_answer_would_be_seen(row: str) -> None:
     """The sabotaged twins."""
-    assert bare(row) == ["a thing"]
+    assert unanswered(row) == ["a thing"]

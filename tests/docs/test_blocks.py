@@ -22,7 +22,7 @@ import pytest
 import typer
 
 from tests.docs.blocks import REPOSITORY, blocks
-from tests.docs.test_safety import missing
+from tests.docs.test_held import missing
 from wattmesh.controller.attach_check.judge import Seen, judge
 from wattmesh.controller.cli.doctor.doctor import screen
 from wattmesh.controller.cli.tree import whole
