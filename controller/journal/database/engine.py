@@ -112,12 +112,13 @@ class Database:
         Raises:
             JournalUnavailable: the database does not answer.
         """
+        before: Connection | None = getattr(self._one_state, "connection", None)
         with self.reading() as connection:
             self._one_state.connection = connection
             try:
                 yield
             finally:
-                self._one_state.connection = None
+                self._one_state.connection = before
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:

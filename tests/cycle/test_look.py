@@ -1,0 +1,111 @@
+"""One look of the live cycle: one state of the journal, and no statement more for more runs."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from tests.cycle.build import acting, live
+from tests.cycle.test_cycle import CATALOGUE, T0, UID, A, introduce
+from tests.migrated import migrate
+from wattmesh.controller.cycle.fleet import Fleet
+from wattmesh.controller.cycle.look import look
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.policies.decision import PolicySettings
+from wattmesh.reconfig.wire import Register
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    """A migrated journal with one live run."""
+    migrate(journal_url)
+    opened = Journal.open(journal_url)
+    introduce(opened, CATALOGUE)
+    yield opened
+    opened.close()
+
+
+def further(journal: Journal, name: str) -> None:
+    """Register one more run."""
+    message = Register(
+        run=name,
+        name=name,
+        incarnation=f"{name}-1",
+        attempt=1,
+        layout=A,
+        ranks=(0, 1, 2, 3),
+        world_size=4,
+        tokens_total=10,
+        boundary_every=1,
+    )
+    plan = RunPlan(catalogue=CATALOGUE, deadline=T0 + timedelta(hours=5))
+    journal.runs.register(message, owner_uid=UID, now=T0, epoch=1, plan=plan)
+
+
+def statements(journal: Journal, **changes: Any) -> list[str]:
+    """Run one turn of a cycle that stands by; give what it asked the database."""
+    asked: list[str] = []
+
+    def note(*told: Any) -> None:
+        asked.append(told[2])
+
+    event.listen(journal.database.engine, "before_cursor_execute", note)
+    try:
+        policy = PolicySettings(sla_throughput_share=0.5)
+        report = live(journal, acting(policy=policy, **changes), None).run(T0)
+    finally:
+        event.remove(journal.database.engine, "before_cursor_execute", note)
+    assert report.trouble == ""
+    return asked
+
+
+def test_more_runs_ask_no_more(journal: Journal) -> None:
+    """With a service level and all: the same statements for one run and for six."""
+    alone = statements(journal)
+    for number in range(5):
+        further(journal, f"x{number}")
+    assert len(statements(journal)) == len(alone)
+
+
+def test_a_turn_that_asked_run_by_run_would_be_seen(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotaged twin: one history for each run."""
+    whole = journal.runs.looked_at
+
+    def one_by_one(*given: Any) -> Any:
+        rows = whole(*given)
+        for row in rows:
+            journal.switches.history(row.run)
+        return rows
+
+    monkeypatch.setattr(journal.runs, "looked_at", one_by_one)
+    alone = statements(journal)
+    further(journal, "x")
+    assert len(statements(journal)) > len(alone)
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_what_is_written_meanwhile_is_seen_by_the_next_look(journal: Journal, one: bool) -> None:
+    """All of a look is one state; two looks are two."""
+    other = Journal.open(journal.database.url.render_as_string(hide_password=False))
+
+    def meanwhile(_: Any) -> Fleet:
+        journal.runs.all(T0)
+        further(other, "x")
+        return Fleet()
+
+    if one:
+        seen = look(journal, acting(), meanwhile, T0)
+        assert [each.run for each in seen.runs] == ["r"]
+        with journal.database.one_state(), journal.database.one_state():
+            before = len(journal.runs.all(T0))
+            further(other, "y")
+            assert len(journal.runs.all(T0)) == before
+    else:
+        meanwhile(None)
+    assert {each.run for each in look(journal, acting(), lambda _: Fleet(), T0).runs} >= {"r", "x"}
+    other.close()
