@@ -315,8 +315,8 @@ def test_an_ended_budget_period_is_closed_once(start: Start, clock: SteppedClock
     roll.turn()
     said = [each.detail for each in parts.journal.events.list(10) if each.kind == "period"]
     assert sorted(said) == [
-        "2026-11-19 of budget cluster ended: 0.0 g of 10.0 g (0%), UTC.",
-        "2026-11-20 of budget cluster ended: 0.0 g of 10.0 g (0%), UTC.",
+        "2026-11-19 of budget cluster ended: 0 g of 10 g (0%), UTC.",
+        "2026-11-20 of budget cluster ended: 0 g of 10 g (0%), UTC.",
     ]
 
 

@@ -72,7 +72,7 @@ def test_pieces_that_leave_a_gap_are_caught_though_their_sizes_add_up(
     said = shards["covered"]
     assert said["exact"] == ""
     assert "up.weight: [0:4] and [3:7] overlap" in said["a gap and an equal overlap"]
-    assert "up.weight: [4:5] is nowhere" in said["a gap"]
+    assert "up.weight: [4:5] is missing" in said["a gap"]
     assert "up.weight: [5:9] is outside (8,)" in said["outside"]
 
 
