@@ -4,7 +4,7 @@
 
 SIGTERM and SIGINT stop it cleanly; kill -9 at any moment is safe, for everything that matters is in
 the outbox. Exit status: 0 stopped, 1 failed (starting again may help), 2 settings or arguments that
-a person must mend first.
+a person must fix first.
 """
 
 import gc
