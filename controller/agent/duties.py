@@ -185,7 +185,7 @@ class Delivering:
         )
 
     def _give_up_on_old_counters(self, fresh: bool) -> None:
-        """After `PATIENCE_S` without a controller, start a new outbox from the present counters."""
+        """Let a new outbox begin with the present counters after `PATIENCE_S` without an answer."""
         if fresh and self._clock.monotonic() - self._started_s > PATIENCE_S:
             log.warning("the controller is away: this new outbox begins with the counters of now")
             self._outbox.adopt(())

@@ -204,9 +204,8 @@ class Outbox:
     ) -> Batch:
         """Make the next batch of these rows, and mark them as sent.
 
-        Counters go along only when these rows are all that is left to deliver (`whole`). They do
-        not go with rows that were kept back: if a device's counter stood still and this file were
-        lost, those rows would be booked twice.
+        Counters go with it where that is all there is to deliver. What is kept back is not: it
+        would be booked twice if its device's counter stood still, and the file were lost.
         """
         counters = connection.execute("SELECT * FROM counters").fetchall() if whole else []
         batch = Batch(

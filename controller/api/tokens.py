@@ -1,4 +1,4 @@
-"""Tokens of nodes' agents: an operator makes, rotates and revokes them; nobody reads them again."""
+"""Tokens of nodes' agents: an operator makes, rotates and revokes them; they cannot be read again."""
 
 from datetime import timedelta
 

@@ -204,7 +204,7 @@ def _shorten(log: Path) -> None:
 
 
 def _done(told: Sequence[Message]) -> int:
-    """Count the layouts that were switched to or left out."""
+    """Count the layouts whose switch has ended, and those that were left out."""
     plans = {each.plan for each in told if isinstance(each, Transition) and each.state in FINAL}
     return len(plans) + sum(isinstance(each, LeftOut) for each in told)
 

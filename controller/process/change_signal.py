@@ -1,4 +1,4 @@
-"""Wake whoever waits for news of a run: one signal, given by any thread, heard by asyncio waiters.
+"""Wake calls that wait for news of a run: any thread signals, asyncio waiters hear it.
 
 Invariant: a ring between a waiter's look and its wait is not lost, because the waiter reads `rings`
 before it looks.

@@ -30,7 +30,7 @@ ANSWER_LIMIT_S = 2.0
 
 
 def synchronised() -> bool | None:
-    """Say whether the kernel calls the wall clock synchronised; None when nobody says."""
+    """Say whether the kernel calls the wall clock synchronised; None when that is not known."""
     said = flag()
     return _timedated.said() if said is None else said
 

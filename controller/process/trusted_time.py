@@ -123,7 +123,7 @@ class TrustedTime:
         return now - timedelta(seconds=self.stepped_s())
 
     def take_steps(self) -> tuple[ClockStep, ...]:
-        """Give the steps that nobody was told of yet, oldest first."""
+        """Give the steps that this call has not given before, oldest first."""
         with self._lock:
             self._look()
             steps, self._untold = tuple(self._untold), []

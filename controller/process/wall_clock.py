@@ -31,7 +31,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStep:
-    """The wall clock was stepped by `step_s`; 0 where nobody ran and nobody knows by how much."""
+    """A step of the wall clock by `step_s`; 0 where no daemon ran and its size is not known."""
 
     step_s: float
     sentence: str

@@ -213,7 +213,7 @@ def _loopback(host: str) -> bool:
 
 
 def _service(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:
-    """Check a custom service: its headers are single words, its unit is grams per energy."""
+    """Check a custom service: one-word headers; a unit of grams per energy, not a percentile."""
     if service is None:
         return
     for name, form in {"token_header": r"[A-Za-z0-9-]+", "token_scheme": r"[A-Za-z0-9-]*"}.items():

@@ -41,7 +41,7 @@ from wattmesh.telemetry.readings import Quality, flags_of
 FINISHED_SHOWN = timedelta(days=1)
 
 BOOKED_WITHIN_S = 150.0
-"""By then energy of a run that computes has been booked, even where its agent delivers late."""
+"""After this long, energy of a computing run has been booked, even if its agent delivers late."""
 
 MOST = {"lost": 3, "finished": 20}
 """How many runs of one user the screen lists, by state; `wattmesh runs` lists them all."""
@@ -183,7 +183,7 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
 
 
 def unread(pulse: Pulse, row: RunRow) -> str:
-    """Say which GPUs a run uses that nobody ever read, or why it names none; "" else."""
+    """Say which GPUs of a run were never read, or why they are not all known; else ""."""
     dark = pulse.fleet.gpus.unread(row) if pulse.fleet.gpus else []
     if not dark:
         return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""

@@ -127,7 +127,7 @@ def _bind(path: Path, group: int | None, key: str) -> socket.socket:
 
 
 def _open_to_group(path: Path, group: int | None) -> None:
-    """Open the socket to a group (default: the daemon's own); without the right to, log why."""
+    """Open the socket to a group (default: the daemon's own); without the right to, to nobody."""
     try:
         if group is not None:
             os.chown(path, -1, group)

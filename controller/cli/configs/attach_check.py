@@ -128,7 +128,6 @@ def _script(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _layouts(text: str, script: Sequence[str]) -> tuple[Layout, ...]:
-    """Read the list of layouts."""
     if not text.strip():
         late = " before the --" if any(each.startswith("--layouts") for each in script) else ""
         raise InputInvalid(f"give --layouts{late}, as in {_USE}")

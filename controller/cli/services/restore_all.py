@@ -72,7 +72,7 @@ def screen(gpus: list[dict[str, Any]]) -> list[Text]:
 
 
 def _levers(levers: Mapping[str, Any]) -> str:
-    """Say what was ours on a GPU."""
+    """Say which settings on a GPU were ours."""
     parts = []
     if levers["clock_mhz"] is not None:
         parts.append(f"locked to {levers['clock_mhz']} MHz")
