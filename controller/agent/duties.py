@@ -173,7 +173,6 @@ class Delivering:
         return batch is not None
 
     def _report(self, batch: Batch | None, *, fresh: bool) -> Report:
-        """Combine a batch with the newest readings and facts."""
         sample = self._newest.sample
         return Report(
             batch=batch,

@@ -75,7 +75,6 @@ class Serving:
         return not self._thread.is_alive()
 
     def _serve(self) -> None:
-        """Run the server until it is told to end."""
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         try:
             self._server.run(sockets=[self._listener])

@@ -1,4 +1,4 @@
-"""Tokens of nodes' agents: an operator makes, rotates and revokes them; they cannot be read again."""
+"""Tokens of nodes' agents: operators make, rotate and revoke them; they cannot be read again."""
 
 from datetime import timedelta
 

@@ -69,7 +69,6 @@ class Daemon:
         return self._call("POST", path, json.dumps(body).encode())
 
     def _call(self, method: str, path: str, body: bytes | None) -> Any:
-        """Send one request on a connection of its own."""
         connection = UnixConnection(self.path, self._timeout_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:

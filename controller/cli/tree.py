@@ -195,7 +195,6 @@ def whole() -> typer.Typer:
 
 
 def _root() -> typer.Typer:
-    """Make a tree without commands."""
     app = typer.Typer(
         name="wattmesh",
         add_completion=False,
@@ -225,7 +224,6 @@ def _add(app: typer.Typer, name: str, place: Place) -> None:
 
 
 def _version(asked: bool) -> None:
-    """Print the version and stop."""
     if asked:
         print(f"wattmesh {wattmesh.__version__}")
         raise typer.Exit

@@ -138,7 +138,6 @@ def fill(command: Sequence[str], values: dict[str, str]) -> list[str]:
 
 
 def _candidate(table: Table) -> Candidate:
-    """Read one `[[point]]`."""
     point_id, layout = table.text("id"), Layout()
     values = table.table("layout").values
     try:

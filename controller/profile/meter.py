@@ -79,7 +79,6 @@ class Meter:
             count += 1
 
     def _read_power(self) -> None:
-        """Add one reading of every device that answers."""
         try:
             readings = self._source.read()
         except SourceUnavailable:
@@ -91,7 +90,6 @@ class Meter:
                 counter.energy_j.append(reading.energy_mj / 1000)
 
     def _read_memory(self) -> None:
-        """Add one reading of every rank."""
         now_s = time.monotonic()
         for pid, _ in descendants(self._launcher_pid):
             rank = _rank(pid)

@@ -250,7 +250,6 @@ def _with_probes(catalogue: Catalogue, told: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _point(job: ProfileJob, one: Measured, proven: bool) -> OperatingPoint:
-    """Put one layout's numbers into an operating point."""
     equivalence = Equivalence.EXACT if one.point.id == job.reference else Equivalence.NUMERICAL
     sources = {"tokens_per_s": "simulated", "power_w": "simulated"}
     if one.memory_gib is not None:

@@ -166,7 +166,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: the walk tells what matters."""
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
-        """Send one JSON object."""
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

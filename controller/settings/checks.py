@@ -114,7 +114,6 @@ def _journal(journal: JournalSection) -> Iterator[Mistake]:
 
 
 def _addresses(settings: Settings) -> Iterator[Mistake]:
-    """Check the socket's path and the listen addresses."""
     length = len(bytes(settings.api.socket))
     if length > SOCKET_PATH_LIMIT:
         yield (
@@ -182,7 +181,6 @@ def _power(power: PowerSection) -> Iterator[Mistake]:
 
 
 def _site(settings: Settings) -> Iterator[Mistake]:
-    """Check the time zone and the boundary."""
     site = settings.site
     try:
         ZoneInfo(site.timezone)
@@ -203,7 +201,6 @@ def _site(settings: Settings) -> Iterator[Mistake]:
 
 
 def _run(key: str, run: RunSection) -> Iterator[Mistake]:
-    """Check one run's catalogue, baseline and deadline."""
     if run.deadline is not None and run.deadline_after_s is not None:
         yield f"{key}.deadline_after_s", "and deadline exclude each other; keep one of them"
     if run.owner and uid_of(run.owner) is None:

@@ -225,7 +225,6 @@ def _fresh(context: RequestContext) -> Snapshot:
 
 
 def _answer(context: RequestContext, node: str, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
-    """Build the answer for one node."""
     row = snapshot.nodes.get(node)
     runs = snapshot.runs_on(row) if row else ()
     wishes = clocks.desired(

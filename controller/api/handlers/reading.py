@@ -122,7 +122,6 @@ def spent(context: RequestContext, call: Call) -> Spent:
 
 
 def _why_no_grams(context: RequestContext, line: ClusterLine) -> str:
-    """Say why joules have no single figure of grams."""
     if len(line.carbon) > 1:
         return "Its grams are in several signals, which are never added."
     if not _signal(context):

@@ -161,7 +161,6 @@ def _which(view: dict[str, Any], signal: str) -> str:
 
 
 def _gas(view: dict[str, Any]) -> str:
-    """Name the gases that are counted."""
     return " or ".join(sorted({each.split(":")[-1] or "CO2" for each in _signals(view)}))
 
 

@@ -101,7 +101,6 @@ def _budget(view: Mapping[str, Any]) -> list[Text]:
 
 
 def _state(view: Mapping[str, Any]) -> str:
-    """Say whether the month is over, and settled."""
     if view["closed_at"]:
         return f"closed {datetime.fromisoformat(view['closed_at']).astimezone(UTC):%d %b %H:%M} UTC"
     return "running" if view["running"] else "not closed yet: some slots are not settled"

@@ -220,5 +220,4 @@ def _against_memory(path: Path, jobs: int) -> list[str]:
 
 
 def _declared(rules: Path | None) -> Declared:
-    """Read what the user declared about a source."""
     return declared.read(rules) if rules else Declared()

@@ -289,7 +289,6 @@ def _states(states: Sequence[Mapping[str, Any]]) -> Lines:
 
 
 def _states_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Number and bytes of tensors by state and dtype."""
     count = Counter((entry.state, entry.dtype) for entry in entries)
     nbytes: Counter[tuple[str, str]] = Counter()
     for entry in entries:

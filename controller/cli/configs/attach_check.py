@@ -139,7 +139,6 @@ def _layouts(text: str, script: Sequence[str]) -> tuple[Layout, ...]:
 
 
 def _ranks(layouts: Sequence[Layout]) -> int:
-    """How many ranks the largest layout needs."""
     most = max(each.world_size for each in layouts)
     if most > MOST_RANKS:
         raise InputInvalid(

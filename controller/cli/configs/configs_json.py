@@ -82,7 +82,6 @@ def worth_json(found: BreakEven) -> dict[str, Any]:
 
 
 def _switch_json(catalogue: Catalogue) -> dict[str, Any]:
-    """Give what switches take, pairs included."""
     switch = catalogue.switch
     return {
         "layout_s": switch.layout_s,

@@ -64,7 +64,6 @@ def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
 
 
 def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
-    """Give the cells of one point of the hull."""
     vertex = found.vertex
     assert vertex is not None
     first = "-" if found.in_all is None else "first"

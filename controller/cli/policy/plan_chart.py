@@ -143,7 +143,6 @@ def _time(at: datetime, drawn: Frame) -> str:
 
 
 def _holds(span: Mapping[str, Any], at: datetime) -> bool:
-    """Say whether a span of the API holds a moment."""
     return datetime.fromisoformat(span["start"]) <= at < datetime.fromisoformat(span["end"])
 
 

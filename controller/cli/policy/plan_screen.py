@@ -81,7 +81,6 @@ def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
 
 
 def _at_its_best(plan: Mapping[str, Any], point: str) -> Text:
-    """Say which intensities a point is for."""
     said = band_words(plan, point)
     return Text(f"for {said}" if said else "", style=DIM)
 

@@ -60,7 +60,6 @@ def _noise(noise: Noise) -> Iterator[str]:
 
 
 def _legend(policies: set[str]) -> Iterator[str]:
-    """Say what the marks and the lines below the policies mean."""
     yield "1.1x: the deadline is at 1.1 times what the fastest point needs"
     if len(policies & set(RULES)) > 1:
         yield f"{BEST} best of the rules that others use"

@@ -172,7 +172,6 @@ def _way(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _predicted(row: Mapping[str, Any]) -> list[str]:
-    """Say what was expected of the switch when it was ordered."""
     said = []
     if row["predicted_ug"] is not None:
         said.append(f"expected to save {words.micrograms(row['predicted_ug'], row['flags'])}")

@@ -174,7 +174,6 @@ def _stands(found: object) -> str:
 
 
 def _state(url: str) -> dict[str, object]:
-    """Give the keys of `db current --json`."""
     database = Database(url)
     try:
         found = revision(database)

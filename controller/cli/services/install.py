@@ -156,7 +156,6 @@ def script(shell: Shell) -> str:
 
 
 def _program() -> Path:
-    """Give the path of the `wattmesh` that runs now, for the units."""
     return Path(sys.executable).parent / "wattmesh"
 
 

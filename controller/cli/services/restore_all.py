@@ -82,7 +82,6 @@ def _levers(levers: Mapping[str, Any]) -> str:
 
 
 def _now(gpu: Mapping[str, Any]) -> str:
-    """Say how a GPU is now."""
     levers, limit = gpu["now"], gpu["now"]["limit_w"]
     lock = f"locked to {levers['clock_mhz']} MHz" if levers["clock_mhz"] else "no lock of ours"
     return f"{lock}, limit {f'{limit:g} W' if limit is not None else 'unknown'}"
