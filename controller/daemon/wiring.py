@@ -294,7 +294,7 @@ class Parts:
         )
 
     def _keep_signs(self) -> None:
-        """Write down which runs are alive, for the next daemon."""
+        """Write down until when each run lived, for the next daemon."""
         if self.pulse.lead.epoch is None:
             return
         try:

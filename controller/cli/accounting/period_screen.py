@@ -51,7 +51,7 @@ def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Tex
 
 
 def _dark(period: Mapping[str, Any]) -> list[Text | str]:
-    """Say for how long power was not read, and the most that was spent with it."""
+    """Write the most that was spent, with unread GPU time or energy charged to no run."""
     if not period["unobserved_s"] and not period["upper_g"]:
         return []
     flags = [*period["flags"], "estimated"]

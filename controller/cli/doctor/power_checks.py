@@ -83,7 +83,7 @@ def judged(check: str, readings: Sequence[PowerReading], expected: Sequence[str]
 
 
 def _words(readings: Sequence[PowerReading]) -> Iterator[str]:
-    """Describe devices: how many, how they are measured, whether they are simulated."""
+    """Describe devices: how many, how they are measured, whether simulated or assumed."""
     gpus = [each for each in readings if is_gpu(each.gpu_uuid)]
     others = len(readings) - len(gpus)
     if gpus:

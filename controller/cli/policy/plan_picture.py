@@ -125,7 +125,7 @@ def apart(levels: list[float], least: float) -> list[float]:
 
 
 def _points(axes: Axes, answer: dict[str, Any]) -> None:
-    """Draw the run's points over time, the end of the work, and the deadline."""
+    """Draw the run's points over time, and the deadline."""
     plan = answer["plan"]
     colours = _colours(plan)
     whole = (_at(plan["steps"][-1]["end"]) - _at(plan["steps"][0]["start"])).total_seconds()

@@ -74,7 +74,7 @@ def screen(view: Mapping[str, Any], columns: int = PIPE_WIDTH) -> list[Text | st
 
 
 def _head(view: Mapping[str, Any]) -> Text:
-    """Name the daemon, its role and its mode, and say when its cycle last turned."""
+    """Write the mode or freeze, the role and host, the newest cycle, and the age of old runs."""
     frozen = view["frozen"]
     doing = f"frozen ({frozen})" if frozen else DOING.get(view["mode"], view["mode"])
     if view["leading"]:
@@ -143,7 +143,7 @@ def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
 
 
 def _ahead(line: Mapping[str, Any], at: str) -> str:
-    """The forecast as bars, with its lowest slot."""
+    """Write the forecast as bars, with its lowest slot."""
     now = datetime.fromisoformat(at)
     slots = [
         each
