@@ -1,8 +1,8 @@
-"""What a joule, a watt or a gram is beside measured, said beside it: `4.8 g est+sim`. Pure.
+"""Write beside a joule, a watt or a gram why it is not just measured: `4.8 g est+sim`. Pure.
 
-Three flags (wattmesh.telemetry.readings): estimated, provisional, simulated. They add up and none
-takes another's place. Invariant: screens write them here and nowhere else. A limit that people set
-has none: it is exact.
+Three flags (wattmesh.telemetry.readings): estimated, provisional, simulated. A figure may carry
+several; none replaces another. Invariant: screens write flags by this module and no other way. A
+limit that a person set has none: it is exact.
 """
 
 import re
@@ -18,10 +18,10 @@ SHORT = {Quality.ESTIMATED: "est", Quality.PROVISIONAL: "prov", Quality.SIMULATE
 QUANTITY = re.compile(
     r"(?<![\w.])(?<!of )(?<!above )-?\d[\d,]*(?:\.\d+)? (?:[kmµ]?g|t|[kM]?W|[kM]?J|[kM]Wh)\b(?!/)"
 )
-"""A mass, a power or an energy in a sentence. A limit follows `of` or `above`, and is none."""
+"""A mass, a power or an energy in a sentence; not one after `of` or `above`, which is a limit."""
 
 MODELLED = ("power_w", "tokens_per_s")
-"""Numbers of a catalogue that joules and grams are reckoned from."""
+"""Numbers of a catalogue from which joules and grams are computed."""
 
 
 def mark(flags: Iterable[str]) -> str:
@@ -48,7 +48,7 @@ def legend(text: str) -> str:
 
 
 def point_flags(catalogue: Catalogue, point: OperatingPoint) -> tuple[str, ...]:
-    """Give what a point's joules per token are, as its catalogue says."""
+    """Give the flags of a point's joules per token, as its catalogue says."""
     modelled = any(each in catalogue.simulated for each in MODELLED)
     sources = {point.sources.get(each, "") for each in MODELLED}
     guessed = point.evidence in (Evidence.ASSUMED, Evidence.PREDICTED) or "assumed" in sources
@@ -60,7 +60,7 @@ def point_flags(catalogue: Catalogue, point: OperatingPoint) -> tuple[str, ...]:
 
 
 def expected_flags(catalogue: Catalogue | None, signal: str) -> tuple[str, ...]:
-    """Give what expected grams are: estimated, for nobody has measured what is to come."""
+    """Give the flags of expected grams: always estimated, because they lie in the future."""
     points = catalogue.points if catalogue else ()
     of_points = (flag for each in points if catalogue for flag in point_flags(catalogue, each))
     return flags_of(str(Quality.ESTIMATED), signal_quality(signal), *of_points)

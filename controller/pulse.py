@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
-"""While the journal does not answer, at most one caller in so many seconds tries it again."""
+"""While the journal does not answer, at most one caller in this many seconds tries it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """Where each budget stood when the job of the periods last looked.
+    """Where each budget stood when the `periods` job last looked.
 
     Attributes:
         sealed_ahead: months that are closed though they had not ended by then.
@@ -81,8 +81,8 @@ class Signals:
     """The two grid signals as the settings name them; None where there is none.
 
     Attributes:
-        reports: further signals that reports reckon with. `fallbacks`: those that stand in for the
-            accounting one.
+        reports: further signals that reports are computed with. `fallbacks`: signals that stand in
+            for the accounting one.
     """
 
     decision: "SignalFacts | None" = None
@@ -92,7 +92,7 @@ class Signals:
 
     @property
     def ahead(self) -> "tuple[SignalFacts, ...]":
-        """Those whose hours ahead are forecast: see `Grid.ahead`; the same signal once."""
+        """The signals whose hours ahead are forecast (see `Grid.ahead`), each once."""
         return _once(self.decision, self.accounting)
 
     @property
@@ -102,7 +102,7 @@ class Signals:
 
 
 def _once(*named: "SignalFacts | None") -> "tuple[SignalFacts, ...]":
-    """Give each signal once, as it was named first."""
+    """Give each signal once, in the order in which they are named."""
     known: dict[str, SignalFacts] = {}
     for each in named:
         if each is not None:
@@ -137,15 +137,15 @@ class Pulse:
         turned: the newest turn (owner: the cycle). `fleet`: what it saw of all GPUs. `snapshot`:
             nodes and runs as it left them; None before the first that the journal answered.
         sampled: the newest sample (owner: the sampler); None before the first.
-        budgets: where they stand (owner: the job of the periods).
+        budgets: where they stand (owner: the `periods` job).
         trusted: whether the wall clock may be trusted now.
         newest_status: the last screen that was built while the journal answered.
         loops: the state of each loop, read live.
         breakers: the state of the circuit breaker of each signal's provider, read live.
-        planning: how the planner gets on, read live.
+        planning: the planner's state, read live.
         exporter: follows the devices that this process samples itself.
         isolation: counts what failed for one run alone.
-        tokens: which node's agent each valid token opens for, by its digest.
+        tokens: which node each valid agent token belongs to, by the token's digest.
         node_faults: why deliveries of single nodes are refused.
     """
 
@@ -173,7 +173,6 @@ class Pulse:
     tokens: Mapping[str, NodeToken] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin to follow the clocks."""
         self.trusted = TrustedTime(self.clock, lambda: self.settings.journal.trust_clock)
 
     @property
@@ -182,7 +181,7 @@ class Pulse:
         return self.fleet.gpus.site if self.fleet.gpus else (0, 0)
 
     def journal_failed(self, sentence: str) -> None:
-        """Note that the journal did not answer; told to the log once per outage."""
+        """Note that the journal did not answer; logged once per outage."""
         now_s = self.clock.monotonic()
         if self.outage is None:
             log.warning("The journal does not answer: %s.", sentence.rstrip("."))
@@ -199,7 +198,7 @@ class Pulse:
         return f"The journal answers again; it had not for {for_s:.0f} s ({why})."
 
     def journal_worth_a_try(self) -> bool:
-        """Whether a caller should ask the journal now; spares a locked database a crowd of them."""
+        """Whether a caller should ask the journal now; keeps a crowd off a locked database."""
         outage, now_s = self.outage, self.clock.monotonic()
         if outage is None:
             return True

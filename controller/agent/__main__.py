@@ -2,9 +2,9 @@
 
     python -m wattmesh.controller.agent --config FILE
 
-SIGTERM and SIGINT stop it cleanly; kill -9 at any moment is safe, for everything that matters is in
+SIGTERM and SIGINT stop it cleanly; kill -9 at any moment is safe, because what matters is in
 the outbox. Exit status: 0 stopped, 1 failed (starting again may help), 2 settings or arguments that
-a person must mend first.
+a person must fix first.
 """
 
 import gc

@@ -1,7 +1,7 @@
 """Joining ledger slots when there is no room for all of them. Pure.
 
-Invariant: the amounts of what is joined add up to what they were, to the millijoule: time gets
-coarser, nothing gets lost.
+Invariant: joining keeps the sums of all amounts, to the millijoule: time gets coarser, and nothing
+is lost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ Key = tuple[str, str, int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A row as it is kept, by its key, and what of it was not sent yet."""
+    """The key of a row in the outbox, and the part of its amounts that was not sent yet."""
 
     key: Key
     unsent: EnergyRow
@@ -24,7 +24,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A longer slot in the place of others. `row`: all of it is unsent."""
+    """A longer slot that replaces others; all of `row` is unsent."""
 
     row: EnergyRow
     replaces: tuple[Key, ...]

@@ -1,6 +1,6 @@
-"""What the loops of an agent do in one turn: read, deliver, hear (`obeying.py` has the fourth).
+"""What an agent's loops do in one turn: read, deliver, hear (the fourth is in `obeying.py`).
 
-Invariant: each may be killed at any instruction and done again; what matters is in the outbox.
+Invariant: each turn may be killed at any instruction and repeated; what matters is in the outbox.
 """
 
 import json
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 DELIVERY_LIMIT_S = 20.0
 MOST_BATCHES = 20
-"""Delivered in one turn, after an outage; the rest follows in the next."""
+"""Batches delivered in one turn, after an outage; the next turn delivers more."""
 
 WAIT_S = 15.0
-"""How long the controller may take to say something new; well below a third of any lease."""
+"""Long poll: seconds the controller may wait for news; well below a third of any lease."""
 
 ANSWER_LIMIT_S = 10.0
 
 REFUSALS = frozenset({400, 413, 422})
-"""A delivery that will be refused as it is whenever it comes, and was never counted."""
+"""HTTP statuses of a delivery that would be refused again if repeated, and was not counted."""
 
 LONGEST_WHY = 300
 
@@ -56,7 +56,7 @@ class Newest:
 
 
 class Reading:
-    """Read every device, and keep what it drew."""
+    """Reads every device, and writes the energy it drew to the outbox."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Reading:
         clock: Clock,
         flush_s: float,
     ) -> None:
-        """Take the parts; `flush_s` is how often they are written to the outbox."""
+        """Keep the parts; rows are written to the outbox every `flush_s` seconds."""
         self._sampler = sampler
         self._node = node
         self._knowledge = knowledge
@@ -81,12 +81,12 @@ class Reading:
         self._grid = knowledge.grid
 
     def turn(self) -> None:
-        """Read once; write when it is time.
+        """Read once; write to the outbox when it is due.
 
         Raises:
-            JournalUnavailable: the outbox does not take it; it waits.
+            JournalUnavailable: the outbox does not take the rows; they wait.
         """
-        # Both at once: what is asked in between must not look like a step of the wall clock.
+        # Both clocks at once: time between the two reads would look like a step of the wall clock.
         monotonic_s, now, newest = self._clock.monotonic(), self._clock.now(), self._newest
         if self._knowledge.grid != self._grid:
             self._grid = self._knowledge.grid
@@ -102,7 +102,7 @@ class Reading:
             self._sampler.flush()
 
     def close(self) -> None:
-        """Write what waits, and let the source go."""
+        """Write the rows that wait, and close the power source."""
         try:
             self._sampler.flush()
         except JournalUnavailable as error:
@@ -112,7 +112,7 @@ class Reading:
 
 
 class Delivering:
-    """Bring what was measured to the controller."""
+    """Delivers what was measured to the controller."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Delivering:
         *,
         node: str,
     ) -> None:
-        """Take the parts; `facts` gives what else there is to tell."""
+        """Keep the parts; `facts` gives what is reported beside the batches."""
         self._outbox = outbox
         self._link = link
         self._newest = newest
@@ -137,7 +137,7 @@ class Delivering:
         """Deliver everything that is new.
 
         Raises:
-            SourceUnavailable: the controller did not take it; it is delivered later.
+            SourceUnavailable: the controller did not take a batch; it is delivered later.
             JournalUnavailable: the outbox cannot be read.
         """
         for _ in range(MOST_BATCHES):
@@ -146,7 +146,7 @@ class Delivering:
         self._newest.delivered_s = self._clock.monotonic()
 
     def _once(self) -> bool:
-        """Deliver one batch, and how the node is; say whether there may be more."""
+        """Deliver one batch with the node's state; say whether there may be more batches."""
         fresh = self._outbox.fresh
         batch = None if fresh else self._outbox.batch()
         self._newest.kept_back = self._outbox.kept_back()
@@ -173,26 +173,25 @@ class Delivering:
         return batch is not None
 
     def _report(self, batch: Batch | None, *, fresh: bool) -> Report:
-        """Put together what is told beside a batch."""
         sample = self._newest.sample
         return Report(
             batch=batch,
             fresh=fresh,
-            # What a driver reports beside all sense is not known; the rest is told all the same.
+            # A nonsensical value from a driver is left out; the device's other values are reported.
             devices={each.gpu_uuid: known(DeviceFacts, live(each)) for each in sample.readings},
             missing=sample.missing,
             facts=self._facts(),
         )
 
     def _give_up_on_old_counters(self, fresh: bool) -> None:
-        """Begin anew when the controller cannot be asked what a lost outbox had delivered."""
+        """Let a new outbox begin with the present counters after `PATIENCE_S` without an answer."""
         if fresh and self._clock.monotonic() - self._started_s > PATIENCE_S:
             log.warning("the controller is away: this new outbox begins with the counters of now")
             self._outbox.adopt(())
 
 
 class Hearing:
-    """Ask the controller what is wished, and who owns what here."""
+    """Asks the controller for the desired clocks and limits, and for the owners of GPUs here."""
 
     def __init__(
         self,
@@ -204,7 +203,7 @@ class Hearing:
         node: str,
         heard: Callable[[], None],
     ) -> None:
-        """Take the parts; `heard` is called when there is an answer to obey."""
+        """Keep the parts; `heard` is called when there is an answer to obey."""
         self._link = link
         self._knowledge = knowledge
         self._newest = newest
@@ -214,11 +213,11 @@ class Hearing:
         self._serial = ""
 
     def turn(self) -> None:
-        """Wait for an answer: leases are renewed by hearing, and by nothing else.
+        """Wait for an answer: only an answer of the controller renews leases.
 
         Raises:
             SourceUnavailable: the controller does not answer; economy leases run out meanwhile.
-            InputInvalid: it answers what this agent does not understand.
+            InputInvalid: this agent does not understand the answer.
         """
         query = urlencode({"wait": WAIT_S if self._serial else 0, "serial": self._serial})
         reply = self._link.call("GET", f"{self._target}?{query}", limit_s=WAIT_S + ANSWER_LIMIT_S)
@@ -238,7 +237,7 @@ class Hearing:
 def facts(
     newest: Newest, exporter: DeviceExporter, *, boot_id: str, deliver_s: float
 ) -> dict[str, Any]:
-    """Give what an agent tells beside its readings."""
+    """Give what an agent reports beside its readings."""
     unread = (f"{who}: {why}" for who, why in newest.sample.troubles)
     troubles = [newest.sample.trouble, *unread, *exporter.troubles()]
     return {

@@ -1,8 +1,8 @@
-"""What the controller has told this agent: who may own GPUs, where slots end, what is wished.
+"""What the controller has told this agent: who may own GPUs, where slots end, what to set.
 
-Invariant: it is kept in the outbox, so that an agent that starts while the controller is away goes
-on with what was true last; without anything at all it waits `PATIENCE_S`, then calls every process
-a stranger's.
+Invariant: holders and slots are kept in the outbox, so an agent that starts while the controller
+is away goes on with the last known ones; without any it waits `PATIENCE_S`, then attributes no
+process to a run.
 """
 
 import json
@@ -31,7 +31,7 @@ class Told:
     """One answer of the controller.
 
     Attributes:
-        known: the controller knows this node's GPUs, so that `holders` is all there are.
+        known: the controller knows this node's GPUs, so `holders` is complete.
     """
 
     desired: Desired
@@ -41,7 +41,7 @@ class Told:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Told":
-        """Read an answer.
+        """Read the controller's answer.
 
         Raises:
             InputInvalid: any part of it is not understood.
@@ -58,10 +58,10 @@ class Told:
 
 
 class Knowledge:
-    """The newest of it; one thread writes, others read."""
+    """The newest answer; one thread writes, others read."""
 
     def __init__(self, outbox: Outbox, started_s: float) -> None:
-        """Begin with what was kept."""
+        """Begin with what the outbox has kept."""
         self._outbox = outbox
         self._started_s = started_s
         self.grid = HALF_HOURS
@@ -76,10 +76,10 @@ class Knowledge:
                 log.warning("what the controller said before is not readable: %s", error)
 
     def hear(self, told: Told) -> None:
-        """Take an answer in, and keep it.
+        """Take an answer, and keep it in the outbox.
 
         Raises:
-            JournalUnavailable: it could not be kept; it holds for this process.
+            JournalUnavailable: it could not be kept; it holds only for this process.
         """
         self.grid = told.grid
         if not told.known:
@@ -93,14 +93,14 @@ class Knowledge:
             self._kept = text
 
     def holders(self, monotonic_s: float) -> tuple[Holder, ...] | None:
-        """Give who may own GPUs; None while that may still be heard."""
+        """Give who may own GPUs; None while the controller may still say it."""
         if self._holders is None and monotonic_s - self._started_s > PATIENCE_S:
             return ()
         return self._holders
 
 
 def write_grid(grid: SlotGrid) -> dict[str, Any]:
-    """Write where slots end, as agents are told."""
+    """Write a slot grid as agents receive it."""
     return {
         "origin": grid.origin.isoformat(),
         "interval_s": grid.interval_s,
@@ -109,13 +109,13 @@ def write_grid(grid: SlotGrid) -> dict[str, Any]:
 
 
 def read_grid(data: Mapping[str, Any]) -> SlotGrid:
-    """Read where slots end.
+    """Read a slot grid.
 
-    A controller of before told no zone. Nor does a zone count that this machine does not know: the
-    controller then lays a slot with midnight in it over both days, by time.
+    Older controllers send no time zone: UTC is taken, as for a zone that this machine does not
+    know. The controller then splits a slot with midnight in it over both days, by time.
 
     Raises:
-        InputInvalid: nonsense.
+        InputInvalid: the data is not a slot grid.
     """
     interval_s = data.get("interval_s")
     try:

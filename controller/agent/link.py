@@ -1,7 +1,7 @@
-"""The way from an agent to its controller: a Unix socket, or TLS with a token.
+"""Calls from an agent to its controller, over a Unix socket or TLS with a token.
 
 Invariant: a call ends within its limit whatever the other side does (silence, one byte a second,
-an endless answer); no usable answer is always `SourceUnavailable`, and nothing else.
+an endless answer); without a usable answer it raises `SourceUnavailable`, and nothing else.
 """
 
 import http.client
@@ -22,12 +22,12 @@ LONGEST_ANSWER = 4 << 20
 DEFAULT_PORT = 9465
 
 AUTHORITIES_BYTES = 8 << 20
-"""Twenty times what all public authorities take."""
+"""Twenty times the size of all public certificate authorities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back."""
+    """The controller's answer to one call."""
 
     status: int
     content: bytes
@@ -36,7 +36,7 @@ class Reply:
         """Read the answer's JSON object.
 
         Raises:
-            SourceUnavailable: there is none.
+            SourceUnavailable: the answer has no JSON object.
         """
         try:
             body = json.loads(self.content)
@@ -51,11 +51,11 @@ class Link:
     """One controller; a connection for each call, from any thread."""
 
     def __init__(self, address: str, *, token: str = "", ca_file: Path | None = None) -> None:
-        """Take the address; nothing is opened yet.
+        """Keep the address; nothing is opened yet.
 
         Args:
             address: `unix:///path` or `https://host:port`.
-            token: shown on https.
+            token: sent as a bearer token; "" sends none.
             ca_file: certificates to trust instead of the system's.
 
         Raises:
@@ -91,13 +91,13 @@ class Link:
         """Make one call.
 
         Raises:
-            SourceUnavailable: nobody answered within `limit_s`, or not whole.
+            SourceUnavailable: no complete answer came within `limit_s`.
         """
         sent = {"Content-Type": "application/json", **(headers or {})}
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"
         connection = self._connection(limit_s)
-        # A socket timeout bounds each read; this bounds them all together.
+        # A socket timeout bounds each read; this timer bounds the whole call.
         limit = threading.Timer(limit_s, cut, (connection,))
         limit.daemon = True
         limit.start()
@@ -118,7 +118,6 @@ class Link:
             connection.close()
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        """Prepare a connection."""
         if self._context is None:
             return UnixConnection(self._path, timeout_s)
         return http.client.HTTPSConnection(

@@ -1,6 +1,6 @@
 """The agent itself as Prometheus metrics, beside those of its devices.
 
-Invariant: what the controller refuses is counted until it has taken it.
+Invariant: a row that the controller refuses is counted until the controller has taken it.
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from wattmesh.controller.agent.refusals import MJ_PER_J
 
 
 class AgentMetrics(Collector):
-    """Tells Prometheus of one agent."""
+    """Collects the metrics of one agent."""
 
     def __init__(self, newest: Newest) -> None:
-        """Take the facts that its loops leave."""
+        """Keep the facts that the agent's loops write."""
         self._newest = newest
 
     def collect(self) -> Iterator[Metric]:

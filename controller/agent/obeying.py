@@ -1,8 +1,8 @@
-"""Hand what the controller wishes to the node's actuator, again and again.
+"""Send what the controller wishes to the node's actuator, and repeat it.
 
-Again, because an actuator may start anew and a run may start new processes between two answers of
-the controller. Invariant: repeating prolongs nothing. An economy lease counts from the moment at
-which the controller was heard, whatever happens on this node since.
+It is repeated because, between two answers of the controller, an actuator may restart and a run may
+start new processes. Invariant: repeating prolongs no lease. An economy lease counts from the moment
+at which the controller was heard, whatever happens on this node after it.
 """
 
 import logging
@@ -29,16 +29,16 @@ class Actuator(Protocol):
     """What may set clocks and limits (`telemetry.actuator.client`)."""
 
     def apply(self, desired: Desired, claims: Mapping[str, Owners]) -> Applied:
-        """Say everything that is wished, and whose processes the holders' are."""
+        """Send everything that is wished, and the processes that belong to each holder."""
         ...
 
     def state(self) -> Applied:
-        """Ask what is in force, and whom it obeys."""
+        """Ask which settings are in force, and which controller's they are."""
         ...
 
 
 class Obeying:
-    """Repeat the newest wish to the actuator; one thread calls `turn`."""
+    """Repeats the newest wish to the actuator; one thread calls `turn`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Obeying:
         exporter: DeviceExporter,
         changed: Callable[[], None],
     ) -> None:
-        """Take the parts; `changed` is called when what is in force has changed."""
+        """Keep the parts; `changed` is called when the settings in force have changed."""
         self._actuator = actuator
         self._view = view
         self._newest = newest
@@ -59,7 +59,7 @@ class Obeying:
         self._changed = changed
 
     def turn(self) -> None:
-        """Hand the wish on, as far as it still holds, and keep what came of it."""
+        """Send the part of the wish whose leases still run, and keep the actuator's answer."""
         told, heard_s = self._newest.told, self._newest.heard_s
         if told is None or heard_s is None:
             return
@@ -82,7 +82,7 @@ class Obeying:
             self._changed()
 
     def _fenced(self, wish: Desired, why: str) -> Applied:
-        """Say whom the actuator obeys instead; nothing of ours can be set there."""
+        """Give what another controller set on the actuator; this one can set nothing there."""
         try:
             stands = self._actuator.state()
         except WattmeshError as error:
@@ -93,14 +93,14 @@ class Obeying:
 
 
 def _silent(wish: Desired, why: str) -> Applied:
-    """Say that no actuator takes the wish."""
+    """Give the answer that stands for an actuator that does not take the wish."""
     return Applied(mode="none", epoch=wish.epoch, trouble=why[:500])
 
 
 def left(desired: Desired, age_s: float) -> Desired | None:
-    """Give what is left of a wish that was heard `age_s` ago; None: nothing, so nothing is said.
+    """Give what is left of a wish heard `age_s` ago; None: nothing, so nothing is sent.
 
-    A wish without economy leases is as old as it likes: it only says what is not wished any more.
+    A wish without economy leases never expires: it only says what is no longer wished.
     """
     economy = [wish for wish in desired.wishes if wish.lease_s is not None]
     if economy and all((wish.lease_s or 0.0) <= age_s for wish in economy):
@@ -114,7 +114,7 @@ def left(desired: Desired, age_s: float) -> Desired | None:
 
 
 def owners(told: Told, view: NodeView | None, claims: Mapping[str, Claim]) -> dict[str, Owners]:
-    """Say whose processes each holder's are: of its user, and by this node's own view which."""
+    """Give each holder's user and, where this node sees them, the holder's own processes."""
     uids = {each.run: each.owner_uid for each in told.holders if each.owner_uid is not None}
     if view is None:
         return {run: Owners(uids=frozenset({uid})) for run, uid in uids.items()}

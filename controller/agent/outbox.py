@@ -1,10 +1,10 @@
 """What an agent has measured and not yet delivered, in one SQLite file.
 
-A ledger for the sampler (`telemetry.sampler.Book`) on one side, batches for the controller on the
-other. Invariant: a change of a row is frozen into exactly one batch, in the transaction that marks
-it as sent; a batch keeps its (boot_id, seq) until it is acknowledged. So whatever is killed or
-lost in between, what the controller adds up is what was booked here, to the millijoule; but for
-what it refuses, which is kept back, whole (refusals.py).
+To the sampler it is a ledger (`telemetry.sampler.Book`); to the controller it gives batches.
+Invariant: a change of a row is frozen into exactly one batch, in the transaction that marks it as
+sent; a batch keeps its (boot_id, seq) until it is acknowledged. So whatever is killed or lost in
+between, the controller's sums equal what was booked here, to the millijoule; except for rows that
+it refuses, which are kept back whole (refusals.py).
 """
 
 import json
@@ -44,7 +44,7 @@ from wattmesh.telemetry.readings import utc_now
 log = logging.getLogger(__name__)
 
 MOST_FLYING = 16
-"""Batches that may be frozen at a time; what is frozen is never joined to save room."""
+"""Batches that may be frozen at a time; rows in a frozen batch are not joined to save room."""
 
 
 def boot_us() -> int:
@@ -68,10 +68,10 @@ class Outbox:
         """Open the file, or begin a new one; one that is damaged is put aside.
 
         Args:
-            path: where it is; its folder must exist.
-            node: whose batches these are.
+            path: of the file; its folder must exist.
+            node: the node that these batches are of.
             boot_id: of this boot.
-            limit_mib: most that it may take.
+            limit_mib: largest size of the file.
             clock_us: microseconds since boot.
             now: the wall clock.
 
@@ -88,23 +88,23 @@ class Outbox:
 
     @property
     def fresh(self) -> bool:
-        """Whether the file is new, and the controller was not asked yet what it has."""
+        """Whether the file is new and does not know yet which counters the controller has."""
         return self.fact("fresh") == "1"
 
     def adopt(self, baselines: Iterable[CounterBaseline]) -> None:
-        """Go on from the counters that the controller has, once, in a file that is new."""
+        """In a new file, and only once, go on from the counters that the controller has."""
         with self._file.writing() as connection:
             if fact(connection, "fresh") == "1":
                 put_counters(connection, baselines)
                 put_fact(connection, "fresh", "0")
 
     def fact(self, name: str) -> str:
-        """Read something that was kept beside the rows; "" when it was not."""
+        """Read a named fact that was kept beside the rows; "" when there is none."""
         with self._file.reading() as connection:
             return fact(connection, name)
 
     def keep(self, name: str, value: str) -> None:
-        """Keep something beside the rows."""
+        """Keep a named fact beside the rows."""
         with self._file.writing() as connection:
             put_fact(connection, name, value)
 
@@ -124,15 +124,15 @@ class Outbox:
             put_counters(connection, advanced)
         newest = max((each[2] for each in values), default=0)
         booked = {(each[0], each[1], each[2], each[-1]) for each in values}
-        # The sampler remembers these as they are here: until it forgets them too, they must stay.
+        # The sampler holds these rows in memory as they are here; they stay until it drops them.
         self._remembered = booked | {each for each in self._remembered if each[2] >= newest}
         self._keep_small()
 
     def baselines(self) -> dict[str, CounterBaseline]:
-        """Give the counters that were booked up to.
+        """Give each device's counter at the last booking.
 
         Raises:
-            JournalUnavailable: they are not known yet; the controller has to be asked first.
+            JournalUnavailable: they are not known yet; the controller must say first what it has.
         """
         with self._file.reading() as connection:
             if fact(connection, "fresh") == "1":
@@ -172,13 +172,13 @@ class Outbox:
             return self._freeze(connection, found, whole=whole) if found else None
 
     def acknowledged(self, batch: Batch) -> None:
-        """Forget a batch that the controller has."""
+        """Delete a batch that the controller has taken."""
         with self._file.writing() as connection:
             connection.execute("DELETE FROM flight WHERE seq = ?", (batch.seq,))
             refusals.taken(connection, batch)
 
     def refused(self, batch: Batch, why: str) -> None:
-        """Take a batch back that the controller refuses, and has never counted.
+        """Take back a batch that the controller refused and did not count.
 
         Its rows are delivered in smaller batches; one that is refused alone is kept back.
         """
@@ -223,10 +223,11 @@ class Outbox:
         return batch
 
     def _freeze_stretches(self, connection: sqlite3.Connection) -> None:
-        """Freeze what waits with the counters as they are, before others take their place.
+        """Freeze the rows that wait with the present counters, before new counters replace these.
 
-        Else the controller would never hear up to when those were read. Where more waits than one
-        batch holds, it does not: that time counts as unread, beside what was read in it.
+        Otherwise the controller would never hear up to when the present ones were read. It does
+        not where more rows wait than one batch holds: that time then counts as unread, although
+        the energy read in it is delivered.
         """
         flying = connection.execute("SELECT count(*) FROM flight").fetchone()[0]
         found, whole = refusals.offered(connection, to_us(self._now()))
@@ -234,9 +235,9 @@ class Outbox:
             self._freeze(connection, found, whole=True)
 
     def _next_seq(self, connection: sqlite3.Connection) -> int:
-        """Give a number that rises within this boot, even if this file was lost meanwhile.
+        """Give a sequence number that rises within this boot, even if this file was lost.
 
-        No two batches are made in one microsecond, so the clock alone is past every older number.
+        No two batches are made in one microsecond, so the clock alone exceeds every older number.
         """
         boot_id, _, newest = fact(connection, "seq").rpartition(" ")
         seq = self._clock_us()
@@ -246,14 +247,14 @@ class Outbox:
         return seq
 
     def _keep_small(self) -> None:
-        """Let go of what was sent, then join slots, while the file is over its limit."""
+        """While the file is over its limit, delete rows that were sent, then join slots."""
         while self._file.used() > self._file.pages:
             with self._file.writing() as connection:
                 if not (self._let_go(connection) or self._coarsen(connection)):
                     return
 
     def _let_go(self, connection: sqlite3.Connection) -> bool:
-        """Delete the oldest rows that were sent whole; say whether there were any."""
+        """Delete the older half of the rows that were sent whole; say whether there were any."""
         query = f"SELECT gpu_uuid, run, slot_start, line FROM rows WHERE NOT {UNSENT}"
         keys = [key_of(row) for row in connection.execute(f"{query} ORDER BY slot_start")]
         free = [key for key in keys if key not in self._remembered]

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 MIB = 1 << 20
 PAGE_BYTES = 4096
 ROOM = 1.25
-"""The file may grow by so much beyond its limit while rows are joined; then it is full."""
+"""The file may grow to this multiple of its limit while rows are joined; then it is full."""
 
 BUSY_S = 5.0
 
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS refusals (
     times INTEGER NOT NULL, retry_at INTEGER NOT NULL, why TEXT NOT NULL,
     PRIMARY KEY (gpu_uuid, run, slot_start, line)) WITHOUT ROWID
 """
-"""What files from before lack."""
+"""Table that files of older versions lack."""
 
 
 class OutboxFile:
@@ -74,7 +74,7 @@ class OutboxFile:
         """Give the connection for single statements.
 
         Raises:
-            JournalUnavailable: SQLite cannot.
+            JournalUnavailable: SQLite failed.
         """
         with self._lock:
             try:
@@ -90,7 +90,7 @@ class OutboxFile:
         """Give the connection for one transaction: committed at the end, undone by an error.
 
         Raises:
-            JournalUnavailable: SQLite cannot; nothing was written.
+            JournalUnavailable: SQLite failed; nothing was written.
         """
         with self.reading() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -112,7 +112,7 @@ class OutboxFile:
         return int(pages) - int(free)
 
     def close(self) -> None:
-        """Close the file, and let others have it."""
+        """Close the file, and release its lock."""
         with self._lock:
             self._database.close()
             self._held.close()
@@ -136,7 +136,6 @@ class OutboxFile:
             return self._connected(path)
 
     def _connected(self, path: Path) -> sqlite3.Connection:
-        """Open the file, with its tables."""
         connection = sqlite3.connect(
             path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
@@ -156,7 +155,7 @@ class OutboxFile:
 
 
 def _hold(path: Path) -> durable.Lock:
-    """Take the file for this process alone; the kernel lets go of it when the process ends.
+    """Lock the file for this process; the kernel releases the lock when the process ends.
 
     Raises:
         FixInput: another agent has it, or its folder cannot be used.
@@ -175,7 +174,7 @@ def _hold(path: Path) -> durable.Lock:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    """Make the tables that a file lacks, and offer everything again, in one transaction."""
+    """Create missing tables, and make all refused rows due again, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
     known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'facts'").fetchone()
     if known is None:
@@ -186,6 +185,6 @@ def _create(connection: sqlite3.Connection) -> None:
     columns = {row["name"] for row in connection.execute("PRAGMA table_info(counters)")}
     if "since_us" not in columns:
         connection.execute("ALTER TABLE counters ADD COLUMN since_us INTEGER NOT NULL DEFAULT 0")
-    # Another controller, or a mended one, may take what was kept back.
+    # Another controller, or a repaired one, may take what was kept back.
     connection.execute("UPDATE refusals SET retry_at = 0")
     connection.execute("COMMIT")

@@ -1,7 +1,7 @@
-"""Rows of an outbox as SQLite has them: read, written, and what of them was not sent yet.
+"""Rows of an outbox in SQLite: read them, write them, and give the part not sent yet.
 
-Invariant: a row is absolute, and beside it stands what of it was sent; their difference is the
-change that is unsent, so that nothing is delivered twice.
+Invariant: a row holds absolute amounts and, beside them, the amounts that were sent; the difference
+is the unsent change, so nothing is delivered twice.
 """
 
 import sqlite3
@@ -44,12 +44,12 @@ def to_us(moment: datetime) -> int:
 
 
 def key_of(row: sqlite3.Row) -> Key:
-    """Give what tells a row from all others."""
+    """Give a row's primary key."""
     return row["gpu_uuid"], row["run"], row["slot_start"], row["line"]
 
 
 def key_of_change(row: EnergyRow) -> Key:
-    """Give the same of a change."""
+    """Give the primary key of the row that a change belongs to."""
     return row.gpu_uuid, row.run, to_us(row.slot_start), row.line
 
 
@@ -62,14 +62,14 @@ def values_of(row: EnergyRow) -> tuple[Any, ...]:
 
 
 def row_of(row: sqlite3.Row) -> EnergyRow:
-    """Read a row, whole."""
+    """Read a row with its absolute amounts."""
     values = {name: row[name] for name in COLUMNS.split(", ")}
     start, end = _EPOCH + row["slot_start"] * _US, _EPOCH + row["slot_end"] * _US
     return EnergyRow(**{**values, "slot_start": start, "slot_end": end})
 
 
 def change_of(row: sqlite3.Row) -> EnergyRow:
-    """Read what of a row was not sent yet."""
+    """Read a row with the amounts that were not sent yet."""
     values = {name: row[name] for name in COLUMNS.split(", ")}
     energy_mj, sent_mj = row["energy_mj"], row["sent_energy_mj"]
     return EnergyRow(
@@ -85,7 +85,7 @@ def change_of(row: sqlite3.Row) -> EnergyRow:
 
 
 def unsend(connection: sqlite3.Connection, change: EnergyRow) -> None:
-    """Make a change that was marked as sent unsent again; its row may have gone or grown."""
+    """Mark a sent change as unsent again; its row may have been deleted or grown meanwhile."""
     key = key_of_change(change)
     row = connection.execute(f"SELECT * FROM rows WHERE {KEY}", key).fetchone()
     if row is None:
@@ -93,10 +93,10 @@ def unsend(connection: sqlite3.Connection, change: EnergyRow) -> None:
         return
     energy_mj, sent_mj = row["energy_mj"], row["sent_energy_mj"]
     if change.energy_mj is not None:
-        if energy_mj is None:  # joined meanwhile with a slot of which nothing is known
+        if energy_mj is None:  # joined meanwhile with a slot of unknown energy
             energy_mj, sent_mj = change.energy_mj, None
         else:
-            # None where nothing is left: a known 0 must not look as if it had been sent.
+            # None where nothing is left: a known energy of 0 must not look as if it had been sent.
             sent_mj = ((sent_mj or 0) - change.energy_mj) or None
     connection.execute(
         "UPDATE rows SET energy_mj = ?, sent_energy_mj = ?, sent_unobserved_ms = ?, "
@@ -112,13 +112,13 @@ def unsend(connection: sqlite3.Connection, change: EnergyRow) -> None:
 
 
 def fact(connection: sqlite3.Connection, name: str) -> str:
-    """Read something that is kept beside the rows; "" when it is not."""
+    """Read a named fact that is kept beside the rows; "" when there is none."""
     row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
     return row["value"] if row else ""
 
 
 def put_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
-    """Keep something beside the rows."""
+    """Keep a named fact beside the rows."""
     connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 
@@ -128,7 +128,7 @@ def counter_of(row: sqlite3.Row) -> CounterBaseline:
 
 
 def put_counters(connection: sqlite3.Connection, baselines: Iterable[CounterBaseline]) -> None:
-    """Keep the counters that were booked up to."""
+    """Keep each device's counter at the last booking."""
     connection.executemany(
         f"INSERT OR REPLACE INTO counters ({', '.join(_COUNTER)}) VALUES ({_COUNTER_MARKS})",
         [
@@ -139,9 +139,10 @@ def put_counters(connection: sqlite3.Connection, baselines: Iterable[CounterBase
 
 
 def begin_anew(connection: sqlite3.Connection, baselines: Iterable[CounterBaseline]) -> bool:
-    """Say whether counters that are kept would be followed by others that do not go on from them.
+    """Say whether new counters do not continue the kept ones.
 
-    Those are booked without a gap from a later moment on (`CounterBaseline.since_us`).
+    New ones do not where they are booked without a gap only from a later moment on
+    (`CounterBaseline.since_us`).
     """
     kept = {
         row["gpu_uuid"]: row["since_us"]

@@ -34,10 +34,11 @@ from wattmesh.telemetry.readings import PowerSource
 log = logging.getLogger(__name__)
 
 HOLD_S, HOLD_SAMPLES = 5.0, 2.5
-"""As in the daemon: a device without a counter is integrated over a gap of this long."""
+"""As in the daemon: without an energy counter, power is integrated over gaps up to the longer of
+this many seconds and this many samples."""
 
 ASK_AGAIN_S = 2.0
-"""Between two questions to a controller that does not answer."""
+"""Seconds between two calls to a controller that does not answer."""
 
 LAST_DELIVERY_S = 3.0
 LOOP_STOP_S = 5.0
@@ -47,7 +48,7 @@ class AgentParts:
     """Every part of one agent."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
-        """Open what the settings name: the outbox first, for it tells whether we may run at all.
+        """Open what the settings name; the outbox's lock says whether this agent may run at all.
 
         Raises:
             WattmeshError: something is not as it must be; nothing is left open.
@@ -104,7 +105,7 @@ class AgentParts:
 
     @property
     def sentence(self) -> str:
-        """Say in one sentence how it goes."""
+        """Say the agent's state in one sentence."""
         sample = self.newest.sample
         trouble = self.delivery.state.trouble or self.hearing.state.trouble or sample.trouble
         read = f"{self.node}: {len(sample.readings)} of {len(sample.devices)} devices answer"
@@ -130,7 +131,7 @@ class AgentParts:
             loop.start()
 
     def stop(self) -> None:
-        """Stop everything; a question that waits for its answer is left to the process."""
+        """Stop every part; a call that still waits for its answer ends with the process."""
         self.hearing.stop(0.0)
         self.obeying.stop(LOOP_STOP_S)
         if self._relay is not None:
@@ -138,14 +139,13 @@ class AgentParts:
         self.sampler.stop(LOOP_STOP_S)
         self._reading.close()
         if self.delivery.stop(LAST_DELIVERY_S):
-            # What does not arrive now waits in the outbox for the next start.
+            # Rows that are not delivered now wait in the outbox for the next start.
             with suppress(WattmeshError, TimeoutError):
                 Worker("last-delivery").call(self._delivering.turn, LAST_DELIVERY_S)
         if self._metrics is not None:
             self._metrics.stop()
 
     def _opened_relay(self, link: Link) -> Relay | None:
-        """Bind the relay's socket, if there is to be one."""
         settings = self._settings
         if settings.agent.relay is None:
             return None
@@ -159,7 +159,7 @@ class AgentParts:
 
 
 def own_source(settings: Settings) -> PowerSource:
-    """Open what this node's agent reads; where the daemon says `agents`, that is NVML.
+    """Open this node's power source; `power.source = "agents"` means NVML here.
 
     Raises:
         FixInput: the settings name nothing to read.
@@ -177,10 +177,10 @@ def own_source(settings: Settings) -> PowerSource:
 
 
 def _link(settings: Settings) -> Link:
-    """Make the way to the controller.
+    """Make the link to the controller.
 
     Raises:
-        FixInput: the address or a file does not do.
+        FixInput: the address, the token file or the certificates cannot be used.
     """
     agent = settings.agent
     address = agent.controller or f"unix://{settings.api.socket}"
@@ -192,7 +192,7 @@ def _served(address: tuple[str, int], *collectors: Collector) -> ScrapeServer:
     """Serve the metrics of the devices and of the agent itself.
 
     Raises:
-        FixInput: the address cannot be had.
+        FixInput: the address cannot be bound.
     """
     registry = CollectorRegistry(auto_describe=False)
     for each in collectors:

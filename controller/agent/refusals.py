@@ -1,9 +1,9 @@
 """Changes that the controller refuses: narrowed down to single rows, kept back, offered again.
 
-A refused batch was not counted, so its changes become unsent again; they are then offered in ever
-smaller batches, until those that are refused stand alone and the others are delivered. What is
-refused alone is kept back: the rest goes on, and it is offered once an hour and after a restart.
-Invariant: what is kept back lies in the outbox, whole and unsent; nothing is given up.
+A refused batch was not counted, so its changes become unsent again. They are offered in smaller
+batches, until each refused row is alone in its batch and the others are delivered. A row that is
+refused alone is kept back: the others go on, and it is offered again once an hour and after a
+restart. Invariant: what is kept back stays in the outbox, whole and unsent; nothing is given up.
 """
 
 import sqlite3
@@ -20,10 +20,10 @@ from wattmesh.controller.agent.outbox_rows import (
 from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
 
 SIZES = (MOST_ROWS, 40, 1)
-"""Rows of a batch whose rows were refused never, once, twice."""
+"""Largest batch, in rows, by how often its rows were refused: never, once, twice."""
 
 AGAIN_US = 3600 * 1_000_000
-"""Until a row that was refused alone is offered again."""
+"""Microseconds until a row that was refused alone is offered again."""
 
 MJ_PER_J = 1e3
 
@@ -35,21 +35,21 @@ _SENDABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptBack:
-    """What the controller refuses of an outbox. `why`: its newest words; "" when nothing is."""
+    """The rows of an outbox that the controller refuses; `why`: its newest reason, "" for none."""
 
     rows: int = 0
     energy_mj: int = 0
     why: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """Give what the controller is told of it."""
+        """Give what the controller is told of the refused rows."""
         return {"rows": self.rows, "energy_j": self.energy_mj / MJ_PER_J, "why": self.why}
 
 
 def offered(connection: sqlite3.Connection, now_us: int) -> tuple[list[sqlite3.Row], bool]:
-    """Give the rows of the next batch, and whether that is all there is to send.
+    """Give the rows of the next batch, and whether they are all there is to send.
 
-    Rows that were never refused come first, so that the others hold nothing up.
+    Rows that were never refused come first, so that refused ones delay no others.
     """
     if connection.execute("SELECT 1 FROM refusals LIMIT 1").fetchone() is None:
         query = f"SELECT * FROM rows WHERE {UNSENT} ORDER BY slot_start LIMIT {MOST_ROWS + 1}"
@@ -70,11 +70,11 @@ def offered(connection: sqlite3.Connection, now_us: int) -> tuple[list[sqlite3.R
 
 
 def put_back(connection: sqlite3.Connection, batch: Batch, why: str, now_us: int) -> bool:
-    """Make a refused batch unsent; say whether it was a row alone, which is kept back now."""
+    """Mark a refused batch as unsent; say whether it was a single row, now kept back."""
     for change in batch.rows:
         unsend(connection, change)
     alone = len(batch.rows) == 1
-    # A row alone that is refused needs no second look.
+    # A row that is refused alone need not be tried in smaller batches.
     times = len(SIZES) if alone else 1
     connection.executemany(
         f"INSERT INTO refusals ({KEY_COLUMNS}, times, retry_at, why) VALUES (?, ?, ?, ?, ?, ?, ?) "
@@ -86,21 +86,21 @@ def put_back(connection: sqlite3.Connection, batch: Batch, why: str, now_us: int
 
 
 def taken(connection: sqlite3.Connection, batch: Batch) -> None:
-    """Forget that rows were refused: the controller has them now."""
+    """Delete the refusals of a batch's rows: the controller has taken them."""
     connection.executemany(
         f"DELETE FROM refusals WHERE {KEY}", [key_of_change(each) for each in batch.rows]
     )
 
 
 def tidy(connection: sqlite3.Connection) -> None:
-    """Forget refusals of rows that are gone, as they were joined into longer ones."""
+    """Delete refusals of rows that no longer exist because they were joined into longer ones."""
     connection.execute(
         f"DELETE FROM refusals WHERE ({KEY_COLUMNS}) NOT IN (SELECT {KEY_COLUMNS} FROM rows)"
     )
 
 
 def kept_back(connection: sqlite3.Connection) -> KeptBack:
-    """Add up what is kept back."""
+    """Count the rows that are kept back, and sum their energy."""
     found: Sequence[sqlite3.Row] = connection.execute(
         "SELECT why, coalesce(energy_mj, 0) - coalesce(sent_energy_mj, 0) AS unsent_mj "
         f"FROM refusals JOIN rows USING ({KEY_COLUMNS}) WHERE times >= {len(SIZES)} AND {UNSENT} "

@@ -1,8 +1,8 @@
-"""Jobs of this node reach the controller through here: their calls, with the kernel's word on who.
+"""Relay the calls of this node's jobs to the controller, with the caller's uid from the kernel.
 
-One thread waits for all connections; only a call that has come whole, and has a place, holds a
-thread while the controller is asked. Invariant: only the calls of runs pass, nothing that a job
-sends says who it is, and a controller that does not answer costs a job one 503: it trains on.
+One thread serves all connections; a call holds a worker thread only once it is complete and has a
+place. Invariant: only the calls of runs pass; nothing that a job sends says who it is; and when the
+controller does not answer, the job gets a 503 and trains on.
 """
 
 import asyncio
@@ -37,20 +37,20 @@ BODY_LIMIT_BYTES = 1 << 20
 CALL_LIMIT_S = 10.0
 LONGEST_WAIT_S = 60.0
 REQUEST_LIMIT_S = 10.0
-"""For one whole request, from its first byte on."""
+"""Seconds for one whole request, from its first byte on."""
 
 IDLE_S = 75.0
 MOST_CALLS = 256
 MOST_CALLS_PER_USER = 64
 MOST_CONNECTIONS = 2048
 MOST_CONNECTIONS_PER_USER = 256
-"""A job's ranks keep one or two each; what is open holds memory and a file, and no thread."""
+"""Each rank of a job keeps one or two; an open connection holds memory and a file, no thread."""
 
 STOP_LIMIT_S = 2.0
 
 
 class Relay:
-    """Serves a Unix socket beside the jobs."""
+    """Serves a Unix socket to the jobs of this node."""
 
     def __init__(self, path: Path, group: str, link: Link) -> None:
         """Bind the socket with mode 0660; nothing is passed on before `start`.
@@ -79,7 +79,6 @@ class Relay:
         self._listening.close()
 
     def _run(self) -> None:
-        """Serve until told to stop."""
         asyncio.set_event_loop(self._loop)
         self._listening.socket.setblocking(False)
         server = self._loop.run_until_complete(
@@ -100,7 +99,7 @@ class Relay:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it ends, is idle for long, or breaks off."""
+        """Serve one connection until it ends, breaks off, or is idle for `IDLE_S`."""
         uid = credentials(writer.get_extra_info("socket")).uid
         if not self._connections.take(uid):
             writer.close()
@@ -134,7 +133,7 @@ class Relay:
         except ValueError:
             refusal = _problem(400, "this is no request of HTTP/1.1: send one", "invalid")
         if refusal is not None:
-            # Its body was not read, so nothing that follows could be understood.
+            # Its body was not read, so a further request on this connection could not be parsed.
             await _write(writer, refusal, closing=True)
             return False
         if not self._calls.take(uid):
@@ -147,7 +146,7 @@ class Relay:
         try:
             async with asyncio.timeout(REQUEST_LIMIT_S):
                 body = await reader.readexactly(head.length)
-            # Refused only now: whoever still sends a body hears of no answer.
+            # Refused only now: a caller that is still sending its body would not read the answer.
             reply = NOT_PASSED
             if head.passed:
                 reply = await asyncio.get_running_loop().run_in_executor(
@@ -159,7 +158,7 @@ class Relay:
         return not head.closes
 
     def _passed_on(self, head: "_Head", body: bytes, uid: int) -> Reply:
-        """Pass one call on, as whoever the kernel says is at the other end."""
+        """Pass one call on under the uid that the kernel gives for the caller."""
         try:
             reply = self._link.call(
                 head.method,
@@ -171,7 +170,7 @@ class Relay:
         except SourceUnavailable as error:
             return _problem(503, str(error), "unavailable")
         if reply.status == HTTPStatus.UNAUTHORIZED:
-            # Our token, not the job's message: told so, a job would drop it for good.
+            # Our token was refused, not the job's message; a job told 401 would drop it for good.
             return _problem(
                 503, "the controller does not take this node's token; see its agent", "unavailable"
             )
@@ -180,7 +179,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """The head of a request (RFC 9112), as far as it matters here."""
+    """The parts of a request's head (RFC 9112) that the relay needs."""
 
     method: str
     target: str
@@ -188,10 +187,10 @@ class _Head:
 
     @classmethod
     def read(cls, head: bytes) -> "_Head":
-        """Read it.
+        """Parse a request's head.
 
         Raises:
-            ValueError: it is none.
+            ValueError: this is not the head of a request.
         """
         line, *rest = head.decode("latin-1").split("\r\n")
         method, target, _ = line.split(" ")
@@ -206,7 +205,7 @@ class _Head:
 
     @property
     def length(self) -> int:
-        """Bytes of the body."""
+        """Length of the body in bytes."""
         return int(self.fields.get("content-length", "0"))
 
     @property
@@ -216,7 +215,7 @@ class _Head:
 
     @property
     def refusal(self) -> Reply | None:
-        """Why its body cannot be read; None: it can."""
+        """The error answer if the body cannot be read; None if it can."""
         length = self.fields.get("content-length", "0")
         if "transfer-encoding" in self.fields or not (length.isascii() and length.isdecimal()):
             return _problem(411, "send a body with its Content-Length", "invalid")
@@ -226,14 +225,14 @@ class _Head:
 
     @property
     def passed(self) -> bool:
-        """Whether it is a call of a run."""
-        # Not urlsplit: it raises where a host would stand that is none.
+        """Whether this is a call that runs make, and so is passed on."""
+        # Not urlsplit: it raises on a malformed host.
         path, _, _ = self.target.partition("?")
         return self.method in ("GET", "POST") and PASSED.fullmatch(path) is not None
 
 
 async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -> None:
-    """Give an answer back; one that is not taken in time is given up."""
+    """Send an answer; raise TimeoutError if it is not read within `REQUEST_LIMIT_S`."""
     reason = responses.get(reply.status, "")
     close = "Connection: close\r\n" if closing else ""
     head = (

@@ -1,9 +1,9 @@
-"""The way in for agents of other nodes: TCP with TLS and a token, for their calls and no others.
+"""The server for agents of other nodes: TCP with TLS and a token, for agents' calls only.
 
-Invariant: nothing is answered, not even whether an address exists, before a token was shown. A
-token is one node's, and opens what is that node's; the shared one, which opens all, is taken only
-where the settings name it. Who is at the other end on the node is the agent's word (it asked its
-kernel); it can be the owner of a run, and never an operator.
+Invariant: without a valid token nothing is answered, not even whether an address exists. A token
+belongs to one node, and gives access to what is that node's; the shared token, which gives access
+to all nodes, is accepted only where the settings name it. For a relayed call, the agent says who
+made it (it asked its kernel): that can be the owner of a run, and never an operator.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class AgentsServer:
         self._socket = listener = HandshakeListener(_bound(address))
 
         class Proven(PeerProtocol):
-            """Begins when the handshake is over."""
+            """Protocol of a connection whose TLS handshake is over."""
 
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 listener.proven(transport.get_extra_info("peername"))
@@ -90,7 +90,7 @@ class AgentsServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The host and port it listens on."""
         host, port = self._socket.getsockname()[:2]
         return host, port
 
@@ -105,7 +105,7 @@ class AgentsServer:
         log.info("agents are served on %s port %d", *self.address)
 
     def stop(self) -> bool:
-        """End; False when it did not in time."""
+        """Stop serving; False when the thread did not end in time."""
         ended = self._serving.stop()
         self._workers.close()
         self._socket.close()
@@ -137,7 +137,7 @@ def application(context: RequestContext, workers: Workers, token: str = "") -> S
     """Make the application: the agents' own calls, and those of runs that they relay.
 
     Args:
-        context: who is served, and the tokens of single nodes.
+        context: what handlers share, and the tokens of single nodes.
         workers: run the handlers.
         token: the shared one; "" for none.
     """
@@ -166,7 +166,7 @@ def application(context: RequestContext, workers: Workers, token: str = "") -> S
 def _for_agents(
     endpoint: Endpoint, context: RequestContext, shared: str, *, attested: bool
 ) -> Endpoint:
-    """Let only callers with a token pass; on relayed calls, as whom the agent says."""
+    """Let only callers with a token pass; a relayed call acts as the user whom the agent names."""
 
     async def answer(request: Request) -> Response:
         node = _node(request, context, shared)
@@ -184,14 +184,14 @@ def _for_agents(
 
 
 def _node(request: Request, context: RequestContext, shared: str) -> str:
-    """Give the node whose token was shown; `*` of the shared one, "" without a valid one."""
+    """Give the node whose token was sent; `*` for the shared token, "" without a valid one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         return ""
     given = digest_of(token.strip())
     if shared and hmac.compare_digest(given, shared):
         return ANY
-    # Looked up by its hash: how long that takes tells nothing of a token.
+    # Looked up by its hash, so the time of the look-up reveals nothing of a token.
     known = context.pulse.tokens.get(given)
     if known is None or (known.ends_at is not None and known.ends_at <= context.now):
         return ""
@@ -211,7 +211,7 @@ def _bound(address: tuple[str, int]) -> socket.socket:
     """Listen on a TCP address.
 
     Raises:
-        FixInput: it cannot be had.
+        FixInput: the address cannot be bound.
     """
     try:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

@@ -279,7 +279,7 @@ def build(context: RequestContext, workers: Workers) -> Starlette:
 
 
 def serving(context: RequestContext, workers: Workers, call: CallSpec, waits: Waits) -> Endpoint:
-    """Make the endpoint of a call; `waits`: the one of its door."""
+    """Make the endpoint of a call; `waits` counts the waiting calls of its server."""
     if call.handler is orders:
         return order_endpoint(context, workers, waits)
     if call.handler is jobs.heartbeat:
@@ -292,7 +292,6 @@ def serving(context: RequestContext, workers: Workers, call: CallSpec, waits: Wa
 
 
 async def _published(request: Request) -> Response:
-    """Give the description of this API."""
     return JSONResponse(describe(CALLS))
 
 
@@ -322,6 +321,6 @@ async def no_such_page(request: Request, error: Exception) -> Response:
 
 
 def _like(known: str, asked: str) -> bool:
-    """Whether two addresses have their beginning in common and the same depth."""
+    """Whether two paths have the same first two parts and the same depth."""
     ours, theirs = known.split("/"), asked.split("/")
     return len(ours) == len(theirs) and ours[:3] == theirs[:3]

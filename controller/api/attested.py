@@ -1,6 +1,6 @@
-"""Calls that an agent makes for somebody on its node: as whom, by its word.
+"""Calls that an agent relays for a user of its node, and says whose they are.
 
-Invariant: only an agent is believed, and whoever it names is never an operator.
+Invariant: only an agent is believed, and the user it names is never an operator.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from wattmesh.controller.api.transport.peers import NOBODY, Peer, is_root_or_us
 from wattmesh.controller.views import Problem, as_json
 
 ATTESTED_UID = "wattmesh-attested-uid"
-"""Header in which an agent says who made a relayed call."""
+"""Header in which an agent gives the uid that made a relayed call."""
 
 HIGHEST_UID = 1 << 32
 
@@ -37,12 +37,12 @@ def relayed(endpoint: Endpoint) -> Endpoint:
 
 
 def attested_peer(said: str, node: str = "") -> Peer:
-    """Read whom an agent (of `node`, if it showed a token) vouches for; `NOBODY`: no uid."""
+    """Read the uid that an agent (of `node`, if it sent a token) names; `NOBODY`: it is no uid."""
     if not said.isdecimal() or len(said) > 10 or int(said) >= HIGHEST_UID - 1:
         return NOBODY
     return Peer(uid=int(said), gid=-1, pid=0, groups=frozenset(), attested=True, node=node)
 
 
 def problem(status: int, sentence: str, kind: str) -> Response:
-    """Say no in the shape that every refusal has."""
+    """Write a refusal in the shape that all refusals have."""
     return JSONResponse(as_json(Problem(error=sentence, kind=kind)), status_code=status)

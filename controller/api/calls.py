@@ -1,7 +1,7 @@
 """One request in, one answer out: limits, JSON, worker threads, and errors as sentences.
 
 Invariant: every answer is JSON; whatever goes wrong, the caller gets one sentence with the next
-step and the log gets the traceback of what nobody foresaw.
+step, and the log gets the traceback of an unexpected error.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ BODY_LIMIT_BYTES = 1 << 20
 BODY_LIMIT_S = 10.0
 
 WORD_LENGTH = 400
-"""Characters of one part of an address: the longest names a signal."""
+"""Most characters in one part of an address; the longest such part names a signal."""
 
 WHOLE_DIGITS = 20
-"""No whole number of 64 bits has more, its sign included."""
+"""Most characters of a whole number of 64 bits, its sign included."""
 
 Handler = Callable[[RequestContext, Call], Any]
-"""Reads a call, answers with a view or JSON value; runs in a worker thread."""
+"""Takes a call, gives a view or JSON value; runs in a worker thread."""
 
 
 class BodyRefused(FixInput):
@@ -71,7 +71,7 @@ def _carried_out(
     handler: Handler,
     received: "Received",
 ) -> Response:
-    """In a worker: read the body, answer the call, and write the answer."""
+    """Read the body, answer the call, and write the answer; runs in a worker thread."""
     return success(run(context, handler, received.call()))
 
 
@@ -79,7 +79,7 @@ def guarded(context: RequestContext, handler: Handler, call: Call) -> Any:
     """Run a handler that writes, noting whether the journal answers.
 
     Raises:
-        JournalUnavailable: it does not; in an outage few callers even try.
+        JournalUnavailable: it does not; in an outage, most calls fail without asking it.
     """
     outage = context.pulse.outage
     if outage is not None and not context.pulse.journal_worth_a_try():
@@ -98,10 +98,10 @@ def plain(context: RequestContext, handler: Handler, call: Call) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A request as it arrived. `content`: its body, not read yet; None: it has none.
+    """A request as it arrived. `content`: its body, not parsed yet; None: it has none.
 
     Attributes:
-        listens: whether the sender is still there.
+        listens: whether the sender is still connected.
     """
 
     peer: Peer
@@ -111,24 +111,24 @@ class Received:
     listens: Callable[[], bool]
 
     def caller(self, context: RequestContext) -> Caller:
-        """Give whose share of the workers it takes."""
+        """Give the caller whose share of the workers this request takes."""
         return Caller.of(context, self.peer, self.listens)
 
     def call(self) -> Call:
-        """Read it; a large body takes long, so this is for a worker.
+        """Parse the body; a large one takes long, so call this in a worker.
 
         Raises:
-            BodyRefused: no JSON object.
+            BodyRefused: it is not a JSON object.
         """
         body = {} if self.content is None else parse_body(self.content)
         return Call(peer=self.peer, path=self.path, query=self.query, body=body)
 
 
 async def receive(request: Request) -> Received:
-    """Take in the whole request.
+    """Receive the whole request.
 
     Raises:
-        BodyRefused: too large, or too slow.
+        BodyRefused: the body is too large, or came too slowly.
     """
     content = None
     if request.method == "POST":
@@ -147,7 +147,7 @@ async def receive(request: Request) -> Received:
 
 
 async def _read_body(request: Request) -> bytes:
-    """Collect the body, and stop at the limit."""
+    """Collect the body, and refuse it at the size limit."""
     content = bytearray()
     async for piece in request.stream():
         content += piece
@@ -159,15 +159,15 @@ async def _read_body(request: Request) -> bytes:
 
 
 def parse_body(content: bytes) -> dict[str, Any]:
-    """Read a JSON object of finite numbers and texts that every database and screen can bear.
+    """Parse a JSON object whose numbers are finite and whose texts every database can store.
 
     Raises:
-        BodyRefused: it is none.
+        BodyRefused: it is not such an object.
     """
     try:
         text = content.decode()
         body = json.loads(text, parse_constant=_unknown, parse_float=_finite, parse_int=_whole)
-        # Only an escape can bring what UTF-8 and JSON do not allow as it stands.
+        # UTF-8 and JSON forbid these characters as they are; only an escape can bring them.
         if "\\u" in text:
             _bearable(body)
     except (ValueError, RecursionError) as error:
@@ -188,7 +188,7 @@ def _finite(text: str) -> float:
     """Read a number with a fraction or an exponent.
 
     Raises:
-        BodyRefused: it is beyond every finite one.
+        BodyRefused: it is not finite.
     """
     value = float(text)
     if not isfinite(value):
@@ -208,10 +208,10 @@ def _whole(text: str) -> int:
 
 
 def _bearable(value: object) -> None:
-    """Let no text pass that no database can keep, or no answer can carry, however deep it lies.
+    """Refuse text that a database cannot store or an answer cannot carry, at any depth.
 
     Raises:
-        BodyRefused: a NUL, or half of a surrogate pair.
+        BodyRefused: it has a NUL, or half of a surrogate pair.
     """
     if isinstance(value, str):
         if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
@@ -228,7 +228,7 @@ def _bearable(value: object) -> None:
 
 
 def _words(named: Mapping[str, str]) -> Mapping[str, str]:
-    """Let only printable words of an address pass.
+    """Refuse parts of an address that are not printable.
 
     Raises:
         BodyRefused: one is too long, or has control characters.
@@ -249,7 +249,7 @@ def success(answer: Any) -> Response:
 
 
 def failure(error: Exception, path: str) -> Response:
-    """Write an error as JSON; log what nobody foresaw."""
+    """Write an error as JSON; log an unexpected one with its traceback."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)
     status, kind = _status(error)
@@ -271,7 +271,6 @@ def failure(error: Exception, path: str) -> Response:
 
 
 def _status(error: Exception) -> tuple[int, str]:
-    """Give (HTTP status, kind) of an error."""
     if isinstance(error, BodyRefused):
         return error.status, "invalid"
     table: tuple[tuple[type[Exception], int, str], ...] = (

@@ -1,7 +1,7 @@
 """The published description of the API (OpenAPI 3.1), made from the table of routes. Pure.
 
-Invariant: what is described is what is served; the schemas come from the types that are read and
-written, never from a second list, and so do the ranges.
+Invariant: what is described is what is served; schemas and ranges come from the types that are read
+and written, never from a second list.
 """
 
 import re
@@ -86,7 +86,6 @@ def describe(calls: Iterable[Described]) -> dict[str, Any]:
 
 
 def _operation(call: Described, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Describe one call."""
     in_path = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", call.path)
@@ -110,13 +109,12 @@ def _operation(call: Described, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(meaning: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a schema as JSON content."""
     content: dict[str, Any] = {"content": {"application/json": {"schema": schema}}}
     return content | ({"description": meaning} if meaning else {})
 
 
 def _named(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Refer to the schema of a dataclass, writing it down on first use."""
+    """Refer to the schema of a dataclass, and add the schema on first use."""
     if kind is None:
         return {"type": "object"}
     if kind.__name__ not in schemas:
@@ -137,7 +135,6 @@ def _named(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Describe one field's type."""
     origin, arms = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _within(_schema(arms[0], schemas), arms[1])
@@ -163,7 +160,6 @@ def _several(origin: Any, arms: tuple[Any, ...], schemas: dict[str, Any]) -> dic
 
 
 def _within(schema: dict[str, Any], limit: Range) -> dict[str, Any]:
-    """Describe a field's range beside its type."""
     described = dict(limit.described)
     if schema.get("type") == "object":
         described["maxProperties"] = described.pop("maxItems")

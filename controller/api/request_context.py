@@ -1,6 +1,6 @@
-"""Everything a handler may reach, and on whose behalf it acts.
+"""Everything that a handler may use, and the caller on whose behalf it acts.
 
-Invariant: the right to act is decided here, from the kernel's word on the caller, in one place.
+Invariant: the right to act is decided only here, from the caller's uid as the kernel gives it.
 """
 
 import pwd
@@ -20,10 +20,10 @@ from wattmesh.reconfig.ranges import clean, shown
 from wattmesh.telemetry.energy.ledger import SlotGrid
 
 LONGEST_TEXT = 500
-"""Characters of a reason, or of a name, that a person gives."""
+"""Most characters of a reason, or of a name, that a person gives."""
 
 HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
-"""Ledger slots where no signal says otherwise."""
+"""Ledger slots where no signal sets others."""
 
 
 class NotFound(FixInput):
@@ -39,7 +39,7 @@ class Conflict(FixInput):
 
 
 class Owned(Protocol):
-    """Something that belongs to a user."""
+    """Something that belongs to a user, such as a run."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Owned(Protocol):
 
     @property
     def owner_uid(self) -> int:
-        """Whose it is."""
+        """The uid of the user it belongs to."""
         ...
 
 
@@ -57,9 +57,9 @@ class RequestContext:
     """What handlers share.
 
     Attributes:
-        plan_for: what the settings say of a run, by its name; frozen at its first registration.
-        wake: make the next control cycle due now.
-        grid: where ledger slots end.
+        plan_for: gives what the settings say of a run, by its name; fixed at its registration.
+        wake: makes the next control cycle due now.
+        grid: gives the slots of the ledger.
     """
 
     journal: Journal
@@ -92,9 +92,9 @@ class RequestContext:
     def run(self, word: str, peer: Peer | None = None) -> RunRow:
         """Find the one run that an id or a name means.
 
-        A name means the live run of that name; without one the lost; without one the newest that
-        ended. Where several users have such a run, it means the caller's own, unless the caller is
-        an operator, who may act on each of them.
+        A name means the live run of that name; if there is none, the lost one; if there is none,
+        the newest that ended. Where several users have such a run, it means the caller's own,
+        unless the caller is an operator, who may act on each of them.
 
         Args:
             word: id, name, or the beginning of an id as `wattmesh runs` shows it.
@@ -117,7 +117,6 @@ class RequestContext:
         return meant[0]
 
     def _operator(self, peer: Peer | None) -> bool:
-        """Whether who asks may act on everybody's runs."""
         return peer is not None and is_operator(peer, self.pulse.settings.api.operators_group)
 
 
@@ -126,8 +125,8 @@ def _meant(found: Sequence[RunRow], word: str, peer: Peer | None) -> Sequence[Ru
 
     Args:
         found: every run of that id or name.
-        word: what was said.
-        peer: whose own runs come first; None: nobody's.
+        word: the id or name that was given.
+        peer: the caller whose own runs come first; None: no user's do.
     """
     if any(row.name != word for row in found):
         return found
@@ -167,7 +166,7 @@ class Call:
         """Let only operators pass.
 
         Raises:
-            Refused: the caller is none.
+            Refused: the caller is not an operator.
         """
         group = context.pulse.settings.api.operators_group
         if not is_operator(self.peer, group):
@@ -176,10 +175,10 @@ class Call:
             )
 
     def as_agent(self, context: RequestContext) -> None:
-        """Let only agents pass: those with a token, on this machine root and our own user.
+        """Let only agents pass: callers with a token, or on this machine operators.
 
         Raises:
-            Refused: the caller is none, or another node's.
+            Refused: the caller is not an agent, or is another node's.
         """
         group = context.pulse.settings.api.operators_group
         if self.peer.agent and self.peer.node not in (ANY, self.path["node"]):
@@ -210,14 +209,14 @@ class Call:
         """Read one text field of the body.
 
         Raises:
-            InputInvalid: missing, empty or no text.
+            InputInvalid: the field is missing, empty, not text, or too long.
         """
         value = self.body.get(key, default)
         if value is None and default is not None:
             value = default
         if not isinstance(value, str) or not value.strip():
             raise InputInvalid(f'the field "{key}" must be text, got {shown(value)}')
-        # It ends in sentences on other people's screens.
+        # This text appears in sentences on other people's screens.
         said = clean(value.strip())
         if len(said) > LONGEST_TEXT:
             raise InputInvalid(f'the field "{key}" has more than {LONGEST_TEXT} characters')
@@ -227,7 +226,7 @@ class Call:
         """Read one number of the query.
 
         Raises:
-            InputInvalid: no number, or out of range.
+            InputInvalid: it is not a number, or out of range.
         """
         text = self.query.get(key)
         try:
@@ -242,7 +241,7 @@ class Call:
         """Read one time of the query; None when it is not there.
 
         Raises:
-            InputInvalid: no time, or one without a zone.
+            InputInvalid: it is not a time, or has no zone.
         """
         text = self.query.get(key)
         if text is None:

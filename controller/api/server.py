@@ -1,7 +1,7 @@
 """The HTTP server in a thread of its own: uvicorn on the socket that we bound.
 
-Invariant: `stop` returns within its limit whatever clients do: waiters are sent home first, then
-connections are closed, then cut.
+Invariant: `stop` returns within its limit whatever clients do: waiting calls are answered first,
+then connections are closed, then cut.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from wattmesh.errors import CallHuman
 log = logging.getLogger(__name__)
 
 WORKERS = 4
-"""Threads that run handlers; the journal has few connections, more threads would only wait."""
+"""Threads that run handlers; the journal has few connections, so more threads would only wait."""
 
 CONNECTION_LIMIT = 4096
 HEAD_LIMIT_BYTES = 32 * 1024
@@ -33,7 +33,7 @@ TICK_S = 1.0
 
 
 def configured(application: Starlette, **more: Any) -> Config:
-    """Give uvicorn's configuration, the same for every way in."""
+    """Give uvicorn's configuration, the same for both servers."""
     return Config(
         application,
         http=PeerProtocol,
@@ -68,14 +68,13 @@ class Serving:
         return self._server.up.wait(START_LIMIT_S)
 
     def stop(self) -> bool:
-        """End; False when the thread did not end in time."""
+        """Stop serving; False when the thread did not end in time."""
         self._server.end()
         if self._thread.ident is not None:
             self._thread.join(2 * STOP_LIMIT_S + TICK_S)
         return not self._thread.is_alive()
 
     def _serve(self) -> None:
-        """Run the server until it is told to end."""
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         try:
             self._server.run(sockets=[self._listener])
@@ -84,7 +83,7 @@ class Serving:
 
 
 class ApiServer:
-    """Serves a desk on a listening socket."""
+    """Serves the API on a listening Unix socket."""
 
     def __init__(self, context: RequestContext, listening: Listening) -> None:
         """Prepare; nothing is served before `start`."""
@@ -104,7 +103,7 @@ class ApiServer:
             raise CallHuman(f"the HTTP server did not start within {START_LIMIT_S:.0f} s")
 
     def stop(self) -> bool:
-        """Send everybody home and end; False when the thread did not end in time."""
+        """Answer waiting calls and stop serving; False when the thread did not end in time."""
         self._context.changes.close()
         ended = self._serving.stop()
         self._workers.close()
@@ -113,7 +112,7 @@ class ApiServer:
 
 
 class _Server(Server):
-    """uvicorn's server, idle while nothing happens (it would wake ten times a second)."""
+    """uvicorn's server, which sleeps until its end instead of waking ten times a second."""
 
     def __init__(self, config: Config) -> None:
         """Take uvicorn's configuration."""

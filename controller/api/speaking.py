@@ -1,8 +1,8 @@
-"""For which runs a node's agent may speak: for those of its own node.
+"""For which runs a node's agent may relay calls: for those of its own node.
 
-Whoever shows a node's token says who is calling there, and is believed only for runs that live on
-that node. A run that is not heard any more may begin anew elsewhere; while it lives, nobody else
-may end, replace or report for it.
+An agent with a node's token says which user is calling there, and is believed only for runs that
+live on that node. A run that is no longer heard may start again elsewhere; while it lives, no other
+node may end it, replace it or report for it.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,13 @@ class SpeaksElsewhere(RetryLater):
 
 @contextmanager
 def speaking(context: RequestContext, call: Call, *, registers: bool = False) -> Iterator[None]:
-    """Let a call for the run of its address pass, and bind the run to the node once it did.
+    """Let a call for the run in its address pass, then bind the run to the calling node.
 
     Args:
-        context: whose journal binds.
+        context: its journal keeps the binding.
         call: who calls, for which run.
-        registers: it begins a launch; only these bind a run to this machine, or to no node.
+        registers: whether it begins a launch; only such a call binds a run to this machine, or
+            to no node.
 
     Raises:
         SpeaksElsewhere: the run lives on another node.
@@ -41,10 +42,10 @@ def speaking(context: RequestContext, call: Call, *, registers: bool = False) ->
 
 
 def check(context: RequestContext, call: Call) -> str | None:
-    """Give the node that the run of a call is bound to; None when it is to none.
+    """Give the node that the run of a call is bound to; None when it is not bound.
 
     Raises:
-        SpeaksElsewhere: it lives on another node than the caller's.
+        SpeaksElsewhere: the run lives on another node than the caller's.
     """
     run, node = call.path["run"], call.peer.node
     bound = context.journal.run_nodes.of(run, context.pulse.lead.epoch)

@@ -1,4 +1,4 @@
-"""Tokens of nodes' agents: an operator makes, rotates and revokes them; nobody reads them again."""
+"""Tokens of nodes' agents: operators make, rotate and revoke them; they cannot be read again."""
 
 from datetime import timedelta
 
@@ -42,7 +42,6 @@ def tokens(context: RequestContext, call: Call) -> dict[str, tuple[TokenRow, ...
 
 
 def _made(context: RequestContext, call: Call, *, rotated: bool) -> TokenMade:
-    """Make a token."""
     node = _node(context, call, "make tokens")
     keep_h = read_value(KeepHours, call.body.get("keep_h", KEEP_H), "keep_h")
     others_end = context.now + timedelta(hours=keep_h) if rotated else None
@@ -65,6 +64,6 @@ def _node(context: RequestContext, call: Call, act: str) -> str:
 
 
 def _tell(context: RequestContext, sentence: str) -> None:
-    """Remember who did it, and let the door know at once."""
+    """Write an event, and reload the valid tokens at once."""
     context.journal.events.add("token", sentence, context.now)
     context.pulse.tokens = context.journal.tokens.valid(context.now)

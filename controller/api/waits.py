@@ -1,6 +1,6 @@
-"""Calls that wait: so many of one user, or of one node's agent, and no more.
+"""Bound the calls that wait at the same time, per user and per node's agent.
 
-Invariant: a place is given back however the call ends. Everything here happens on the server's own
+Invariant: a place is given back however the call ends. Everything here runs on the server's own
 thread.
 """
 
@@ -17,19 +17,19 @@ class TooMany(RetryLater):
 
 
 class Waits:
-    """Counts who waits at one door, whatever for."""
+    """Counts the waiting calls of one server, of every kind."""
 
     def __init__(self, context: RequestContext) -> None:
-        """Begin with nobody."""
+        """Begin with no waiting call."""
         self._context = context
         self._waiting: Counter[str] = Counter()
 
     @contextmanager
     def place(self, call: Call) -> Iterator[None]:
-        """Let a call wait.
+        """Hold a place for a waiting call.
 
         Raises:
-            TooMany: as many of the same caller wait already.
+            TooMany: `api.waits_per_user` calls of the same caller wait already.
         """
         most, who = self._context.pulse.settings.api.waits_per_user, _who(call)
         if self._waiting[who] >= most:
@@ -47,7 +47,7 @@ class Waits:
 
 
 def _who(call: Call) -> str:
-    """Name whose places a call takes: the kernel's uid, or that of an agent's word, or a node."""
+    """Name the caller whose places a call takes: a uid (with its node, if relayed), or a node."""
     if call.peer.uid >= 0:
         through = f" through {call.peer.node}" if call.peer.node else ""
         return f"uid {call.peer.uid}{through}"

@@ -1,9 +1,9 @@
-"""Threads that carry out calls, shared fairly between those who call.
+"""Threads that run calls, shared fairly between the callers.
 
-One user's calls take at most half of the threads at a time, all users' together leave one to
-operators and agents, and each user's calls wait in a queue of their own, which has a bound; the
-queues take turns. Invariant: a call whose sender has hung up is not carried out when its turn
-comes. Everything but the calls themselves happens on the server's own thread.
+One user's calls take at most half of the threads at a time, and all users' calls together leave one
+thread to operators and agents. Each user's calls wait in a bounded queue of their own; the queues
+take turns. Invariant: a call whose sender has hung up is not run when its turn comes. Everything
+but the calls themselves happens on the server's own thread.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from wattmesh.errors import RetryLater
 T = TypeVar("T")
 
 MOST_WAITING = 100
-"""Calls of one user that wait; they answer one after the other, and a run needs two at a time."""
+"""Most waiting calls of one user; they are answered in turn, and a run makes two at a time."""
 
 RETRY_AFTER_S = 2
 
@@ -34,12 +34,12 @@ class Crowded(RetryLater):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose share of the threads a call takes.
+    """The caller whose share of the threads a call takes.
 
     Attributes:
-        name: the kernel's uid, or that of an agent's word, or a node.
+        name: the uid, as the kernel or an agent gives it, or the node.
         trusted: an operator, or a node's agent. `unbound`: an operator, who may take every thread.
-        listens: whether the sender is still there.
+        listens: whether the sender is still connected.
     """
 
     name: str
@@ -68,17 +68,17 @@ class _Waiting:
     done: "asyncio.Future[Any]"
 
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for its answer; if not, whoever does is told."""
+        """Whether the sender still waits; if not, `done` gets ClientDisconnect."""
         if not self.done.done() and not self.caller.listens():
             self.done.set_exception(ClientDisconnect())
         return not self.done.done()
 
 
 class Workers:
-    """A few threads, and a queue of each caller."""
+    """A few threads, and a queue for each caller."""
 
     def __init__(self, threads: int, name: str) -> None:
-        """Prepare; a thread begins with the first call that needs it."""
+        """Prepare; a thread starts with the first call that needs it."""
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._queues: dict[str, deque[_Waiting]] = {}
@@ -87,10 +87,10 @@ class Workers:
         self._closed = False
 
     async def do(self, caller: Caller, job: Callable[[], T]) -> T:
-        """Carry out a call when its turn comes; give what it gives.
+        """Run a call when its turn comes, and give its result.
 
         Raises:
-            Crowded: as many of the same caller wait already.
+            Crowded: `MOST_WAITING` calls of the same caller wait already.
             ClientDisconnect: the sender has hung up, and nothing was done.
         """
         queue = deque(each for each in self._queues.get(caller.name, ()) if each.is_wanted())
@@ -106,12 +106,12 @@ class Workers:
         return await done
 
     def close(self) -> None:
-        """Begin nothing any more; callable from any thread."""
+        """Start no further call; callable from any thread."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
-        """Begin what may begin."""
+        """Start waiting calls while threads are free and shares allow it."""
         while not self._closed and self._running.total() < self._threads:
             waiting = self._next()
             if waiting is None:
@@ -137,15 +137,15 @@ class Workers:
         return None
 
     def _may(self, caller: Caller) -> bool:
-        """Whether a thread that is free is for this caller."""
+        """Whether this caller may take a free thread."""
         if not caller.unbound and self._running[caller.name] >= max(1, self._threads // 2):
             return False
         return caller.trusted or self._untrusted < max(1, self._threads - 1)
 
     def _ended(self, waiting: _Waiting, ended: "asyncio.Future[Any]") -> None:
-        """Hand the answer over, and begin the next."""
+        """Hand over the result, and start the next calls."""
         self._running[waiting.caller.name] -= 1
-        self._running += Counter()  # forgets who has none
+        self._running += Counter()  # drops callers without a running call
         self._untrusted -= not waiting.caller.trusted
         if ended.cancelled():
             waiting.done.cancel()

@@ -1,6 +1,6 @@
-"""What a checked run told, as findings: ok, a problem with the next step, or unknown. Pure.
+"""Turn what a checked run reported into findings: ok, a problem and what to do, or unknown. Pure.
 
-Invariant: what nobody compared is unknown, never ok.
+Invariant: what was not compared is unknown, never ok.
 """
 
 import re
@@ -44,7 +44,7 @@ _KINDS = (
     ),
     ("report:", "report", "count whole tokens and samples over all ranks"),
 )
-"""Of the hook's sentences: words in them, what they are about, and what to do."""
+"""For the hook's sentences: words they contain, the check they belong to, and what to do."""
 
 _ORDER = (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.OK)
 _LOOK = "look at the log"
@@ -65,8 +65,8 @@ class Seen:
 
     Attributes:
         asked: the layouts, in the order of the walk.
-        told: by the run, in order.
-        ended: how the script ended where it should not have; "".
+        told: the run's messages, in order.
+        ended: how the script failed; "" if it did not.
     """
 
     asked: tuple[Layout, ...]
@@ -92,13 +92,13 @@ class Seen:
             before = each.layout if isinstance(each, Progress) else before
             if isinstance(each, Transition) and each.state in FINAL and before is not None:
                 to = self.asked[int(each.plan.removeprefix("walk-"))]
-                # The last state is repeated when the first step at normal pace has ended.
+                # The final state is reported again when the first step at normal pace has ended.
                 if not found or found[-1].end.plan != each.plan:
                     found.append(Switched(before=before, to=to, end=each))
         return found
 
     def untold(self, compared: Sequence[SaveStep], *, least_ranks: int = 1) -> str:
-        """Name the layouts that were trained in, and are of no save step in `compared`; ""."""
+        """Name the layouts that trained but have no save step in `compared`; "" for none."""
         begun = [each.layout for each in self.save_steps[:1]]
         trained = {*begun, *(each.to for each in self.switches if each.good)}
         missing = trained - {each.layout for each in compared}
@@ -120,7 +120,7 @@ class Switched:
 
     @property
     def words(self) -> str:
-        """From where to where."""
+        """The switch as `LAYOUT -> LAYOUT`."""
         return f"{self.before} -> {self.to}"
 
     def number(self, name: str) -> float | None:
@@ -213,7 +213,7 @@ def _not_reached(seen: Seen) -> Iterator[Finding]:
 
 
 def _troubles(seen: Seen) -> Iterator[tuple[str, str]]:
-    """What was said at save steps, each with where."""
+    """Give (layout and step, trouble) for each trouble reported at a save step."""
     for each in seen.save_steps:
         if each.trouble and each.trouble != each.for_good:
             yield f"{each.layout}, step {each.step}: ", each.trouble
@@ -233,20 +233,20 @@ def _of(sentence: str, prefix: str) -> Finding:
 
 
 def _placed(found: Finding) -> Finding:
-    """Name the first file and line of its text apart."""
+    """Set the first file and line in its text as the finding's place."""
     place = _PLACE.search(found.text)
     return replace(found, where=place[1]) if place else found
 
 
 def _core(sentence: str) -> str:
-    """Take off what the hook wraps around the same cause at every boundary."""
+    """Strip what the hook adds around a cause at each boundary, and the ranks."""
     match = _WRAPPED.fullmatch(sentence)
     inner = next(filter(None, match.groups()), sentence) if match else sentence
     return _WHO.sub("", inner)
 
 
 def _cause(sentence: str) -> str:
-    """What is equal where the same thing is said again at another step."""
+    """Strip the numbers too, so the same cause at another step compares equal."""
     return re.sub(r"\d+", "", _core(sentence))
 
 

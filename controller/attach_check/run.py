@@ -1,7 +1,7 @@
-"""Starts a user's script on this machine, and hears what becomes of its walk.
+"""Start a user's script on this machine, and follow its walk through the layouts.
 
-Invariant: whatever way it ends, no process that was started is left, and the folder that stood in
-for the run's checkpoints is gone; what the script said is in the log.
+Invariant: however the check ends, no process that it started is left, and the temporary folder for
+the run's checkpoints is gone; the script's output is in the log.
 """
 
 import os
@@ -28,14 +28,14 @@ from wattmesh.reconfig.switch import FINAL
 from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
 
 MOST_RANKS = 64
-"""Started on one machine without being asked for by number."""
+"""Most ranks started on one machine unless the user gives a number."""
 
 MOST_LOG_BYTES = 64 * 2**20
-"""Of a script that talks without end the newest half of this stays."""
+"""A longer log is cut to the newest half of this."""
 
 _POLL_S = 0.1
 _WITHOUT_BOUNDARY = 20
-"""Save steps' worth of steps without a call of `boundary`, before it is taken to be missing."""
+"""After this many save intervals without a call of `boundary`, the call is taken to be missing."""
 
 _RANK = re.compile(r"^(?:\[rank\d+\]: )+")
 _FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
@@ -52,10 +52,10 @@ class Asked:
 
     Attributes:
         script: the user's script and its own arguments, or `-m` and a module.
-        steps_each: steps in each layout; 0 leaves it to the script's own interval.
-        patience_s: without any word of the script, before it is taken to hang.
-        log: takes all that the script says.
-        scratch: folder in which the check's own is made; None: where temporary files go.
+        steps_each: steps in each layout; 0 takes the script's own interval.
+        patience_s: seconds without a message of the script after which it is taken to hang.
+        log: receives the script's output.
+        scratch: folder in which the check makes its own; None: where temporary files go.
     """
 
     script: tuple[str, ...]
@@ -68,16 +68,16 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """The script, as sentences call it."""
+        """The script's name in messages."""
         return self.script[1] if self.script[0] == "-m" and self.script[1:] else self.script[0]
 
 
 def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Seen:
-    """Start the script, let it be walked through the layouts, and give what was seen.
+    """Start the script, let it walk through the layouts, and give what was seen.
 
     Args:
         asked: what is to be checked.
-        ended: hears how many more layouts are done with.
+        ended: called with how many more layouts are done.
 
     Raises:
         InputInvalid: the script could not be walked; the sentence says why, and what to do.
@@ -92,7 +92,7 @@ def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Se
         place = Place(Path(folder))
         place.ask(asked.layouts, asked.steps_each)
         token = str(uuid.uuid4())
-        # What a script that crashed had started is nobody's child any more.
+        # Processes that a crashed script had started are no longer children of ours.
         stack.callback(end_all_with, token)
         child = stack.enter_context(Children()).start(
             asked.name,
@@ -112,16 +112,16 @@ def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Se
 def hear(
     child: Child, place: Place, asked: Asked, ended: Callable[[int], None] = lambda count: None
 ) -> Seen:
-    """Hear a script until it ends, or is taken to hang; the caller ends it.
+    """Follow a script until it ends or is taken to hang; the caller ends it.
 
     Args:
         child: the script under its launcher.
-        place: the check's folder, which it tells its walk in.
+        place: the check's folder, in which the script reports its walk.
         asked: what is checked.
         ended: see `check`.
 
     Raises:
-        InputInvalid: it came to no save step; the sentence says why, and what to do.
+        InputInvalid: it reached no save step; the sentence says why, and what to do.
     """
     told: list[Message] = []
     why = _wait(child, place, asked, told, ended)
@@ -134,7 +134,7 @@ def _refuse(asked: Asked) -> None:
     """Refuse what cannot be started.
 
     Raises:
-        InputInvalid: with what to do.
+        InputInvalid: something is missing; the sentence says what to do.
     """
     largest = max(asked.layouts, key=lambda each: each.world_size)
     if largest.world_size > asked.nproc:
@@ -165,10 +165,10 @@ def _refuse(asked: Asked) -> None:
 def _wait(
     child: Child, place: Place, asked: Asked, told: list[Message], ended: Callable[[int], None]
 ) -> str:
-    """Collect what is `told` until the script ends; say what was wrong with it, "" when nothing."""
+    """Append messages to `told` until the script ends; say what went wrong, "" for nothing."""
     read, heard_s, over = 0, time.monotonic(), False
     while not over:
-        # What was told before the end is read after it.
+        # Asked before the messages are read, so that the last ones are read too.
         over = child.ended() is not None
         more, read = place.told(read)
         if more:
@@ -191,7 +191,7 @@ def _wait(
 
 
 def _shorten(log: Path) -> None:
-    """Cut the log's older half off once it is too long; whoever writes goes on at its end."""
+    """Keep only the newest half of a log that is too long; writers go on at its end."""
     if log.stat().st_size <= MOST_LOG_BYTES:
         return
     with log.open("r+b") as file:
@@ -204,7 +204,7 @@ def _shorten(log: Path) -> None:
 
 
 def _done(told: Sequence[Message]) -> int:
-    """How many layouts are done with."""
+    """Count the layouts whose switch has ended, and those that were left out."""
     plans = {each.plan for each in told if isinstance(each, Transition) and each.state in FINAL}
     return len(plans) + sum(isinstance(each, LeftOut) for each in told)
 
@@ -224,7 +224,7 @@ def _without_boundary(told: Sequence[Message]) -> str:
 
 
 def _where(told: Sequence[Message]) -> str:
-    """Where the script stood when it was heard of last."""
+    """Say where the script stood at its last message."""
     for each in reversed(told):
         if isinstance(each, Finish):
             return "after its run had ended"
@@ -236,14 +236,14 @@ def _where(told: Sequence[Message]) -> str:
 
 
 def _reason(log: Path) -> str:
-    """Find what a script that failed says of it, and the line of its own that it came from."""
+    """Find the reason that a failed script gives, and the line of its own that raised it."""
     place, said, within, silent, signalled = "", "it said nothing", False, False, ""
     lines = log.read_text(errors="replace").splitlines()
     for number, line in enumerate(lines):
         bare = _RANK.sub("", line)
         place = _own_line(bare) or place
         if bare.startswith(_FATAL):
-            # Its stack begins with the innermost call.
+            # faulthandler prints the innermost call first.
             return f"{bare[:400]}{next(filter(None, map(_own_line, lines[number:])), '')}"
         if bare.startswith("Traceback "):
             within = silent = True
@@ -258,14 +258,14 @@ def _reason(log: Path) -> str:
 
 
 def _own_line(line: str) -> str:
-    """Name file and line, as ` (FILE:LINE)`, where this is of a stack and the user's own; or ""."""
+    """Give ` (FILE:LINE)` of a stack frame in the user's own code; "" for any other line."""
     frame = _FRAME.match(_RANK.sub("", line))
     own = frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]
     return f" ({frame[1]}:{frame[2]})" if frame and own else ""
 
 
 def _signalled(line: str) -> str:
-    """Say which signal ended which rank, where the launcher says so; or ""."""
+    """Say which signal ended which rank, if this line of the launcher says so; else ""."""
     found = _BY_SIGNAL.search(line)
     if not found:
         return ""
@@ -278,10 +278,10 @@ def _signalled(line: str) -> str:
 
 
 def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
-    """Say why a script that came to no save step could not be checked.
+    """Refuse a script that reached no save step.
 
     Raises:
-        InputInvalid: with where its log is.
+        InputInvalid: the sentence says why, and where its log is.
     """
     if seen.save_steps:
         return

@@ -7,13 +7,13 @@ from wattmesh.controller.cli.client import TIMEOUT_S, Daemon
 
 
 class Answers(Protocol):
-    """Whoever answers like the API."""
+    """Something that answers like the API: a daemon, or a journal alone."""
 
     def get(self, path: str, **query: object) -> Any:
         """Read one answer as JSON.
 
         Raises:
-            WattmeshError: nobody answered, or the answer is no.
+            WattmeshError: nothing answered, or the answer is an error.
         """
         ...
 

@@ -53,7 +53,7 @@ class Daemon:
         """Read one answer; parts of `query` that are None are left out.
 
         Raises:
-            DaemonUnreachable: nobody answered.
+            DaemonUnreachable: the daemon did not answer.
             WattmeshError: the daemon answered no; the kind follows its answer.
         """
         given = {key: str(value) for key, value in query.items() if value is not None}
@@ -63,13 +63,12 @@ class Daemon:
         """Ask for an act.
 
         Raises:
-            DaemonUnreachable: nobody answered; whether it was done is unknown.
+            DaemonUnreachable: the daemon did not answer; whether it acted is unknown.
             WattmeshError: the daemon answered no; nothing was changed.
         """
         return self._call("POST", path, json.dumps(body).encode())
 
     def _call(self, method: str, path: str, body: bytes | None) -> Any:
-        """Send one request on a connection of its own."""
         connection = UnixConnection(self.path, self._timeout_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
@@ -106,7 +105,7 @@ def segment(text: str) -> str:
 
 
 def _why(error: Exception, path: str, timeout_s: float) -> str:
-    """Say why nobody answered, and what to do."""
+    """Say why the daemon did not answer, and what to do."""
     if isinstance(error, TimeoutError):
         return (
             f"The daemon at {path} did not answer within {timeout_s:.0f} s: it hangs, or the "
@@ -137,7 +136,7 @@ def _why(error: Exception, path: str, timeout_s: float) -> str:
 
 
 def _read(status: int, content: bytes, path: str) -> Any:
-    """Give the JSON of a success, raise what any other answer says."""
+    """Give the JSON of a success; raise the error that any other answer names."""
     try:
         answer = json.loads(content)
     except ValueError as error:

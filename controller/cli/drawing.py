@@ -1,4 +1,4 @@
-"""Pictures for the command line, drawn in a child process: nobody else needs matplotlib."""
+"""Pictures for the command line, drawn in a child process: only that one loads matplotlib."""
 
 import subprocess
 import sys

@@ -84,7 +84,7 @@ class JournalAnswers:
 
 
 def _call(path: dict[str, str], query: dict[str, object]) -> Call:
-    """Make the request that a daemon would have got."""
+    """Make the request that a daemon would have received from this user."""
     return Call(
         peer=Peer(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset()),
         path=path,

@@ -1,7 +1,7 @@
 """From the words typed to an exit code: 0 done, 1 failed, 2 misuse.
 
-Invariant: a failure is one clear sentence on standard error; a traceback is only shown to who asks
-for it with `--debug`. Nothing heavy is imported here, because `wattmesh daemon` passes through.
+Invariant: a failure is one clear sentence on standard error; a traceback is shown only with
+`--debug`. Nothing heavy is imported here, because `wattmesh daemon` starts through this module.
 """
 
 import os
@@ -21,24 +21,24 @@ EXECUTED = {
 """Commands that are services, and the module of each one's process."""
 
 INTERRUPTED = 130
-"""What a shell expects after Ctrl-C (128 + SIGINT)."""
+"""Exit status that a shell expects after Ctrl-C (128 + SIGINT)."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; `words` defaults to what was typed."""
     given = list(sys.argv[1:] if words is None else words)
-    # What stands behind `--` is another program's.
+    # Words after `--` belong to another program.
     ours = given.index("--") if "--" in given else len(given)
     debug = "--debug" in given[:ours]
     given = [word for word in given[:ours] if word != "--debug"] + given[ours:]
     if given[:2] == ["agent", "retire"]:
-        given[0] = "nodes"  # so it is looked for; the agent's process has no such word
+        given[0] = "nodes"  # handled by the command tree, not by the agent's process
     module = EXECUTED.get(given[0]) if given else None
     if module is not None and not {"-h", "--help"} & set(given):
         if find_spec("pydantic") is None:
             return _failed(_lacking("pydantic"), debug=debug)
-        # A process of its own, free of what the command line imports; exec keeps its pid, which
-        # the service manager watches.
+        # exec starts a process without the command line's imports, and keeps the pid, which the
+        # service manager watches.
         more = ["--debug"] if debug else []
         command = [sys.executable, "-m", module, *given[1:], *more]
         os.execv(sys.executable, command)
@@ -59,19 +59,19 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _read(words: Sequence[str]) -> int:
-    """Run the words; end in silence where nobody reads any more (`| head`), for that is no bug."""
+    """Run the words; end silently when standard output has no reader any more (`| head`)."""
     try:
         status = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left in the buffer would be written, and told as an error, at the very end.
+        # Python would flush the rest of the buffer at exit, and print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
 
 
 def _run(words: Sequence[str]) -> int:
-    """Hand the words to the command tree."""
+    """Run the words: plain `status` directly, everything else by the command tree."""
     # Imported here, so that neither the daemon's start nor `status` pays for it.
     if words[:1] == ["status"]:
         from wattmesh.controller.cli.runs import quick  # noqa: PLC0415
@@ -90,7 +90,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _ours(module: str | None) -> bool:
-    """Say whether a module that is missing is one of wattmesh: then it is a bug, or half a copy."""
+    """Say whether a missing module is wattmesh's own: then it is a bug, or half a copy."""
     return module is None or module.partition(".")[0] == "wattmesh"
 
 
@@ -105,7 +105,6 @@ def _lacking(module: str) -> str:
 
 
 def _failed(sentence: str, *, debug: bool) -> int:
-    """Say what went wrong."""
     if debug:
         traceback.print_exc()
     print(f"wattmesh: {clean_lines(sentence)}", file=sys.stderr)
@@ -113,7 +112,6 @@ def _failed(sentence: str, *, debug: bool) -> int:
 
 
 def _interrupted() -> int:
-    """End after Ctrl-C."""
     print("wattmesh: stopped by Ctrl-C", file=sys.stderr)
     return INTERRUPTED
 

@@ -38,7 +38,7 @@ def last_known(config: Path, why: str) -> dict[str, Any]:
 
     Args:
         config: the daemon's settings.
-        why: the daemon does not answer.
+        why: why the daemon does not answer.
 
     Returns:
         `at`; `daemon`: why it does not answer; `settings`: where they are; `journal`: why that
@@ -107,7 +107,7 @@ def _read(journal: Journal, now: datetime) -> dict[str, Any]:
 
 
 def _run(journal: Journal, row: RunRow, now: datetime) -> dict[str, Any]:
-    """Tell one run; names mean what they mean in the daemon's own status."""
+    """Give one run; keys mean the same as in the daemon's own status."""
     newest = () if row.ending else journal.decisions.list(run=row.run, limit=1)
     return {
         "name": row.name,
@@ -126,12 +126,11 @@ def _run(journal: Journal, row: RunRow, now: datetime) -> dict[str, Any]:
 
 
 def _reason(row: DecisionRow, run: RunRow) -> str:
-    """The reason of a decision, with what its grams are."""
+    """Give the reason of a decision, with the flags of its grams."""
     return marks.sentence(row.reason, marks.expected_flags(run.catalogue, ""))
 
 
 def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
-    """One run's cells."""
     frozen = f", frozen: {run['frozen']}" if run["frozen"] and not run["ended"] else ""
     return (
         Text(run["name"], style=STRONG),
@@ -143,7 +142,7 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
 
 
 def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[Text | str]:
-    """What was decided last, each sentence once, and how old the oldest is."""
+    """Write what was decided last, each sentence once, and how old the oldest is."""
     told = words.together((run["name"], run["sentence"]) for run in runs)
     if not told:
         return []

@@ -17,10 +17,10 @@ from wattmesh.controller import marks
 from wattmesh.reconfig.ranges import clean, clean_lines
 
 PIPE_WIDTH = 240
-"""Columns when nobody looks: wide enough that a line stays a line."""
+"""Columns when the output is not a terminal: wide enough that no line is broken."""
 
 INDENT = 7
-"""Of what goes on in a further line: under what stands behind `power  `."""
+"""Indent of a continued line: it begins under the text after `power  `."""
 
 GOOD, WARN, BAD, DIM, STRONG = "green", "yellow", "bold red", "dim", "bold"
 
@@ -28,7 +28,7 @@ GOOD, WARN, BAD, DIM, STRONG = "green", "yellow", "bold red", "dim", "bold"
 def to_json(value: Any) -> str:
     """Write one JSON value."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    # What a terminal would obey is written as an escape, so that nothing is lost.
+    # Terminal control characters are written as escapes, so that nothing is lost.
     return text if clean_lines(text) == text else json.dumps(value, indent=2)
 
 
@@ -38,7 +38,7 @@ def print_json(value: Any) -> None:
 
 
 def columns() -> int:
-    """Give how wide a screen may be: as the terminal, else wide enough for anything."""
+    """Give the width of a screen in columns: the terminal's, else `PIPE_WIDTH`."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
@@ -59,7 +59,7 @@ def print_lines(lines: Iterable[Text | str]) -> None:
 
 
 def folded(line: Text, width: int) -> list[Text]:
-    """Break a line that is wider than the screen between words; the rest stands further in."""
+    """Break a line that is wider than the screen between words, and indent the rest."""
     if line.cell_len <= width:
         return [line]
     indent = INDENT if width > 2 * INDENT else 0
@@ -70,7 +70,7 @@ def folded(line: Text, width: int) -> list[Text]:
 
 
 def cleaned(value: Any) -> Any:
-    """Give a JSON value each text of which is one line that a terminal can show."""
+    """Give a JSON value in which each text is one line without control characters."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):
@@ -79,7 +79,7 @@ def cleaned(value: Any) -> Any:
 
 
 def _cleaned(text: Text) -> Text:
-    """Give a line without what a terminal obeys; styles stand where they stood."""
+    """Remove terminal control characters from a line; styles keep their places."""
     said = clean_lines(text.plain)
     return text if said == text.plain else Text(said, spans=text.spans, style=text.style)
 
@@ -90,7 +90,7 @@ def styled(*parts: str | tuple[str, str]) -> Text:
 
 
 def legend(lines: Iterable[Text | str]) -> list[Text | str]:
-    """Say what the flags in a screen stand for, under it; nothing where there are none."""
+    """Explain the flags that a screen uses; nothing where it uses none."""
     said = marks.legend("\n".join(str(line) for line in lines))
     return ["", styled((said, WARN))] if said else []
 

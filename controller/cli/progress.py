@@ -23,18 +23,18 @@ Told = Callable[[int], None]
 
 
 def bar(words: str, nbytes: int) -> AbstractContextManager[Told]:
-    """Give what to tell the bytes done since the last time, from any thread."""
+    """Show a bar; give a thread-safe function that takes the bytes done since its last call."""
     return _drawn(words, nbytes, DownloadColumn(), TransferSpeedColumn())
 
 
 def counted(words: str, total: int) -> AbstractContextManager[Told]:
-    """Give what to tell how many of `total` are done since the last time."""
+    """Show a bar; give a function that takes how many of `total` are done since its last call."""
     return _drawn(words, total, MofNCompleteColumn())
 
 
 @contextmanager
 def _drawn(words: str, total: int, *amounts: ProgressColumn) -> Iterator[Told]:
-    """Draw the bar where somebody looks."""
+    """Draw the bar if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield _silent
         return
@@ -45,4 +45,4 @@ def _drawn(words: str, total: int, *amounts: ProgressColumn) -> Iterator[Told]:
 
 
 def _silent(count: int) -> None:
-    """Nobody looks."""
+    """Draw nothing."""

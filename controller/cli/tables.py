@@ -17,9 +17,9 @@ class Column:
 
     Attributes:
         right: numbers, aligned to the right.
-        spare: on a screen that is too narrow the highest goes first; 0 always stays.
-        least: cells that its words may be cut to, in the middle, once nothing can be spared; 0:
-            they never are.
+        spare: order of removal on a narrow screen: the highest goes first; 0 always stays.
+        least: cells to which its text may be cut, in the middle, once no column can be removed;
+            0: it is never cut.
     """
 
     title: str
@@ -44,7 +44,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> li
 def fitted(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int
 ) -> tuple[list[Text], list[str]]:
-    """Lay out rows in so many cells, without what can be spared; give the titles that were."""
+    """Lay out rows in `width` cells, removing spare columns; give also the removed titles."""
     left, spared = list(range(len(columns))), list[str]()
     while True:
         kept = [columns[index] for index in left]
@@ -63,7 +63,7 @@ def fitted(
 def _cut(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], over: int
 ) -> list[list[str | Text]]:
-    """Take so many cells from words that may be cut."""
+    """Cut `over` cells, or as many as possible, from text that may be cut."""
     cut = [list(row) for row in rows]
     for index, column in enumerate(columns):
         widest = max((_width(row[index]) for row in rows), default=0)
@@ -75,12 +75,11 @@ def _cut(
 
 
 def _width(cell: str | Text) -> int:
-    """Cells that it takes."""
     return cell.cell_len if isinstance(cell, Text) else cell_len(cell)
 
 
 def _shortened(cell: str | Text, most: int) -> str | Text:
-    """Cut a cell in its middle, for names differ at their ends."""
+    """Cut a cell in its middle, because names differ at their ends."""
     if _width(cell) <= most:
         return cell
     text, end = Text(clean(str(cell))), (most - 1) // 2

@@ -158,14 +158,14 @@ COMMANDS = {
 }
 
 COMPLETE_VARIABLE = "_WATTMESH_COMPLETE"
-"""Set by a shell that asks how words may go on; typer answers."""
+"""Set by a shell that asks for completions; typer answers."""
 
 INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="policy.plan", name="app")}
-"""Commands of a group that are asked often, and do not wait for what the rest of it imports."""
+"""Commands that are used often, and must not wait for the imports of the rest of their group."""
 
 
 def completing(words: Sequence[str]) -> Sequence[str]:
-    """Give the words whose branch is wanted: those that a shell asks about, if one does."""
+    """Give the words that choose the branch: those that a shell asks about, if one does."""
     if COMPLETE_VARIABLE not in os.environ:
         return words
     completion_init()
@@ -195,7 +195,6 @@ def whole() -> typer.Typer:
 
 
 def _root() -> typer.Typer:
-    """Make a tree without commands."""
     app = typer.Typer(
         name="wattmesh",
         add_completion=False,
@@ -225,7 +224,6 @@ def _add(app: typer.Typer, name: str, place: Place) -> None:
 
 
 def _version(asked: bool) -> None:
-    """Print the version and stop."""
     if asked:
         print(f"wattmesh {wattmesh.__version__}")
         raise typer.Exit

@@ -37,7 +37,7 @@ def watts(value: float | None, flags: Iterable[str] = ()) -> str:
 
 
 def _marked(text: str, flags: Iterable[str]) -> str:
-    """Write the flags behind what is known."""
+    """Write the flags after a quantity that is known."""
     return text if text == UNKNOWN else marked(text, flags)
 
 
@@ -47,7 +47,7 @@ def rate(per_s: float | None) -> str:
 
 
 def count(value: int | None) -> str:
-    """Write a whole number with thousands apart: 181,200."""
+    """Write a whole number with thousands separators: 181,200."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
@@ -101,13 +101,13 @@ def plural(amount: int, one: str) -> str:
 
 
 NAMED = 5
-"""Runs that share a sentence are named up to so many."""
+"""How many of the runs that share a sentence are named."""
 
 
 def together(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Give each sentence once, behind the names of all that it is said of; "" is none.
+    """Give each sentence once, with the names of all runs that it is about; "" is no sentence.
 
-    Sentences are one where they differ by the run's own key in the settings.
+    Sentences that differ only in the run's own settings key count as one.
     """
     found: dict[str, list[tuple[str, str]]] = {}
     for name, text in said:

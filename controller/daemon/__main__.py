@@ -25,7 +25,10 @@ log = logging.getLogger("wattmesh")
 TICK_S = 1.0
 
 COLLECT_AFTER = 20_000
-"""Objects made before the youngest are collected; a cycle makes a few thousand, with no circles."""
+"""Objects allocated between two collections of the youngest generation.
+
+One control cycle allocates a few thousand, without reference cycles.
+"""
 
 
 class Daemon:
@@ -50,7 +53,7 @@ class Daemon:
         try:
             self._parts.start()
             self._notifier.ready()
-            # What the start loaded lives as long as the process: no collection walks it again.
+            # Objects loaded at the start live as long as the process: no collection walks them.
             gc.collect()
             gc.freeze()
             gc.set_threshold(COLLECT_AFTER)
@@ -62,7 +65,7 @@ class Daemon:
         return 0
 
     def _serve(self) -> None:
-        """Wait for signals; meanwhile tell the service manager how it goes."""
+        """Wait for signals; report to the service manager every `TICK_S`."""
         while True:
             received = signal.sigtimedwait(WATCHED, TICK_S)
             if received is not None and received.si_signo in STOPPING:
@@ -73,7 +76,7 @@ class Daemon:
             self._tell()
 
     def _tell(self) -> None:
-        """Feed the watchdog, and show the newest sentence."""
+        """Feed the watchdog; send the newest cycle's sentence when it changed."""
         self._watchdog.feed()
         turned = self._parts.pulse.turned
         sentence = turned.report.sentence if turned else ""
@@ -82,7 +85,7 @@ class Daemon:
             self._notifier.status(sentence)
 
     def _reload(self) -> None:
-        """Take the settings file anew; one with mistakes changes nothing."""
+        """Read the settings file again; a file with mistakes changes nothing."""
         self._notifier.reloading()
         pulse = self._parts.pulse
         try:

@@ -1,7 +1,7 @@
 """Leadership: one daemon per journal acts, the others stand by and observe.
 
 Invariant: the epoch in the pulse is one that the journal gave to this holder; the journal itself
-refuses acts of any other epoch, so a daemon that does not yet know it lost cannot do harm.
+refuses acts of any other epoch, so a daemon that does not know yet that it lost does no harm.
 """
 
 import logging
@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 def holder_name(api_socket: Path) -> str:
     """Name this daemon across restarts.
 
-    The socket's lock file lets one process per path live, so whoever restarts under the same name
-    knows that its predecessor is dead and may go on at once. The boot tells cloned machines apart.
+    The socket's lock file allows one live process per path, so a daemon that restarts under the
+    same name knows that its predecessor is dead and leads at once. The boot id tells cloned
+    machines apart.
     """
     return f"{socket.gethostname()} ({api_socket}, boot {boot_id()[:8] or 'unknown'})"
 
@@ -41,7 +42,7 @@ class Lease:
         *,
         liveness: Liveness,
     ) -> None:
-        """Take the lease row; nothing is asked before the first turn.
+        """Keep what the lease needs; the journal is not asked before the first turn.
 
         Args:
             leadership: the lease row in the journal.
@@ -62,7 +63,7 @@ class Lease:
         """Renew the lease, or try to get it.
 
         Raises:
-            JournalUnavailable: nobody can get it meanwhile; the epoch stands.
+            JournalUnavailable: no other daemon can take the lease meanwhile; the epoch stands.
         """
         pulse = self._pulse
         try:
@@ -81,7 +82,7 @@ class Lease:
             self._on_recovery(ended)
 
     def release(self) -> None:
-        """Let the next daemon lead at once; a journal that is gone lets the lease run out."""
+        """Give the lease up, so the next daemon leads at once; without the journal it expires."""
         epoch = self._pulse.lead.epoch
         if epoch is None:
             return
@@ -92,11 +93,10 @@ class Lease:
             log.warning("the lease was not released and runs out by itself: %s", error)
 
     def _renew(self, epoch: int) -> bool:
-        """Prolong the lease."""
         return self._leadership.renew(self._holder, epoch, self._ttl_s)
 
     def _acquire(self) -> None:
-        """Try to lead; remember who does."""
+        """Try to take the lease; note who holds it."""
         before = self._leadership.current()
         epoch = self._leadership.acquire(self._holder, self._ttl_s)
         if epoch is not None:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 SCREEN_S = 30.0
 REFUSED_AGAIN_S = 900.0
-"""A provider that refuses will do so until a person mends something; it is asked this often."""
+"""A provider that refuses does so until a person fixes something, so it is asked this seldom."""
 
 
 class CycleDuty:
@@ -48,9 +48,9 @@ class CycleDuty:
         *,
         on_clock_step: Callable[[], None],
     ) -> None:
-        """Take the cycle, by what it sees, and where its facts go.
+        """Keep the cycle, its observer, and where its facts go.
 
-        `on_clock_step` mends what waits on wall time.
+        `on_clock_step` reschedules what waits on wall time.
         """
         self._cycle = cycle
         self._observer = observer
@@ -61,7 +61,7 @@ class CycleDuty:
         self._screened: tuple[str, ...] = ()
 
     def turn(self) -> None:
-        """Run the cycle; note clock steps, outages, claims; wake runs that wait for an order."""
+        """Follow the wall clock, run the cycle, keep its facts, wake runs that await an order."""
         pulse = self._pulse
         self._follow_clock()
         try:
@@ -71,7 +71,7 @@ class CycleDuty:
                 self._keep_signs()
                 self._take_snapshot(report.cap)
         finally:
-            # Whatever it did or failed at: what waiting runs know is now one cycle old.
+            # Even after a failure: what waiting runs know is now one cycle old.
             self._changes.ring()
         pulse.turned = Turned(monotonic_s=pulse.clock.monotonic(), report=report)
         if report.observation is None:
@@ -79,10 +79,10 @@ class CycleDuty:
         self._keep_screen(tuple(each.run for each in report.observation.runs))
 
     def _take_nodes(self) -> None:
-        """Keep how the nodes are.
+        """Keep the nodes, and the agents' valid tokens, as the newest cycle saw them.
 
         Raises:
-            JournalUnavailable: what was kept of tokens stands as it is.
+            JournalUnavailable: the tokens that were kept before stay.
         """
         pulse, seen = self._pulse, self._observer.newest
         if seen is None:
@@ -92,7 +92,7 @@ class CycleDuty:
             pulse.tokens = self._journal.tokens.valid(seen.look.now)
 
     def _keep_signs(self) -> None:
-        """Write down now and then which runs live; only who hears them knows.
+        """Write down from time to time which runs are alive; only the leader hears them.
 
         Raises:
             JournalUnavailable: they are written later.
@@ -101,10 +101,10 @@ class CycleDuty:
             self._journal.signs.keep(self._pulse.clock.now())
 
     def _take_snapshot(self, cap: CapNow | None) -> None:
-        """Keep what agents and the sampler ask for between two turns.
+        """Keep the runs and claims that agents and the sampler ask for between two turns.
 
         Raises:
-            JournalUnavailable: what was kept stands as it is.
+            JournalUnavailable: the snapshot that was kept before stays.
         """
         pulse = self._pulse
         now, epoch = pulse.clock.now(), pulse.lead.epoch
@@ -120,7 +120,7 @@ class CycleDuty:
         )
 
     def _keep_screen(self, runs: tuple[str, ...]) -> None:
-        """Keep a screen that is not old, for the hour in which the journal does not answer."""
+        """Keep a status screen at most `SCREEN_S` old, for when the journal does not answer."""
         known, now = self._pulse.newest_status, self._pulse.clock.now()
         old = known is None or abs((now - known.at).total_seconds()) >= SCREEN_S
         if old or runs != self._screened:
@@ -128,9 +128,9 @@ class CycleDuty:
             self._screened = runs
 
     def _follow_clock(self) -> None:
-        """Let everything follow what the wall clock was stepped by; remember it as an event."""
+        """Shift dates by every new step of the wall clock, and write each step as an event."""
         runs, trusted = self._journal.runs, self._pulse.trusted
-        leads = self._pulse.lead.epoch is not None  # else another daemon's runs are its own matter
+        leads = self._pulse.lead.epoch is not None  # a standby leaves the leader's runs alone
         for step in trusted.take_steps():
             log.warning("%s", step.sentence)
             runs.liveness.shift(step.step_s)
@@ -163,14 +163,14 @@ class SampleDuty:
         slots: Callable[[datetime], SlotGrid],
         node: NodeClaims | None = None,
     ) -> None:
-        """Take the sampler, and who knows slots and owners.
+        """Keep the sampler, and where slots and owners come from.
 
         Args:
-            sampler: its power source, and where rows go.
+            sampler: reads the power source and books the rows.
             pulse: what the daemon knows.
-            flush_s: how often rows are booked.
-            slots: gives the slots of the ledger at a moment; a reload may name another signal.
-            node: says whose each GPU is; default: whoever registered it.
+            flush_s: seconds between two bookings.
+            slots: gives the ledger's slot grid at a moment; a reload may name another signal.
+            node: says which run owns each GPU; default: the run that registered it.
         """
         self._sampler = sampler
         self._slots = slots
@@ -183,7 +183,7 @@ class SampleDuty:
         """Read once; book when it is time.
 
         Raises:
-            JournalUnavailable: nothing could be booked; it waits and is booked later.
+            JournalUnavailable: nothing could be booked; the rows wait and are booked later.
         """
         pulse = self._pulse
         monotonic_s = pulse.clock.monotonic()
@@ -199,7 +199,7 @@ class SampleDuty:
             self._sampler.flush()
 
     def close(self) -> None:
-        """Book what waits, and let the source go."""
+        """Book the rows that wait, and close the power source."""
         try:
             self._sampler.flush()
         except JournalUnavailable as error:
@@ -218,10 +218,10 @@ class SampleDuty:
 
 
 class FleetDuty:
-    """Put together what the nodes' agents have read, where this daemon reads nothing itself."""
+    """Combine what the nodes' agents have read, where this daemon reads no power itself."""
 
     def __init__(self, pulse: Pulse) -> None:
-        """Take the pulse."""
+        """Keep the pulse."""
         self._pulse = pulse
 
     def turn(self) -> None:
@@ -232,11 +232,11 @@ class FleetDuty:
         pulse.sampled = _sampled(pulse.sampled, monotonic_s, newest)
 
     def close(self) -> None:
-        """Have nothing to close."""
+        """Do nothing: no source is open here."""
 
 
 def _sampled(before: Sampled | None, monotonic_s: float, newest: Sample) -> Sampled:
-    """Take a sample; count device-seconds since the one before, and those nobody observed."""
+    """Add the device-seconds since the sample before, and those that nobody observed."""
     if before is None:
         return Sampled(monotonic_s=monotonic_s, sample=newest)
     passed_s, known, missing = (
@@ -261,7 +261,7 @@ class PollDuty:
         pulse: Pulse,
         wake: Callable[[], None],
     ) -> None:
-        """Take who asks and who forecasts; `wake` makes the next control cycle due."""
+        """Keep the poller and the forecaster; `wake` makes the next control cycle due."""
         self._poller = poller
         self._forecaster = forecaster
         self._pulse = pulse
@@ -269,13 +269,13 @@ class PollDuty:
         self._not_before_s = 0.0
 
     def turn(self) -> None:
-        """Poll, store what is new, remember how it went; then forecast, whatever the poll did.
+        """Poll and store what is new; then forecast, even where the poll failed.
 
-        A provider that refuses, or asks for patience, is left alone until then.
+        A provider that refused, or limited our rate, is not asked again before its wait is over.
 
         Raises:
             SourceUnavailable: the provider did not answer; stored points stand.
-            SourceRefused: a person must mend something; stored points stand.
+            SourceRefused: a person must fix something; stored points stand.
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
         now, monotonic_s = self._pulse.clock.now(), self._pulse.clock.monotonic()
@@ -294,7 +294,7 @@ class PollDuty:
 
 
 def patience_s(failure: SourceUnavailable | SourceRefused | None) -> float:
-    """Give how long a provider is left alone after this."""
+    """Give the seconds for which a provider is not asked again after a poll."""
     if isinstance(failure, SourceRefused):
         return REFUSED_AGAIN_S
     if isinstance(failure, RateLimited):
@@ -303,17 +303,17 @@ def patience_s(failure: SourceUnavailable | SourceRefused | None) -> float:
 
 
 class Housekeeping:
-    """Keep the journal small: roll old slots up, let old detail go."""
+    """Keep the journal small: roll up old slots, delete old detail."""
 
     def __init__(self, journal: Journal, pulse: Pulse) -> None:
-        """Take the journal."""
+        """Keep the journal and the pulse."""
         self._journal = journal
         self._pulse = pulse
 
     def turn(self) -> None:
-        """Roll up and prune what is older than the settings keep; nothing while time is in doubt.
+        """Roll up and delete rows past their retention; nothing while the clock is in doubt.
 
-        Only the leader does: another daemon's clock may be wrong, and its settings others.
+        Only the leader does this: a standby's clock may be wrong, and its settings may differ.
         """
         doubt = self._pulse.trusted.doubt()
         if doubt or self._pulse.lead.epoch is None:
@@ -325,7 +325,7 @@ class Housekeeping:
         close_runs(self._journal, before, self._pulse.clock.now())
         rolled = self._journal.retention.roll_up(before, timezone)
         pruned = self._journal.retention.prune(before)
-        # After the decisions: an issue goes once no decision is left that rested on it.
+        # After the decisions: a forecast issue is deleted once no decision rests on it.
         pruned += self._journal.forecasts.prune(self._pulse.clock.now() - ISSUES_KEPT)
         if rolled or pruned:
             sentence = f"Rolled up {rolled} ledger slots and let {pruned} old rows go."

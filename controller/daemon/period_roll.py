@@ -1,8 +1,8 @@
-"""What happens at the borders of periods: plans are frozen, ended periods told, months closed.
+"""When budget periods begin and end: freeze plans, report ended periods, close months.
 
-Invariant: everything is done once, however often this is run, and nothing is missed because nobody
-ran at a border. Only the leader writes; every daemon looks, so that each one's status tells alerts.
-While the wall clock is in doubt nothing is frozen, told as ended or closed.
+Invariant: each of these is done once, however often this runs, and none is missed because no daemon
+ran when a period ended. Only the leader writes; every daemon looks at the budgets, so that its own
+status shows alerts. While the wall clock is in doubt, nothing is frozen, reported or closed.
 """
 
 import logging
@@ -33,16 +33,16 @@ MOST_EVENTS = 10_000
 
 
 class PeriodRoll:
-    """One look at all periods."""
+    """Looks at all budget periods, in one turn."""
 
     def __init__(self, journal: Journal, pulse: Pulse) -> None:
-        """Take the journal."""
+        """Keep the journal and the pulse."""
         self._journal = journal
         self._pulse = pulse
         self._looked = False
 
     def turn(self) -> None:
-        """Freeze plans that lack, look at the budgets, tell of ended periods, close months.
+        """Freeze missing plans, look at the budgets, report ended periods, close months.
 
         Raises:
             JournalUnavailable: the next turn does what this one could not.
@@ -50,7 +50,7 @@ class PeriodRoll:
         pulse, now = self._pulse, self._pulse.clock.now()
         settings, leads = pulse.settings, pulse.lead.epoch is not None
         if pulse.trusted.held_s() > 0:
-            return  # which periods run now is not known: what was last told of budgets stands
+            return  # it is not known which periods run now: the budgets stay as last computed
         doubt = pulse.trusted.doubt()
         if leads and not doubt:
             self._freeze(plans_of(self._journal, settings, pulse.signals))
@@ -80,7 +80,7 @@ class PeriodRoll:
             remember(self._journal, pulse, "closed", sentence)
 
     def _freeze(self, plans: Plans) -> None:
-        """Keep plans that lack."""
+        """Write each budget plan that is due, and an event for it."""
         # In its first minute a daemon may still be fetching the history that plans rest on.
         patient, self._looked = not self._looked, True
         for row in plans.due(self._pulse.clock.now(), patient=patient):

@@ -1,7 +1,7 @@
 """Where power readings come from, as the settings say: one source, or a chain of several.
 
-Without the journal, so that an agent can use it. Invariant: what is not named is not imported; a
-machine without GPUs never loads NVML's binding.
+It needs no journal, so that an agent can use it. Invariant: a source that the settings do not name
+is not imported; a machine without GPUs never loads NVML's binding.
 """
 
 import platform
@@ -14,9 +14,10 @@ from wattmesh.telemetry.sources.static_power import StaticPower
 
 
 def power_source(settings: Settings) -> PowerSource | None:
-    """Open the source, best first where there are several; None when power is not read here.
+    """Open the sources that the settings name; None when power is not read here.
 
-    A driver, server or counter that does not answer yet is no error: readings say so.
+    Several become a chain, best first. A driver, server or counter that does not answer yet is no
+    error: its readings say so.
     """
     power = settings.power
     sources = _sources(power, settings.agent.node or platform.node())
@@ -26,7 +27,7 @@ def power_source(settings: Settings) -> PowerSource | None:
 
 
 def _sources(power: PowerSection, host: str) -> list[PowerSource]:
-    """List what the settings name; agents read for themselves."""
+    """List the sources that the settings name; with source `agents`, the nodes read their own."""
     sources: list[PowerSource] = []
     if power.source == "nvml":
         # Loads NVML's binding, which most controllers need not.

@@ -71,7 +71,8 @@ log = logging.getLogger(__name__)
 
 LOOP_STOP_S = 8.0
 HOLD_S, HOLD_SAMPLES = 5.0, 2.5
-"""A device without a counter is integrated over a gap of this long, or of so many samples."""
+"""Without an energy counter, a device's power is integrated over gaps up to this many seconds or
+this many samples, whichever is longer."""
 FIXED = (
     "journal.url",
     "journal.password_file",
@@ -115,14 +116,14 @@ class Parts:
         clock: Clock | None = None,
         power: PowerSource | None = None,
     ) -> None:
-        """Open what the settings name: the socket first, for it tells whether we may run at all.
+        """Open what the settings name, the socket first: its lock says whether we may run at all.
 
         Args:
             settings: what to build.
             path: the file they came from.
-            clock: another clock than this machine's (a simulation); then nobody plans, for plans
-                take real time and would come hours late.
-            power: another source than the settings name (a simulation).
+            clock: a clock other than this machine's (a simulation); then there is no planner,
+                because plans take real time and would come hours late.
+            power: a source other than the settings name (a simulation).
 
         Raises:
             WattmeshError: something is not as it must be; nothing is left open.
@@ -147,7 +148,6 @@ class Parts:
         self._build(self._listening)
 
     def _build(self, listening: Listening) -> None:
-        """Make the parts and hand them to each other."""
         pulse, settings = self.pulse, self.pulse.settings
         pulse.trusted.await_journal()
         self._books: tuple[tuple[Tariff | None, SlotGrid, int], Accounts] | None = None
@@ -237,7 +237,7 @@ class Parts:
         self.jobs.start()
 
     def stop(self) -> None:
-        """Stop everything, newest work first; what cannot end in time is left to the process."""
+        """Stop every part, those that make work first; what hangs ends with the process."""
         self.jobs.stop()
         self.changes.close()
         for loop in (self.cycle, self.accounts, self.sampler, self.leases):
@@ -278,14 +278,13 @@ class Parts:
         return sentence
 
     def _cycle_settings(self) -> CycleSettings:
-        """Give the cycle its settings as they stand now."""
         settings, trusted = self.pulse.settings, self.pulse.trusted
         timeout_s = settings.policy.switch_timeout_s
         return CycleSettings(
             mode=settings.mode,
             policy=settings.policy.limits(),
             facts=self.pulse.signals.decision,
-            # Ages of open switches are wall time: a year stepped over is no year that passed.
+            # An open switch's age is wall time: a clock stepped by a year must not time it out.
             switch_timeout_s=inf if trusted.held_s() > 0 else timeout_s,
             cycle_s=settings.loops.cycle_s,
             lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
@@ -295,7 +294,7 @@ class Parts:
         )
 
     def _keep_signs(self) -> None:
-        """Write down who lived until now, for the next daemon."""
+        """Write down until when each run lived, for the next daemon."""
         if self.pulse.lead.epoch is None:
             return
         try:
@@ -318,7 +317,7 @@ class Parts:
         """Say what is known of the GPUs: by the nodes' agents, or by the sampler of this daemon.
 
         Raises:
-            JournalUnavailable: nobody knows; the cycle holds.
+            JournalUnavailable: the nodes are not known; the cycle holds.
         """
         sampled = self.pulse.sampled
         if self.pulse.settings.power.source == "agents":
@@ -343,20 +342,19 @@ class Parts:
         return SampleDuty(sampler, self.pulse, flush_s, newest, node)
 
     def _sample(self) -> None:
-        """Take one sample, if power is read at all."""
         if self._sampling is not None:
             self._sampling.turn()
 
     def _accounts_every_s(self) -> float:
-        """How often grams are booked: ten times a slot, at most every minute."""
+        """Give the seconds between two bookings: a tenth of a slot, or a cycle; at most 60."""
         tenth_s = self._grid.slots.interval_s / 10
         return min(60.0, max(self.pulse.settings.loops.cycle_s, tenth_s))
 
     def _price(self) -> None:
         """Bring both ledgers of grams up to now; only the leader writes them.
 
-        After a step of the wall clock they wait: what is booked up to a wrong date is reckoned once
-        and not again when that date comes.
+        After a step of the wall clock they wait: what is priced up to a wrong date is not priced
+        again when that date comes.
         """
         facts, trusted = self.pulse.signals.accounting, self.pulse.trusted
         if trusted.held_s() > 0:
@@ -374,12 +372,12 @@ class Parts:
             self._books[1].price(self.pulse.clock.now(), settling=not trusted.doubt())
 
     def _limits_w(self) -> dict[str, float]:
-        """Give the power limits of the boards that are or were read."""
+        """Give the power limits, in W, of all boards that are or were read."""
         own = self.pulse.sampled.sample.readings if self.pulse.sampled else ()
         return fleet.limits_w(self.pulse.fleet.nodes, own)
 
     def _lead(self) -> None:
-        """Hold or seek the lease, and write down what time it is.
+        """Renew or seek the lease, and write down what time it is.
 
         Raises:
             JournalUnavailable: the next turn does it.
@@ -388,19 +386,19 @@ class Parts:
         self.pulse.trusted.keep(self.journal.clock_marks)
 
     def _follow_wall_clock(self) -> None:
-        """Make jobs due by the wall clock as it reads now: it was stepped."""
+        """Schedule the jobs anew, because the wall clock was stepped."""
         self._schedule()
         self._housekeeping()
 
     def _housekeeping(self) -> None:
-        """Let the journal be tidied once a day, and ended budget periods be closed."""
+        """Schedule the journal's daily cleaning, and the hourly look at budget periods."""
         duty = Housekeeping(self.journal, self.pulse)
         self.jobs.daily("retention", 3, duty.turn)
-        # Hourly and level-triggered: a border that passed while nobody ran is not missed.
+        # Hourly and level-triggered: a period that ended while no daemon ran is not missed.
         self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.pulse).turn)
 
     def _schedule(self) -> None:
-        """Poll each signal at its provider's rhythm."""
+        """Schedule the polls of each signal at its provider's cadence."""
         self.jobs.forget("carbon ")
         self.pulse.breakers = {
             str(each.signal): partial(getattr, each, "breaker_state", "")
@@ -417,10 +415,13 @@ class Parts:
 
 
 def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
-    """Bring the schema up to date where we may, and open it; what others have is waited for.
+    """Bring the schema up to date where we may, and open the journal.
 
-    So is a server that is away. The daemon is then as it is when that happens a second later: it
-    holds, and says so.
+    A database that others have locked, or a server that does not answer, is opened later. Until
+    then the daemon behaves as in any other outage: it holds, and says so.
+
+    Raises:
+        JournalUnavailable: an SQLite file cannot be opened, and not because it is locked.
     """
     url = journal_url(settings)
     prepare = partial(bring_up_to_date, url)
@@ -435,17 +436,15 @@ def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
 
 
 def _hold_s(settings: Settings) -> float:
-    """Give the longest time that a reading speaks for."""
+    """Give the longest gap, in seconds, over which one reading is integrated."""
     return max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
 
 
 def _reader(loop: Loop) -> Callable[[], LoopState]:
-    """Read a loop's state live."""
     return lambda: loop.state
 
 
 def _value(settings: Settings, key: str) -> object:
-    """Give the value at a dotted key."""
     value: object = settings
     for part in key.split("."):
         value = getattr(value, part)

@@ -1,7 +1,7 @@
-"""Wake whoever waits for news of a run: one signal, given by any thread, heard by asyncio waiters.
+"""Wake calls that wait for news of a run: any thread signals, asyncio waiters hear it.
 
-Invariant: a ring between looking and waiting is not lost, because a waiter takes its number before
-it looks.
+Invariant: a ring between a waiter's look and its wait is not lost, because the waiter reads `rings`
+before it looks.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class ChangeSignal:
                 continue
 
     def close(self) -> None:
-        """Send every waiter home: the daemon ends."""
+        """Wake every waiter one last time: the daemon ends."""
         self.closed = True
         self.ring()
 

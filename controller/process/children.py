@@ -1,8 +1,8 @@
-"""The processes that the demo starts, and surely ends.
+"""The processes that the demo starts, and always ends.
 
 Invariant: whatever way the demo ends, every process it started, and every process those started,
-is gone before it returns; each is ended by its pid, never by its name. Where the demo is killed,
-the kernel asks its processes to end.
+is gone before it returns; each is ended by its pid, never by its name. If the demo is killed, the
+kernel sends SIGTERM to the processes it started.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class Child:
             raise DemoFailed(self._failure(f"ended with status {status}"))
 
     def finish(self, limit_s: float, watch: Callable[[], None] = lambda: None) -> None:
-        """Wait until it has ended well; `watch` is called all along.
+        """Wait until it has ended with status 0; `watch` is called at every poll.
 
         Raises:
             DemoFailed: it failed, or was still running after `limit_s`.
@@ -83,7 +83,7 @@ class Child:
         self.check()
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """End it and everything it started: politely first, then by force."""
+        """End it and everything it started: SIGTERM first, then SIGKILL."""
         family = descendants(self.pid) if self.ended() is None else []
         for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
             if self.ended() is None:
@@ -111,7 +111,6 @@ class Children:
         self.all: list[Child] = []
 
     def __enter__(self) -> Self:
-        """Begin."""
         return self
 
     def __exit__(
@@ -128,7 +127,7 @@ class Children:
     def start(
         self, name: str, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> Child:
-        """Start one more; an interrupt waits until it is one that the block will end."""
+        """Start one more; SIGINT waits until the new process is one that the block will end."""
         with interrupts_held_back():
             child = Child(name, words, log=log, environment=environment)
             self.all.append(child)
@@ -137,7 +136,7 @@ class Children:
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Hold SIGINT back while the block runs, without the children inheriting anything of it."""
+    """Hold SIGINT back while the block runs; children inherit no blocked or ignored signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""Ask the kernel whether a time service keeps the wall clock; nothing is changed by it.
+"""Ask the kernel whether a time service keeps the wall clock; this changes nothing.
 
-By adjtimex(2); where a filter refuses that call (systemd's `ProtectClock`, which the shipped unit
-sets), by systemd's own word, for `systemd-timedated` makes the same call. Invariant: what nobody
-says is None, never yes.
+It calls adjtimex(2). Where a filter refuses that call (systemd's `ProtectClock`, which the shipped
+unit sets), it asks `systemd-timedated`, which makes the same call. Invariant: where neither
+answers, the result is None, never True.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ from collections.abc import Callable
 from functools import cache
 
 NUMBERS = {"x86_64": 159, "aarch64": 171}
-"""The system call adjtimex. The C library would call clock_adjtime, which container runtimes refuse
-to everybody who may not set the clock."""
+"""Number of the system call adjtimex. The C library would call clock_adjtime, which container
+runtimes refuse to everybody who may not set the clock."""
 
 TIMEX_BYTES = 208
 STATUS_AT = 40
-"""Where `struct timex` has its status on 64-bit Linux (linux/timex.h); modes 0 at 0: only read."""
+"""Offset of `status` in `struct timex` on 64-bit Linux (linux/timex.h); `modes` is 0: only read."""
 
 STA_UNSYNC = 0x0040
 
@@ -30,7 +30,7 @@ ANSWER_LIMIT_S = 2.0
 
 
 def synchronised() -> bool | None:
-    """Say whether the kernel calls the wall clock synchronised; None when nobody says."""
+    """Say whether the kernel calls the wall clock synchronised; None when that is not known."""
     said = flag()
     return _timedated.said() if said is None else said
 
@@ -53,7 +53,7 @@ def flag() -> bool | None:
 
 @cache
 def _call() -> Callable[..., int] | None:
-    """Give the C library's way to the kernel; None where there is no Linux."""
+    """Give the C library's syscall(2); None on any system but Linux."""
     if os.uname().sysname != "Linux":
         return None
     call = ctypes.CDLL(None).syscall
@@ -62,7 +62,7 @@ def _call() -> Callable[..., int] | None:
 
 
 class _Timedated:
-    """What systemd says of it, a minute old at most; only the first answer is waited for."""
+    """What timedatectl says, asked again after a minute; only the first answer is waited for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class _Timedated:
         self._said: bool | None = None
 
     def said(self) -> bool | None:
-        """Give the newest answer, and ask anew where that is due."""
+        """Give the newest answer; ask again in a thread where that is due."""
         with self._lock:
             now_s, first = time.monotonic(), self._asked_s is None
             if first or now_s - (self._asked_s or 0.0) >= ASKED_EVERY_S:
@@ -82,7 +82,7 @@ class _Timedated:
             return self._said
 
     def _again(self) -> None:
-        """Ask while everybody goes on by the answer before."""
+        """Ask again; callers get the previous answer meanwhile."""
         self._said = _ask()
 
 

@@ -1,4 +1,4 @@
-"""What every process of ours does at its start and at its end, the daemon and the agents alike."""
+"""What the daemon and the agents do alike at their start and at their end."""
 
 import argparse
 import ctypes
@@ -15,7 +15,7 @@ from wattmesh.reconfig.ranges import clean_lines
 
 STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
 WATCHED = frozenset({*STOPPING, signal.SIGHUP})
-"""Signals that a process of ours waits for itself."""
+"""Signals that our processes block, and wait for in their main thread."""
 
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2)."""
@@ -53,16 +53,16 @@ def live(
     Args:
         name: of the command.
         description: what it does, for its help.
-        run: the whole life, from the path of the settings.
-        arguments: instead of the command line.
+        run: does the work, given the path of the settings, and gives the exit status.
+        arguments: parsed instead of the command line.
     """
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--config", metavar="FILE", type=Path, required=True)
     parser.add_argument("--debug", action="store_true", help="log more, with tracebacks")
     chosen = parser.parse_args(arguments)
     set_up_logging(debug=chosen.debug)
-    # In every thread from here on, so that only the main one takes them; one that comes during the
-    # start waits until then.
+    # Blocked in every thread from here on, so that only the main one takes them; a signal that
+    # comes during the start stays pending until the main thread waits for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
         return run(chosen.config)
@@ -73,18 +73,18 @@ def live(
 
 
 def set_up_logging(*, debug: bool) -> None:
-    """Log to stderr: with times of our own only where no journal adds them."""
+    """Log to stderr, with timestamps only where systemd's journal does not add them."""
     times = "" if os.environ.get("JOURNAL_STREAM") else "%(asctime)s "
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(CleanFormatter(f"{times}%(levelname)s %(threadName)s: %(message)s"))
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler])
     for name in QUIET_LIBRARIES:
-        # What they would say is counted, or said by us in one sentence.
+        # We count what they would log, or say it ourselves in one sentence.
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class CleanFormatter(logging.Formatter):
-    """Writes no character that a terminal obeys; what is no first line of ours is indented."""
+    """Removes terminal control characters; indents every line of a record after its first."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record."""
@@ -100,7 +100,7 @@ def failed(error: Exception, status: int, *, debug: bool) -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process now: a call that hangs in a thread is not waited for, it only fetches."""
+    """End the process now, without waiting for threads that hang: those only fetch."""
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)

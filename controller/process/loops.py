@@ -1,8 +1,8 @@
 """Loops on monotonic time: cycle, sampler and leases each run on one of these.
 
-Invariant: turns are due on a fixed grid of `every_s`, whatever the turns before took, so a loop
+Invariant: turns are due on a fixed grid of `every_s`, however long earlier turns took, so a loop
 never drifts; a turn that overruns is counted, and the next one follows at once and begins a new
-grid; no error ends a loop. Wall time is never waited on.
+grid; no error ends a loop. A loop never waits for a wall time.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The two clocks of the daemon, as one thing that tests can step by hand.
+    """The daemon's monotonic and wall clocks, as one value that tests can step by hand.
 
     Attributes:
         synchronised: whether the kernel calls the wall clock synchronised; None: it does not say.
@@ -41,10 +41,10 @@ class LoopState:
 
     Attributes:
         turns: turns that ended. `overruns`: of them, those that ended after the next was due.
-        failures: turns that an outside part failed (retried by the next turn).
-        bugs: turns that ended in an error nobody foresaw.
+        failures: turns that failed because of an outside part (the next turn tries again).
+        bugs: turns that ended in an unexpected error.
         last_progress_s: monotonic time at which a turn last ended without a bug; None before.
-        last_took_s: what the newest turn took.
+        last_took_s: seconds that the newest turn took.
         trouble: the newest turn's failure in one sentence; "" when it went well.
     """
 
@@ -60,7 +60,7 @@ class LoopState:
 
 
 def without_numbers(sentence: str) -> str:
-    """Give a sentence but for its numbers: two with the same rest tell a reader one thing."""
+    """Replace each number by `#`, so sentences that differ only in numbers compare equal."""
     return re.sub(r"\d+(\.\d+)?", "#", sentence)
 
 
@@ -132,7 +132,7 @@ class Loop:
         return self._due_s + every_s if began_s >= self._due_s else self._due_s
 
     def _guarded(self) -> tuple[str, bool]:
-        """Run the body; give (what went wrong, whether nobody foresaw it)."""
+        """Run the body; give (what went wrong, whether it is a bug)."""
         try:
             self._body()
         except WattmeshError as error:
@@ -154,7 +154,6 @@ class Loop:
         return "", False
 
     def _run(self) -> None:
-        """Turn, wait, turn."""
         while not self._stopping.is_set():
             wait_s = self.turn()
             self._wake.wait(wait_s)

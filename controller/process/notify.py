@@ -1,7 +1,7 @@
-"""Tell the service manager how the daemon is: the sd_notify protocol, in the standard library.
+"""Tell the service manager the daemon's state: the sd_notify protocol, by the standard library.
 
-Invariant: telling never fails the daemon; without NOTIFY_SOCKET nothing is sent. WATCHDOG=1 is
-sent only by `Watchdog`, and only for progress that every watched loop made since the last one.
+Invariant: a failed notification never fails the daemon; without NOTIFY_SOCKET nothing is sent. Only
+`Watchdog` sends WATCHDOG=1, and only once every watched loop has made progress since the last one.
 """
 
 import logging
@@ -25,19 +25,19 @@ class Notifier:
         self.watchdog_s = _watchdog_s(values)
 
     def ready(self) -> None:
-        """The daemon serves."""
+        """Say that the daemon serves."""
         self._send("READY=1")
 
     def status(self, sentence: str) -> None:
-        """What `systemctl status` shows: one line."""
+        """Send the line that `systemctl status` shows."""
         self._send(f"STATUS={' '.join(sentence.split())}")
 
     def reloading(self) -> None:
-        """SIGHUP came; `ready` follows. The time is CLOCK_MONOTONIC, as sd_notify(3) asks."""
+        """Say that a reload began; `ready` ends it. The time is CLOCK_MONOTONIC (sd_notify(3))."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The daemon ends."""
+        """Say that the daemon ends."""
         self._send("STOPPING=1")
 
     def alive(self) -> None:
@@ -60,16 +60,16 @@ class Notifier:
 
 
 class Watchdog:
-    """Feeds the watchdog when every watched loop got on since it was last fed."""
+    """Feeds the watchdog when every watched loop has made progress since it was last fed."""
 
     def __init__(self, notifier: Notifier, progress: Sequence[Callable[[], float | None]]) -> None:
-        """Watch `progress`: each gives the monotonic time a loop last got on, or None."""
+        """Watch `progress`: each gives the monotonic time of a loop's last progress, or None."""
         self._notifier = notifier
         self._progress = progress
         self._seen: list[float | None] = [None] * len(progress)
 
     def feed(self) -> bool:
-        """Feed it if all got on; say whether it was fed."""
+        """Feed it if all made progress; say whether it was fed."""
         newest = [each() for each in self._progress]
         moved = all(
             new is not None and new != old for new, old in zip(newest, self._seen, strict=True)
@@ -81,7 +81,7 @@ class Watchdog:
 
 
 def _watchdog_s(values: Mapping[str, str]) -> float | None:
-    """Give the service manager's patience in seconds; None when it does not watch this process."""
+    """Give the service manager's watchdog limit in seconds; None when it does not watch us."""
     micros, pid = values.get("WATCHDOG_USEC", ""), values.get("WATCHDOG_PID", "")
     if not micros.isdecimal() or int(micros) == 0:
         return None

@@ -1,8 +1,8 @@
 """Jobs by the wall clock: carbon polls, retention, period rolls (APScheduler 3.11).
 
-Polls are allowed to live on wall time, because each asks for whatever is new: a missed one costs
+Polls may follow the wall clock, because each asks for whatever is new: a missed one costs
 freshness, never data. Invariant: every job that ran, failed, was skipped or missed is counted (the
-library alone would say so in its log only), and no step of the wall clock holds the scheduler up.
+library would only log it), and no step of the wall clock delays the scheduler.
 """
 
 import logging
@@ -39,7 +39,7 @@ WORKERS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTotals:
-    """How often one job ended how since the daemon started."""
+    """How often one job ended with one outcome since the daemon started."""
 
     job: str
     outcome: str
@@ -47,16 +47,16 @@ class JobTotals:
 
 
 class Rhythm(IntervalTrigger):  # type: ignore[misc]
-    """An interval that passes over what was missed at once.
+    """An interval trigger that skips all missed times in one step.
 
-    The library's own counts every time in between, under its lock: after a step of 400 days a poll
-    of every half second is 69 million of them, and whoever plans a job waits.
+    The library's own trigger counts through every missed time, under the scheduler's lock: after a
+    step of 400 days, a job of every half second has missed 69 million, and every call waits.
     """
 
     def get_next_fire_time(
         self, previous_fire_time: datetime | None, now: datetime
     ) -> datetime | None:
-        """Give the next time of the grid, or the newest that is past."""
+        """Give the next time of the grid, or the newest one that has passed."""
         found: datetime | None
         if previous_fire_time is not None:
             missed = (now - previous_fire_time) // self.interval - 1
@@ -66,7 +66,7 @@ class Rhythm(IntervalTrigger):  # type: ignore[misc]
 
 
 class Jobs:
-    """The background scheduler, with everything that its defaults leave to luck made explicit."""
+    """The background scheduler, with explicit time zone, threads, coalescing and misfire grace."""
 
     def __init__(self) -> None:
         """Prepare; no job runs before `start`."""
@@ -135,7 +135,6 @@ class Jobs:
         )
 
     def _count(self, event: JobEvent) -> None:
-        """Take note of one event of the library."""
         with self._lock:
             self._counts[event.job_id, OUTCOMES[event.code]] += 1
 

@@ -1,9 +1,9 @@
-"""May the wall clock be trusted now? One owner for whoever deletes, closes or settles by it.
+"""Whether the wall clock may be trusted now; all that deletes, closes or settles by it asks here.
 
-After a step, in either direction, and for an hour of monotonic time from then on, it may not; nor
-while the kernel says that it is not synchronised. Invariant: a step is noticed by whoever asks
-first, not only by the next turn of a loop; it is not forgotten by a restart; and one that happened
-while no daemon ran is noticed when the next one reads the journal.
+It may not for an hour of monotonic time after a step in either direction, nor while the kernel says
+that it is not synchronised. Invariant: whoever asks first notices a step, without waiting for the
+next turn of a loop; a restart does not forget a step; and a step that happened while no daemon ran
+is noticed when the next daemon reads the journal.
 """
 
 import threading
@@ -25,13 +25,14 @@ from wattmesh.controller.process.wall_clock import (
 from wattmesh.quantities import duration
 
 HOLD_S = 3600.0
-"""So long after a step nothing is deleted, closed or settled: a wrong one is put right by then."""
+"""For this long after a step nothing is deleted, closed or settled: time to undo a wrong step."""
 
 MARK_S = 30.0
 """Both clocks are written down this often."""
 
 READS, READ_S = 3, 0.5
-"""Both clocks are read again, so often, where the machine paused for so long between them."""
+"""Both clocks are read up to `READS` times, until the reads are less than `READ_S` apart (a machine
+may pause between them)."""
 
 UNSYNCHRONISED = (
     "The kernel says that the wall clock is not synchronised, so nothing is deleted, closed or "
@@ -60,14 +61,14 @@ class Marks(Protocol):
 
 
 class TrustedTime:
-    """Follows both clocks; for any thread."""
+    """Follows the wall and the monotonic clock; any thread may call it."""
 
     def __init__(self, clock: Clock, believed: Callable[[], bool] = lambda: False) -> None:
         """Begin with a clock that was not stepped.
 
         Args:
             clock: both clocks, and what the kernel says.
-            believed: whether the operator vouches for a clock that the kernel does not.
+            believed: whether the operator vouches for a clock that the kernel calls unsynchronised.
         """
         self._clock = clock
         self._believed = believed
@@ -98,9 +99,9 @@ class TrustedTime:
         return ""
 
     def held_s(self) -> float:
-        """Give how long the newest step still holds everything; 0 when none does.
+        """Give the seconds for which a step still holds everything; 0 when none does.
 
-        Before the journal has said what time it knew last, there may have been one.
+        Until the journal has said what time it knew last, there may have been a step: `HOLD_S`.
         """
         with self._lock:
             look = self._look()
@@ -108,10 +109,10 @@ class TrustedTime:
             return max(0.0, rest_s) if self._recalled else HOLD_S
 
     def stepped_s(self) -> float:
-        """Give how far ahead the wall clock is by steps that still hold everything, in seconds.
+        """Give the sum, in seconds, of the steps that still hold everything; positive is forward.
 
-        What had an end before a step, and must neither lose nor gain by it, ends by the time that
-        it would be without.
+        Whatever must end neither earlier nor later because of a step ends by the wall clock less
+        this sum.
         """
         with self._lock:
             self._look()
@@ -122,7 +123,7 @@ class TrustedTime:
         return now - timedelta(seconds=self.stepped_s())
 
     def take_steps(self) -> tuple[ClockStep, ...]:
-        """Give the steps that nobody was told of yet, oldest first."""
+        """Give the steps that this call has not given before, oldest first."""
         with self._lock:
             self._look()
             steps, self._untold = tuple(self._untold), []
@@ -132,8 +133,8 @@ class TrustedTime:
         """Read once what time was known last, then write down both clocks now and then.
 
         Args:
-            marks: where.
-            ends: the daemon stops: write now.
+            marks: where both clocks are written.
+            ends: whether the daemon stops, so that they are written now.
 
         Raises:
             JournalUnavailable: the next call does it.
@@ -157,7 +158,7 @@ class TrustedTime:
             self._marked_s = mark.monotonic_s
 
     def _recall(self, known: Mark | None, marks: Marks) -> None:
-        """Compare with what was written down, by us or by whoever ran here before."""
+        """Compare with what an earlier daemon wrote down; hold where the clock was stepped."""
         newest = marks.newest_date() if known is None else None
         boot_id = self._clock.boot()
         with self._lock:
@@ -171,7 +172,7 @@ class TrustedTime:
             self._recalled = True
 
     def _look(self) -> Look:
-        """Take both clocks, and note a step since the look before; under the lock."""
+        """Read both clocks, and note a step since the look before; the caller holds the lock."""
         look = self._read()
         if look.monotonic_s >= self._until_s:
             self._stepped_s = 0.0
@@ -184,7 +185,7 @@ class TrustedTime:
         return look
 
     def _hold(self, why: str, until_s: float, step_s: float) -> None:
-        """Hold everything until a moment of monotonic time, if nothing holds it for longer."""
+        """Add a step; hold everything until a monotonic time, unless it is held longer already."""
         self._stepped_s += step_s
         if until_s > self._until_s:
             self._why, self._until_s = why, until_s

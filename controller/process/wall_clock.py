@@ -1,7 +1,7 @@
-"""Notice when the wall clock is stepped, while we look or while nobody did. Pure.
+"""Notice when the wall clock is stepped, while a daemon runs or while none did. Pure.
 
-Durations come from monotonic time, so of a step only dates shift. Invariant: a step is reported
-once, and slow drift (NTP slewing) never is.
+Durations come from monotonic time, so a step shifts only dates. Invariant: a step is reported once,
+and slow drift (NTP slewing) never is.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ STEP_S = 2.0
 """Smaller changes between two looks are drift, slewing or a slow scheduler."""
 
 REBOOT_S = 60.0
-"""Over a reboot the machine's own clock (RTC) keeps the time, and may lose so much."""
+"""Over a reboot the hardware clock (RTC) keeps the time, and may lose this much."""
 
 LONG_AWAY_S = 86_400.0
-"""Where only dates tell how long nobody ran, more than this may as well be a step forward."""
+"""Where only dates tell how long no daemon ran, a longer gap is taken for a step forward."""
 
 _NO = ("", 0.0)
 
@@ -31,7 +31,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockStep:
-    """The wall clock was stepped by `step_s`; 0 where nobody ran and nobody knows by how much."""
+    """A step of the wall clock by `step_s`; 0 where no daemon ran and its size is not known."""
 
     step_s: float
     sentence: str
@@ -42,9 +42,9 @@ class Mark:
     """Both clocks as a daemon of this machine last wrote them down.
 
     Attributes:
-        boot_id: the monotonic clock means nothing in another boot.
-        held_s: what was left of the time for which nothing is trusted after a step, and `why`.
-        stepped_s: how far the wall clock was stepped in that time, together.
+        boot_id: the boot in which `monotonic_s` counts; it means nothing in another.
+        held_s: seconds that were left of the hold after a step; `why` gives its reason.
+        stepped_s: sum of the steps of the wall clock that still held.
     """
 
     at: datetime
@@ -89,10 +89,10 @@ def while_away(
         known: the newest mark of this machine.
         newest: the newest date that the journal has of anything; asked where there is no mark.
         look: both clocks now.
-        boot_id: of now; "" where the kernel names none.
+        boot_id: the boot now; "" where the kernel names none.
 
     Returns:
-        The clause, and by how many seconds: where only dates tell, all the time between them.
+        The clause, and the step in seconds; where only dates tell, all the time between them.
     """
     if known is not None and boot_id and known.boot_id == boot_id:
         step_s = stepped_s(Look(now=known.at, monotonic_s=known.monotonic_s), look)
@@ -112,7 +112,7 @@ def while_away(
 
 
 def left_s(known: Mark, look: Look, boot_id: str) -> float:
-    """Give what is left of a hold that was written down; over a reboot all of it is."""
+    """Give the seconds left of a hold that was written down; after a reboot all of it is left."""
     if not boot_id or known.boot_id != boot_id:
         return known.held_s
     return known.held_s - max(0.0, look.monotonic_s - known.monotonic_s)

@@ -12,7 +12,7 @@
     id = "A"
     layout = { dp_shard = 2, tp = 2 }
 
-Invariant: a file with mistakes is refused with all of them named; nothing is started.
+Invariant: a file with mistakes is refused, all mistakes are named, and nothing is started.
 """
 
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ class ProfileJob:
         command: arguments to the torchrun launcher; `{steps}`, `{every}`, `{losses}` and
             `{checkpoints}` are filled in. It begins in the layout of `reference`.
         reference_command: arguments to Python for the same training in one process without
-            switches, whose losses everything is held against; empty leaves points unproven.
-        boundary_every: steps per checkpoint of the real job, which the numbers are stated for.
-        every, intervals: while profiling, steps per checkpoint and such intervals per layout.
+            switches, to whose losses every layout's are compared; empty leaves points unproven.
+        boundary_every: steps per checkpoint of the real job; speed and power are stated for it.
+        every, intervals: while profiling, steps per checkpoint, and checkpoints per layout.
         tolerance: relative loss difference up to which a layout counts as equal.
     """
 
@@ -130,7 +130,7 @@ def read_job(path: Path) -> ProfileJob:
 
 
 def fill(command: Sequence[str], values: dict[str, str]) -> list[str]:
-    """Fill a command's `{name}` places in; other braces are left alone."""
+    """Replace a command's `{name}` placeholders; other braces stay."""
     filled = list(command)
     for name, value in values.items():
         filled = [word.replace(f"{{{name}}}", value) for word in filled]
@@ -138,7 +138,6 @@ def fill(command: Sequence[str], values: dict[str, str]) -> list[str]:
 
 
 def _candidate(table: Table) -> Candidate:
-    """Read one `[[point]]`."""
     point_id, layout = table.text("id"), Layout()
     values = table.table("layout").values
     try:
@@ -150,7 +149,7 @@ def _candidate(table: Table) -> Candidate:
 
 
 def _check(table: Table, job: ProfileJob) -> None:
-    """Check what only shows over the whole file."""
+    """Check what concerns more than one key of the file."""
     ids = [point.id for point in job.points]
     if job.reference and job.reference not in ids:
         table.note("reference", f'"{job.reference}" is not one of the points: {", ".join(ids)}')

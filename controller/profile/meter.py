@@ -1,7 +1,7 @@
 """Watches a profiled job from outside: its GPUs' energy counters and its ranks' memory.
 
-Invariant: only readings are kept; what they mean is worked out afterwards, by
-`wattmesh.controller.profile.numbers`.
+Invariant: only readings are kept; `wattmesh.controller.profile.numbers` computes from them
+afterwards.
 """
 
 import threading
@@ -28,11 +28,11 @@ class Counter:
     energy_j: list[float] = field(default_factory=list)
 
     def joules(self, start_s: float, end_s: float) -> float:
-        """Give the joules drawn in [start_s, end_s], by straight lines between readings."""
+        """Give the joules drawn in [start_s, end_s], by linear interpolation between readings."""
         return self._at(end_s) - self._at(start_s)
 
     def _at(self, moment_s: float) -> float:
-        """Give the counter at a moment; outside the readings, the nearest of them."""
+        """Give the counter in J at a moment; outside the readings, the nearest reading."""
         after = bisect_left(self.at_s, moment_s)
         if after == 0 or after == len(self.at_s):
             return self.energy_j[min(after, len(self.at_s) - 1)] if self.at_s else 0.0
@@ -51,7 +51,7 @@ class MemoryReading:
 
 
 class Meter:
-    """Reads until it is stopped; a context."""
+    """Context manager that reads in a thread until it is left."""
 
     def __init__(self, source: PowerSource, launcher_pid: int) -> None:
         """Watch the devices of `source` and the ranks below `launcher_pid`."""
@@ -63,17 +63,14 @@ class Meter:
         self.memory: list[MemoryReading] = []
 
     def __enter__(self) -> "Meter":
-        """Begin to read."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop reading."""
         self._stop.set()
         self._thread.join()
 
     def _watch(self) -> None:
-        """Read power often and memory now and then."""
         count = 0
         while not self._stop.wait(_READ_EVERY_S):
             self._read_power()
@@ -82,7 +79,6 @@ class Meter:
             count += 1
 
     def _read_power(self) -> None:
-        """Add one reading of every device that answers."""
         try:
             readings = self._source.read()
         except SourceUnavailable:
@@ -94,7 +90,6 @@ class Meter:
                 counter.energy_j.append(reading.energy_mj / 1000)
 
     def _read_memory(self) -> None:
-        """Add one reading of every rank."""
         now_s = time.monotonic()
         for pid, _ in descendants(self._launcher_pid):
             rank = _rank(pid)
@@ -106,7 +101,7 @@ class Meter:
 
 
 def _rank(pid: int) -> int | None:
-    """Give the rank that the launcher told a process; None when it is no rank."""
+    """Give a process's RANK from its environment; None when it is no rank."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

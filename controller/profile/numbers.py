@@ -1,13 +1,13 @@
 """What a profiled walk says about each layout. Pure: readings in, numbers out.
 
 The gap between two step ends is a plain step, a boundary (step + checkpoint) or a switch. Steps and
-boundaries are measured apart, and stated together for the job's own checkpoint interval: profiling
-saves more often than the job does, and may not be charged for that.
+boundaries are measured separately, then combined for the job's own checkpoint interval, because
+profiling saves more often than the job does.
 
-A job paced by simulated devices goes by their timetable: a step that this machine ended late is
-taken to have ended when it was due, for the steps after it make up for that.
+A job paced by simulated devices follows their timetable: a step that this machine ended late is
+taken to have ended when it was due, because the steps after it catch up.
 
-Invariant: a layout with too few steps to measure has no numbers, rather than doubtful ones.
+Invariant: a layout with too few steps to measure has no numbers at all.
 """
 
 import math
@@ -35,7 +35,7 @@ class Watched:
 
     Attributes:
         rows: the step log. `reference`: losses by step of the run that never switched.
-        started: step after which each point trained, by id.
+        started: the step after which each point trained, by id.
         counters: energy of each device, in the order of ranks.
         began_s: when the devices were first watched, CLOCK_MONOTONIC.
     """
@@ -53,12 +53,12 @@ class Measured:
     """One layout's numbers.
 
     Attributes:
-        step_s: a plain step. `boundary_s`: what a checkpoint adds to one.
+        step_s: duration of a plain step. `boundary_s`: what a checkpoint adds to it.
         tokens_per_s, power_w: at the job's own checkpoint interval; power of the GPUs in use.
         switch_s, switch_energy_j: of the switch into this layout, checkpoint included, energy of
             every GPU of the job; None for the first layout.
         loss_difference: largest relative difference to the reference; None without one.
-        overruns: paced steps that took longer than the simulated device, of `steps`.
+        overruns: how many of the `steps` took longer than the simulated device paces them.
     """
 
     point: Candidate
@@ -75,10 +75,10 @@ class Measured:
 
 
 def measure(job: ProfileJob, watched: Watched) -> tuple[Measured, ...]:
-    """Work out every layout that trained long enough.
+    """Compute the numbers of every layout that trained long enough.
 
-    What a checkpoint adds is taken as the median over all layouts: the same bytes are written in
-    each, and a few samples of a disk's time differ more than layouts do.
+    The time that a checkpoint adds is the median over all layouts: each writes the same bytes, and
+    a few samples of disk time differ more than layouts do.
     """
     starts = sorted((step, point_id) for point_id, step in watched.started.items())
     ends = [step for step, _ in starts[1:]] + [job.steps + 1]
@@ -96,7 +96,7 @@ def measure(job: ProfileJob, watched: Watched) -> tuple[Measured, ...]:
 
 
 def idle_power_w(watched: Watched) -> float:
-    """Give a device's idle watts: from the time before the first step, when none had work."""
+    """Give a device's mean idle power in W, from before the first step, when none had work."""
     first = min(watched.rows, key=lambda row: row.step)
     end_s = first.monotonic_s - first.elapsed_s
     seconds = max(1e-9, end_s - watched.began_s)
@@ -104,7 +104,7 @@ def idle_power_w(watched: Watched) -> float:
 
 
 def probe_evidence(told: Mapping[str, Any]) -> ProbeEvidence | None:
-    """Give what the probe did at a switch; None where the job did not tell, or told nonsense."""
+    """Give how the probe moved at a switch; None where the job reported none, or no numbers."""
     names = ("probe_before", "probe_after", "probe_allowed")
     if not all(_is_finite(told.get(name)) for name in names):
         return None
@@ -136,14 +136,14 @@ class _Segment:
 
     @property
     def added_s(self) -> list[float]:
-        """What each boundary took beyond a plain step."""
+        """Seconds that each boundary took beyond a plain step."""
         return [_seconds(gap) - self.step_s for gap in self.boundaries]
 
 
 def _segment(
     job: ProfileJob, point: Candidate, rows: Sequence[StepRow], start: int
 ) -> _Segment | None:
-    """Sort a layout's gaps; `rows` begin with the one it began after, where there is one."""
+    """Sort a layout's gaps by kind; `rows` begin with the step it began after, if there is one."""
     gaps = list(pairwise(rows))
     steady = [gap for gap in gaps if gap[0].step > start]
     plain = [gap for gap in steady if gap[0].step % job.every]
@@ -163,12 +163,11 @@ def _segment(
 def _measure_one(
     job: ProfileJob, watched: Watched, segment: _Segment, boundary_s: float
 ) -> Measured:
-    """Work out one layout."""
     used = watched.counters[: segment.point.layout.world_size]
     step_s, entered = segment.step_s, segment.entered
     step_w = _mean_power_w(used, segment.plain)
     added_j = sum(_joules(used, gap) - step_w * step_s for gap in segment.boundaries)
-    # Where checkpoints add hardly any time, joules by seconds would be any number.
+    # Where checkpoints add hardly any time, joules divided by seconds could be any number.
     boundary_w = min(step_w, max(0.0, added_j) / max(1e-9, sum(segment.added_s)))
     interval_s = job.boundary_every * step_s + boundary_s
     interval_j = job.boundary_every * step_s * step_w + boundary_s * boundary_w
@@ -188,13 +187,12 @@ def _measure_one(
 
 
 def _mean_power_w(counters: Sequence[Counter], gaps: Sequence[Gap]) -> float:
-    """Give the mean watts of some devices over some gaps."""
     seconds = sum(after.monotonic_s - before.monotonic_s for before, after in gaps)
     return sum(_joules(counters, gap) for gap in gaps) / seconds
 
 
 def _seconds(gap: Gap) -> float:
-    """Give the time between two step ends, by the timetable where there is one."""
+    """Give the seconds between two step ends, less their overruns of the pace."""
     before, after = (row.monotonic_s - row.overrun_s for row in gap)
     return after - before
 
@@ -213,7 +211,7 @@ def _switch_energy_j(watched: Watched, entered: Gap | None, step_s: float) -> fl
 
 
 def _loss_difference(watched: Watched, rows: Sequence[StepRow]) -> float | None:
-    """Give the largest relative loss difference to the reference, over the steps both did."""
+    """Give the largest relative loss difference to the reference; None where steps are missing."""
     pairs = [(row.loss, watched.reference.get(row.step)) for row in rows]
     if not pairs or any(other is None for _, other in pairs):
         return None
@@ -221,7 +219,7 @@ def _loss_difference(watched: Watched, rows: Sequence[StepRow]) -> float | None:
 
 
 def _memory_gib(watched: Watched, segment: _Segment) -> float | None:
-    """Give the largest resident memory of a rank that trained in this layout."""
+    """Give the largest resident memory, in GiB, of a rank that trained in this layout."""
     rows, ranks = segment.rows, segment.point.layout.world_size
     start_s, end_s = rows[0].monotonic_s - rows[0].elapsed_s, rows[-1].monotonic_s
     found = [

@@ -1,8 +1,8 @@
 """`wattmesh configs profile`: run a job through its layouts once, and write what was measured.
 
-One real job, with its real switches, under the torchrun launcher; beside it the same training in
-one process that never switches. A layout whose losses equal those of that reference all along is
-*validated* (numerical equivalence); any other is only *measured*, and never switched to by itself.
+It runs one real job, with real switches, under the torchrun launcher, and beside it the same
+training in one process that never switches. A layout whose losses all equal that reference's is
+*validated* (numerical equivalence); any other is only *measured*, and no policy switches to it.
 
 Invariant: the catalogue says of every number whether it was measured, simulated or assumed; a job
 paced by simulated GPUs has simulated speed and power, however real its switches are.
@@ -55,9 +55,9 @@ class Profile:
     """What profiling found.
 
     Attributes:
-        measured: per layout that could be measured. `unproven`: why a point may not be switched
-            to automatically, by id. `watched`: what all of it was made of. `wall_s`: what
-            profiling took.
+        measured: one entry per layout that could be measured. `unproven`: why a point may not be
+            switched to automatically, by id. `watched`: what the numbers were computed from.
+            `wall_s`: how long profiling took.
     """
 
     catalogue: Catalogue
@@ -73,7 +73,7 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     Args:
         job: what to run, from `read_job`.
         folder: takes logs, checkpoints and simulated GPUs; new or empty.
-        tell: hears a sentence whenever something happens.
+        tell: called with a sentence whenever something happens.
 
     Raises:
         InputInvalid: the folder is in use, or the job does not begin at its reference.
@@ -83,7 +83,7 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     if folder.exists() and any(folder.iterdir()):
         raise InputInvalid(f"{folder} is not empty; profile into a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    # A paced step is over before the counter of a real board would change.
+    # A paced step is shorter than the update interval of a real board's counter.
     fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
     walk = Walk(job, tell)
     tell(f"starting {job.processes} processes, and the reference beside them")
@@ -111,7 +111,7 @@ def judge(job: ProfileJob, walk: Walk, watched: Watched, wall_s: float) -> Profi
 
 
 def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
-    """Run the job and its reference to their ends, watching from outside through NVML."""
+    """Run the job and its reference to their ends, while NVML is read from outside."""
     # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
     with (
         closing(NvmlSource(fake.library)) as source,  # a process has one NVML library at a time
@@ -146,7 +146,6 @@ def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
 
 
 def _start(job: ProfileJob, folder: Path, children: Children, socket: Path) -> Child:
-    """Start the job under the launcher."""
     words = fill(
         job.command,
         {
@@ -169,14 +168,14 @@ def _start(job: ProfileJob, folder: Path, children: Children, socket: Path) -> C
 
 
 def _start_reference(job: ProfileJob, folder: Path, children: Children) -> Child | None:
-    """Start the training that never switches, where there is one."""
+    """Start the training that never switches, if the job names one."""
     if not job.reference_command:
         return None
     losses = str(folder.resolve() / "reference.jsonl")
     words = fill(job.reference_command, {"steps": str(job.steps), "losses": losses})
     return children.start(
         "reference run",
-        ["nice", "-n", "19", sys.executable, *words],  # the walk is what is measured
+        ["nice", "-n", "19", sys.executable, *words],  # must not slow the walk, which is measured
         log=folder / "reference.log",
         environment=_environment(job),
     )
@@ -216,7 +215,7 @@ def _catalogue(
     """Put the numbers into a catalogue.
 
     Raises:
-        InputInvalid: the reference could not be measured, so there is nothing to compare with.
+        InputInvalid: the reference could not be measured, so nothing can be compared with it.
     """
     if job.reference not in {each.point.id for each in measured}:
         raise InputInvalid(f"the reference {job.reference} could not be measured: {unproven}")
@@ -232,7 +231,7 @@ def _catalogue(
         global_batch=job.global_batch,
         seq_len=job.seq_len,
         switch=SwitchCost(
-            # Of a handful of switches the largest is the best stand-in for a 95 % quantile.
+            # With a handful of switches, the largest is the best estimate of the 95 % quantile.
             layout_s=round(max(each.switch_s or 0.0 for each in switches), 3),
             layout_energy_j=round(max(each.switch_energy_j or 0.0 for each in switches), 1),
             source="measured",
@@ -244,7 +243,6 @@ def _catalogue(
 
 
 def _with_probes(catalogue: Catalogue, told: Mapping[str, Mapping[str, Any]]) -> Catalogue:
-    """Keep with each point what the probe did at the switch to it."""
     points = tuple(
         replace(each, probe=probe_evidence(told.get(each.id, {}))) for each in catalogue.points
     )
@@ -252,7 +250,6 @@ def _with_probes(catalogue: Catalogue, told: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _point(job: ProfileJob, one: Measured, proven: bool) -> OperatingPoint:
-    """Put one layout's numbers into an operating point."""
     equivalence = Equivalence.EXACT if one.point.id == job.reference else Equivalence.NUMERICAL
     sources = {"tokens_per_s": "simulated", "power_w": "simulated"}
     if one.memory_gib is not None:

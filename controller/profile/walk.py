@@ -1,9 +1,9 @@
-"""Walks one job through a list of layouts: a daemon that measures nothing and decides nothing.
+"""Walk one job through a list of layouts: a stand-in daemon that neither measures nor decides.
 
-It speaks protocol 1 over a Unix socket of its own, so the job is the real one, with its real
-switches; only the orders follow a list instead of the grid.
+It speaks protocol 1 over its own Unix socket, so the job is the real one and makes real switches;
+only the orders follow a list instead of the grid.
 
-Invariant: one order at a time, the next one only after the last one has ended.
+Invariant: one order at a time; the next one is given only after the one before has ended.
 """
 
 import json
@@ -36,11 +36,11 @@ class Walk:
     Attributes:
         started: step at which each point that was reached began, by id.
         refused: why a point was not reached, by id.
-        evidence: what the job told of the switch to each point that was reached, by id.
+        evidence: what the job reported of the switch to each point that was reached, by id.
     """
 
     def __init__(self, job: ProfileJob, tell: Callable[[str], None]) -> None:
-        """Begin at the reference; `tell` hears a sentence whenever something happens."""
+        """Begin at the reference; `tell` is called with a sentence whenever something happens."""
         self._job = job
         self._tell = tell
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Walk:
         self.evidence: dict[str, dict[str, Any]] = {}
 
     def register(self, message: Register) -> Registered:
-        """Take the job in.
+        """Register the job.
 
         Raises:
             InputInvalid: it does not begin in the reference's layout.
@@ -87,7 +87,7 @@ class Walk:
             return Orders(order=order, epoch=EPOCH)
 
     def transition(self, message: Transition) -> None:
-        """Go on to the next point when a switch has ended, well or not."""
+        """Go on to the next point when a switch has ended, confirmed or not."""
         with self._lock:
             target = None if self._itinerary.over else self._target
             if target is None or not self._itinerary.ended(message):
@@ -108,7 +108,7 @@ class Walk:
 
 
 class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Serves one walk over a Unix socket; a context, closed with all its connections."""
+    """Serves one walk over a Unix socket; a context manager."""
 
     daemon_threads = True
     walk: Walk
@@ -129,11 +129,11 @@ class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A job that hangs up in the middle of an answer has done no wrong."""
+        """Ignore errors: a job may hang up in the middle of an answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The five calls that a job makes."""
+    """The calls that a job makes."""
 
     server: WalkServer
 
@@ -163,10 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, self.server.walk.orders().to_json())
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: the walk tells what matters."""
+        """Log nothing: the walk tells what matters."""
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
-        """Send one JSON object."""
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -1,4 +1,4 @@
-"""What the keys of one `[carbon]` table must be together, and what their files must be.
+"""Check the keys of `[carbon]` tables together, and the files they name.
 
 Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
 """
@@ -37,7 +37,7 @@ MEANT = {
     "factor": "direct or lifecycle, as nobody else says what the numbers count",
     "gas": "CO2 or CO2eq, as nobody else says what the numbers count",
 }
-"""What a needed key is, after `needs`."""
+"""What a required key is; follows `needs` in a sentence."""
 
 
 def carbon_mistakes(carbon: CarbonSection) -> Iterator[Mistake]:
@@ -54,7 +54,7 @@ def carbon_mistakes(carbon: CarbonSection) -> Iterator[Mistake]:
 def _fallback_mistakes(
     key: str, source: CarbonSourceSection, carbon: CarbonSection
 ) -> Iterator[Mistake]:
-    """Check a source that stands in: it must tell the same of another series."""
+    """Check a fallback source: it must report the same quantity from another series."""
     found = tuple(accounting_mistakes(key, source))
     yield from found
     if found or tuple(accounting_mistakes("carbon.accounting", carbon.accounting)):
@@ -74,7 +74,7 @@ def _fallback_mistakes(
 
 
 def accounting_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Check a source that grams are booked with: beside all else, an average that is observed."""
+    """Check a source that grams are booked with: it must also be an observed average."""
     found = tuple(source_mistakes(key, source))
     yield from found
     if found:
@@ -96,7 +96,7 @@ def accounting_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mista
 
 
 def source_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Check what each provider needs and what it does not know, then whether it can be opened."""
+    """Check a provider's required and foreign keys, then whether the source can be opened."""
     found = (
         *_zone(key, source),
         *_foreign(key, source),
@@ -114,7 +114,7 @@ def source_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
 
 
 def _zone(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Check the zone where the zones are known."""
+    """Check the zone of a provider whose zones are known."""
     if source.provider == "neso" and source.zone not in NESO_ZONES and not is_region(source.zone):
         yield (
             f"{key}.zone",
@@ -124,7 +124,7 @@ def _zone(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
 
 
 def _foreign(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Name keys that another provider reads."""
+    """Name keys that only other providers read."""
     read = PROVIDERS[source.provider].keys
     for name, info in CarbonSourceSection.model_fields.items():
         others = readers(name)
@@ -136,7 +136,7 @@ def _foreign(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
 
 
 def _needed(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Name keys that the provider cannot do without."""
+    """Name missing keys that the provider requires."""
     for name in PROVIDERS[source.provider].needs:
         if getattr(source, name) in (None, ""):
             yield (
@@ -146,7 +146,7 @@ def _needed(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
 
 
 def _address(key: str, url: str) -> Iterator[Mistake]:
-    """An address is one, and has no password in it: errors and logs show addresses."""
+    """Check that an address is one and has no password: errors and logs show addresses."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -163,7 +163,7 @@ def _address(key: str, url: str) -> Iterator[Mistake]:
 
 
 def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Check the files of secrets, and that no secret travels in the clear."""
+    """Check the files of secrets, and that no secret is sent unencrypted."""
     used = [name for name in SECRETS if name in PROVIDERS[source.provider].keys]
     for name in used:
         path = getattr(source, name)
@@ -180,7 +180,7 @@ def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
 
 
 def _held(key: str, path: Path, *, password: bool) -> Iterator[Mistake]:
-    """A file of a secret holds one that can be sent; a password may have any letters."""
+    """Check that a secret's file holds one that a header can carry; a password may be any text."""
     try:
         held = read_secret(path)
         _ = Credentials.basic("user", held) if password else Credentials.header("key", held)
@@ -189,7 +189,7 @@ def _held(key: str, path: Path, *, password: bool) -> Iterator[Mistake]:
 
 
 def _in_the_clear(key: str, url: str) -> Iterator[Mistake]:
-    """A secret goes over TLS, or does not leave the machine."""
+    """Check that a secret is sent over TLS, or stays on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -204,7 +204,6 @@ def _in_the_clear(key: str, url: str) -> Iterator[Mistake]:
 
 
 def _loopback(host: str) -> bool:
-    """Say whether a host is this machine."""
     if host == "localhost":
         return True
     try:
@@ -214,7 +213,7 @@ def _loopback(host: str) -> bool:
 
 
 def _service(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:
-    """A unit is grams by energy, a percentile is none; a header is one word."""
+    """Check a custom service: one-word headers; a unit of grams per energy, not a percentile."""
     if service is None:
         return
     for name, form in {"token_header": r"[A-Za-z0-9-]+", "token_scheme": r"[A-Za-z0-9-]*"}.items():
@@ -230,7 +229,7 @@ def _service(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:
 
 
 def _blamed(key: str, source: CarbonSourceSection) -> str:
-    """Name the key that a source which does not open is most likely wrong in."""
+    """Name the key that is most likely wrong when a source cannot be opened."""
     own = {"csv": "file", "http_json": "http_json", "static": "g_per_kwh", "eia930": "eia930"}
     name = own.get(source.provider, "zone")
     return f"{key}.{name}"

@@ -1,4 +1,4 @@
-"""What only several keys together, or the files they name, can tell about the settings.
+"""Check what only several keys together, or the files they name, can show.
 
 Invariant: every check yields (key path, sentence) pairs and none of them stops the others.
 """
@@ -40,11 +40,11 @@ POWER_READERS = {
     "prometheus": ("nvml", "none"),
     "static": ("nvml", "none"),
 }
-"""Keys of [power], and the sources that read them."""
+"""Keys of [power], and the values of `source` that read them."""
 
 
 def cross_check(settings: Settings) -> Iterator[Mistake]:
-    """Name every mistake that no single key shows."""
+    """Name every mistake that no single key can show."""
     yield from _journal(settings.journal)
     yield from _addresses(settings)
     yield from _power(settings.power)
@@ -83,7 +83,7 @@ def listen_address(text: str) -> tuple[str, int] | None:
 
 
 def uid_of(owner: str) -> int | None:
-    """Give the uid of a user, named or numbered; None when there is none of that name."""
+    """Give the uid of a user name or number; None when there is no such user."""
     if owner.isdecimal() and owner.isascii():
         return int(owner) if int(owner) < HIGHEST_UID else None
     try:
@@ -114,7 +114,6 @@ def _journal(journal: JournalSection) -> Iterator[Mistake]:
 
 
 def _addresses(settings: Settings) -> Iterator[Mistake]:
-    """Check the socket's path and the address of the figures."""
     length = len(bytes(settings.api.socket))
     if length > SOCKET_PATH_LIMIT:
         yield (
@@ -171,7 +170,7 @@ def _agent(agent: AgentSection) -> Iterator[Mistake]:
 
 
 def _power(power: PowerSection) -> Iterator[Mistake]:
-    """Check what each kind of power source needs, and what it does not know."""
+    """Check the keys that each power source requires, and those that it does not read."""
     if power.library is not None and not power.library.is_file():
         yield "power.library", f"{power.library} is no file; default the driver's own library"
     for name, readers in POWER_READERS.items():
@@ -182,7 +181,6 @@ def _power(power: PowerSection) -> Iterator[Mistake]:
 
 
 def _site(settings: Settings) -> Iterator[Mistake]:
-    """Check the time zone and the boundary."""
     site = settings.site
     try:
         ZoneInfo(site.timezone)
@@ -203,7 +201,6 @@ def _site(settings: Settings) -> Iterator[Mistake]:
 
 
 def _run(key: str, run: RunSection) -> Iterator[Mistake]:
-    """Check one run's catalogue, baseline and deadline."""
     if run.deadline is not None and run.deadline_after_s is not None:
         yield f"{key}.deadline_after_s", "and deadline exclude each other; keep one of them"
     if run.owner and uid_of(run.owner) is None:
@@ -218,7 +215,7 @@ def _run(key: str, run: RunSection) -> Iterator[Mistake]:
 
 
 def _catalogue(key: str, path: Path, baseline: str) -> Iterator[Mistake]:
-    """The catalogue must be readable and have the baseline among its points."""
+    """Check that the catalogue is readable and has the baseline among its points."""
     try:
         catalogue = catalogue_file.load(path)
     except SettingsInvalid as error:

@@ -1,4 +1,4 @@
-"""Where the journal is: the settings' address, with the password that lies in a file of its own."""
+"""The journal's address from the settings, with the password from a file of its own."""
 
 from sqlalchemy import make_url
 
@@ -7,7 +7,7 @@ from wattmesh.controller.settings.secrets import read_secret
 
 
 def journal_url(settings: Settings) -> str:
-    """Give the database's full address, the password taken from its file."""
+    """Give the database's full URL, with the password from its file."""
     secret = settings.journal.password_file
     if secret is None:
         return settings.journal.url

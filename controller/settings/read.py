@@ -1,7 +1,7 @@
-"""Read the settings file and check it as a whole, every mistake named at once.
+"""Read the settings file, check it as a whole, and name every mistake at once.
 
 Invariant: a `Settings` that `load` returned has been checked against itself and against the files
-it names; whoever holds one need not check again.
+it names; no caller need check it again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from wattmesh.toml_text import NotToml, read_toml
 __all__ = ["Settings", "load", "parse"]
 
 Place = tuple[int | str, ...]
-"""Where something stands in the file, from the outermost table in."""
+"""Path of a key in the file, from the outermost table inwards."""
 
 
 def load(path: Path) -> Settings:
@@ -64,10 +64,10 @@ def _read(path: Path) -> str:
 
 
 def _validate(raw: dict[str, Any]) -> tuple[Settings, list[Mistake]]:
-    """Check the types, then what only several keys together can tell, and name it all.
+    """Check the types, then what only several keys together can show; give all mistakes.
 
-    What has a mistake is taken out and the rest is checked again, so that one mistake hides no
-    other.
+    Keys with a mistake are removed and the rest is checked again, so that no mistake hides
+    another.
     """
     mistakes: list[Mistake] = []
     while True:
@@ -81,7 +81,7 @@ def _validate(raw: dict[str, Any]) -> tuple[Settings, list[Mistake]]:
 
 
 def _new(found: list[Mistake], known: list[Mistake]) -> list[Mistake]:
-    """Leave out what only follows from a mistake that was named before."""
+    """Leave out mistakes that only follow from one that was named before."""
     named = [key for key, _ in known]
     return [
         (key, text)
@@ -91,7 +91,7 @@ def _new(found: list[Mistake], known: list[Mistake]) -> list[Mistake]:
 
 
 def _without(raw: Mapping[str, Any], places: Iterable[Place]) -> dict[str, Any]:
-    """Copy `raw` without what stands at `places`; where a key is missing, without its table."""
+    """Copy `raw` without the keys at `places`; where a key is missing, without its table."""
     copy = deepcopy(dict(raw))
     for place in places:
         _remove(copy, place)
@@ -99,7 +99,7 @@ def _without(raw: Mapping[str, Any], places: Iterable[Place]) -> dict[str, Any]:
 
 
 def _remove(table: dict[str, Any], place: Place) -> None:
-    """Take out the deepest thing on the way to `place` that is there."""
+    """Remove the deepest existing key on the way to `place`."""
     first, rest = place[0], place[1:]
     inner = table.get(str(first))
     if rest and isinstance(inner, dict) and str(rest[0]) in inner:

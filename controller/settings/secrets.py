@@ -1,7 +1,7 @@
-"""What a file with a secret must be: only its owner reads it, nobody guesses what it holds.
+"""What a file with a secret must be: readable by its owner only, and hard to guess.
 
-A secret may also be a credential of the service manager (`credential:NAME` in the settings): it is
-there for the service's own process alone, so nothing is said of it before that process reads it.
+A secret may also be a credential of the service manager (`credential:NAME` in the settings). Only
+the service's own process can read it, so it is not checked before that process reads it.
 """
 
 import stat
@@ -24,7 +24,7 @@ def read_secret(key: str, path: Path) -> str:
     """Read the secret that a key of the settings names.
 
     Raises:
-        FixInput: it is not there, or holds none.
+        FixInput: the file cannot be read, or holds no secret.
     """
     try:
         secret = read_named(path, SECRET_BYTES).decode().strip()
@@ -48,7 +48,7 @@ def no_credential(key: str, path: Path, why: str | None) -> FixInput:
 
 
 def secret_mistakes(key: str, path: Path) -> Iterator[Mistake]:
-    """A secret's file must be readable by its owner only; a credential is guarded already."""
+    """Check that only its owner can read a secret's file; systemd guards a credential."""
     if is_credential(path):
         return
     try:
@@ -66,7 +66,7 @@ def secret_mistakes(key: str, path: Path) -> Iterator[Mistake]:
 
 
 def token_mistakes(key: str, path: Path) -> Iterator[Mistake]:
-    """A token must be long enough that nobody guesses it."""
+    """Check that a token is long enough not to be guessed."""
     try:
         length = len(read_named(path, SECRET_BYTES).decode().strip())
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
 """The settings written out: the sample file and the list of keys for the manual. Pure.
 
-Invariant: the sample is valid, sets nothing but defaults and the one example signal, and names
-every key there is.
+Invariant: the sample is valid, sets nothing but defaults and one example signal, and names every
+key.
 """
 
 import json
@@ -65,7 +65,6 @@ def sample() -> str:
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[KeyDoc]:
-    """Walk one table and the tables in it."""
     for name, info in model.model_fields.items():
         table, form = _table(info)
         path = f"{prefix}{name}"
@@ -84,8 +83,8 @@ def _lines(model: type[BaseModel], prefix: str, *, commented: bool) -> Iterator[
         table, form = _table(info)
         if table is not None:
             path = f"{prefix}{name}"
-            # Tables that the operator names, and those that may be left out, are examples only; but
-            # without a signal there would be nothing to see.
+            # Tables that the operator names, and optional tables, are examples only; except for
+            # the signal, without which nothing could be shown.
             optional = form != "one" or (info.default is None and path != "carbon")
             path += f".{EXAMPLE_NAMES[name]}" if form == "named" else ""
             tables.append((path, form, table, optional or commented))
@@ -103,18 +102,18 @@ def _lines(model: type[BaseModel], prefix: str, *, commented: bool) -> Iterator[
 
 
 def _line(name: str, info: FieldInfo, *, commented: bool) -> str:
-    """Write one key: a default or a needed example stands live, the rest behind `#`."""
+    """Write one key: a default or a required example is set, the rest is commented out."""
     value = _default(info)
     shown = _example(info) if value in ("", '""') and info.examples else value or '""'
     needed = info.is_required()
-    # Defaults that depend on the place (systemd's folders) are shown, never pinned.
+    # Defaults that depend on the machine (systemd's folders) are shown, never set.
     live = (needed or info.default_factory is None) and (bool(value) or needed)
     live = live and (needed or shown == value)
     return f"{name} = {shown}" if live and not commented else f"# {name} = {shown}"
 
 
 def _table(info: FieldInfo) -> tuple[type[BaseModel] | None, Form]:
-    """Give the model of a field that is a table, and which form of one."""
+    """Give the model and the form of a field that is a table; (None, "one") for other fields."""
     kinds = [info.annotation, *get_args(info.annotation)]
     for kind in kinds:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -125,7 +124,6 @@ def _table(info: FieldInfo) -> tuple[type[BaseModel] | None, Form]:
 
 
 def _kind(info: FieldInfo) -> str:
-    """Name a field's type for the manual."""
     leaves = tuple(_leaves(info.annotation))
     if all(isinstance(each, str) for each in leaves):
         return " | ".join(leaves)
@@ -146,13 +144,11 @@ def _leaves(kind: Any) -> Iterator[Any]:
 
 
 def _default(info: FieldInfo) -> str:
-    """Write a field's default as TOML; "" when there is none."""
     value = info.get_default(call_default_factory=True, validated_data={})
     return "" if value is None or value is PydanticUndefined else _toml(value)
 
 
 def _example(info: FieldInfo) -> str:
-    """Write a field's example as TOML."""
     return _toml(info.examples[0]) if info.examples else '""'
 
 
@@ -172,5 +168,4 @@ def _toml(value: Any) -> str:
 
 
 def _meaning(info: FieldInfo) -> str:
-    """Give a field's description on one line."""
     return " ".join((info.description or "").split())

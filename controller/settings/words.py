@@ -1,6 +1,6 @@
 """Mistakes in the settings as sentences: what was written, and what is allowed. Pure.
 
-Invariant: no sentence speaks of Python or of the library that found the mistake.
+Invariant: no sentence mentions Python or the library that found the mistake.
 """
 
 import os
@@ -31,7 +31,7 @@ type_words = {
 GONE = {
     "policy.caution": "plans take every hour at its forecast",
 }
-"""Settings that earlier versions had, and what holds now, as a clause."""
+"""Settings that earlier versions had, and a clause that says what holds instead."""
 
 Mistake = tuple[str, str]
 """(key path, what is wrong and what is allowed)."""
@@ -43,21 +43,21 @@ base_folder: ContextVar[Path] = ContextVar("base_folder", default=Path("/"))
 
 
 CREDENTIAL = "credential:"
-"""How the settings name what the service manager loads (systemd.exec(5), LoadCredential=)."""
+"""Prefix of a credential that the service manager loads (systemd.exec(5), LoadCredential=)."""
 
 NOWHERE = Path("/run/credentials/nowhere")
-"""Stands for the folder of credentials in a process that has none."""
+"""The folder of credentials in a process that has none; it does not exist."""
 
 
 def credentials_folder() -> Path:
-    """Where the service manager put this process's credentials."""
+    """Give the folder in which the service manager put this process's credentials."""
     return Path(os.environ.get("CREDENTIALS_DIRECTORY") or NOWHERE)
 
 
 def as_path(value: object) -> object:
     """Read a path: `~` is the home folder, a relative one counts from the file's folder.
 
-    `credential:NAME` is one that the service manager has loaded for this process.
+    `credential:NAME` is a credential that the service manager has loaded for this process.
     """
     if not isinstance(value, str):
         return value
@@ -109,7 +109,7 @@ def dotted(place: Iterable[int | str]) -> str:
 
 
 def as_mistakes(error: ValidationError, root: type[BaseModel]) -> list[Mistake]:
-    """Turn the library's findings into sentences."""
+    """Turn pydantic's findings into sentences."""
     return [(dotted(each["loc"]), sentence(each, root)) for each in error.errors()]
 
 

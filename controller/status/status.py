@@ -41,10 +41,10 @@ from wattmesh.telemetry.readings import Quality, flags_of
 FINISHED_SHOWN = timedelta(days=1)
 
 BOOKED_WITHIN_S = 150.0
-"""After so long even what an agent delivers late of a run that computes has been booked."""
+"""After this long, energy of a computing run has been booked, even if its agent delivers late."""
 
 MOST = {"lost": 3, "finished": 20}
-"""Runs of one user in a state that a screen lists; `wattmesh runs` has them all."""
+"""How many runs of one user the screen lists, by state; `wattmesh runs` lists them all."""
 
 
 def status(journal: Journal, pulse: Pulse) -> StatusView:
@@ -68,12 +68,12 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
 
 
 def _lost(rows: Iterable[RunRow]) -> Counter[int]:
-    """Count the lost runs of each user; one that said how it ended is none."""
+    """Count the lost runs of each user; a run that said how it ended is not lost."""
     return Counter(row.owner_uid for row in rows if row.state == "lost" and not row.ending)
 
 
 def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:
-    """Leave out silent runs of a user who has many: the newest few stand for them."""
+    """Leave out lost and finished runs of a user who has many, but for the newest few (`MOST`)."""
     rows = tuple(rows)
     silent: dict[tuple[str, int], list[RunRow]] = {}
     for row in rows:
@@ -92,8 +92,8 @@ def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.
 
     Args:
         pulse: what the daemon knows by itself.
-        before: the newest screen that was read; None: none was, so that nothing is known of runs.
-        unanswered_s: how long its server has let a question wait.
+        before: the newest screen that was built; None: there is none, so no run is known.
+        unanswered_s: seconds for which the journal's server has not answered a query.
     """
     now = pulse.clock.now()
     if before is None:
@@ -183,7 +183,7 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
 
 
 def unread(pulse: Pulse, row: RunRow) -> str:
-    """Say which GPUs a run uses that nobody ever read, or why it names none; "" else."""
+    """Say which GPUs of a run were never read, or why they are not all known; else ""."""
     dark = pulse.fleet.gpus.unread(row) if pulse.fleet.gpus else []
     if not dark:
         return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
@@ -199,7 +199,7 @@ def _first(gpus: Sequence[str]) -> str:
 
 
 def expected_flags(pulse: Pulse, row: RunRow) -> tuple[str, ...]:
-    """Give what the grams are that are expected of a run now."""
+    """Give the flags of the grams that are expected of a run now."""
     decision = pulse.signals.decision
     return marks.expected_flags(row.catalogue, str(decision.signal) if decision else "")
 
@@ -248,7 +248,7 @@ def power_line(pulse: Pulse) -> PowerLine:
 
 
 def power_flags(pulse: Pulse) -> tuple[str, ...]:
-    """Give what the newest watts are."""
+    """Give the flags of the newest power readings."""
     sample = pulse.sampled.sample if pulse.sampled else Sample()
     return flags_of(*(each.quality for each in sample.readings))
 
@@ -264,7 +264,7 @@ def _power_source(pulse: Pulse) -> str:
 
 
 def _power_w(sample: Sample, *, gpus: bool) -> float | None:
-    """Add up what GPUs draw, or everything else; None when none of them told."""
+    """Sum the power of the GPUs, or of everything else; None when none was read."""
     known = [
         each.power_w
         for each in sample.readings
@@ -274,7 +274,7 @@ def _power_w(sample: Sample, *, gpus: bool) -> float | None:
 
 
 def _clocks(pulse: Pulse) -> tuple[int, int]:
-    """Count GPUs whose lock is the wished one, and GPUs whose actuator is heard."""
+    """Count (GPUs whose clock is locked as ordered, GPUs whose actuator is heard)."""
     if pulse.snapshot is None:
         return 0, 0
     held = controls(pulse.fleet.nodes, pulse.clock.now())
@@ -384,7 +384,7 @@ def _assemble(
 def _simulated(
     power: PowerLine, runs: tuple[RunLine, ...], carbon: tuple[CarbonLine | None, ...]
 ) -> tuple[str, ...]:
-    """Name everything on the screen that is not the real thing."""
+    """Name everything on the screen that is simulated."""
     named = ["GPU power"] if power.simulated else []
     named += [f"grid ({each.signal})" for each in carbon if each is not None and each.simulated]
     named += [f"{run.name} {what}" for run in runs for what in run.simulated]

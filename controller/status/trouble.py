@@ -18,16 +18,16 @@ from wattmesh.telemetry.energy.attribution import is_gpu
 from wattmesh.telemetry.readings import flags_of
 
 PLANS_FAILED = 3
-"""Plans that fail in a row until it is worth a look: a process that is killed once is not."""
+"""So many failed plans in a row are trouble; one planner process that is killed is not."""
 
 FIRST_ANSWER_S = 120.0
-"""So long after its start the daemon waits for a signal that it never heard."""
+"""For this long after its start, the daemon does not complain of a signal it never heard."""
 
 NODES_NAMED = 5
-"""Of nodes whose GPUs do not answer; the others are counted."""
+"""How many nodes whose GPUs do not answer are named; the others are counted."""
 
 LONG_SILENT_S = 2 * 3600.0
-"""A provider that has not answered for so long is worth a look, even if nothing holds yet."""
+"""A provider silent for this long is worth a look, even if no run is held for it yet."""
 
 
 def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
@@ -57,7 +57,6 @@ def span(seconds: float) -> str:
 
 
 def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
-    """What is wrong with the daemon itself."""
     if pulse.outage is not None:
         for_s = pulse.clock.monotonic() - pulse.outage.since_s
         said = pulse.outage.sentence.rstrip(".")
@@ -80,7 +79,6 @@ def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
 
 
 def _plans(pulse: Pulse) -> Iterator[str]:
-    """Say that the planner does not answer."""
     planning = pulse.planning()
     if planning.in_a_row >= PLANS_FAILED:
         yield (
@@ -91,7 +89,6 @@ def _plans(pulse: Pulse) -> Iterator[str]:
 
 
 def _loops(pulse: Pulse) -> Iterator[str]:
-    """Loops that hang, or end in bugs."""
     now_s = pulse.clock.monotonic()
     for name, read in pulse.loops.items():
         state = read()
@@ -110,7 +107,6 @@ def _loops(pulse: Pulse) -> Iterator[str]:
 
 
 def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
-    """What is wrong with the grid signals and the power readings."""
     young = pulse.clock.monotonic() - pulse.started_s < FIRST_ANSWER_S
     for line in (view.carbon, view.accounting):
         if line is not None and not (young and line.state == ""):
@@ -151,7 +147,7 @@ def _why(pulse: Pulse) -> str:
 
 
 def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
-    """What is wrong with single devices and nodes, as far as it is not told already."""
+    """What is wrong with single devices and nodes, unless `_sources` says it already."""
     flags = view.power.flags
     for said in (marks.sentence(each, flags) for each in pulse.exporter.troubles()):
         yield f"{said[:1].upper()}{said[1:].rstrip('.')}."
@@ -178,7 +174,7 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
 
 
 def _refused(node: NodeRow) -> Iterator[str]:
-    """Say that a node keeps back what this daemon does not take."""
+    """Say that a node keeps ledger rows which this daemon refuses."""
     told = node.facts.get("refused")
     refused: Mapping[str, object] = told if isinstance(told, Mapping) else {}
     rows, energy_j = refused.get("rows"), refused.get("energy_j")
@@ -195,7 +191,6 @@ def _refused(node: NodeRow) -> Iterator[str]:
 
 
 def _cap(view: StatusView) -> Iterator[str]:
-    """What is wrong with an operator's power cap."""
     cap = view.cap
     if cap is None:
         return
@@ -209,7 +204,7 @@ def _cap(view: StatusView) -> Iterator[str]:
 
 
 def _signal(line: CarbonLine) -> Iterator[str]:
-    """Say what it means that a signal is silent or refused; a static number is as was asked for."""
+    """Say what a silent or refused signal means; a static number is silent by choice."""
     if line.state == "refused":
         yield (
             f"{line.provider} refuses to answer, and will until you mend it: "
@@ -239,7 +234,7 @@ def _meanwhile(line: CarbonLine) -> str:
 
 
 def _runs(view: StatusView) -> Iterator[str]:
-    """What is wrong with single runs; one line for all lost ones of a user who has many."""
+    """What is wrong with single runs; one line for all lost runs of a user who has many."""
     for uid, more in view.lost_more.items():
         theirs = [run for run in view.runs if run.activity == "lost" and str(run.owner_uid) == uid]
         names = ", ".join(run.name for run in theirs)

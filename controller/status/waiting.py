@@ -1,7 +1,7 @@
-"""What a run that lives and takes no step waits for, in one sentence. Pure.
+"""What a live run that takes no step waits for, in one sentence. Pure.
 
-Invariant: nothing is said of a run that steps as it usually does, and how long ago each thing was
-heard is always said.
+Invariant: nothing is said of a run that steps as usual; the sentence always says how long ago each
+thing was heard.
 """
 
 from datetime import datetime
@@ -13,13 +13,13 @@ from wattmesh.reconfig.wire import RunPhase
 
 QUIET_S = 60.0
 STEPS = 3.0
-"""A step may take so many usual ones, and at least `QUIET_S`, before a word is said about it."""
+"""A run waits once a step takes longer than this many usual ones, and than `QUIET_S`."""
 
 REGISTERED = "registered"
 
 
 def last_step_s(row: RunRow, now: datetime) -> float | None:
-    """Seconds since the run's newest launch last reported a step; None before its first."""
+    """Give the seconds since the newest launch last reported a step; None before its first."""
     return max(0.0, (now - row.progress_at).total_seconds()) if row.progress_at else None
 
 

@@ -1,7 +1,7 @@
-"""What a node's agent brings and asks: readings, what is wished for its GPUs, whose they are.
+"""Calls of a node's agent: deliver readings, ask what is wished for its GPUs and who owns them.
 
-Invariant: an answer of success means the journal has the delivery, once. What is wished is only
-told while it is fresh: a daemon whose journal is gone says nothing, and economy leases run out.
+Invariant: an answer of success means that the journal has the delivery, once. A wish is only told
+while it is fresh: a daemon whose journal is away tells none, and economy leases run out.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from wattmesh.telemetry.readings import SPREAD, merged_quality
 LONGEST_WAIT_S = 60.0
 
 OLDEST_SNAPSHOT_S = 15.0
-"""What the cycle saw longer ago than this, and than three of its turns, is not told any more."""
+"""A snapshot older than this, and than three turns of the cycle, is not told any more."""
 
 
 def readings(context: RequestContext, call: Call) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def readings(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def _deliver(context: RequestContext, node: str, report: Report) -> bool:
-    """Take a delivery into the journal; where its rows are refused, at least how the node is.
+    """Write a delivery to the journal; where its rows are refused, at least the node's state.
 
     Raises:
         InputInvalid: the rows are refused, and none of them was counted.
@@ -81,9 +81,9 @@ def _deliver(context: RequestContext, node: str, report: Report) -> bool:
 
 
 def _taken(context: RequestContext, node: str, body: Mapping[str, Any]) -> bool:
-    """Say whether a batch that is refused now was taken in before, by whoever led us then.
+    """Say whether a batch that is refused now was taken before, by the leader of that time.
 
-    A refusal means that it was never counted: the agent delivers what it holds anew.
+    A refusal means that a batch was never counted: the agent then delivers its rows again.
     """
     batch = body.get("batch")
     if not isinstance(batch, Mapping) or batch.get("node") != node:
@@ -113,14 +113,15 @@ def retire(context: RequestContext, call: Call) -> Done:
 
 
 def laid(rows: Iterable[EnergyRow], grid: SlotGrid, until: datetime) -> list[EnergyRow]:
-    """Lay changes over our own slots, in proportion to time; the sums stay whole.
+    """Split changes over our own slots, in proportion to time; the sums do not change.
 
-    What one of them gets of a longer row is no measurement of that slot, and marked as such.
+    The part of a longer row that one slot gets is not a measurement of that slot, and its quality
+    says so.
 
     Args:
-        rows: changes of a node's slots, which may be longer, or begin elsewhere.
+        rows: changes of a node's slots, which may be longer than ours, or begin elsewhere.
         grid: our slots.
-        until: no joule of them was drawn later.
+        until: when the batch was made; no joule of it was drawn later.
     """
     found: list[EnergyRow] = []
     for row in rows:
@@ -162,10 +163,10 @@ def _split(row: EnergyRow, grid: SlotGrid, until: datetime) -> list[EnergyRow]:
 
 
 class WishBoard:
-    """Answers the long-polling call from what the newest cycle saw; holds no thread."""
+    """Answers the long-polling call from the newest cycle's snapshot; a wait holds no thread."""
 
     def __init__(self, context: RequestContext, waits: Waits) -> None:
-        """Take the desk, and who counts whoever waits."""
+        """Keep what handlers share, and what counts the waiting calls."""
         self._context = context
         self._waits = waits
 
@@ -181,7 +182,7 @@ class WishBoard:
             return failure(error, request.url.path)
 
     async def _newest(self, call: Call, wait_s: float) -> dict[str, Any]:
-        """Wait up to `wait_s` for something that the caller does not know; give what there is."""
+        """Wait up to `wait_s` for a wish that the caller does not know; give the newest."""
         context, changes = self._context, self._context.changes
         until_s = time.monotonic() + wait_s
         while True:
@@ -191,7 +192,7 @@ class WishBoard:
             if left_s <= 0 or found["serial"] != call.query.get("serial", ""):
                 return found
             if not await changes.heard_after(rings, left_s):
-                # Said again only after a look: who hears it renews its leases.
+                # Read again before it is repeated: an agent that hears it renews its leases.
                 return desired(context, call)
             if changes.closed:
                 raise RetryLater("The daemon ends; ask again.")
@@ -206,10 +207,10 @@ def desired_endpoint(
 
 
 def _fresh(context: RequestContext) -> Snapshot:
-    """Give what the newest cycle saw.
+    """Give the newest cycle's snapshot.
 
     Raises:
-        RetryLater: it is too old to be told; leases run out meanwhile.
+        RetryLater: there is none, or it is too old to be told; leases run out meanwhile.
     """
     pulse, snapshot = context.pulse, context.pulse.snapshot
     if snapshot is None:
@@ -224,7 +225,6 @@ def _fresh(context: RequestContext) -> Snapshot:
 
 
 def _answer(context: RequestContext, node: str, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
-    """Put together what one node is told."""
     row = snapshot.nodes.get(node)
     runs = snapshot.runs_on(row) if row else ()
     wishes = clocks.desired(

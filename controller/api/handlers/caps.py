@@ -1,7 +1,7 @@
-"""The operators' power cap: ordered, ended, shown.
+"""Order, end and show the operators' power cap.
 
 Invariant: the cap is in the journal, under the leader's epoch, before the answer; the next cycle,
-which is woken, holds the boards.
+which is woken, limits the boards.
 """
 
 from datetime import datetime, timedelta
@@ -80,7 +80,7 @@ def _expected(context: RequestContext, row: CapRow) -> CapNow:
     """Plan the cap on what the newest cycle saw.
 
     Raises:
-        Conflict: nothing would follow from it; the sentence says what to do first.
+        Conflict: the cap would have no effect; the sentence says what to do first.
         RetryLater: no cycle has ended yet.
     """
     mode, turned = context.pulse.settings.mode, context.pulse.turned
@@ -117,7 +117,7 @@ def _watts(call: Call) -> float:
     """Read the cap.
 
     Raises:
-        InputInvalid: no number of watts above 0.
+        InputInvalid: it is not a finite number of watts above 0.
     """
     value = call.body.get("cap_w")
     if not isinstance(value, int | float) or isinstance(value, bool):
@@ -128,10 +128,10 @@ def _watts(call: Call) -> float:
 
 
 def _until(call: Call, now: datetime, days: float) -> datetime:
-    """Read when the cap ends; in `days` from now at the latest, for actuators take no longer one.
+    """Read when the cap ends: at most `days` from now, because actuators accept no longer one.
 
     Raises:
-        InputInvalid: no time with its zone, not to come, or too far away.
+        InputInvalid: it is not a time with a zone, not in the future, or too far away.
     """
     text = call.text("until")
     try:

@@ -1,7 +1,7 @@
-"""The door for what a node's agent delivers: types, ranges, and amounts that a meter can have read.
+"""Check what a node's agent delivers: types, ranges, and amounts that a meter can have read. Pure.
 
-Pure. Invariant: what passes was drawn by devices of one node at a power and in a time that there
-can be; so no sum over it leaves 64 bits, and laying it over our slots costs a bounded time.
+Invariant: amounts that pass are physically possible for devices of one node, in power and in time;
+so sums over them fit into 64 bits, and splitting them over our slots takes a bounded time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,16 +16,16 @@ from wattmesh.telemetry.energy.delivery import Batch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 
 AHEAD = timedelta(days=1)
-"""No clock of a node may be further ahead of ours."""
+"""A node's clock may be at most this far ahead of ours."""
 
 LONGEST_ROW = timedelta(days=400)
 SHORTEST_MS = 1000
 
 SLACK_MS = 60_000
-"""Unobserved time of a slot that an agent corrects may be so much longer than twice the slot."""
+"""A correction of unobserved time may exceed twice the slot's length by at most this."""
 
 MOST_PARTS = 50_000
-"""Slots of ours that the rows of one delivery may lie over, all together."""
+"""Most slots of ours that the rows of one delivery may cover, in total."""
 
 _TEXTS = {"gpu_uuid": ranges.METER, "incarnation": ranges.TOKEN, "quality": ranges.QUALITY}
 _COUNTS = tuple(each.name for each in fields(CounterBaseline) if each.type in ("int", int))
@@ -40,7 +40,7 @@ def read_delivery(body: Mapping[str, Any], now: datetime, grid: SlotGrid) -> Rep
         grid: our slots.
 
     Raises:
-        InputInvalid: any part of it is none that there can be; the sentence names it.
+        InputInvalid: a part of it is impossible or malformed; the sentence names it.
     """
     delivered = Delivered.from_json(body)
     for name, device in delivered.devices.items():
@@ -60,7 +60,7 @@ def read_delivery(body: Mapping[str, Any], now: datetime, grid: SlotGrid) -> Rep
 
 
 def _facts(delivered: Delivered) -> dict[str, Any]:
-    """Give a node's other facts; an actuator that is not understood is as none."""
+    """Give a node's other facts; an actuator whose report is not understood counts as none."""
     facts = told(delivered.facts)
     try:
         facts["applied"] = sound_applied(delivered.facts.applied)
@@ -71,7 +71,7 @@ def _facts(delivered: Delivered) -> dict[str, Any]:
 
 
 def _check_batch(batch: Batch, now: datetime, grid: SlotGrid) -> None:
-    """Check everything of a batch that its types do not tell."""
+    """Check everything in a batch that its types do not."""
     ranges.NODE.read(batch.node, "batch.node")
     ranges.TOKEN.read(batch.boot_id, "batch.boot_id")
     _not_ahead(batch.at, now, "batch.at")
@@ -88,7 +88,7 @@ def _check_batch(batch: Batch, now: datetime, grid: SlotGrid) -> None:
 
 
 def _check_row(row: EnergyRow, now: datetime) -> None:
-    """Check that a meter can have read this."""
+    """Check that a meter can have read this row."""
     where = f"row of {ranges.shown(row.gpu_uuid)} at {row.slot_start}"
     for name, word in _TEXTS.items():
         word.read(getattr(row, name), f"{where}, {name}")
@@ -116,7 +116,7 @@ def _check_row(row: EnergyRow, now: datetime) -> None:
 
 
 def _check_baselines(baselines: Iterable[CounterBaseline], now: datetime) -> None:
-    """Check the counters that a batch ends with: of each device one."""
+    """Check the counters that a batch ends with: one for each device."""
     seen: set[str] = set()
     for each in baselines:
         where = f"baseline of {ranges.shown(each.gpu_uuid)}"
@@ -134,7 +134,7 @@ def _check_baselines(baselines: Iterable[CounterBaseline], now: datetime) -> Non
 
 
 def _not_ahead(at: datetime, now: datetime, where: str) -> None:
-    """Refuse what is said to have happened after tomorrow."""
+    """Refuse a time more than `AHEAD` in the future."""
     if at > now + AHEAD:
         raise InputInvalid(
             f"{where}: {at.isoformat()} is more than a day ahead of {now.isoformat()}, the "

@@ -1,7 +1,7 @@
-"""Rows of the journal as JSON, with what their joules and grams are, and are of, beside them. Pure.
+"""Write journal rows as JSON, with the flags and the basis of their joules and grams. Pure.
 
-Invariant: whatever leaves here with a joule, a watt or a gram has `flags` in the same object; what
-a decision or a switch expects names its baseline, signal and boundary as well.
+Invariant: every object with a joule, a watt or a gram also has `flags`; grams that a decision or a
+switch expects name their baseline, signal and boundary as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from wattmesh.telemetry.energy.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality, flags_of
 
 SLOP = timedelta(seconds=60)
-"""A switch belongs to the decision that stood when its intent was written, give or take this."""
+"""A switch belongs to the decision in force when its intent was written, within this tolerance."""
 
 
 def decision_json(row: DecisionRow, run: RunRow | None, signal: str) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def decision_json(row: DecisionRow, run: RunRow | None, signal: str) -> dict[str
 
     Args:
         row: the decision.
-        run: whose; None: the journal has lost it.
-        signal: of the forecast that it rested on; "" where none is known.
+        run: the run it decided on; None: the journal has lost it.
+        signal: of the forecast that it used; "" where none is known.
     """
     plain: dict[str, Any] = as_json(row)
     return {**plain.pop("numbers"), **plain, **_expected(row.reason, run, signal)}
@@ -40,14 +40,14 @@ def decision_json(row: DecisionRow, run: RunRow | None, signal: str) -> dict[str
 def switch_json(
     row: SwitchRow, run: RunRow, decisions: Sequence[DecisionRow], signals: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Write one switch; its signal is that of the decision that stood when it was ordered."""
+    """Write one switch; its signal is that of the decision in force when it was ordered."""
     stood = (each for each in decisions if each.first_at <= row.created_at + SLOP)
     signal = next((signals.get(each.forecast or 0, "") for each in stood), "")
     return {**as_json(row), **_expected(row.reason, run, signal)}
 
 
 def _expected(reason: str, run: RunRow | None, signal: str) -> dict[str, Any]:
-    """Say what expected grams are, and what they are of."""
+    """Give the flags of expected grams, and their baseline, signal and boundary."""
     flags = marks.expected_flags(run.catalogue if run else None, signal)
     return {
         "reason": marks.sentence(reason, flags),
@@ -59,7 +59,7 @@ def _expected(reason: str, run: RunRow | None, signal: str) -> dict[str, Any]:
 
 
 def catalogue_json(catalogue: Catalogue | None) -> dict[str, Any] | None:
-    """Write a catalogue; what is declared there, or stands for all points, is an estimate."""
+    """Write a catalogue; numbers that are declared, or the same for all points, are estimates."""
     if catalogue is None:
         return None
     plain: dict[str, Any] = as_json(catalogue)
@@ -84,7 +84,7 @@ def catalogue_json(catalogue: Catalogue | None) -> dict[str, Any] | None:
 
 
 def _simulated(catalogue: Catalogue) -> tuple[str, ...]:
-    """Say that the watts of a catalogue are a device model's."""
+    """Give the flag of a catalogue whose watts come from a device model."""
     return (str(Quality.SIMULATED),) if "power_w" in catalogue.simulated else ()
 
 
@@ -98,7 +98,7 @@ def audit_json(audit: Audit) -> dict[str, Any]:
 
 
 def row_flags(row: EmissionRow | EnergyRow) -> tuple[str, ...]:
-    """Give what the joules and grams of a ledger row are."""
+    """Give the flags of a ledger row's joules and grams."""
     if isinstance(row, EnergyRow):
         return flags_of(row.quality)
     return flags_of(row.quality, row.energy_quality, signal_quality(row.signal))

@@ -1,9 +1,9 @@
 """What a training run reports: register, progress, transitions, finish.
 
-Thin: read the wire type, let the journal decide (owner, fence, idempotence), wake who waits.
-Invariant: only what the journal took for the first time is logged and wakes the cycle: a repeat
-costs nobody anything. An answer of success means the journal has it; but a heartbeat, which is kept
-in memory (`controller.journal.liveness`) and answered from there, whatever the journal does.
+Thin: read the wire type, let the journal decide (owner, fence, idempotence), wake waiting calls.
+Invariant: only what the journal took for the first time is logged and wakes the cycle, so a repeat
+has no effect. An answer of success means that the journal has the report; except for a heartbeat,
+which is kept in memory (`controller.journal.liveness`) and answered even in an outage.
 """
 
 import logging
@@ -43,13 +43,13 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 SERVED = (PROTOCOL - 1, PROTOCOL)
-"""Hooks live for weeks: the version before is served too."""
+"""Protocol versions that are served; the previous one too, because hooks run for weeks."""
 
 HEARTBEAT_BYTES = 4096
-"""A heartbeat has 200; what is larger is read by a worker, so that no other one waits for it."""
+"""A heartbeat has about 200 bytes; a larger body is parsed by a worker, to delay no other call."""
 
 LOGGED = 300
-"""Characters of a run's own words that a line of the log repeats."""
+"""Most characters of a run's own text in one line of the log."""
 
 
 def register(context: RequestContext, call: Call) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def register(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def _plan(context: RequestContext, message: Register) -> RunPlan:
-    """Give what the settings say of a run; one whose layout is not known is at no point."""
+    """Give what the settings say of a run; an observed run gets no catalogue and no baseline."""
     plan = context.plan_for(message.name)
     if OBSERVED in message.capabilities:
         return replace(plan, catalogue=None, baseline="")
@@ -107,7 +107,7 @@ def heartbeat(context: RequestContext, call: Call) -> Beaten:
 def heartbeat_endpoint(
     context: RequestContext, workers: Workers
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint: on the server's own thread where memory tells whose heartbeat it is."""
+    """Make the endpoint; it runs on the server's thread where memory says whose heartbeat it is."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -131,7 +131,7 @@ def heartbeat_endpoint(
 
 
 def _remembered(context: RequestContext, call: Call) -> bool:
-    """Say whether memory tells that a caller may speak for a run; else the journal is asked."""
+    """Say whether memory shows that a caller may report for a run; else ask the journal."""
     node = call.peer.node
     if node in (HERE, ANY):
         return True
@@ -188,14 +188,13 @@ def finish(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def _name(context: RequestContext, run: str) -> str:
-    """Give what people call a run."""
     row = context.journal.runs.find(run, context.now)
     return row.name if row is not None else run
 
 
 @contextmanager
 def _known(context: RequestContext, run: str) -> Iterator[None]:
-    """Tell a run that nobody knows apart from a message that is wrong: it will register again.
+    """Turn errors about an unknown run into NotFound, on which the run registers again.
 
     Raises:
         NotFound: this journal has never heard of the run (it was replaced, or restored).

@@ -1,7 +1,7 @@
-"""What a person asks for: hands off (freeze), hands on (thaw), and one switch.
+"""What a person asks for: freeze, thaw, switch or retire a run.
 
-Invariant: who asked and why is in the journal before the answer; nothing here acts by itself, the
-next cycle does.
+Invariant: who asked, and why, is in the journal before the answer; nothing here moves a run itself,
+the next cycle does.
 """
 
 from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
@@ -34,7 +34,7 @@ def freeze(context: RequestContext, call: Call) -> Done:
 
 
 def _frozen(row: RunRow) -> str:
-    """Say what a freeze means for a run as it stands."""
+    """Say what a freeze means for a run in its present state."""
     if row.state == "finished":
         return "it has ended, and whatever launch goes on from there trains unswitched"
     if row.state == "lost":
@@ -106,7 +106,7 @@ def retire(context: RequestContext, call: Call) -> Done:
 
 
 def _retire_unread(context: RequestContext, call: Call, epoch: int) -> Done:
-    """End a run whose row cannot be read, so that nobody knows whose it is: for operators."""
+    """End a run whose row cannot be read; only operators may, because its owner is unknown."""
     run = call.path["run"]
     call.as_operator(context, f"retire {run}, whose row cannot be read,")
     reason = call.text("reason", default="its row cannot be read")
@@ -138,11 +138,11 @@ def _named(context: RequestContext, call: Call, act: str) -> RunRow | None:
 
 
 def _check_switchable(context: RequestContext, row: RunRow, point: str) -> None:
-    """Say at once what would make the order wait for ever.
+    """Refuse an order that could never be carried out.
 
     Raises:
-        Conflict: what has to be done first.
-        InputInvalid: no such point.
+        Conflict: something has to be done first; the sentence says what.
+        InputInvalid: the run cannot be switched, or has no such point.
     """
     if row.observed:
         raise InputInvalid(

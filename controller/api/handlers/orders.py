@@ -1,8 +1,8 @@
 """`GET /v1/runs/{run}/order?wait=`: the newest order of a run, or none.
 
-A waiting run holds no thread: it sleeps until it is signalled that orders may have changed; and
-"none" is answered from memory until it does. Invariant: an order is the journal's open switch row
-and nothing else, read at that moment; while the journal does not answer there is no order, and the
+A waiting call holds no thread: it sleeps until a signal says that orders may have changed. Until
+such a signal, "none" is answered from memory. Invariant: an order is the journal's open switch row
+and nothing else, read at that moment; while the journal does not answer, there is no order and the
 run trains on.
 """
 
@@ -29,7 +29,7 @@ LONGEST_WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the journal said about one run. `owner_uid`: bound for ever at its first register."""
+    """What the journal said about one run. `owner_uid`: fixed at its first registration."""
 
     run: str
     name: str
@@ -39,7 +39,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
-    """A run without an order, as of so many signals in this epoch."""
+    """A run that had no order, as read after `rings` signals in one epoch."""
 
     rings: int
     found: Found
@@ -56,19 +56,19 @@ READ = "read the orders of"
 
 
 def find(context: RequestContext, call: Call) -> Found:
-    """Ask the journal, whoever asks.
+    """Ask the journal; the caller's rights are not checked here.
 
     Raises:
         NotFound: there is no such run.
     """
-    # A hook says its id; a namesake of it is nobody's business here.
+    # A hook sends its run's id; another run of the same name is not meant.
     row = context.journal.runs.find(call.path["run"], context.now)
     if row is None:
         raise NotFound(f"There is no run {call.path['run']!r}; register it first.")
     switch = context.journal.switches.open(row.run)
     order = None
     if switch is not None:
-        # From the journal: a standby answers too, and it does not know whose epoch it is.
+        # From the journal: a standby answers too, and does not know whose epoch it is.
         order = replace(switch.order, journal=identity.read(context.journal.database).journal)
     return Found(
         run=row.run,
@@ -86,7 +86,7 @@ class OrderBoard:
     """Answers the order call, remembering which runs have none."""
 
     def __init__(self, context: RequestContext, workers: Workers, waits: Waits) -> None:
-        """Begin knowing of no run."""
+        """Begin without any remembered run."""
         self._waits = waits
         self._context = context
         self._workers = workers
@@ -113,11 +113,11 @@ class OrderBoard:
             return failure(error, request.url.path)
 
     def _stamped(self, found: Orders) -> Orders:
-        """Say with it whether the daemon acts, as its settings are at this moment."""
+        """Add the daemon's mode, as its settings are at this moment."""
         return replace(found, mode=self._context.pulse.settings.mode.value)
 
     async def _newest(self, received: Received, call: Call, wait_s: float) -> Orders:
-        """Wait up to `wait_s` for an order that the caller does not know; give what there is."""
+        """Wait up to `wait_s` for an order that the caller does not know; give the newest."""
         changes, seen = self._context.changes, call.query.get("plan", "")
         until_s = time.monotonic() + wait_s
         while True:
@@ -131,14 +131,14 @@ class OrderBoard:
                 return found.orders
 
     async def _look(self, received: Received, call: Call, rings: int) -> Found:
-        """Give what is known of a run: from memory when it has no order and nothing has rung."""
+        """Give a run's orders: from memory if it had none and no signal has come since."""
         name, epoch = call.path["run"], self._context.pulse.lead.epoch
         quiet = self._quiet.get(name)
         if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
             return quiet.found
         caller = received.caller(self._context)
         found: Found = await self._workers.do(caller, partial(plain, self._context, find, call))
-        # A standby hears no signal of the leader's: it looks each time.
+        # A standby gets no signal of the leader's, so it reads the journal each time.
         if epoch is not None and found.orders.order is None:
             self._quiet[name] = Quiet(rings=rings, found=found)
         else:

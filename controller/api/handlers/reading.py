@@ -1,4 +1,4 @@
-"""What anybody who may open the socket may read.
+"""What everybody who may open the socket may read.
 
 Invariant: reading changes nothing, and `status`, `healthz` and `readyz` answer even while the
 journal does not.
@@ -122,7 +122,6 @@ def spent(context: RequestContext, call: Call) -> Spent:
 
 
 def _why_no_grams(context: RequestContext, line: ClusterLine) -> str:
-    """Say why joules have no one figure of grams."""
     if len(line.carbon) > 1:
         return "Its grams are in several signals, which are never added."
     if not _signal(context):
@@ -158,7 +157,7 @@ def _story(
 
 
 def _signals(context: RequestContext, rows: Sequence[DecisionRow]) -> dict[int, str]:
-    """Name the signals that decisions rested on, by the id of their forecast."""
+    """Name the signals that decisions used, by the id of their forecast."""
     ids = {each.forecast for each in rows if each.forecast is not None}
     return context.journal.forecasts.signals(ids) if ids else {}
 
@@ -294,5 +293,4 @@ def _signal(context: RequestContext) -> str:
 
 
 def _limit(call: Call) -> int:
-    """How many rows were asked for."""
     return int(call.number("limit", default=100, lowest=1, highest=MOST_ROWS))

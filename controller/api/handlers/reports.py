@@ -1,7 +1,7 @@
-"""The report of a month, and two acts: to plan a budget anew, to open a closed month again.
+"""The report of a month, and two acts: plan a budget anew, open a closed month again.
 
-Invariant: a report only reads; a plan made anew stands beside the one before it, and what a month
-was closed with beside what it comes to now, with who asked.
+Invariant: a report only reads. A new plan is kept beside the one before it, and the figures that a
+month was closed with beside the present ones, with who asked.
 """
 
 from dataclasses import replace

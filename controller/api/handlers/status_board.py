@@ -1,7 +1,7 @@
 """`GET /v1/status`, answered from memory while the journal's server hangs.
 
-Invariant: whoever asks gets an answer, however many do and whatever the journal does; at most one
-reading that hangs is kept, so they take no worker from anybody.
+Invariant: every caller gets an answer, however many ask and whatever the journal does; at most one
+hanging read is kept, so these calls take no further worker.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from wattmesh.controller.status.status import last_known
 from wattmesh.controller.views import StatusView
 
 PATIENCE_S = 0.7
-"""A question that has waited for so long makes the screen one from memory: an answer within 1 s."""
+"""After this long the screen is built from memory, so that the answer comes within 1 s."""
 
 LOOK_S = 0.1
 
 
 class StatusBoard:
-    """Answers the call, remembering the reading that hangs."""
+    """Answers the call, and remembers the read that hangs."""
 
     def __init__(self, context: RequestContext, workers: Workers) -> None:
-        """Begin with none."""
+        """Begin without a hanging read."""
         self._context = context
         self._workers = workers
         self._hanging: asyncio.Future[StatusView] | None = None
@@ -41,7 +41,7 @@ class StatusBoard:
             return failure(error, request.url.path)
 
     async def _view(self, received: Received) -> StatusView:
-        """Read the whole screen, or give what is known when the journal hangs."""
+        """Read the whole screen, or give the last known one while the journal hangs."""
         if self._hanging is not None and not self._hanging.done():
             return self._from_memory()
         loop, context = asyncio.get_running_loop(), self._context
@@ -59,7 +59,7 @@ class StatusBoard:
         return reading.result()
 
     def _from_memory(self) -> StatusView:
-        """Give what was last known, and say so."""
+        """Give the last known screen, marked as such."""
         pulse = self._context.pulse
         return last_known(pulse, pulse.newest_status, self._context.journal.database.unanswered_s())
 

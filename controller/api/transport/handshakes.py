@@ -1,7 +1,7 @@
-"""A listening socket that bounds who has connected and not yet shown that it speaks TLS.
+"""A listening socket that bounds the connections whose TLS handshake is not over.
 
-A connection costs some 300 KiB before its handshake is over. Invariant: so many such in all and of
-one address are open, each for some seconds; what is more is closed as it comes.
+Such a connection costs some 300 KiB. Invariant: at most `MOST` in all and `MOST_OF_ONE` from one
+address are open, each for at most `LIMIT_S`; a further one is closed on arrival.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from wattmesh.telemetry.places import Places
 
 MOST = 256
 MOST_OF_ONE = 64
-"""Of one address: many nodes can be behind it."""
+"""Connections from one address; many nodes can be behind it."""
 
 LIMIT_S = 10.0
-"""For the handshake."""
+"""Seconds for the handshake."""
 
 
 class _Guest(socket.socket):
-    """A connection that says when it is closed."""
+    """A connection that calls `left` when it is closed."""
 
     left: Callable[[], None]
 
@@ -41,10 +41,10 @@ class HandshakeListener(socket.socket):
         self._unproven: dict[Any, asyncio.TimerHandle] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Take the next connection; on the server's own thread.
+        """Take the next connection; runs on the server's own thread.
 
         Raises:
-            ConnectionAbortedError: it is one too many and was closed; ask again.
+            ConnectionAbortedError: it was one too many and was closed; call again.
         """
         connection, address = super().accept()
         if not self._places.take(address[0]):
@@ -57,7 +57,7 @@ class HandshakeListener(socket.socket):
         return guest, address
 
     def proven(self, address: Any) -> None:
-        """Count a connection no longer: its handshake is over, or it is closed."""
+        """Stop counting a connection: its handshake is over, or it is closed."""
         limit = self._unproven.pop(address, None)
         if limit is not None:
             limit.cancel()

@@ -1,7 +1,7 @@
 """Who is at the other end of a connection, as the kernel says; and how long we wait for them.
 
-Invariant: `Peer` comes from SO_PEERCRED of this very connection, never from anything that was
-sent. A client that does not finish a request in time is cut off; it holds no thread meanwhile.
+Invariant: `Peer` comes from SO_PEERCRED of this connection, never from anything that was sent. A
+client that does not finish a request in time is cut off; it holds no thread meanwhile.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ class Peer:
 
     Attributes:
         groups: its primary and supplementary groups at the moment it connected.
-        node: of which node the agent is whose token was shown; `*`: of any (the shared token); "":
-            no token was, for the caller is on this machine.
-        agent: a node's agent that showed its token. `attested`: its uid is an agent's word on who
-            is at the other end there, and never makes an operator.
+        node: the node whose token was sent; `*`: any (the shared token); "": no token was sent,
+            because the caller is on this machine.
+        agent: whether this is a node's agent that sent its token. `attested`: whether an agent
+            named the uid, which then is never an operator's.
     """
 
     uid: int
@@ -56,8 +56,8 @@ def peer_of(connection: socket.socket) -> Peer:
 def is_operator(peer: Peer, group: str) -> bool:
     """Say whether a peer may act on everybody's runs.
 
-    Members of the operators' group may; so may root and the daemon's own user, who could take the
-    journal's file into their own hands anyway.
+    Members of the operators' group may; so may root and the daemon's own user, who could write the
+    journal's file anyway.
     """
     if peer.attested or peer.agent:
         return False
@@ -66,16 +66,16 @@ def is_operator(peer: Peer, group: str) -> bool:
 
 
 def is_root_or_us(peer: Peer) -> bool:
-    """Say whether a peer is root or the daemon's own user, by the kernel's word."""
+    """Say whether a peer is root or the daemon's own user, as the kernel says."""
     return not peer.attested and not peer.agent and peer.uid in (0, os.geteuid())
 
 
 def _more_groups(connection: socket.socket, uid: int, gid: int) -> tuple[int, ...]:
-    """List the supplementary groups, as the kernel or else as the user database has them."""
+    """List the supplementary groups from the kernel, or else from the user database."""
     try:
         return supplementary_groups(connection)
     except OSError:
-        # An old kernel, or a user in more groups than fit.
+        # An old kernel, or a user in more groups than the buffer holds.
         pass
     try:
         return tuple(os.getgrouplist(pwd.getpwuid(uid).pw_name, gid))
@@ -94,10 +94,10 @@ FULL = (
 
 
 class PeerProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with the peer in `request.state.peer`, limits on slow and greedy ones."""
+    """uvicorn's HTTP/1.1 with the peer in `request.state.peer`, and limits on time and number."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take what uvicorn gives."""
+        """Take uvicorn's arguments."""
         super().__init__(*args, **kwargs)
         self._limit: asyncio.TimerHandle | None = None
         self._peer = NOBODY
@@ -117,7 +117,7 @@ class PeerProtocol(H11Protocol):
             self._turn_away()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; the limit ends when the request is whole and begins anew with the next."""
+        """Read on; the time limit ends with the request, and starts anew with the next."""
         super().data_received(data)
         if self._request_whole():
             self._end_limit()
@@ -125,12 +125,12 @@ class PeerProtocol(H11Protocol):
             self._start_limit()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the limit with the connection."""
+        """Cancel the time limit with the connection."""
         self._end_limit()
         super().connection_lost(exc)
 
     def _greedy(self) -> bool:
-        """Whether one user holds more connections than others can do without."""
+        """Whether this connection's user holds more than `CONNECTIONS_PER_USER`."""
         peer = self._peer
         if peer.uid < 0 or is_root_or_us(peer) or len(self.connections) <= CONNECTIONS_PER_USER:
             return False
@@ -138,7 +138,7 @@ class PeerProtocol(H11Protocol):
         return len([each for each in held if each._peer.uid == peer.uid]) > CONNECTIONS_PER_USER
 
     def _turn_away(self) -> None:
-        """Say so at once, and close."""
+        """Answer that the user holds too many connections, and close this one."""
         said = (
             f"uid {self._peer.uid} holds {CONNECTIONS_PER_USER} connections already; close some of "
             "them, and ask again"
@@ -152,17 +152,15 @@ class PeerProtocol(H11Protocol):
         return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
 
     def _start_limit(self) -> None:
-        """Give the client its time for one request."""
+        """Start the time limit for one request."""
         self._limit = self.loop.call_later(REQUEST_LIMIT_S, self._too_slow)
 
     def _end_limit(self) -> None:
-        """The request is whole."""
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
 
     def _too_slow(self) -> None:
-        """Cut off a client that did not finish its request."""
         self._limit = None
         if not self.transport.is_closing():
             self.logger.info("a client did not finish its request in %.0f s", REQUEST_LIMIT_S)

@@ -1,8 +1,8 @@
-"""Bind the Unix socket: right mode and group from its first moment, and never two daemons on it.
+"""Bind the Unix socket with the right mode and group from the start, and for one daemon only.
 
-Invariant: whoever holds the lock file beside the socket is the one daemon of this path (the kernel
-lets go of the lock when the process dies, however it dies), so a socket found there is stale and
-may be replaced.
+Invariant: the holder of the lock file beside the socket is the only daemon of this path (the kernel
+releases the lock when the process dies, however it dies), so a socket found there is stale and may
+be replaced.
 """
 
 import grp
@@ -36,7 +36,7 @@ class Listening:
         self._inode = path.stat().st_ino
 
     def close(self) -> None:
-        """Stop listening, take the socket's name away if it is still ours, let the lock go."""
+        """Stop listening, unlink the socket if it is still ours, release the lock."""
         self.socket.close()
         try:
             if self.path.stat().st_ino == self._inode:
@@ -51,8 +51,8 @@ def listen(path: Path, group: str, key: str = "api.socket") -> Listening:
 
     Args:
         path: of the socket.
-        group: who may connect.
-        key: of the settings that names the path.
+        group: whose members may connect.
+        key: the setting that names the path, for messages.
 
     Raises:
         AddressTaken: another daemon holds the path.
@@ -74,7 +74,7 @@ def listen(path: Path, group: str, key: str = "api.socket") -> Listening:
 
 
 def group_id(name: str) -> int | None:
-    """Give the number of a group; None when this machine has none of that name."""
+    """Give the gid of a group; None when this machine has no group of that name."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -90,7 +90,7 @@ def group_name(gid: int | None) -> str:
 
 
 def _lock(path: Path, key: str) -> durable.Lock:
-    """Take the lock beside the socket, or say who has it."""
+    """Take the lock beside the socket, or raise an error that names its holder."""
     try:
         return durable.hold(path)
     except durable.Held as error:
@@ -105,13 +105,13 @@ def _lock(path: Path, key: str) -> durable.Lock:
 
 
 def _bind(path: Path, group: int | None, key: str) -> socket.socket:
-    """Bind under the lock; what a dead daemon left is replaced."""
+    """Bind while the lock is held; a socket that a dead daemon left is replaced."""
     if path.is_socket():
         path.unlink()
     elif path.exists() or path.is_symlink():
         raise FixInput(f"{path} exists and is no socket; move it away, or change {key}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    # The socket must not stand open to the wrong group, not even until the chmod. (The umask is
+    # The socket must not be open to the wrong group, not even until the chmod. (The umask is
     # the whole process's: `listen` is called before any thread starts.)
     before = os.umask(0o177)
     try:
@@ -127,7 +127,7 @@ def _bind(path: Path, group: int | None, key: str) -> socket.socket:
 
 
 def _open_to_group(path: Path, group: int | None) -> None:
-    """Let a group in (default: the daemon's own); without the right to, keep the others out."""
+    """Open the socket to a group (default: the daemon's own); without the right to, to nobody."""
     try:
         if group is not None:
             os.chown(path, -1, group)

@@ -29,7 +29,7 @@ COLUMNS = (
     Column(title="FLAGS"),
 )
 SCENARIOS = (("reference", "baseline"), ("single", "best_single"))
-"""Keys of the answer: rows of a scenario, and the point it always is at."""
+"""Keys of the answer: a scenario's rows, and the point that it always runs at."""
 
 NAMES = {"reference": "baseline", "single": "best single point"}
 
@@ -59,14 +59,14 @@ def screen(audit: Mapping[str, Any]) -> list[Text | str]:
 
 
 def _unclaimed(row: Mapping[str, Any], flags: Sequence[str]) -> str:
-    """One slot of what nobody was charged for."""
+    """Write one slot of what no run was charged for."""
     grams = row["carbon_ug"]
     told = quantities.UNKNOWN if grams is None else marked(f"{words.count(grams)} ug", flags)
     return f"  {row['slot_start']}  {told}"
 
 
 def _sums(audit: Mapping[str, Any]) -> list[Text | str]:
-    """What it comes to: a band where some of it was dark, or why it is none."""
+    """Write the sums: a band where some time was unobserved, or why there is no saving."""
     flags = audit["flags"]
 
     def grams(name: str) -> str:
@@ -98,7 +98,7 @@ def _sums(audit: Mapping[str, Any]) -> list[Text | str]:
 
 
 def _spent(audit: Mapping[str, Any], grams: str) -> str:
-    """What the run emitted; in two signals each for itself."""
+    """Write what the run emitted, separately for each signal."""
     if len(audit["carbon"]) <= 1:
         return grams
     told = (
@@ -109,7 +109,6 @@ def _spent(audit: Mapping[str, Any], grams: str) -> str:
 
 
 def _slot(row: Mapping[str, Any]) -> Sequence[str]:
-    """One slot's cells."""
     stand_in = f" by {row['stand_in']}" if row["stand_in"] else ""
     return (
         f"{words.clock(row['slot_start'], seconds=True)}-"

@@ -1,8 +1,8 @@
 """What `wattmesh budget` looks like: spent, saved against what, and who spent it. Pure.
 
-Invariant: a saving names its baseline and its signal, and its headline is the lower end; one that
-cannot be told says why and is not added up; two signals are two lines and have no sum; every joule
-and gram has its flags beside it.
+Invariant: a saving names its baseline and its signal, and its headline is the lower end; a saving
+that is not known says why, and is not added up; two signals are two lines and have no sum; every
+joule and gram has its flags beside it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ RUN_COLUMNS = (
     Column(title="NOTES"),
 )
 LINES = {"idle_after_release": "released"}
-"""Lines of the ledger that people call otherwise."""
+"""Ledger lines that the screen calls by another name."""
 
 AGAINST = "against the points the runs were submitted at"
 
@@ -52,7 +52,7 @@ def screen(view: Row) -> list[Text | str]:
 
 
 def _whole(view: Row) -> Iterator[Text]:
-    """What was emitted in all, a line for each signal."""
+    """Write the total that was emitted, one line per signal."""
     total = view["total"]
     energy = f"{words.joules(total['energy_j'], total['flags'])}{_unpriced(total)}"
     if len(total["carbon"]) <= 1:
@@ -71,7 +71,7 @@ def _whole(view: Row) -> Iterator[Text]:
 
 
 def _saved(view: Row) -> Iterator[Text]:
-    """What was saved, against what; what is not settled is named, not counted."""
+    """Write what was saved against what; unsettled savings are named, not counted."""
     told = list(view["saved"])
     for line in told:
         if line["saved_g"] is None:
@@ -115,7 +115,7 @@ def _share(line: Row, runs: Sequence[Row]) -> str:
 
 
 def _parts(line: Row) -> Iterator[Text]:
-    """Part a saving: only the last part is called carbon-aware."""
+    """Split a saving into its parts; only the last is called carbon-aware."""
     flags = line["flags"]
     parts = [
         f"better single point {words.grams(line['better_point_g'], flags)}",
@@ -137,14 +137,14 @@ def _priced_g(entry: Row) -> float | None:
 
 
 def _unpriced(entry: Row) -> str:
-    """Say how much of it has no grams; "" when all has."""
+    """Say how many joules have no grams; "" for none."""
     if not entry["unpriced_j"]:
         return ""
     return f" ({words.joules(entry['unpriced_j'], entry['flags'])} have no grams yet)"
 
 
 def _others(lines: Sequence[Row]) -> Text:
-    """What was booked to no run, and what nobody measured."""
+    """Write what was booked to no run, and the unobserved time."""
     others = [_other(line) for line in lines if line["line"] not in ("run", "unobserved")]
     dark_s = sum(line["unobserved_s"] for line in lines)
     others.append(f"unobserved {quantities.duration(dark_s)} of GPU time{_most(lines)}")
@@ -152,7 +152,7 @@ def _others(lines: Sequence[Row]) -> Text:
 
 
 def _other(line: Row) -> str:
-    """One line of the cluster that is no run."""
+    """Write one line of the cluster that does not belong to a run."""
     name = LINES.get(line["line"], line["line"])
     energy = words.joules(line["energy_j"], line["flags"])
     if len(line["carbon"]) <= 1:
@@ -210,7 +210,7 @@ def _run(run: Row) -> Iterator[Sequence[str | Text]]:
 
 
 def _of_best(run: Row) -> str:
-    """Share of what could have been saved with hindsight."""
+    """Give the saving as a share of what hindsight could have saved."""
     saved, baseline, bound = run["saved_g"], run["baseline_g"], run["bound_g"]
     if None in (saved, baseline, bound) or baseline <= bound:
         return quantities.UNKNOWN
@@ -218,7 +218,7 @@ def _of_best(run: Row) -> str:
 
 
 def _notes(run: Row) -> Text:
-    """Everything that must be known to read the numbers right."""
+    """Write what a reader must know to interpret the numbers."""
     flags = run["flags"]
     notes = [f"baseline {run['baseline']}" if run["baseline"] else "no baseline: no saving is told"]
     if len(run["carbon"]) > 1:
@@ -240,7 +240,7 @@ def _notes(run: Row) -> Text:
 
 
 def _kinds(qualities: Mapping[str, float]) -> list[str]:
-    """Say how much of what was emitted is what, where that differs."""
+    """Say how many grams are of which quality, where there are several."""
     if len(qualities) < 2:
         return []
     return [

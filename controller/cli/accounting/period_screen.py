@@ -1,8 +1,8 @@
 """One budget in its running period, as `wattmesh budget` shows it. Pure.
 
 Invariant: what is not known is `-`, never 0; an alert says what to do, and is the only coloured
-line; the signal stands beside the grams, and grams of another one on a line of their own. A limit
-and its plan are what people set, and have no flags.
+line; the signal stands beside the grams, and grams of another signal have a line of their own. A
+limit and its plan are set by people, so they have no flags.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Tex
 
 
 def _dark(period: Mapping[str, Any]) -> list[Text | str]:
-    """Say what was not read, and the most that it was."""
+    """Write the most that was spent, with unread GPU time or energy charged to no run."""
     if not period["unobserved_s"] and not period["upper_g"]:
         return []
     flags = [*period["flags"], "estimated"]
@@ -85,7 +85,7 @@ def not_read(view: Mapping[str, Any]) -> str:
 
 
 def period_name(name: str) -> str:
-    """Write 2026-11 as November 2026; other periods as they are called."""
+    """Write 2026-11 as November 2026; give other names unchanged."""
     try:
         return datetime.strptime(name, "%Y-%m").strftime("%B %Y")
     except ValueError:
@@ -93,7 +93,7 @@ def period_name(name: str) -> str:
 
 
 def scope(signal: str) -> str:
-    """Write behind location-based grams what they are: Scope 2 is direct; upstream is Scope 3."""
+    """Write `(Scope 2)` after grams of a direct factor, else the factor (upstream is Scope 3)."""
     factor = signal.split(":")[3:4]
     if factor == ["direct"]:
         return " (Scope 2)"
@@ -123,7 +123,7 @@ def _gone(period: Mapping[str, Any], at: str) -> str:
 
 
 def _course(period: Mapping[str, Any]) -> str:
-    """Say where it ends, and the band where days enough have passed to tell."""
+    """Write the grams expected by the period's end, with a band where one is known."""
     flags = [*period["flags"], "estimated"]
     text = f"{words.grams(period['on_course_g'], flags)} by its end"
     if period["low_g"] is not None:
@@ -137,7 +137,7 @@ def _course(period: Mapping[str, Any]) -> str:
 
 
 def _burn(period: Mapping[str, Any]) -> str:
-    """Say how fast it burns, in all and in the windows that alerts look at."""
+    """Write the burn rate, over the whole period and over the windows that alerts use."""
     whole = "-" if period["burn"] is None else f"{quantities.figures(period['burn'], 2)}x"
     windows = _windows(period["burns"])
     alert = f"{period['urgency']} alert" if period["urgency"] else "no alert"
@@ -154,5 +154,4 @@ def _windows(burns: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _signed(grams: float, flags: Sequence[str]) -> str:
-    """Write a difference with its sign."""
     return f"{'+' if grams > 0 else ''}{words.grams(grams, flags)}"

@@ -1,4 +1,4 @@
-"""`wattmesh report`: what a month came to, for people, programs, spreadsheets and slides."""
+"""`wattmesh report`: the totals of a month, for people, programs, spreadsheets and slides."""
 
 import sys
 from enum import StrEnum
@@ -16,11 +16,11 @@ from wattmesh.controller.cli.output import print_json, print_lines, to_json
 
 PICTURE = "wattmesh.controller.cli.accounting.report_picture"
 ADDING_S = 600.0
-"""A month of many GPUs is millions of rows; it takes 30 microseconds for each."""
+"""Timeout in seconds: a month of many GPUs has millions of rows, at 30 microseconds each."""
 
 
 class Format(StrEnum):
-    """How it is written."""
+    """How the report is written."""
 
     TEXT = "text"
     JSON = "json"
@@ -64,7 +64,6 @@ def report(
 
 
 def _text(answer: dict[str, Any], form: Format) -> str:
-    """Give the whole file."""
     if form is Format.JSON:
         return to_json(answer) + "\n"
     if form is Format.CSV:

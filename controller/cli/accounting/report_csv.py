@@ -2,8 +2,8 @@
 
 One row per run or line, scenario, signal and declared fallback that stands in for it. Invariant:
 amounts are the ledger's whole millijoules and micrograms written in joules and grams, so nothing is
-lost to rounding, and rows of one scenario and signal add up to its total; each row says what it is
-beside measured.
+lost to rounding, and rows of one scenario and signal add up to its total; each row carries its
+flags.
 """
 
 import csv

@@ -1,9 +1,9 @@
 """Draw a month's report as a picture: spent against planned, and who spent it.
 
 A child process of its own (`python -m wattmesh.controller.cli.accounting.report_picture`, the
-answer of `GET /v1/report` on standard input, a PNG on standard output), so that nobody else pays
-for matplotlib. Invariant: it draws what the report says and computes nothing but sums of days, of
-one signal each.
+answer of `GET /v1/report` on standard input, a PNG on standard output), so that no other command
+loads matplotlib. Invariant: it draws what the report says and computes nothing but sums over days,
+for one signal each.
 """
 
 import json
@@ -58,7 +58,7 @@ def draw(view: dict[str, Any], out: Any) -> None:
 
 
 def _title(view: dict[str, Any]) -> str:
-    """The answer first; two signals are two figures."""
+    """Write the month's total, one figure per signal."""
     told = [
         f"{words.micrograms(each['carbon_ug'], each['flags'])}{scope(each['signal'])}"
         for each in view["carbon"]
@@ -67,7 +67,7 @@ def _title(view: dict[str, Any]) -> str:
 
 
 def _subtitle(view: dict[str, Any]) -> str:
-    """What it is of."""
+    """Write the energy, boundary, signals and state of the month."""
     energy = f"{read_joules(view, view['energy_mj'])}{not_read(view)}"
     pue = "IT boundary" if view["pue"] is None else f"x PUE {view['pue']:g}"
     state = "closed" if view["closed_at"] else "running" if view["running"] else "not closed"
@@ -84,7 +84,7 @@ def _subtitle(view: dict[str, Any]) -> str:
 
 
 def _days(axes: Axes, view: dict[str, Any]) -> None:
-    """Spent and planned, from the month's start to the end of each day, each signal alone."""
+    """Draw spent and planned grams from the month's start to each day's end, per signal."""
     zone = ZoneInfo(view["timezone"])
     starts = [each["start"] for each in view["days"]]
     last = min(view["end"], view["at"])
@@ -115,7 +115,7 @@ def _days(axes: Axes, view: dict[str, Any]) -> None:
 
 
 def _bars(axes: Axes, view: dict[str, Any]) -> None:
-    """Who spent it: location-based, and embodied beside it."""
+    """Draw who spent the grams: location-based, with embodied grams beside them."""
     subjects = sorted(view["subjects"], key=lambda each: -each["energy_mj"])
     shown = subjects[:MOST_BARS]
     names = [each["subject"] for each in shown]
@@ -146,7 +146,7 @@ def _bars(axes: Axes, view: dict[str, Any]) -> None:
 
 
 def _signals(view: dict[str, Any]) -> list[str]:
-    """Name the signals that there are grams in; that of the settings where there are none."""
+    """Name the signals that have grams; the settings' signal where none has."""
     return [each["signal"] for each in view["carbon"]] or [view["signal"]]
 
 
@@ -156,17 +156,16 @@ def _of(entry: dict[str, Any], signal: str) -> int:
 
 
 def _which(view: dict[str, Any], signal: str) -> str:
-    """Name a signal where there are several."""
+    """Name a signal if there are several; else ""."""
     return f", {signal}" if len(view["carbon"]) > 1 else ""
 
 
 def _gas(view: dict[str, Any]) -> str:
-    """Name the gases that are counted."""
     return " or ".join(sorted({each.split(":")[-1] or "CO2" for each in _signals(view)}))
 
 
 def _unit(most_ug: float) -> tuple[float, str]:
-    """Give micrograms of a unit in which the largest figure is at least 1, and its name."""
+    """Give a unit in micrograms, and its name, in which the largest figure is at least 1."""
     return next((each for each in UNITS if most_ug >= each[0]), UNITS[-1])
 
 

@@ -89,7 +89,7 @@ def reopened(view: Mapping[str, Any]) -> list[Text | str]:
 
 
 def _budget(view: Mapping[str, Any]) -> list[Text]:
-    """How much of the month's limit is spent, in the limit's own signal; more if it was dark."""
+    """Write the share of the month's limit that is spent, and the most with unobserved time."""
     if not view["limit_g"]:
         return []
     spent = [each for each in view["carbon"] if each["signal"] == view["limit_signal"]]
@@ -101,14 +101,13 @@ def _budget(view: Mapping[str, Any]) -> list[Text]:
 
 
 def _state(view: Mapping[str, Any]) -> str:
-    """Say whether the month is over, and settled."""
     if view["closed_at"]:
         return f"closed {datetime.fromisoformat(view['closed_at']).astimezone(UTC):%d %b %H:%M} UTC"
     return "running" if view["running"] else "not closed yet: some slots are not settled"
 
 
 def _energy(view: Mapping[str, Any]) -> str:
-    """Both boundaries, the PUE between them, and the time in which nobody measured."""
+    """Write IT and facility energy, the PUE between them, and the unobserved time."""
     machines, dark = read_joules(view, view["energy_mj"]), not_read(view)
     if view["pue"] is None:
         return f"IT {machines} · facility - (no PUE is set){dark}"
@@ -117,7 +116,7 @@ def _energy(view: Mapping[str, Any]) -> str:
 
 
 def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """One line for each scenario and signal, and for what stands in for one."""
+    """Write one line for each scenario and signal, and for each fallback signal."""
     lines = []
     for number, total in enumerate(totals):
         head = "carbon     " if number == 0 else "           "
@@ -135,7 +134,7 @@ def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
 
 
 def _stand_in(part: Mapping[str, Any]) -> Text:
-    """What of the total above a fallback told the intensity of; it is in that total."""
+    """Write the part of the total above whose intensity came from a fallback signal."""
     grams = words.micrograms(part["carbon_ug"], part["flags"])
     energy = words.joules(part["energy_mj"] / 1e3, part["flags"])
     by = f"{part['signal']}{', ' if part['model'] else ''}{part['model']}"
@@ -143,7 +142,7 @@ def _stand_in(part: Mapping[str, Any]) -> Text:
 
 
 def _of(total: Mapping[str, Any]) -> str:
-    """Say what the grams are in, and what has none."""
+    """Name the signal of the grams, and the energy that has none."""
     signal = total["signal"]
     said = f"{signal_words(signal)}, {signal}" if signal.count(":") == 4 else signal
     if total["scenario"] == "market":
@@ -156,7 +155,7 @@ def _of(total: Mapping[str, Any]) -> str:
 
 
 def _sci(view: Mapping[str, Any]) -> str:
-    """Grams per 10^9 tokens of everything."""
+    """Write the grams per 10^9 tokens, idle GPUs included, or why they are not known."""
     if view["sci_g"] is None and len(view["carbon"]) > 1:
         return f"- (its grams are in {len(view['carbon'])} signals, which are never added)"
     if view["sci_g"] is None:
@@ -170,7 +169,7 @@ def _embodied(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _qualities(shares: Mapping[str, float]) -> str:
-    """Share of the joules per quality of their grams."""
+    """Write the share of the joules by the quality of their grams."""
     said = sorted(shares.items(), key=lambda each: -each[1])
     return (
         ", ".join(f"{name} {words.percent(share, 1)}" for name, share in said) or quantities.UNKNOWN
@@ -178,7 +177,7 @@ def _qualities(shares: Mapping[str, float]) -> str:
 
 
 def _restated(carbon: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
-    """What was revised since it was first told, in each signal."""
+    """Write how the grams were revised since the first report, per signal."""
     for each in carbon:
         since = _signed(each["carbon_ug"] - each["first_carbon_ug"], each["flags"])
         said = [f"{since} since first reported"]
@@ -190,12 +189,11 @@ def _restated(carbon: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 
 
 def _signed(carbon_ug: int, flags: Sequence[str]) -> str:
-    """Write a difference with its sign."""
     return f"{'+' if carbon_ug > 0 else ''}{words.micrograms(carbon_ug, flags)}"
 
 
 def _sorted(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Runs first, those of the most joules first; then the lines."""
+    """Sort runs first, by most joules; then the lines of the cluster."""
     return sorted(subjects, key=lambda each: (each["kind"] != "run", -each["energy_mj"]))
 
 
@@ -224,7 +222,7 @@ def _subject(each: Mapping[str, Any]) -> Iterator[Sequence[str | Text]]:
 
 
 def _notes(each: Mapping[str, Any], signal: str) -> Text:
-    """What must be known to read the numbers right; `signal`: of the grams, where it has two."""
+    """Write what a reader must know of the numbers; `signal`: of the grams, if it has several."""
     flags = each["flags"]
     notes = [f"in {signal}"] if signal else []
     if each["unpriced_mj"]:

@@ -38,7 +38,7 @@ NEXT: dict[type[WattmeshError], str] = {
     SourceRefused: "Mend the settings of this source.",
     InputInvalid: "Mend the settings of this source.",
 }
-"""What to do next, by the nearest class of the error."""
+"""What to do next, by the nearest base class of the error."""
 
 
 def sections(carbon: CarbonSection) -> Iterator[tuple[str, CarbonSourceSection]]:
@@ -69,7 +69,7 @@ def listed(carbon: CarbonSection | None) -> list[dict[str, Any]]:
 
 
 def asked(carbon: CarbonSection) -> list[dict[str, Any]]:
-    """Ask every configured source what it may be asked for."""
+    """Ask every configured source what it serves with its key."""
     return [_asked(key, section) for key, section in sections(carbon)]
 
 

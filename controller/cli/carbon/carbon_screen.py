@@ -36,7 +36,7 @@ SOURCES = {
     "day": "the day before",
     "last": "the last value",
 }
-"""Whose forecast a skill is of."""
+"""How the screen names the forecasts whose skill it shows."""
 BAR_WIDTH = 30
 RUNGS = {
     "issued": "as issued",
@@ -87,7 +87,6 @@ def providers(
 
 
 def _answer(answer: Mapping[str, Any]) -> list[Text | str]:
-    """What one configured source answered."""
     title = f"{answer['source']}  {answer['signal'] or answer['provider']}"
     if answer["error"]:
         return [
@@ -116,7 +115,7 @@ def _answer(answer: Mapping[str, Any]) -> list[Text | str]:
 
 
 def _head(view: Mapping[str, Any], now: datetime) -> Text:
-    """Which signal, on what its forecast rests, and how old that is."""
+    """Name the signal, the basis of its forecast, and the age of the forecast."""
     rung = RUNGS.get(view["rung"], view["rung"])
     by = f" by {view['source']}" if view["source"] and view["rung"] in ("issued", "profile") else ""
     issued = words.moment(view["issued_at"])
@@ -139,7 +138,6 @@ def _summary(slots: Sequence[Mapping[str, Any]], now: datetime) -> Text:
 
 
 def _rows(slots: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """One line per slot."""
     highest = max(slot["g_per_kwh"] for slot in slots)
     return table(
         SLOTS,
@@ -165,7 +163,7 @@ def _band(slot: Mapping[str, Any]) -> str:
 
 
 def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """How far each source was off, beside the value of 24 hours before and the last one known."""
+    """Write each source's mean error, beside those of two persistence forecasts."""
     return table(
         SKILL,
         [
@@ -183,7 +181,7 @@ def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
 
 
 def _grams(value: float | None) -> str:
-    """Write a mean error."""
+    """Write a mean error in g/kWh."""
     return quantities.UNKNOWN if value is None else f"{quantities.figures(value)} g/kWh"
 
 

@@ -1,6 +1,6 @@
 """`wattmesh checkpoint`: convert, inspect, verify, export and prune universal checkpoints.
 
-Invariant: no torch, and nothing that a checkpoint holds is ever run.
+Invariant: torch is not imported, and nothing in a checkpoint is ever executed.
 """
 
 import os
@@ -78,7 +78,7 @@ def convert_source(
 
 
 def _start_hashing(path: Path) -> int:
-    """Hash a checkpoint in a process that outlives this one, behind everybody else; its pid."""
+    """Start a process that hashes at low priority and outlives this one; give its pid."""
     module = "wattmesh.controller.cli.main"
     words = ["checkpoint", "verify", str(path.absolute()), "--record", "--gentle"]
     to_nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
@@ -220,5 +220,4 @@ def _against_memory(path: Path, jobs: int) -> list[str]:
 
 
 def _declared(rules: Path | None) -> Declared:
-    """What the user declared about a source."""
     return declared.read(rules) if rules else Declared()

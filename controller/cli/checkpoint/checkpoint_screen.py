@@ -140,7 +140,7 @@ def facts(source: Source) -> dict[str, Any]:
 
 
 def facts_lines(told: Mapping[str, Any]) -> Lines:
-    """The same for people."""
+    """Lay out the answer of `facts`."""
     verified = ("verified", GOOD) if told["verified"] else ("unverified", WARN)
     step = "" if told["step"] is None else f", step {words.count(told['step'])}"
     made_from = told["source"].get("kind", "")
@@ -182,7 +182,7 @@ def boxes(source: Source, tensor: str) -> dict[str, Any]:
 
 
 def boxes_lines(told: Mapping[str, Any]) -> Lines:
-    """The same for people."""
+    """Lay out the answer of `boxes`."""
     rows = [
         (state["state"], each["box"], each["file"], words.count(each["offset"]), _size(each))
         for state in told["states"]
@@ -211,13 +211,13 @@ def verified_json(
 
 
 LISTED = 20
-"""More things that are wrong than this are counted, not listed: a screen holds no more."""
+"""Faults beyond this many are counted, not listed: a screen holds no more."""
 
 
 def verified(
     path: Path, result: Result, against: Path | None, different: Sequence[str], wall_s: float
 ) -> Lines:
-    """The same for people."""
+    """Lay out the result of `checkpoint verify`."""
     wrong = [*map(str, result.damage), *different]
     lines: Lines = [*trouble(wrong[:LISTED])]
     if len(wrong) > LISTED:
@@ -254,7 +254,7 @@ def exported_json(
 
 
 def exported(told: Mapping[str, Any]) -> Lines:
-    """The same for people."""
+    """Lay out the result of `checkpoint export`."""
     took = quantities.duration(told["wall_s"])
     return [f"{told['target']}: {told['format']}, {_size(told)} in {took}"]
 
@@ -270,7 +270,7 @@ def pruned_json(verdicts: Sequence[PruneDecision], *, dry_run: bool) -> dict[str
 
 
 def pruned(verdicts: Sequence[PruneDecision], *, dry_run: bool) -> Lines:
-    """The same for people."""
+    """Lay out the result of `checkpoint prune`."""
     if not verdicts:
         return ["there is no checkpoint here"]
     gone = "would go" if dry_run else "deleted"
@@ -289,7 +289,6 @@ def _states(states: Sequence[Mapping[str, Any]]) -> Lines:
 
 
 def _states_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Number and bytes of tensors by state and dtype."""
     count = Counter((entry.state, entry.dtype) for entry in entries)
     nbytes: Counter[tuple[str, str]] = Counter()
     for entry in entries:

@@ -128,7 +128,6 @@ def _script(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _layouts(text: str, script: Sequence[str]) -> tuple[Layout, ...]:
-    """Read the list of layouts."""
     if not text.strip():
         late = " before the --" if any(each.startswith("--layouts") for each in script) else ""
         raise InputInvalid(f"give --layouts{late}, as in {_USE}")
@@ -140,7 +139,6 @@ def _layouts(text: str, script: Sequence[str]) -> tuple[Layout, ...]:
 
 
 def _ranks(layouts: Sequence[Layout]) -> int:
-    """How many ranks the largest layout needs."""
     most = max(each.world_size for each in layouts)
     if most > MOST_RANKS:
         raise InputInvalid(

@@ -80,7 +80,7 @@ def profile_job(
 
 
 def _say(text: str) -> None:
-    """Tell progress at once."""
+    """Print progress at once."""
     print(clean_lines(text), flush=True)
 
 

@@ -82,7 +82,6 @@ def worth_json(found: BreakEven) -> dict[str, Any]:
 
 
 def _switch_json(catalogue: Catalogue) -> dict[str, Any]:
-    """Give what switches take, pairs included."""
     switch = catalogue.switch
     return {
         "layout_s": switch.layout_s,
@@ -103,7 +102,7 @@ def _switch_json(catalogue: Catalogue) -> dict[str, Any]:
 
 
 def _way_json(way: Way | None) -> dict[str, Any] | None:
-    """Give what one switch takes; None: it is not to be done."""
+    """Give what one switch takes; None where it must not be made."""
     if way is None:
         return None
     return {

@@ -1,6 +1,6 @@
 """What a catalogue looks like: its points with their evidence, and where each number comes from.
 
-Pure. Invariant: no number stands there without a word on how it came to be, unless it was measured.
+Pure. Invariant: every number that was not measured says how it came to be.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ FACT = 16
 """Columns that a fact's name takes."""
 
 LAYOUT = 1
-"""Which column gives way on a narrow terminal: layouts can be long."""
+"""The column that leaves the table on a narrow terminal: layouts can be long."""
 
 
 def listing(catalogue: Catalogue, columns: int) -> list[Text | str]:
@@ -73,7 +73,7 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
 
 
 def _probe(point: OperatingPoint) -> str:
-    """Say what the probe did when the point was proven; "" where nobody saw."""
+    """Say how the probe moved when the point was proven; "" where that is not recorded."""
     found = point.probe
     if found is None:
         return ""
@@ -100,7 +100,7 @@ def _points(catalogue: Catalogue, columns: int) -> Iterator[Text | str]:
 
 
 def _sources(catalogue: Catalogue, columns: int) -> Iterator[Text]:
-    """Say how the numbers of points came to be, points alike together."""
+    """Say how the numbers of points came to be; points with the same sources share a line."""
     told = {
         point.id: ", ".join(f"{key} {value}" for key, value in point.sources.items())
         for point in catalogue.points
@@ -112,7 +112,6 @@ def _sources(catalogue: Catalogue, columns: int) -> Iterator[Text]:
 
 
 def _row(point: OperatingPoint, reference: bool) -> Sequence[str | Text]:
-    """One point's cells."""
     usable = point.evidence is Evidence.VALIDATED
     return (
         Text(point.id + (" *" if reference else ""), style=STRONG),

@@ -1,6 +1,6 @@
-"""What switching between one point and every other takes, and on whose word. Pure.
+"""What switching between one point and every other takes, and where the figures come from. Pure.
 
-Invariant: the figures are those that the planner reckons with, waits for given-back GPUs included.
+Invariant: the figures are those that the planner uses, including waits for GPUs given back before.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 
 
 class Basis(StrEnum):
-    """On what a switch's figures rest: its own pair, or what holds for all layouts or clocks."""
+    """Where a switch's figures come from: its own pair, or those of all layouts or all clocks."""
 
     PAIR = "pair"
     LAYOUT = "layout"
@@ -22,7 +22,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One switch. `energy_estimated`: nobody stated its joules."""
+    """One switch. `energy_estimated`: its joules were not stated."""
 
     seconds: float
     energy_j: float
@@ -32,7 +32,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """From a point to `other` (an id, or `paused`) and back; None: it is not to be done."""
+    """From a point to `other` (an id, or `paused`) and back; None: it must not be made."""
 
     other: str
     leaving: Way | None
@@ -58,7 +58,6 @@ def ways(catalogue: Catalogue, point: OperatingPoint) -> tuple[Ways, ...]:
 def _way(
     catalogue: Catalogue, origin: Option, target: Option, cost: OptionTransition | None
 ) -> Way | None:
-    """Say what one switch takes."""
     if cost is None:
         return None
     switch = catalogue.switch

@@ -1,7 +1,7 @@
 """What a catalogue says beyond its points: what is worth running when, and what switching takes.
 
-Pure. Invariant: a switch's figures stand beside the word on whose authority they are, and joules
-that nobody stated are marked.
+Pure. Invariant: a switch's figures stand beside their source, and joules that were not stated are
+marked.
 """
 
 from collections.abc import Iterator
@@ -64,7 +64,6 @@ def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
 
 
 def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
-    """Give the cells of one point of the hull."""
     vertex = found.vertex
     assert vertex is not None
     first = "-" if found.in_all is None else "first"
@@ -82,7 +81,7 @@ def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
 
 
 def _pays(found: BreakEven) -> str:
-    """Say above which intensity slowing down to a point is right."""
+    """Say above which intensity slowing down to a point pays."""
     if found.slowing_down is None:
         return quantities.UNKNOWN
     if found.slowing_down.g_per_kwh is None:
@@ -93,7 +92,7 @@ def _pays(found: BreakEven) -> str:
 
 
 def switch_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
-    """Say what switches take, those of pairs by themselves, and what becomes of unused GPUs."""
+    """Say what switches take, pairs listed separately, and what becomes of unused GPUs."""
     switch = catalogue.switch
     lines: list[Text | str] = [_switch_head(catalogue)]
     joules = "joules not stated"
@@ -151,13 +150,11 @@ def point_lines(catalogue: Catalogue, point: OperatingPoint, columns: int) -> li
 
 
 def _switch_head(catalogue: Catalogue) -> Text:
-    """Name the source of what switches take."""
     source = catalogue.switch.source
     return styled(("switches, ", STRONG), (source, DIM if source == "measured" else WARN))
 
 
 def _way(way: Way | None) -> str:
-    """Write what one switch takes."""
     if way is None:
         return NEVER
     own = OWN if way.basis is Basis.PAIR else ""
@@ -166,7 +163,7 @@ def _way(way: Way | None) -> str:
 
 
 def _legend(rows: list[tuple[str, str, str]], columns: int) -> Iterator[str]:
-    """Say what the marks mean that are there."""
+    """Explain the marks that appear in the rows."""
     cells = "".join(leaving + back for _, leaving, back in rows)
     if OWN in cells:
         yield from words.wrapped(f"{OWN} of this pair; the others as [switch] says.", columns)
@@ -183,16 +180,16 @@ def _legend(rows: list[tuple[str, str, str]], columns: int) -> Iterator[str]:
 
 
 def _idle(catalogue: Catalogue) -> Iterator[Text]:
-    """Doubt idle GPUs that draw nothing."""
+    """Warn where the catalogue says that idle GPUs draw no power."""
     if catalogue.release is not Release.RELEASED and not catalogue.idle_power_w_per_gpu:
         yield styled(("! job.idle_power_w_per_gpu is 0: unused GPUs would draw nothing.", WARN))
 
 
 def _at_once(seconds: float) -> str:
-    """Write a duration that may be none."""
+    """Write a duration; 0 as `at once`."""
     return quantities.duration(seconds) if seconds else "at once"
 
 
 def _joules(energy_j: float) -> str:
-    """Write an energy that may be none."""
+    """Write an energy; 0 as `no joules`."""
     return words.joules(energy_j) if energy_j else "no joules"

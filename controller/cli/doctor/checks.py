@@ -48,7 +48,6 @@ def examine(config: Path, socket: str | None) -> Iterator[Finding]:
 
 
 def _settings(config: Path) -> tuple[Settings | None, Finding]:
-    """Read the settings file."""
     try:
         return reader.load(config), ok("settings", f"{config} has no mistakes")
     except SettingsInvalid as error:
@@ -60,7 +59,6 @@ def _settings(config: Path) -> tuple[Settings | None, Finding]:
 
 
 def _of_settings(settings: Settings) -> Iterator[Finding]:
-    """Check what the settings name."""
     yield journal(settings.journal.url)
     yield disk(_journal_folder(settings.journal.url))
     yield from power_checks.power(settings)
@@ -122,7 +120,7 @@ def _journal_folder(url: str) -> Path:
 
 
 def _there(folder: Path) -> Path:
-    """Give a folder, or the nearest above it that there is."""
+    """Give a folder, or its nearest parent that exists."""
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
@@ -153,7 +151,6 @@ def catalogue(name: str, path: Path) -> Finding:
 
 
 def _daemon(socket: str | None) -> tuple[Mapping[str, Any] | None, Finding]:
-    """Ask the daemon."""
     if not socket:
         return None, unknown("daemon", "its socket is not known", "mend the settings first")
     try:
@@ -163,7 +160,7 @@ def _daemon(socket: str | None) -> tuple[Mapping[str, Any] | None, Finding]:
         return None, problem("daemon", sentence, advice.rstrip("."))
     cycle = view["cycle"]
     age_s, every_s = cycle["age_s"], cycle["every_s"]
-    if age_s is None:  # where it lasts, the daemon's own sentences say why
+    if age_s is None:  # if this lasts, the daemon's own sentences say why
         text = f"pid {view['pid']} answers, and has ended no cycle yet (every {every_s:g} s)"
         return view, unknown("daemon", text, "ask again in a few seconds")
     if age_s > 5 * every_s + 5:
@@ -176,7 +173,7 @@ def _daemon(socket: str | None) -> tuple[Mapping[str, Any] | None, Finding]:
 
 
 def _of_status(view: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check what the daemon says of its sources; what stands here is not said again below."""
+    """Check what the daemon says of its sources; a trouble named here is not repeated below."""
     known = []
     for label, line in signals(view).items():
         names = (line["provider"], line["trouble"].rstrip(".") or line["provider"])
@@ -203,7 +200,7 @@ def _of_status(view: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def signals(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Give the grid signals by their use, one that serves for both once."""
+    """Give the grid signals by their use; a signal that serves both uses comes once."""
     decision, booked = view["carbon"], view["accounting"]
     if decision and booked and decision["signal"] == booked["signal"]:
         return {"grid signal": decision}
@@ -212,10 +209,10 @@ def signals(view: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def clock(now: datetime, view: Mapping[str, Any] | None, kept: bool | None) -> Finding:
-    """Check the wall clock: sane, in step with the daemon's, and looked after by someone.
+    """Check the wall clock: plausible, in step with the daemon's, kept by a time service.
 
     Args:
-        now: what it reads.
+        now: what the wall clock reads.
         view: the daemon's status.
         kept: whether the kernel calls it synchronised; None: it does not say, or is not believed.
     """

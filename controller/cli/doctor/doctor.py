@@ -53,7 +53,6 @@ def screen(findings: list[Finding]) -> list[Text]:
 
 
 def _json(finding: Finding) -> dict[str, str]:
-    """Give the keys of `doctor --json`."""
     return {
         "check": finding.check,
         "verdict": finding.verdict.value,

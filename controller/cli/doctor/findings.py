@@ -24,15 +24,15 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """Find nothing wrong."""
+    """Report that nothing is wrong."""
     return Finding(check=check, verdict=Verdict.OK, text=text)
 
 
 def problem(check: str, text: str, do: str) -> Finding:
-    """Find something that a person should mend."""
+    """Report something that a person should fix."""
     return Finding(check=check, verdict=Verdict.PROBLEM, text=text, do=do)
 
 
 def unknown(check: str, text: str, do: str) -> Finding:
-    """Find that something cannot be known now."""
+    """Report that something cannot be known now."""
     return Finding(check=check, verdict=Verdict.UNKNOWN, text=text, do=do)

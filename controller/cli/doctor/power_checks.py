@@ -46,7 +46,7 @@ def power(settings: Settings) -> Iterator[Finding]:
 
 
 def _source(source: PowerSource) -> Finding:
-    """Ask one source, for as long as it may take to wake."""
+    """Ask one source until it answers, for at most `PATIENCE_S`."""
     check = f"power by {source.name}"
     worker = Worker(check)
     until_s = time.monotonic() + PATIENCE_S
@@ -83,7 +83,7 @@ def judged(check: str, readings: Sequence[PowerReading], expected: Sequence[str]
 
 
 def _words(readings: Sequence[PowerReading]) -> Iterator[str]:
-    """Put devices into words: how many, how they are measured, real or not."""
+    """Describe devices: how many, how they are measured, whether simulated or assumed."""
     gpus = [each for each in readings if is_gpu(each.gpu_uuid)]
     others = len(readings) - len(gpus)
     if gpus:

@@ -1,6 +1,6 @@
-"""`wattmesh policy plan`: where a run is to be when, against the grid; and the group it is in.
+"""`wattmesh policy plan`: a run's points over time, against the grid; and the group `policy`.
 
-Apart from `policy bench`, so that a question to the daemon does not wait for what replay needs.
+Separate from `policy bench`, so that this command does not wait for the imports of replay.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Which intensities each point of a plan is for: between the mu below it and the one above. Pure.
+"""Which intensities each point of a plan is for: from one mu to the next higher. Pure.
 
-Invariant: bands come from the plan's own price; a point that no mu names has none.
+Invariant: bands come from the plan's own price; a point that no mu names has no band.
 """
 
 from collections.abc import Mapping

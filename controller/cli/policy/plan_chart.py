@@ -13,17 +13,17 @@ from wattmesh.controller.cli import words
 
 ROWS = 6
 LABEL = 12
-"""Width of what stands before the curve."""
+"""Columns of the labels to the left of the curve."""
 
 ASLEEP, DONE = "·", " "
 TICK = 14
-"""Columns between two times of the axis, at least."""
+"""Least columns between two times on the axis."""
 
 STEPS_H = (0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 96, 168, 336, 672)
 """Hours between two times of the axis."""
 
 MOST_ABOVE = 1.5
-"""A mu above this many times the highest intensity is not drawn, but said."""
+"""A mu above this many times the highest intensity is named below, not drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def shown(mu_g_per_kwh: float, highest: float) -> bool:
 
 
 def letters(steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Give each point of the plan a letter of its own: its id's first, where that tells it."""
+    """Give each point of the plan its own letter: the first of its id, where those differ."""
     ids = [each for each in dict.fromkeys(step["point"] for step in steps) if each]
     firsts = [each[0] for each in ids]
     spare = (each for each in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -102,7 +102,7 @@ def letters(steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def points(answer: Mapping[str, Any], drawn: Frame) -> str:
-    """Draw where the run is to be."""
+    """Draw the letter of the run's point in each column."""
     steps, names = answer["plan"]["steps"], letters(answer["plan"]["steps"])
     line = ""
     for column in range(drawn.width):
@@ -113,7 +113,7 @@ def points(answer: Mapping[str, Any], drawn: Frame) -> str:
 
 
 def axis(drawn: Frame) -> str:
-    """Write the times: where it begins, then round ones."""
+    """Write the times of the axis: its start, then round times."""
     line = _time(drawn.start, drawn)
     for at in ticks(drawn.start, drawn.end, drawn.width // TICK):
         column = round((at - drawn.start) / (drawn.end - drawn.start) * drawn.width)
@@ -123,7 +123,7 @@ def axis(drawn: Frame) -> str:
 
 
 def ticks(start: datetime, end: datetime, most: int) -> list[datetime]:
-    """Give round times (UTC) between two, at most so many."""
+    """Give at most `most` round times (UTC) between two moments."""
     span = (end - start) / timedelta(hours=1)
     step_h = next((each for each in STEPS_H if span / each <= max(1, most)), STEPS_H[-1])
     step = timedelta(hours=step_h)
@@ -137,18 +137,17 @@ def ticks(start: datetime, end: datetime, most: int) -> list[datetime]:
 
 
 def _time(at: datetime, drawn: Frame) -> str:
-    """Write a time: with its day, or with its date where the weekday would not tell."""
+    """Write a time with its weekday, or with its date where weekdays would be ambiguous."""
     far = drawn.end - drawn.start > timedelta(days=6)
     return f"{at.astimezone(UTC):{'%d %b %H:%M' if far else '%a %H:%M'}}"
 
 
 def _holds(span: Mapping[str, Any], at: datetime) -> bool:
-    """Say whether a span of the API holds a moment."""
     return datetime.fromisoformat(span["start"]) <= at < datetime.fromisoformat(span["end"])
 
 
 def _mean(grid: Sequence[Mapping[str, Any]], drawn: Frame, column: int) -> float | None:
-    """Give the mean intensity of a column; None where nothing is known of it."""
+    """Give the mean intensity of a column; None where it is not known."""
     step = (drawn.end - drawn.start) / drawn.width
     start, end = drawn.start + step * column, drawn.start + step * (column + 1)
     total = seconds = 0.0
@@ -183,11 +182,11 @@ def _cells(rows: Sequence[int | None]) -> list[list[str]]:
 
 
 def _cell(drawn: str, *, mu: bool) -> str:
-    """Let the line of mu run behind the curve."""
+    """Draw the line of mu only where the curve leaves the cell empty."""
     return "┄" if mu and drawn == " " else drawn
 
 
 def _mu(marks: Sequence[Mapping[str, Any]]) -> str:
-    """Name the mus of a row; the legend says what they part."""
+    """Write the mus of a row; the legend says which points they separate."""
     levels = [words.intensity(each["g_per_kwh"]) for each in marks]
     return f"mu = {', '.join(levels)}" if levels else ""

@@ -1,8 +1,8 @@
 """Draw a run's plan as a picture: the grid with mu, and the points below it on the same hours.
 
 A child process of its own (`python -m wattmesh.controller.cli.policy.plan_picture`, the answer of
-`GET /v1/runs/{run}/plan` on standard input, a PNG on standard output), so that nobody else pays for
-matplotlib. Invariant: it draws what the answer says and computes nothing.
+`GET /v1/runs/{run}/plan` on standard input, a PNG on standard output), so that no other command
+loads matplotlib. Invariant: it draws what the answer says and computes nothing.
 """
 
 import json
@@ -63,7 +63,7 @@ def draw(answer: dict[str, Any], out: Any) -> None:
 
 
 def _title(answer: dict[str, Any]) -> str:
-    """The answer first."""
+    """Say when the run is done, with how many grams and changes."""
     plan = answer["plan"]
     changes = plan["layout_switches"] + plan["clock_changes"] + plan["sleeps"]
     done = f"done {_at(plan['finish_at']):%a %d %b %H:%M}"
@@ -72,7 +72,7 @@ def _title(answer: dict[str, Any]) -> str:
 
 
 def _subtitle(answer: dict[str, Any]) -> list[str]:
-    """How good it is, on what it rests, and what is wrong with it."""
+    """Say when the plan was made, its signal and gap, and what is wrong with it."""
     plan = answer["plan"]
     said = [f"plan of {_at(plan['made_at']):%a %d %b %H:%M}, all times UTC", answer["signal"]]
     if plan["gap"] is not None:
@@ -94,7 +94,7 @@ def _at(text: str) -> Any:
 
 
 def _grid(axes: Axes, answer: dict[str, Any]) -> None:
-    """The intensity that is expected, with the plan's price through it."""
+    """Draw the expected intensity, with the plan's mus as lines through it."""
     slots = answer["grid"]
     edges = [dates.date2num(_at(each["start"])) for each in slots]
     edges.append(dates.date2num(_at(slots[-1]["end"])))
@@ -125,7 +125,7 @@ def apart(levels: list[float], least: float) -> list[float]:
 
 
 def _points(axes: Axes, answer: dict[str, Any]) -> None:
-    """Where the run is to be, when it is done, and when it must be."""
+    """Draw the run's points over time, and the deadline."""
     plan = answer["plan"]
     colours = _colours(plan)
     whole = (_at(plan["steps"][-1]["end"]) - _at(plan["steps"][0]["start"])).total_seconds()
@@ -152,7 +152,7 @@ def _points(axes: Axes, answer: dict[str, Any]) -> None:
 
 
 def _legend(axes: Axes, answer: dict[str, Any]) -> None:
-    """What each colour is, and which intensities it is for."""
+    """Say which point each colour is, and which intensities that point is for."""
     plan = answer["plan"]
     known = {step["point"]: step for step in plan["steps"]}
     patches = []
@@ -165,7 +165,7 @@ def _legend(axes: Axes, answer: dict[str, Any]) -> None:
 
 
 def _colours(plan: dict[str, Any]) -> dict[str, str]:
-    """Give each point of the plan its colour, in the order in which they come."""
+    """Give each point of the plan its colour, in the order of the plan."""
     ids = list(dict.fromkeys(step["point"] for step in plan["steps"]))
     running = [each for each in ids if each]
     return {each: POINTS[running.index(each) % len(POINTS)] if each else SLEEP for each in ids}

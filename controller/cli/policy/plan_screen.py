@@ -32,7 +32,7 @@ SIDE = 30
 
 
 def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
-    """Lay out the answer of `GET /v1/runs/{run}/plan` for a terminal so many columns wide."""
+    """Lay out the answer of `GET /v1/runs/{run}/plan` for a terminal `columns` wide."""
     lines: list[Text | str] = [_head(answer)]
     lines += [styled((each, WARN)) for each in words.wrapped(answer["sentence"], columns)]
     if answer["decision"]:
@@ -51,7 +51,7 @@ def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
 
 
 def _head(answer: Mapping[str, Any]) -> Text:
-    """Which run, how old the plan is, and on which signal."""
+    """Name the run, the age of its plan, and the signal."""
     plan = answer["plan"]
     age = f" · plan made {quantities.duration(plan['age_s'])} ago" if plan else ""
     told = f" · simulated: {', '.join(answer['simulated'])}" if answer["simulated"] else ""
@@ -60,7 +60,7 @@ def _head(answer: Mapping[str, Any]) -> Text:
 
 
 def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
-    """What each letter stands for, and for how long."""
+    """Say which point each letter is, and for how long the plan uses it."""
     names = plan_chart.letters(plan["steps"])
     hours: dict[str, float] = {}
     for step in plan["steps"]:
@@ -81,13 +81,12 @@ def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
 
 
 def _at_its_best(plan: Mapping[str, Any], point: str) -> Text:
-    """Say which intensities a point is for."""
     said = band_words(plan, point)
     return Text(f"for {said}" if said else "", style=DIM)
 
 
 def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the plan does, when it ends, and what it emits: sentences with their style."""
+    """Say what the plan does, when it ends, and what it emits: (sentence, style)."""
     changes = plan["layout_switches"] + plan["clock_changes"] + plan["sleeps"]
     kinds = [
         words.plural(plan[key], one)
@@ -135,7 +134,7 @@ def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _ends(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """When the work is done, and what is to spare."""
+    """Say when the work is done, and the time left until the deadline."""
     finish, deadline = words.moment(plan["finish_at"]), words.moment(answer["deadline"])
     said = f"finish   {_day(finish)}"
     if finish is None or deadline is None:

@@ -69,7 +69,7 @@ def bench(
 
 
 def _rows(asked: Asked, traces: Sequence[Path], jobs: int) -> list[Row]:
-    """Replay, with a bar where somebody looks; traces left out are told on standard error.
+    """Replay, with a bar on a terminal; traces left out are named on standard error.
 
     Raises:
         InputInvalid: no trace is long enough.

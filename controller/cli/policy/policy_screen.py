@@ -20,7 +20,7 @@ from wattmesh.policies.rivals import RULES
 
 EFFICIENT = "static-efficient"
 WORTH_A_SHARE = 0.02
-"""Where the oracle adds less than this to `static-efficient`, a share of it says nothing."""
+"""Where the oracle adds less than this to `static-efficient`, no share of it is shown."""
 
 NAMED = 3
 """How many missed deadlines of a policy are named."""
@@ -49,7 +49,7 @@ def screen(rows: Sequence[Row], asked: Asked) -> list[Text | str]:
 
 
 def _noise(noise: Noise) -> Iterator[str]:
-    """Say what goes wrong by chance, and whom it does not meet."""
+    """Name the random faults of the replay, and the policies that are spared."""
     told = []
     if noise.throughput:
         told.append(f"up to {words.percent(noise.throughput)} of speed lost")
@@ -60,7 +60,6 @@ def _noise(noise: Noise) -> Iterator[str]:
 
 
 def _legend(policies: set[str]) -> Iterator[str]:
-    """Say what the marks and the lines below the policies mean."""
     yield "1.1x: the deadline is at 1.1 times what the fastest point needs"
     if len(policies & set(RULES)) > 1:
         yield f"{BEST} best of the rules that others use"
@@ -115,7 +114,7 @@ class _Trace:
         return table(columns, lines)
 
     def _policy(self, policy: str) -> Cells:
-        """One policy: what it saved, how often it switched, what a plan took."""
+        """Write one policy: its savings, switches per day, and seconds per plan."""
         ours = [row for row in self.rows if row.policy == policy]
         days = sum(row.finished_h for row in ours) / 24.0
         style = STRONG if policy == MPC else ""
@@ -127,14 +126,14 @@ class _Trace:
         ]
 
     def _saved(self, policy: str, slack: float, style: str) -> Text:
-        """One mean saving, marked where it is the best rival's, and where a deadline was missed."""
+        """Write a mean saving, marked if it is the best rival's, or if a deadline was missed."""
         amount = f"{100 * self.saving(policy, slack):.1f}"
         if not all(row.deadline_met for row in self.cell(policy, slack)):
             return Text(amount + LATE, style=BAD)
         return Text(amount + (BEST if policy == self.best(slack) else " "), style=style)
 
     def _below(self, title: str, of: Callable[[float], float | None], digits: int = 1) -> Cells:
-        """A line of per cents that is no policy's."""
+        """Write a row of percentages that belongs to no policy."""
         told = [of(slack) for slack in self.slacks]
         shown = [
             quantities.UNKNOWN if each is None else f"{100 * each:.{digits}f}" for each in told
@@ -142,11 +141,11 @@ class _Trace:
         return [Text(title, style=DIM), *(Text(f"{each} ", style=DIM) for each in shown), "", ""]
 
     def _bound(self, slack: float) -> float:
-        """Give what nobody can save more than."""
+        """Give the mean upper bound on any policy's saving."""
         return fmean(row.bound_saving for row in self.rows if row.slack == slack)
 
     def _ours(self) -> Iterator[Cells]:
-        """Ours against the best rival, the oracle and the bound; what was lost, and to what."""
+        """Compare ours with the best rival, the oracle and the bound; say what was lost to what."""
         if any(map(self.best, self.slacks)):
             yield [Text("mpc over the best *"), *map(self._lead, self.slacks), "", ""]
         yield self._below("% of the oracle's", self._share, 0)
@@ -186,7 +185,7 @@ class _Trace:
 
 
 def _late(rows: Sequence[Row]) -> Iterator[Text]:
-    """Name who missed deadlines, and where."""
+    """Name the policies that missed deadlines, and in which replays."""
     late = [row for row in rows if not row.deadline_met]
     for policy in dict.fromkeys(row.policy for row in late):
         theirs = [row for row in late if row.policy == policy]

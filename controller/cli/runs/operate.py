@@ -71,7 +71,6 @@ def reopen(
 
 
 def _report(answer: dict[str, Any], as_json: bool) -> None:
-    """Say what was done."""
     if as_json:
         print_json(answer)
     else:

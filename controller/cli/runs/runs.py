@@ -46,7 +46,6 @@ def runs(
 
 
 def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
-    """One run's cells."""
     done = run["tokens"] / run["tokens_total"] if run["tokens_total"] else None
     return (
         Text(run["name"], style=STRONG),

@@ -47,16 +47,16 @@ ORDER = {"live": 0, "lost": 1, "finished": 2}
 
 
 def live_first(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Put runs that train before those that are over; else they stay as they are."""
+    """Put runs that train before those that are over; keep the order otherwise."""
     return sorted(runs, key=lambda each: ORDER.get(each["state"], 0))
 
 
 LONGEST_STATE = 30
-"""Of a run, in its row; all of it stands below the table then."""
+"""Most cells of a run's state in its row; a longer state is written whole below the table."""
 
 
 def screen(view: Mapping[str, Any], columns: int = PIPE_WIDTH) -> list[Text | str]:
-    """Lay out the answer of `GET /v1/status`, runs in so many columns of a terminal."""
+    """Lay out the answer of `GET /v1/status`, runs in `columns` columns of a terminal."""
     lines: list[Text | str] = [_head(view), *trouble(view["trouble"])]
     # What is wrong with a signal stands among the troubles above.
     lines += grid(view, tell_trouble=False)
@@ -74,7 +74,7 @@ def screen(view: Mapping[str, Any], columns: int = PIPE_WIDTH) -> list[Text | st
 
 
 def _head(view: Mapping[str, Any]) -> Text:
-    """Who answers, in which role, and whether its cycle turns."""
+    """Write the mode or freeze, the role and host, the newest cycle, and the age of old runs."""
     frozen = view["frozen"]
     doing = f"frozen ({frozen})" if frozen else DOING.get(view["mode"], view["mode"])
     if view["leading"]:
@@ -95,7 +95,7 @@ def _head(view: Mapping[str, Any]) -> Text:
 
 
 def _cycle(cycle: Mapping[str, Any]) -> str:
-    """When the newest cycle ended, and how long it took."""
+    """Write when the newest cycle ended, and how long it took."""
     if cycle["age_s"] is None:
         return "no cycle yet"
     took = quantities.duration(None if cycle["duration_ms"] is None else cycle["duration_ms"] / 1e3)
@@ -103,7 +103,7 @@ def _cycle(cycle: Mapping[str, Any]) -> str:
 
 
 SECOND_BEST = {"profile": "ahead: our profile", "static": "a static number"}
-"""What is said of a signal that decisions do not rest on by a forecast of its provider."""
+"""What the screen says of a signal whose forecast is not its provider's."""
 
 
 def grid(view: Mapping[str, Any], *, tell_trouble: bool = True) -> list[Text | str]:
@@ -125,7 +125,7 @@ def grid(view: Mapping[str, Any], *, tell_trouble: bool = True) -> list[Text | s
 
 
 def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
-    """One signal: value, identity, age, and the hours to come."""
+    """Write one signal: value, identity, age, and the hours ahead."""
     known = line["g_per_kwh"] is not None
     value = f"{words.intensity(line['g_per_kwh'])} g/kWh" if known else "unknown"
     heard = "never heard" if line["age_s"] is None else f"{quantities.duration(line['age_s'])} old"
@@ -143,7 +143,7 @@ def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
 
 
 def _ahead(line: Mapping[str, Any], at: str) -> str:
-    """The forecast as bars, with its lowest slot."""
+    """Write the forecast as bars, with its lowest slot."""
     now = datetime.fromisoformat(at)
     slots = [
         each
@@ -162,7 +162,7 @@ def _ahead(line: Mapping[str, Any], at: str) -> str:
 
 
 def _when(start: str, now: datetime) -> str:
-    """When a slot begins: now, in seconds when that is soon, else at its hour."""
+    """Write when a slot begins: now, in a while when that is soon, else its time."""
     wait_s = (datetime.fromisoformat(start) - now).total_seconds()
     if wait_s <= 0:
         return "now"
@@ -170,7 +170,7 @@ def _when(start: str, now: datetime) -> str:
 
 
 def _power(power: Mapping[str, Any]) -> Text:
-    """All GPUs together, and how much of their time nobody saw."""
+    """Write the power of all GPUs, and how much of their time was unobserved."""
     if not power["source"]:
         return styled("power  ", ("not read: no power source is set", WARN))
     whole = power["gpus"] == power["expected"]
@@ -191,7 +191,7 @@ def _power(power: Mapping[str, Any]) -> Text:
 
 
 def _covered(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
-    """How many of the expected GPUs are seen, where that is not all of them."""
+    """Write how many of the expected GPUs are read, where not all are."""
     covered, expected = power.get("covered", 0), power.get("to_cover", 0)
     if covered >= expected:
         return []
@@ -200,7 +200,7 @@ def _covered(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
 
 
 def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
-    """How many clocks are as ordered, where there is an actuator at all."""
+    """Write how many clocks are as ordered, where there is an actuator."""
     ordered, clocks = power.get("clocks_as_ordered", 0), power.get("clocks", 0)
     if not clocks:
         return []
@@ -209,7 +209,6 @@ def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
 
 
 def _runs(view: Mapping[str, Any], columns: int) -> list[Text | str]:
-    """The table of runs."""
     if view.get("never_read"):
         return [styled(("runs are not known: the journal has not been read yet", WARN))]
     if not view["runs"]:
@@ -225,7 +224,6 @@ def _runs(view: Mapping[str, Any], columns: int) -> list[Text | str]:
 
 
 def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
-    """One run's cells."""
     parked = run["world_size"] - run["ranks"]
     gpus = f"{run['ranks']}" + (f" +{parked} parked" if parked > 0 else "")
     joules = run["j_per_token"]
@@ -244,7 +242,7 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
 
 
 def _short(state: Text) -> Text:
-    """A state in so many cells; one that has a reason is told whole below the table."""
+    """Cut a state to `LONGEST_STATE` cells; the whole state is written below the table."""
     if state.cell_len <= LONGEST_STATE:
         return state
     cut = state.copy()
@@ -253,7 +251,7 @@ def _short(state: Text) -> Text:
 
 
 def _deadline(run: Mapping[str, Any]) -> str:
-    """What the guard has to spare."""
+    """Write the slack of the deadline guard, or the deadline while it is not known."""
     if run["deadline"] is None:
         return "none"
     if run["slack_s"] is None:
@@ -291,7 +289,7 @@ def _waits_for(run: Mapping[str, Any]) -> str:
 
 
 def _whole_state(run: Mapping[str, Any]) -> str:
-    """The state where its row has no room for it; "" where it has, and where a red line says it."""
+    """Write a state that its row cuts; "" where it fits, or where a red line says it already."""
     state = _state(run)
     told = run["frozen"].startswith("wattmesh") or state.cell_len <= LONGEST_STATE
     return "" if told else f"{state.plain[:1].upper()}{state.plain[1:].rstrip('.')}."

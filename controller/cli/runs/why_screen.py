@@ -23,7 +23,7 @@ ENDED = {"confirmed": GOOD, "abandoned": DIM, "rolled_back": WARN, "failed": BAD
 UNDER_WAY = "switching"
 """Kind of the hold that only waits for a switch to end."""
 SLOP = timedelta(seconds=60)
-"""A switch belongs to the decision that stood when its intent was written, give or take this."""
+"""A switch belongs to the decision in force when its intent was written, within this tolerance."""
 
 INDENT = " " * 29
 ACTION_WORDS = {"hold": "held", "freeze": "frozen"}
@@ -33,7 +33,7 @@ ACTION_WORDS = {"hold": "held", "freeze": "frozen"}
 class Entry:
     """One thing that happened. `at` orders them; `lines` is what is shown.
 
-    `fleeting`: a hold for a reason that the very next cycle had no more.
+    `fleeting`: a hold whose reason was gone in the next cycle.
     """
 
     at: datetime
@@ -48,7 +48,7 @@ def story(
 ) -> list[Entry]:
     """Put decisions and switches into one story, newest first; `transitions`: of each by its plan.
 
-    A decision to switch that became a switch is told by the switch alone.
+    A decision that became a switch appears only as that switch.
     """
     days = {_at(each, "first_at").date() for each in decisions}
     days |= {_at(each, "created_at").date() for each in switches}
@@ -69,7 +69,7 @@ def over(run: Mapping[str, Any]) -> list[Text]:
 
 
 def basis(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> list[Text]:
-    """Say what the grams in a story are: of which signals and boundary, and against what."""
+    """Say which signals, boundary and baseline the grams in a story refer to."""
     signals = sorted({each["signal"] for each in rows if each["signal"]})
     boundaries = sorted({each["boundary"] for each in rows})
     if not rows:
@@ -82,7 +82,7 @@ def basis(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> list[Text]:
 
 
 def brief(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
-    """Leave out fleeting holds, the newest entry excepted; give the rest and how many were left."""
+    """Leave out fleeting holds, except the newest entry; give the rest and the number left out."""
     kept = [each for index, each in enumerate(entries) if index == 0 or not each.fleeting]
     return kept, len(entries) - len(kept)
 
@@ -94,19 +94,18 @@ def around(entries: Sequence[Entry], at: datetime) -> list[Entry]:
 
 
 def _at(row: Mapping[str, Any], key: str) -> datetime:
-    """Read a time of a row."""
     return datetime.fromisoformat(row[key])
 
 
 def clause(reason: str) -> str:
-    """Leave out what the columns say already: `staying at A (dp2 tp2 on 4 GPUs): `."""
+    """Remove what the columns say already: `staying at A (dp2 tp2 on 4 GPUs): `."""
     begins = reason.startswith(("staying at ", "switching from "))
     _, parted, rest = reason.partition("): ")
     return rest if begins and parted else reason
 
 
 def _became_switch(decision: Mapping[str, Any], switches: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether a switch tells this decision: it carries it out, or was under way."""
+    """Say whether a switch already shows this decision: it carries it out, or was under way."""
     first, last = _at(decision, "first_at") - SLOP, _at(decision, "last_at") + SLOP
     near = [each for each in switches if first <= _at(each, "created_at") <= last]
     if decision["kind"] == UNDER_WAY:
@@ -147,7 +146,7 @@ def _switch(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], dated: b
 def _outcome(
     row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
 ) -> list[str | tuple[str, str]]:
-    """How the switch went, in the numbers that the run reported."""
+    """Say how the switch went, in the numbers that the run reported."""
     state = row["state"]
     parts: list[str | tuple[str, str]] = [(state.replace("_", " "), ENDED.get(state, OPEN_STYLE))]
     took_s = row["evidence"].get("total_s")
@@ -163,7 +162,7 @@ def _outcome(
 
 
 def _way(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
-    """How it went: in place or by restart; where that is not as ordered, why."""
+    """Say whether it went in place or by restart, and why where that was not as ordered."""
     ordered = row["order"]["mode"].replace("_", " ")
     stopped = next((each for each in steps if each["state"] == "stopping"), None)
     if stopped is None or ordered == "restart":
@@ -173,7 +172,6 @@ def _way(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _predicted(row: Mapping[str, Any]) -> list[str]:
-    """What was expected of the switch when it was ordered."""
     said = []
     if row["predicted_ug"] is not None:
         said.append(f"expected to save {words.micrograms(row['predicted_ug'], row['flags'])}")
@@ -196,5 +194,5 @@ def _move(current: str, target: str) -> str:
 
 
 def _time(at: datetime, *, dated: bool) -> str:
-    """The time of an entry, with its day when the story spans several; seconds always."""
+    """Write the time of an entry with seconds, and its day when the story spans several."""
     return at.strftime("%d %b %H:%M:%S" if dated else "%H:%M:%S")

@@ -142,8 +142,8 @@ def renew(
 
 
 def _tell(made: Identity, told: Sequence[str], *, as_json: bool, **more: str) -> None:
-    """Print who a journal is, and what makes actuators obey it."""
-    # The first leader counts one up.
+    """Print a journal's identity, and the command that makes actuators obey it."""
+    # The first leader increments the epoch.
     step = hand_over(made.journal, made.epoch + 1)
     if as_json:
         named = {"journal": made.journal, "came_from": made.came_from, "epoch": made.epoch}
@@ -156,7 +156,7 @@ def _upgrade(url: str) -> None:
     """Bring a journal up to date.
 
     Raises:
-        JournalUnavailable: it could not be; it is as it was.
+        JournalUnavailable: the upgrade failed; the journal is unchanged.
     """
     try:
         run_upgrade(url)
@@ -169,12 +169,11 @@ def _upgrade(url: str) -> None:
 
 
 def _stands(found: object) -> str:
-    """Say at which revision a journal is; an empty one is at none."""
+    """Say at which revision a journal is; an empty one has none."""
     return "has no tables yet" if found is None else f"is at revision {found}"
 
 
 def _state(url: str) -> dict[str, object]:
-    """Give the keys of `db current --json`."""
     database = Database(url)
     try:
         found = revision(database)

@@ -1,6 +1,6 @@
-"""`wattmesh units`, `rules`, `completion`: files that other programs want, where they want them.
+"""`wattmesh units`, `rules`, `completion`: install files for systemd, Prometheus and shells.
 
-Invariant: a file that says something else already is not touched unless that is asked for.
+Invariant: an existing file with other content is replaced only on request.
 """
 
 import sys
@@ -20,10 +20,10 @@ from wattmesh.controller.cli.tree import COMPLETE_VARIABLE
 from wattmesh.errors import InputInvalid
 
 IN_UNITS = "/opt/wattmesh/bin/wattmesh"
-"""The program, as the shipped units name it."""
+"""Path of the program in the shipped units."""
 
 UNSEEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
-"""Folders that the units do not see (ProtectHome, PrivateTmp)."""
+"""Folders that the units cannot see (ProtectHome, PrivateTmp)."""
 
 
 class Service(StrEnum):
@@ -51,7 +51,7 @@ UNIT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A file, and what is to stand in it."""
+    """A file and the content it is to have."""
 
     path: Path
     text: str
@@ -156,12 +156,11 @@ def script(shell: Shell) -> str:
 
 
 def _program() -> Path:
-    """Find the `wattmesh` that runs now, as a unit must name it."""
     return Path(sys.executable).parent / "wattmesh"
 
 
 def _unseen(program: Path) -> Iterator[str]:
-    """Say that the units cannot start what lies there."""
+    """Warn that the units cannot see the program's folder, and so cannot start it."""
     if str(program).startswith(UNSEEN):
         yield (
             f"{program} lies where the units see nothing: install wattmesh elsewhere, as with "
@@ -178,7 +177,7 @@ def _finish(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Write what is wanted, or only name it where `how` says how it would be; say what is next."""
+    """Write the files, or only name them where `how` says how to write them; print next steps."""
     written = [] if how else _write(wanted, replace=replace)
     if as_json:
         print_json(
@@ -199,10 +198,10 @@ def _finish(
 
 
 def _write(wanted: list[Wanted], *, replace: bool) -> list[Path]:
-    """Write every file that does not say so already; none if one must not be touched.
+    """Write every file whose content differs; none if one of them may not be replaced.
 
     Raises:
-        InputInvalid: a file says something else, or cannot be written.
+        InputInvalid: a file has other content and `replace` is off, or it cannot be written.
     """
     missing = [each for each in wanted if _text_of(each.path) != each.text]
     others = [str(each.path) for each in missing if each.path.exists()]

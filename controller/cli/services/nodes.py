@@ -83,10 +83,10 @@ def retire(
 def _ask(
     socket: str, node: str, act: str, out: Path | None, body: dict[str, Any]
 ) -> dict[str, Any]:
-    """Ask for a token, once it is sure that it can be kept.
+    """Ask for a token, once the file for it is open.
 
     Raises:
-        InputInvalid: there is such a file already, or it cannot be made.
+        InputInvalid: the file exists already, or cannot be made.
     """
     if out is None:
         answer: dict[str, Any] = Daemon(socket).post(f"/v1/agents/{segment(node)}/{act}", body)
@@ -108,7 +108,7 @@ def _ask(
 
 
 def _told(answer: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """Print the token alone, so that it may go through a pipe; the rest is for a person."""
+    """Print only the token to standard output, for a pipe; the sentence goes to standard error."""
     if as_json:
         print_json(answer)
         return
@@ -117,7 +117,6 @@ def _told(answer: dict[str, Any], out: Path | None, as_json: bool) -> None:
 
 
 def _done(answer: dict[str, Any], as_json: bool) -> None:
-    """Say what was done."""
     if as_json:
         print_json(answer)
     else:

@@ -51,7 +51,7 @@ def watts(text: str) -> float:
     """Read a power.
 
     Raises:
-        InputInvalid: no number with W, kW or MW; without a unit nobody knows what is meant.
+        InputInvalid: it is not a number with W, kW or MW; the unit is required.
     """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmM]?[wW])\s*", text)
     if found is None:
@@ -67,7 +67,7 @@ def ends(until: str | None, lasts: str | None, now: datetime) -> datetime:
     """Read when a cap ends: at a time, or after a while; exactly one of the two.
 
     Raises:
-        InputInvalid: neither, both, or not understood.
+        InputInvalid: neither or both are given, or one is not understood.
     """
     if (until is None) == (lasts is None):
         raise InputInvalid("a cap ends by itself: give either --until TIME or --for 2h")

@@ -72,7 +72,7 @@ def screen(gpus: list[dict[str, Any]]) -> list[Text]:
 
 
 def _levers(levers: Mapping[str, Any]) -> str:
-    """Say what was ours on a GPU."""
+    """Say which settings on a GPU were ours."""
     parts = []
     if levers["clock_mhz"] is not None:
         parts.append(f"locked to {levers['clock_mhz']} MHz")
@@ -82,7 +82,6 @@ def _levers(levers: Mapping[str, Any]) -> str:
 
 
 def _now(gpu: Mapping[str, Any]) -> str:
-    """Say how a GPU is now."""
     levers, limit = gpu["now"], gpu["now"]["limit_w"]
     lock = f"locked to {levers['clock_mhz']} MHz" if levers["clock_mhz"] else "no lock of ours"
     return f"{lock}, limit {f'{limit:g} W' if limit is not None else 'unknown'}"

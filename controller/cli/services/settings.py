@@ -70,7 +70,6 @@ def _write(file: Path) -> None:
 
 
 def _answer(file: Path, mistakes: tuple[tuple[str, str], ...]) -> dict[str, object]:
-    """Give the keys of `settings check --json`."""
     return {
         "file": str(file),
         "ok": not mistakes,
