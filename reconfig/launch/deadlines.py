@@ -66,5 +66,5 @@ class Deadlines:
 
     @property
     def longest_s(self) -> float:
-        """The longest deadline; process groups get it as their timeout, so that ours ends first."""
+        """The longest deadline; process groups get it as their timeout, as a second limit."""
         return max(self.of(phase) for phase in Phase if phase is not Phase.PARKED)

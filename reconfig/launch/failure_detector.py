@@ -168,7 +168,7 @@ class FailureDetector:
         return next((r for r in around if r in self._peers and not store.has_left(r)), None)
 
     def _stuck_in_spoiled(self, watch: Watch) -> str:
-        """Interrupt the main thread if a peer gave this generation up; "" until `leave_s` is over."""
+        """Interrupt the main thread if a peer gave this generation up; "" up to `leave_s` later."""
         if self._spoiled is not None and self._spoiled[0] != watch.generation:
             self._spoiled = None
         if watch.phase not in (Phase.REBUILD, Phase.LOAD, Phase.VERIFY):
