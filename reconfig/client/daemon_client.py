@@ -259,7 +259,7 @@ class DaemonClient:
         raise SourceUnavailable("the daemon does not know this run any more; registering again.")
 
     def _be_silent(self, answer: Answer) -> None:
-        """Stop reports and orders, because a newer launch reports for this run; training goes on."""
+        """Stop reports and orders, because a newer launch reports for this run."""
         with self._silencing:
             if self._silenced.is_set():
                 return
@@ -288,7 +288,7 @@ class DaemonClient:
         return self._link.call("POST", path, body, CALL_LIMIT_S)
 
     def _foreign(self, body: dict[str, Any]) -> bool:
-        """Return whether an earlier launch left this message; those are sent before registration."""
+        """Return whether an earlier launch left this message; it is sent before registration."""
         return bool(body.get("incarnation") != self._register.incarnation)
 
     def _stamped(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The orders of one run: which to carry out, and which were begun, on disk to survive a crash.
 
 Invariant: a plan is recorded on disk as begun before anything is done for it. So no crash makes a
-run carry it out twice, and a launch that dies in a switch leaves a record of it. Epochs are compared
+run carry it out twice, and a launch that dies in a switch leaves a record of it. Epochs compare
 within one journal (docs/decisions/0030): no order is obeyed with an older epoch than one before.
 """
 
@@ -63,7 +63,7 @@ class OrderBook:
         )
         if answer is Answer.TAKE:
             return order
-        # An order that waits is not logged; one that is void is logged once, even if it waited before.
+        # A waiting order is not logged; a void one is logged once, even if it waited before.
         new = order.plan not in self._told and order.plan not in book["done"]
         if answer is Answer.VOID and new:
             self._told.add(order.plan)

@@ -1,7 +1,7 @@
 """Whether an order may be taken at this boundary. Pure.
 
-Invariant: an order is taken at most once, inside its step window, for this run and this attempt, and
-never with an epoch older than one already seen of the same journal.
+Invariant: an order is taken at most once, inside its step window, for this run and this attempt,
+and never with an epoch older than one already seen of the same journal.
 """
 
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ class Outbox:
         return self._queue[0] if self._queue else None
 
     def add(self, kind: str, body: dict[str, Any]) -> None:
-        """Queue a message on disk, or in memory if that fails: a full disk must not stop reports."""
+        """Queue a message on disk, in memory if that fails: a full disk must not stop reports."""
         path = None if self._folder is None else self._written(self._folder, kind, body)
         self._queue.append(Entry(kind, body, path))
 

@@ -113,7 +113,7 @@ class Budget:
         return ""
 
     def _needed(self, key: Hashable, name: str) -> float:
-        """Estimate the need: usage after a teardown, its growth per switch, and the layout's cost."""
+        """Estimate the need: usage after a teardown, its latest growth, and the layout's cost."""
         floors = [float(getattr(each, name)) for each in self._floors]
         growth = max(floors[-1] - floors[0], 0.0)
         known = self._costs.get(key)

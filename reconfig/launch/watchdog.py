@@ -174,7 +174,7 @@ class Watchdog:
         self._fail(EXIT_DEADLINE, sentence)
 
     def _fail(self, code: int, sentence: str) -> None:
-        """End the whole launch: first stopped peers, which cannot end themselves, then this process."""
+        """End the launch: first stopped peers, which cannot end themselves, then this process."""
         if not self._ending.acquire(blocking=False):
             # The other thread is doing this already, and needs time to report why.
             return
