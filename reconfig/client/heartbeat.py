@@ -16,8 +16,8 @@ from wattmesh.reconfig.link import Answer, Link
 from wattmesh.reconfig.wire import HEARTBEAT_S, Beaten, Heartbeat
 
 CALL_LIMIT_S = 10.0
-"""Longer than for reports, since nothing waits for it: if the main thread holds the GIL for a second
-at a time, each part of a call is delayed by as much."""
+"""Longer than for reports, since nothing waits for it: if the main thread holds the GIL for a
+second at a time, each part of a call is delayed by as much."""
 
 MOST_OFTEN_S, MOST_RARELY_S = 0.25, 60.0
 

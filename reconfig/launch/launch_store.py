@@ -24,7 +24,7 @@ POLL_S = 0.02
 """Longest pause between two reads of the store."""
 
 FIRST_POLL_S = 0.001
-"""Pause before the second read: in a switch, other ranks are usually only milliseconds behind."""
+"""Pause before the second read: in a switch, others are mostly a few milliseconds behind."""
 
 
 def pauses() -> Iterator[float]:
