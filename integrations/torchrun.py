@@ -2,9 +2,9 @@
 
     python -m wattmesh.integrations.torchrun --nproc 4 --checkpoint-dir DIR -- script.py args...
 
-If a launch asks for a restart (a switch that cannot be made in place), the next one follows at once.
-If it failed, the next one follows after a pause. If it was refused (two live launches, damaged
-checkpoints), none follows. SIGTERM asks the job to checkpoint at its next boundary and end.
+If a launch asks for a restart (a switch that cannot be made in place), the next one follows at
+once. If it failed, the next one follows after a pause. If it was refused (two live launches,
+damaged checkpoints), none follows. SIGTERM asks the job to checkpoint at its next boundary and end.
 
 Invariant: exit status 0 means that the run is finished, and no process of a launch is left behind
 when the next one starts. This process never imports torch.
@@ -202,7 +202,7 @@ class Supervisor:
             self._stop.wait(pause_s)
 
     def _one_launch(self, lost_at: float | None) -> Ended:
-        """Run one launch to its end; `lost_at`: monotonic end of the one before, to report the gap."""
+        """Run one launch to its end; `lost_at`: when the one before ended (monotonic)."""
         token = str(uuid.uuid4())
         with tempfile.TemporaryDirectory(prefix="wattmesh-launch-") as scratch:
             note = Path(scratch) / "outcome.json"
@@ -267,7 +267,7 @@ class Supervisor:
         return EXIT_STOPPED
 
     def _tell(self, reason: str) -> None:
-        """Tell the daemon how the run ended; a report of the last launch itself takes precedence."""
+        """Tell the daemon how the run ended; a report of the launch itself takes precedence."""
         untold = tell_end(self._folder, reason)
         if untold:
             self._say(f"the daemon could not be told how the run ended: {untold}")

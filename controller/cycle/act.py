@@ -44,7 +44,7 @@ class JournalActor:
         self._isolation = isolation or Isolation()
 
     def settle(self, seen: JournalSeen) -> bool:
-        """Close switches that cannot be confirmed, drop clocks that cannot be kept, end silent runs.
+        """Close switches that cannot be confirmed, drop clocks that cannot be kept, end lost runs.
 
         Returns:
             Whether anything changed.

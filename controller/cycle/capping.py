@@ -1,8 +1,8 @@
 """The operator's power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
 
-Invariant: a cap holds without carbon data, in every mode, and for frozen runs. While it is in force,
-every board that any node ever reported counts, at its power limit if nothing lower is known. A GPU
-that only a run's registration names takes no watts from others: it is reported, and not counted.
+Invariant: a cap holds without carbon data, in every mode, and for frozen runs. While it is in
+force, every board that any node ever reported counts, at its power limit if nothing lower is known.
+A GPU that only a run's registration names takes no watts from others: it is reported, not counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

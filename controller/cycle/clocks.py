@@ -90,7 +90,7 @@ def lapsed(row: RunRow, controls: Controls, *, mode: Mode, frozen: str) -> bool:
 
 
 def has_clocks(row: RunRow) -> bool:
-    """Return whether a run has a clock, or its catalogue names one; otherwise none is ever due."""
+    """Return whether a run has a clock or its catalogue names one; else none is ever due."""
     points = row.catalogue.points if row.catalogue else ()
     return row.clock_mhz is not None or any(each.clock_mhz is not None for each in points)
 

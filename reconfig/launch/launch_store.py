@@ -28,7 +28,7 @@ FIRST_POLL_S = 0.001
 
 
 def pauses() -> Iterator[float]:
-    """Yield the seconds to wait before each further read: `FIRST_POLL_S`, doubled up to `POLL_S`."""
+    """Yield the seconds before each further read: `FIRST_POLL_S`, doubled up to `POLL_S`."""
     pause_s = FIRST_POLL_S
     while True:
         yield pause_s
