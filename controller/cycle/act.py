@@ -96,7 +96,7 @@ class JournalActor:
         """End a run that has been silent for too long; it resumes if it reports again."""
         now = seen.look.now
         silent_s = (now - row.last_seen_at).total_seconds()
-        # Longer than any clock tells where nobody is to be ended.
+        # If `lost_s` is infinite, no run is ended: no real silence lasts `LONGEST_S`.
         if row.state != "lost" or silent_s <= min(seen.settings.lost_s, LONGEST_S):
             return False
         reason = f"not heard for {duration(silent_s)}"

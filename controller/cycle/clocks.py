@@ -96,7 +96,7 @@ def has_clocks(row: RunRow) -> bool:
 
 
 def due_clock(row: RunRow, newest: SwitchRow | None) -> int | None:
-    """Return the clock that a run must have after its newest switch; its present one if none is due.
+    """Return the clock that a run must have after its newest switch, or its present one.
 
     A switch to a point with another clock changes the layout first; the clock follows as soon as
     the run has confirmed the switch.

@@ -1,4 +1,4 @@
-"""Isolates the failure of one run or node in a loop over all: it is logged once, and the loop goes on.
+"""Isolates the failure of one run or node in a loop over all: it is logged, and the loop goes on.
 
 Invariant: a journal that does not answer, or a lost lead, ends the turn. Any other failure of one
 run ends only that run's part.
@@ -63,7 +63,7 @@ class NodeFaults:
         self._said: dict[str, str] = {}
 
     def note(self, node: str, sentence: str) -> None:
-        """Keep why a node's newest delivery was refused; a repeated sentence is not logged again."""
+        """Keep why a node's newest delivery was refused; a repeated sentence is not logged."""
         if self._said.get(node) == sentence:
             return
         said = {**self._said, node: sentence}
