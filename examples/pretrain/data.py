@@ -55,7 +55,7 @@ class Corpus:
         return int.from_bytes(name, "big") % (len(self.text) - self.seq_len)
 
     def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return samples [first, first + count) as (inputs_BS, targets_BS); targets are next bytes."""
+        """Return samples [first, first + count): inputs_BS, and as targets_BS the next bytes."""
         starts = torch.tensor([self.start(first + i) for i in range(count)])
         window_BS = self.text[starts[:, None] + torch.arange(self.seq_len + 1)]
         return window_BS[:, :-1].contiguous(), window_BS[:, 1:].contiguous()

@@ -2,8 +2,8 @@
 
 Plain PyTorch; `parallel.py` shards it from outside. Three things make that possible. Layers are in
 a ModuleDict under their *global* number, so that a parameter has the same name on every pipeline
-stage. Head counts are read from the weights' outputs (`-1`), so that a tensor-parallel rank sees its
-share. And the model is told on which positions of its sequences a rank works (`Where`).
+stage. Head counts are read from the weights' outputs (`-1`), so that a tensor-parallel rank sees
+its share. And the model is told on which positions of its sequences a rank works (`Where`).
 
 Shape suffixes:
     B batch    S sequence     D model width    V vocabulary    F hidden width

@@ -2,11 +2,11 @@
 
 On a machine without GPUs a step of a small model takes almost no time, and all layouts are equally
 fast. If `WATTMESH_FAKE_GPUS` names a folder of fake GPUs, steps follow the timetable of a speed
-model instead (`Timetable`). If the machine is late with a step, or a checkpoint takes time, the next
-steps catch up. So tokens, energy and carbon follow the timetable and not the machine's load, as long
-as it computes faster than the timetable on average. The model's numbers are *assumed*: layouts
-differ as on real machines, where larger layouts pay for communication. The real compute time, and
-steps that ended late, are logged.
+model instead (`Timetable`). If the machine is late with a step, or a checkpoint takes time, the
+next steps catch up. So tokens, energy and carbon follow the timetable and not the machine's load,
+as long as it computes faster than the timetable on average. The model's numbers are *assumed*:
+layouts differ as on real machines, where larger layouts pay for communication. The real compute
+time, and steps that ended late, are logged.
 """
 
 import os
@@ -96,8 +96,8 @@ class Work:
 class Occupied:
     """Keeps one board busy until a time that each step moves on.
 
-    A checkpoint or a switch between two steps counts as work. A rank that the switch parks begins no
-    further step, so its board becomes idle when the switch would be over.
+    A checkpoint or a switch between two steps counts as work. A rank that the switch parks begins
+    no further step, so its board becomes idle when the switch would be over.
     """
 
     def __init__(self, gpu: FakeGpu) -> None:
@@ -166,7 +166,7 @@ class SimulatedPace:
 
     @contextmanager
     def step(self, layout: Layout, *, leads: bool) -> Iterator[Work]:
-        """Run one step on the device at its present clock; only the leader waits until it is due."""
+        """Run one step at the device's present clock; only the leader waits until it is due."""
         if self._starts_s is not None:
             time.sleep(max(0.0, self._starts_s - time.monotonic()))
         device = self._gpu.truth()

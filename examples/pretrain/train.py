@@ -36,7 +36,7 @@ from wattmesh.reconfig.step_log import StepRow
 
 
 class Warmup:
-    """A learning rate that rises linearly over the first steps; checkpointed as plain values."""
+    """A learning rate that rises linearly over the first steps, then stays; stored whole."""
 
     def __init__(
         self, optimizers: Sequence[Optimizer], learning_rate: float, warmup_steps: int
@@ -81,7 +81,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The result of one step, equal on every rank except `data`, the samples that this rank read."""
+    """The result of one step, equal on all ranks except `data`, the samples that this rank read."""
 
     loss: float
     gradient_norm: float
