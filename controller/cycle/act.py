@@ -250,5 +250,4 @@ def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, 
 
 
 def _mode(row: RunRow) -> SwitchMode:
-    """Return in place if the run can do that, else restart."""
     return SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART

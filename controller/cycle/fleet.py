@@ -228,7 +228,6 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
 
 
 def _readings(node: NodeRow) -> list[PowerReading]:
-    """Return the recent readings of one node."""
     lately = _read_lately(node)
     return [_reading(name, facts) for name, facts in node.devices.items() if name in lately]
 

@@ -78,7 +78,7 @@ def note_speeds(
 
 
 def _watched(before: SpeedWatch, run: RunView, seen: Observation) -> SpeedWatch:
-    """Measure one run, if it trains at a known point and no switch or clock is in flight."""
+    """Measure one run, if it trains at a known point and no change is in flight."""
     catalogue, current, switch = run.catalogue, run.current, run.open_switch
     if (
         catalogue is None

@@ -180,5 +180,4 @@ def start(
 
 
 def _toml(moment: datetime) -> str:
-    """Format a time for TOML."""
     return moment.isoformat().replace("+00:00", "Z")

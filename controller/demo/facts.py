@@ -146,7 +146,6 @@ def _facts(
 
 
 def _switch(journal: Journal, row: SwitchRow) -> SwitchFact:
-    """Read one switch, with the step at which it was made."""
     steps = [each.step for each in journal.switches.transitions(row.plan)]
     kinds = {each.reason: each.kind for each in journal.decisions.list(row.run)}
     return SwitchFact(

@@ -88,7 +88,6 @@ def _colours(evidence: Evidence) -> dict[str, str]:
 
 
 def _intensity(axes: Axes, evidence: Evidence) -> None:
-    """Draw the grid intensity: measured as an area, the forecast as a dashed line."""
     _title(axes, f"Carbon intensity of the grid: {evidence.day}", "g CO₂ per kWh, by recorded hour")
     values, edges = _stairs(evidence.intensity)
     axes.stairs(values, edges, fill=True, color=GRID_FILL, alpha=0.55)
@@ -114,7 +113,6 @@ def _intensity(axes: Axes, evidence: Evidence) -> None:
 
 
 def _bands(axes: Axes, evidence: Evidence) -> None:
-    """Draw the layouts over time: one row for the run under wattmesh, one for the control."""
     _title(axes, "Layout", "striped: switching")
     colours = _colours(evidence)
     traces = (evidence.control, evidence.main)
@@ -203,7 +201,6 @@ def _time_axis(panels: tuple[Axes, ...], evidence: Evidence) -> None:
 
 
 def _recorded_hours(axes: Axes, evidence: Evidence, end_s: float) -> None:
-    """Label the upper edge with the recorded hours."""
     per_hour_s = 3600 / evidence.compress
     step_h = 3 if end_s / per_hour_s > 15 else 1
     hour = ceil(evidence.starts_h / step_h) * step_h
@@ -216,7 +213,6 @@ def _recorded_hours(axes: Axes, evidence: Evidence, end_s: float) -> None:
 
 
 def _loss(axes: Axes, evidence: Evidence) -> None:
-    """Draw the loss curves over each other, with the switches as dots."""
     _title(axes, "Training loss", "cross-entropy, per step")
     control, main = evidence.control.losses, evidence.main.losses
     axes.plot(range(1, len(control) + 1), control, color=CONTROL, linewidth=4.0, alpha=0.35,
@@ -232,7 +228,6 @@ def _loss(axes: Axes, evidence: Evidence) -> None:
 
 
 def _dot(axes: Axes, step: int, loss: float, text: str) -> None:
-    """Draw a switch on the loss curve."""
     axes.plot([step], [loss], "o", color="white", markeredgecolor=INK, markersize=6, zorder=5)
     axes.annotate(
         text,

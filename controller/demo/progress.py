@@ -39,7 +39,6 @@ class Progress:
             self._write(f"{line}\n")
 
     def _clear(self) -> None:
-        """Erase the changing line."""
         if self._width:
             self._write(f"\r{' ' * self._width}\r")
             self._width = 0

@@ -213,7 +213,6 @@ def beside(composed: Mapping[str, Any]) -> str:
 
 
 def _switch(fact: SwitchFact, catalogue: Catalogue) -> dict[str, Any]:
-    """Make one row of the switch table."""
     return {
         "step": fact.step,
         "from": _named(fact.from_point, catalogue),

@@ -175,7 +175,6 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
 
 
 def _report(plan: DemoPlan, catalogue: Catalogue, runs: Runs, watch: Stopwatch) -> dict[str, Any]:
-    """Read everything back, compose the report, draw the picture."""
     main = facts.read(runs.main.places, runs.main.job.rows(), catalogue, runs.main.beginning)
     control = facts.read(
         runs.control.places, runs.control.job.rows(), catalogue, runs.control.beginning
@@ -206,7 +205,6 @@ def _fit(plan: DemoPlan, measured: Catalogue) -> tuple[DemoPlan, Catalogue]:
 
 
 def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
-    """Measure the layouts."""
     progress.say("profiling: every layout once, held against a run that never switches")
     described = read_job(job.trainer_folder() / "examples" / "pretrain" / "profile.toml")
     asked = replace(

@@ -49,7 +49,6 @@ def last_screen(report: Mapping[str, Any]) -> list[str]:
 
 
 def _switches(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Format one line per switch, in aligned columns."""
     moves = [f"{row['from']} -> {row['to']}" for row in table]
     width = max((len(move) for move in moves), default=0)
     return [
@@ -68,7 +67,6 @@ def equal(difference: float | None) -> str:
 
 
 def _loss(report: Mapping[str, Any]) -> str:
-    """Format first and last loss, and the difference from the uninterrupted run."""
     steps = report["training"]["steps"]
     return (
         f"{report['loss_first']:.3f} -> {report['loss_last']:.3f}; against the uninterrupted run "

@@ -78,7 +78,6 @@ class Watcher:
         return quiet and share >= (self.plan.order_at if equal else self.plan.order_by)
 
     def _thaw(self, line: Mapping[str, Any]) -> None:
-        """End the freeze, so that wattmesh may act."""
         self.daemon.thaw()
         self.thawed = True
         self.progress.say(

@@ -158,7 +158,6 @@ def _normal(parameter: Tensor, key: str) -> Tensor:
 
 
 def _fill(parameter: Tensor, whole: Tensor, name: str) -> None:
-    """Copy this rank's part of a whole tensor into its parameter."""
     box = box_of(name, parameter)
     if box is None:
         return

@@ -40,7 +40,6 @@ def train_plain(options: Options) -> None:
 
 
 def _train(options: Options) -> None:
-    """Train over the default process group."""
     pace = OwnPace()
     log = StepLog(options.step_log if dist.get_rank() == 0 else None)
     state = build_state(options.config, options.layout, device=options.device)

@@ -381,7 +381,7 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _both(before: OwnGpus, now: OwnGpus) -> OwnGpus:
-    """Merge two looks: a GPU that was ever used belongs to the run."""
+    """Merge two readings: a GPU that was ever used belongs to the run."""
     uuids = tuple(dict.fromkeys((*before.uuids, *now.uuids)))
     return OwnGpus(uuids=uuids, why="" if uuids else now.why)
 

@@ -104,7 +104,6 @@ class Proof:
         return found
 
     def _probe(self) -> float:
-        """Compute the loss of the fixed batch in the present layout."""
         return probing.take(self._job.probe, self._state)
 
     def _first_probe(self) -> float:

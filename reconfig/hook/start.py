@@ -176,7 +176,6 @@ def _generation(
     path: Path | None = None,
     header: Header | None = None,
 ) -> Generation:
-    """Make the record of generation 1."""
     return Generation(
         number=1,
         purpose=Purpose.START,

@@ -202,7 +202,6 @@ def give_up(words: str, kind: str = "") -> RankFailed:
 
 
 def _failure_among(found: Sequence[bytes]) -> RankFailed | None:
-    """Return the failure of the first rank that failed; None if none did."""
     for rank, each in enumerate(found):
         if each[:1] == _FAILED:
             kind, words = json.loads(each[1:])

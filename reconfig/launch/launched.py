@@ -85,7 +85,6 @@ def _rank(environment: Environment) -> tuple[int, int]:
 
 
 def _job(environment: Environment) -> tuple[str, int]:
-    """Return the job's id, and which launch of it this is."""
     elastic = environment.get("TORCHELASTIC_RUN_ID", "")
     restarts = _whole(environment, "TORCHELASTIC_RESTART_COUNT") or 0
     slurm = environment.get("SLURM_JOB_ID", "")
