@@ -40,7 +40,7 @@ class CapNow:
 
 
 def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
-    """Return the leases of a cap for some GPUs; they last as long as the cap, even if we die."""
+    """Return the leases of a cap for some GPUs; they last as long as the cap, whoever dies."""
     if now is None:
         return {}
     found = {}

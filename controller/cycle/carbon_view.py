@@ -20,7 +20,7 @@ class SignalFacts:
 
     Attributes:
         stale_after_s: if the newest successful fetch is older, nothing is decided for carbon.
-        lag_s: how long after its end an interval is usually published.
+        lag_s: how long after its end an interval is usually observed.
         day_s: length of the signal's day; shorter in a compressed recording.
     """
 

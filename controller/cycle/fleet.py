@@ -84,7 +84,7 @@ class Snapshot:
         )
 
     def runs_on(self, node: NodeRow) -> tuple[RunRow, ...]:
-        """Return the runs that registered or gave back a node's GPUs, in the order of `runs`."""
+        """Return the runs that registered or gave back a node's GPUs, oldest first."""
         places = {place for gpu in node.devices for place in self.by_gpu.get(gpu, ())}
         return tuple(self.runs[place] for place in sorted(places))
 
@@ -291,7 +291,7 @@ def _at(facts: Mapping[str, Any]) -> datetime:
 
 
 def _reading(name: str, facts: Mapping[str, Any]) -> PowerReading:
-    """Make a reading from a node's report; what it lacks is None or the weakest quality."""
+    """Make a reading from a node's report; what it lacks stays unknown, or `ESTIMATED`."""
     return PowerReading(
         gpu_uuid=name,
         at=_at(facts),

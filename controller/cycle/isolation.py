@@ -56,7 +56,7 @@ class Isolation:
 
 
 class NodeFaults:
-    """The newest fault of each node, as a sentence; thread-safe to read."""
+    """The newest fault of each node, as a sentence; for use from any thread."""
 
     def __init__(self) -> None:
         """Start with none."""

@@ -71,7 +71,7 @@ class Look:
     written_rung: str | None
 
     def live(self) -> tuple[RunRow, ...]:
-        """Return the live runs, in the order of `runs`."""
+        """Return the live runs, oldest first."""
         return tuple(each for each in self.runs if each.state == "live")
 
 

@@ -140,7 +140,7 @@ class ObservedRun(Closing):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """How the figures are not simply measured: estimated, provisional, simulated."""
+        """What qualifies the figures if not all is measured: estimated, provisional, simulated."""
         return self._spent.flags
 
     @property
