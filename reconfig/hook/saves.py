@@ -98,13 +98,8 @@ class Saves:
     def write(self, story: SwitchReporter | None, began: float, *, wait: bool) -> Saved | None:
         """Save a checkpoint; None if the job's own checkpointer still writes it in the background.
 
-        Args:
-            story: reporter of the in-place switch that follows, if one does.
-            began: monotonic time at which the boundary began.
-            wait: wait for the job's own checkpointer.
-
-        Raises:
-            CheckpointNotSaved: it could not be written; the same on every rank.
+        `story`: reporter of the in-place switch that follows, if one does. `wait`: for the job's
+        own checkpointer. Raises `CheckpointNotSaved` on every rank if any could not write.
         """
         state, generation, job = self._state, self._generation, self._job
         problem = ""
