@@ -2,9 +2,9 @@
 
     python -m wattmesh.integrations.torchrun --nproc 4 --checkpoint-dir DIR -- script.py args...
 
-A launch that asks for a restart (a switch that cannot be made in place) is followed by the next at
-once; one that failed, after a pause; one that was refused (two live launches, damaged checkpoints),
-by none. SIGTERM becomes an in-band stop: the job checkpoints at its next boundary and leaves.
+If a launch asks for a restart (a switch that cannot be made in place), the next one follows at
+once. If it failed, the next one follows after a pause. If it was refused (two live launches,
+damaged checkpoints), none follows. SIGTERM asks the job to checkpoint at its next boundary and end.
 
 Invariant: exit status 0 means that the run is finished, and no process of a launch is left behind
 when the next one starts. This process never imports torch.
@@ -49,11 +49,11 @@ class Launch(Protocol):
     """One launch that is running."""
 
     def poll(self) -> int | None:
-        """Exit status; None while it runs."""
+        """Return the exit status; None while it runs."""
         ...
 
     def end(self) -> None:
-        """End it now, by force where it must be."""
+        """End it now, by force if necessary."""
         ...
 
 
@@ -61,12 +61,12 @@ class Launcher(Protocol):
     """Something that starts every rank of a job."""
 
     def launch(self, environment: Mapping[str, str]) -> Launch:
-        """Start the job with `environment` added to its ranks' own."""
+        """Start the job with `environment` added to the environment of its ranks."""
         ...
 
 
 def words_of(nproc: int, command: Sequence[str]) -> list[str]:
-    """Give the words that start `command` once, on `nproc` ranks of this host."""
+    """Return the command line that runs `command` once, on `nproc` ranks of this host."""
     return [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(nproc), "--max-restarts", "0"),
@@ -90,22 +90,22 @@ class Torchrun:
 
 
 class _Agent:
-    """A torchrun agent and the ranks it started (each of which leads a session of its own)."""
+    """A torchrun agent and the ranks it started (each in a session of its own)."""
 
     def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
-        """Watch `process`; its ranks are known by `token` in their environment."""
+        """Watch `process`; its ranks are recognized by `token` in their environment."""
         self._process = process
         self._token = token
 
     def poll(self) -> int | None:
-        """Exit status of the agent, once no rank is left either."""
+        """Return the agent's exit status, after killing ranks that it left; None while it runs."""
         status = self._process.poll()
         if status is not None:
             end_all_with(self._token)
         return status
 
     def end(self) -> None:
-        """SIGTERM to the agent, then SIGKILL to whatever is left."""
+        """Send SIGTERM to the agent; after `END_GRACE_S`, SIGKILL to whatever is left."""
         if self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -115,7 +115,7 @@ class _Agent:
 
 
 def end_all_with(token: str) -> int:
-    """End (SIGKILL) every process that carries `token` in its environment; gives how many."""
+    """Kill (SIGKILL) every process with `token` in its environment; return how many."""
     wanted = f"{TOKEN_VARIABLE}={token}".encode()
     ended = 0
     for folder in Path("/proc").glob("[0-9]*"):
@@ -140,7 +140,7 @@ class Ended:
 
 
 class Supervisor:
-    """Keeps a run going over launches until it is finished, stopped or refused."""
+    """Launches a run again and again until it is finished, stopped or refused, or keeps failing."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class Supervisor:
             launcher: starts the ranks.
             checkpoint_dir: the run's folder, the same that the script gives to `attach`.
             max_restarts: failed launches in a row, without a new checkpoint, before giving up.
-            stop_grace_s: seconds that an in-band stop may take before ranks are ended.
-            say: where sentences for people go.
+            stop_grace_s: seconds that a stop at a boundary may take before ranks are killed.
+            say: called with sentences for people.
         """
         self._launcher = launcher
         self._folder = RunFolder(checkpoint_dir)
@@ -169,13 +169,13 @@ class Supervisor:
         self._stop_now = threading.Event()
 
     def ask_to_stop(self) -> None:
-        """Ask the job to checkpoint at its next boundary and leave; twice ends it at once."""
+        """Ask the job to checkpoint at its next boundary and end; a second call ends it at once."""
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
 
     def run(self) -> int:
-        """Launch until there is nothing left to launch; gives the exit status."""
+        """Launch until no further launch is due; return the exit status."""
         failures, reached = 0, self._newest_step()
         pause_s, lost_at = 0.0, None
         while True:
@@ -202,7 +202,7 @@ class Supervisor:
             self._stop.wait(pause_s)
 
     def _one_launch(self, lost_at: float | None) -> Ended:
-        """Run one launch to its end, and say when a lost job trains again."""
+        """Run one launch to its end; `lost_at`: when the one before ended (monotonic)."""
         token = str(uuid.uuid4())
         with tempfile.TemporaryDirectory(prefix="wattmesh-launch-") as scratch:
             note = Path(scratch) / "outcome.json"
@@ -222,7 +222,7 @@ class Supervisor:
         return Ended(outcome="failed", sentence=self._last_words(), status=status)
 
     def _watch(self, launch: Launch, note: Path, lost_at: float | None) -> int:
-        """Wait for the end of a launch, passing on a request to stop."""
+        """Wait for the end of a launch, and forward a request to stop."""
         asked_at: float | None = None
         while (status := launch.poll()) is None:
             if lost_at is not None and (told := read_json(note)) is not None:
@@ -245,7 +245,7 @@ class Supervisor:
         return status
 
     def _ask_in_band(self) -> None:
-        """Leave the stop file; again and again, for a launch that begins clears old ones."""
+        """Write the stop file, at every poll: a launch that begins deletes an old one."""
         try:
             self._folder.path.mkdir(parents=True, exist_ok=True)
             self._folder.stop_file.touch()
@@ -267,19 +267,19 @@ class Supervisor:
         return EXIT_STOPPED
 
     def _tell(self, reason: str) -> None:
-        """Tell the daemon how it ended; what the last launch has told itself counts before."""
+        """Tell the daemon how the run ended; a report of the launch itself takes precedence."""
         untold = tell_end(self._folder, reason)
         if untold:
             self._say(f"the daemon could not be told how the run ended: {untold}")
 
     def _newest_step(self) -> int:
-        """The step of the newest checkpoint; -1 when there is none."""
+        """Return the step of the newest checkpoint; -1 if there is none."""
         with suppress(OSError):
             return max((step_of(each) for each in self._folder.checkpoints()), default=-1)
         return -1
 
     def _last_words(self) -> str:
-        """What a rank that was ended left as its reason."""
+        """Return the reason that a rank wrote before it was ended."""
         with suppress(OSError):
             for path in sorted(self._folder.failures.glob("*.json")):
                 return str((read_json(path) or {}).get("sentence", ""))

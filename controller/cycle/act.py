@@ -1,7 +1,7 @@
-"""The live port that acts: a decision becomes an intent row, which is the order. I/O out.
+"""The port that acts on the live journal: a decision becomes an intent row, which is the order.
 
-Invariant: intent is committed before anything happens, under the epoch of the leader; the run
-fetches the row itself, so a daemon killed at any moment leaves either no order or a whole one.
+I/O out. Invariant: the intent is committed before anything happens, under the leader's epoch. The
+run fetches the row itself, so a daemon killed at any moment leaves no order or a complete one.
 """
 
 import logging
@@ -28,7 +28,7 @@ from wattmesh.reconfig.wire import Order, SwitchMode
 log = logging.getLogger(__name__)
 
 BOUNDARIES_VALID = 3
-"""An order not taken at one of this many boundaries is void."""
+"""An order is void if it is not taken at one of this many boundaries."""
 
 LONGEST_S = 1e9
 
@@ -36,18 +36,22 @@ OPERATOR = "operator"
 
 
 class JournalActor:
-    """Settles, remembers and orders in the journal, under the epoch of what was seen."""
+    """Settles, records and orders in the journal, under the epoch of `JournalSeen`."""
 
     def __init__(self, journal: Journal, isolation: Isolation | None = None) -> None:
-        """Take the journal, and who counts what fails for one run alone."""
+        """Take the journal, and the counter of failures that concern one run only."""
         self._journal = journal
         self._isolation = isolation or Isolation()
 
     def settle(self, seen: JournalSeen) -> bool:
-        """Give up on switches that cannot be confirmed, clocks that cannot be kept, silent runs.
+        """Close switches that cannot be confirmed, drop clocks that cannot be kept, end lost runs.
+
+        Returns:
+            Whether anything changed.
 
         Raises:
-            Fenced: another daemon leads by now. JournalUnavailable: the database does not answer.
+            Fenced: another daemon leads by now.
+            JournalUnavailable: the database does not answer.
         """
         changed, epoch = False, seen.epoch
         if epoch is None:
@@ -61,7 +65,7 @@ class JournalActor:
         return changed
 
     def act(self, seen: JournalSeen, planned: Observation, decisions: Sequence[Decision]) -> None:
-        """Remember every decision, and what was measured; carry out in mode `act`.
+        """Record every decision and measured speed; in mode `act`, carry the decisions out.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
@@ -89,10 +93,10 @@ class JournalActor:
                     carry_out(self._journal, row, decision, now=now, epoch=seen.epoch)
 
     def _expire(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
-        """End a run that has been silent for too long; it goes on when it is heard again."""
+        """End a run that has been silent for too long; it resumes if it reports again."""
         now = seen.look.now
         silent_s = (now - row.last_seen_at).total_seconds()
-        # Longer than any clock tells where nobody is to be ended.
+        # If `lost_s` is infinite, no run is ended: no real silence lasts `LONGEST_S`.
         if row.state != "lost" or silent_s <= min(seen.settings.lost_s, LONGEST_S):
             return False
         reason = f"not heard for {duration(silent_s)}"
@@ -101,7 +105,7 @@ class JournalActor:
         return True
 
     def _settle_switch(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
-        """Give up on an open switch that cannot be confirmed any more."""
+        """Close an open switch that can no longer be confirmed."""
         if row.run not in seen.look.histories.switching:
             return False
         history = seen.look.histories.of(row.run)
@@ -137,7 +141,7 @@ class JournalActor:
         return True
 
     def _settle_clock(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
-        """Take back a clock that cannot be kept; let the clock follow a confirmed switch."""
+        """Withdraw a clock that cannot be kept; set the clock that a confirmed switch asked for."""
         if not has_clocks(row):
             return False
         frozen, mode = seen.look.frozen, seen.settings.mode
@@ -153,7 +157,7 @@ class JournalActor:
         return True
 
     def _note_rung(self, seen: JournalSeen) -> None:
-        """Remember since when decisions rest on what they rest on; the first has no "since"."""
+        """Record the rung that decisions rest on, and since when; the first has no "since"."""
         facts, rung = seen.settings.facts, seen.observation.carbon.rung
         before = seen.look.written_rung or ""
         if facts is None or before == rung or not (before or rung is not Rung.NONE):
@@ -162,7 +166,7 @@ class JournalActor:
         self._journal.carbon.stands_on(facts.signal, rung.value, since)
 
     def _tell_undecidable(self, planned: Observation, decisions: Sequence[Decision]) -> None:
-        """Count the runs that nothing could be decided about; each cause is told once."""
+        """Count the runs for which no decision was possible; each cause is logged once."""
         for each in decisions:
             if each.kind == UNDECIDABLE:
                 view = next(run for run in planned.runs if run.run == each.run)
@@ -172,17 +176,17 @@ class JournalActor:
 def carry_out(
     journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int
 ) -> None:
-    """Do what one decision asks for; safe to repeat.
+    """Carry out one decision; safe to repeat.
 
     Raises:
         Fenced: another daemon leads by now; nothing was written.
         JournalUnavailable: the intent could not be committed, so nothing happens.
-        NotSwitched: nobody can carry it out; the run stays as it is.
+        NotSwitched: it cannot be carried out; the run stays as it is.
     """
     match decision.action:
         case Action.HOLD:
             if row.ordered_point and row.ordered_point == decision.current:
-                # The run is where it was asked to be: the wish binds nobody any longer.
+                # The run is already at the point that the operator asked for.
                 journal.runs.clear_ordered_point(row.run, row.ordered_point)
         case Action.FREEZE:
             journal.runs.freeze(row.run, reason=decision.reason, by="wattmesh", now=now)
@@ -198,22 +202,26 @@ def carry_out(
 
 
 def can_be_carried_out(capabilities: Iterable[str]) -> tuple[str, ...]:
-    """Give what a run can do, without what nobody here would carry out: then it is not decided."""
+    """Drop capabilities that this actor cannot carry out, so that they are never decided on."""
     return tuple(each for each in capabilities if each != SUSPENDS)
 
 
 def _catalogue(row: RunRow, decision: Decision) -> Catalogue:
-    """Give the catalogue in which a decision's target stands."""
+    """Return the run's catalogue.
+
+    Raises:
+        NotSwitched: the run has none.
+    """
     if row.catalogue is None:
         raise NotSwitched(f"to {decision.action} to {decision.target!r} the run has no catalogue")
     return row.catalogue
 
 
 def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int) -> None:
-    """Write the intent row of a switch; the run will fetch it as its order."""
+    """Write the intent row of a switch, which the run fetches as its order."""
     target = _catalogue(row, decision).point(decision.target)
     asked = row.ordered_point == target.id
-    # Who asked and why belongs to the switch; the wish itself is forgotten once it is carried out.
+    # Keep who asked and why with the switch, because the request is deleted once it is ordered.
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
     order = Order(
         plan=str(uuid.uuid4()),
@@ -242,5 +250,4 @@ def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, 
 
 
 def _mode(row: RunRow) -> SwitchMode:
-    """In place when the run can; else by restart."""
     return SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART

@@ -1,7 +1,7 @@
-"""An operator's power cap as it is kept: what boards hear of it, and what people do. Pure.
+"""How an operator's power cap is kept: the leases for boards, and the sentence for people. Pure.
 
-Invariant: what is told of a cap follows from one plan, so that boards, screens and the journal
-never tell two stories.
+Invariant: everything about a cap follows from one plan, so that boards, screens and the journal
+never disagree.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from wattmesh.quantities import watts
 from wattmesh.telemetry.desired import LeaseKind, Wish
 
 HOLDER = "power-cap"
-"""Holder of the obligations of an operator's cap."""
+"""Holder of the obligation leases of an operator's cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,10 @@ class CapNow:
 
     Attributes:
         before: what the cycle saw, without the cap.
-        slowed: point that each run gave up for it, by the run's name.
-        obeying: boards that obey.
-        unreported: GPUs that runs name and no node reports: what they draw is not known, nor held.
+        slowed: the point that each slowed run left for the cap, by the run's name.
+        obeying: how many boards obey.
+        unreported: GPUs that runs name and no node reports: their power is neither known nor
+            capped.
     """
 
     row: CapRow
@@ -39,7 +40,7 @@ class CapNow:
 
 
 def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
-    """Give the leases of a cap for some GPUs; they last as long as the cap, whoever dies."""
+    """Return the leases of a cap for some GPUs; they last as long as the cap, whoever dies."""
     if now is None:
         return {}
     found = {}
@@ -58,7 +59,7 @@ def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
 
 
 def sentence(now: CapNow, at: datetime) -> str:
-    """Say how a cap is kept, or why it is not, and what it does not know of."""
+    """Say how a cap is kept, or why it is not, and which GPUs are unreported."""
     if not now.unreported:
         return _kept(now, at)
     count, first = len(now.unreported), now.unreported[0]
@@ -70,7 +71,7 @@ def sentence(now: CapNow, at: datetime) -> str:
 
 
 def _kept(now: CapNow, at: datetime) -> str:
-    """Say how the boards that nodes report are kept under a cap."""
+    """Say how the cap is kept on the boards that nodes report."""
     plan, row = now.plan, now.row
     until = moment(row.until, at)
     what = f"The power cap of {watts(row.cap_w)} until {until}"

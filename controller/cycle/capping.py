@@ -1,8 +1,8 @@
 """The operator's power cap in one cycle: rows and nodes in, what each board is held at out. Pure.
 
-Invariant: a cap needs no carbon data, no mode and no thawed run: while it is in force every board
-that any node ever told of is counted, at what it may draw where nothing else is known. What only a
-registration names takes no watts from others: it is told, and not counted.
+Invariant: a cap holds without carbon data, in every mode, and for frozen runs. While it is in
+force, every board that any node ever reported counts, at its power limit if nothing lower is known.
+A GPU that only a run's registration names takes no watts from others: it is reported, not counted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from wattmesh.telemetry.energy.attribution import is_gpu
 def apply(
     seen: Observation, row: CapRow, nodes: Sequence[NodeRow], runs: Iterable[RunRow]
 ) -> tuple[Observation, CapNow]:
-    """Plan how a cap is kept, and give the observation as it is under it.
+    """Plan how a cap is kept; return the observation as restricted by it, and the plan.
 
     Args:
         seen: what the cycle saw.
@@ -53,10 +53,10 @@ def apply(
 
 
 def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
-    """List the GPUs that each run trains on; those of parked ranks are not among them.
+    """List the GPUs that each run trains on, without those of parked ranks.
 
-    A run that fell silent a while ago may train on, unless another has its GPUs by now. Of two that
-    live and name one GPU the older has it: a newcomer's word takes nothing from others.
+    A run silent for up to `LOST_HELD` may still train, unless another run has its GPUs. If two live
+    runs name one GPU, the one registered first has it: a new claim takes nothing from others.
     """
     taken: set[str] = set()
     found: dict[str, tuple[str, ...]] = {}
@@ -70,12 +70,12 @@ def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]
 
 
 def _claim(row: RunRow) -> tuple[bool, datetime, str]:
-    """Order runs by whose claim on a GPU comes first."""
+    """Sort key: whose claim on a GPU comes first."""
     return row.state != "live", row.registered_at, row.run
 
 
 def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:
-    """List every GPU that a node ever told of, with what its actuator said of it."""
+    """List every GPU that a node ever reported, with its actuator's last answer."""
     found: dict[str, Board] = {}
     for node in nodes:
         answers, fresh = _controls(node), heard(node, now)
@@ -86,7 +86,7 @@ def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:
 
 
 def _controls(node: NodeRow) -> dict[str, GpuControl]:
-    """Give what a node's actuator said last, however long ago: limits of boards do not age."""
+    """Return the last answer of a node's actuator, however old: limits of boards do not age."""
     try:
         applied = Applied.from_json(node.facts.get("applied"))
     except InputInvalid:
@@ -97,7 +97,7 @@ def _controls(node: NodeRow) -> dict[str, GpuControl]:
 def _board(
     gpu: str, facts: Mapping[str, object], control: GpuControl | None, *, fresh: bool
 ) -> Board:
-    """Give one GPU. A limit that only a reading tells may be one of ours: the higher one counts."""
+    """Describe one GPU. The limit in a reading may be our own cap, so the highest limit counts."""
     told = facts.get("power_limit_w")
     limits = [float(told)] if isinstance(told, int | float) else []
     if control is None:

@@ -1,6 +1,6 @@
-"""The decision signal as the journal knows it: running slot, forecast, what is wrong. I/O in.
+"""Reads the decision signal from the journal: present slot, forecast, what is wrong. I/O in.
 
-Invariant: what is not known stays unknown; no intensity is invented to make a decision possible.
+Invariant: what is unknown stays unknown; no intensity is invented to make a decision possible.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,9 @@ class SignalFacts:
     """What the cycle must know about the decision signal beside its points.
 
     Attributes:
-        stale_after_s: age of the newest successful fetch from which on nothing carbon-motivated
-            is done.
+        stale_after_s: if the newest successful fetch is older, nothing is decided for carbon.
         lag_s: how long after its end an interval is usually observed.
-        day_s: length of the signal's day; shorter in a recording that plays compressed.
+        day_s: length of the signal's day; shorter in a compressed recording.
     """
 
     signal: Signal
@@ -38,7 +37,7 @@ def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> C
         return CarbonView(signal="", slots=(), age_s=None, trouble="No decision signal is set.")
     fetch = journal.carbon.last_fetch(facts.signal)
     ok_at = fetch.ok_at if fetch else None
-    # A clock that was stepped back makes an answer of just now look like one from the future.
+    # After a clock step back, a recent answer seems to come from the future.
     age_s = max(0.0, (now - ok_at).total_seconds()) if ok_at else None
     point = running_point(journal, facts, now)
     standing = stand(
@@ -65,22 +64,22 @@ def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> C
 
 
 def running_point(journal: Journal, facts: SignalFacts, now: datetime) -> CarbonPoint | None:
-    """Give what was observed of the interval that holds `now`; None while nothing was."""
-    # It began up to one interval ago.
+    """Return the observed point of the interval that contains `now`; None if there is none."""
+    # That interval began up to one interval length ago.
     begun = now - timedelta(seconds=facts.interval_s)
     points = journal.carbon.observed(facts.signal, begun, now)
     return next((each for each in points if each.start <= now < each.end), None)
 
 
 def slot_of(point: CarbonPoint) -> IntensitySlot:
-    """Give the slot of an observed point."""
+    """Convert an observed point to a slot."""
     return IntensitySlot(start=point.start, end=point.end, g_per_kwh=point.g_per_kwh)
 
 
 def _since_change_s(fetch: FetchRow | None, rung: Rung, now: datetime) -> float | None:
-    """Give since when decisions rest on this rung; None when they never rested on another.
+    """Return for how long decisions have rested on this rung; None if it never changed.
 
-    A rung that is not written down yet is one that begins now.
+    A rung that is not recorded yet begins now.
     """
     if fetch is None or not fetch.rung:
         return None
@@ -107,5 +106,5 @@ def _trouble(facts: SignalFacts, age_s: float | None, standing: LadderStanding, 
 
 
 def age_s(at: datetime, now: datetime) -> float | None:
-    """Seconds since `at`; None when a clock that was stepped back says it has yet to come."""
+    """Return the seconds since `at`; None if `at` is in the future, after a clock step back."""
     return (now - at).total_seconds() if at <= now else None

@@ -1,9 +1,10 @@
 """Clocks of the runs' GPUs: whether they can be set, what is wished, when a wish ends. Pure.
 
 The wish for a run is a column of its row, committed under the leader's epoch before any agent can
-hear of it; what every node is to hear follows from the rows alone. Invariant: a wish is only for
-GPUs of a run that trains, in mode `act`, and that nobody froze, or for an operator's power cap;
-everything else is nobody's wish, and the actuator then leads the GPU back to its baseline.
+read it. What each node is told follows from the rows alone.
+
+Invariant: a wish exists only for GPUs of a run that has not finished and is not frozen, in mode
+`act`, or for an operator's power cap. Without a wish the actuator returns the GPU to its baseline.
 """
 
 import hashlib
@@ -19,30 +20,30 @@ from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.desired import Desired, GpuControl, LeaseKind, Wish
 
 LEASE_S = 60.0
-"""How long a lock outlives the last word of the controller."""
+"""How long a clock lock lasts after the controller's last message."""
 
 BEAT_S, STEP_S = 1.0, 5.0
-"""How often the actuator looks, and least time between two of its steps back up."""
+"""How often the actuator polls, and the least time between two of its steps back up."""
 
 Controls = Mapping[str, GpuControl]
-"""What the nodes' actuators said lately, by GPU."""
+"""The recent answers of the nodes' actuators, by GPU."""
 
 
 def back_s(step_share: float = 0.1, write_every_s: float = 60.0) -> float:
-    """Longest time from the wish for a higher clock, or for none, to the boards running at it.
+    """Return the longest time until boards run at a higher clock, or at none, once it is wished.
 
-    Whoever dies in between: the lease on the old clock ends, and the actuator steps up; each step
-    waits for a look (docs/safety.md, "GPUs").
+    It holds even if a process dies meanwhile: the lease on the old clock ends, and then the
+    actuator steps up, one step per poll (docs/safety.md, "GPUs").
 
     Args:
-        step_share: of the nodes' actuators (`[actuator]`).
-        write_every_s: of theirs too.
+        step_share: setting of the nodes' actuators (`[actuator]`).
+        write_every_s: likewise.
     """
     return LEASE_S + BEAT_S + ceil(1 / step_share) * (min(write_every_s, STEP_S) + BEAT_S)
 
 
 BACK_S = back_s()
-"""With the actuator's defaults."""
+"""The same with the actuator's default settings."""
 
 
 def trouble(row: RunRow, controls: Controls, coverage: tuple[int, int]) -> str:
@@ -50,9 +51,9 @@ def trouble(row: RunRow, controls: Controls, coverage: tuple[int, int]) -> str:
 
     Args:
         row: the run.
-        controls: by GPU.
-        coverage: GPUs of its own whose power was read lately, and all it uses; below 100 % no clock
-            acts, for nobody could say what it does.
+        controls: the actuators' answers.
+        coverage: how many of its GPUs had their power read lately, and how many it uses; below
+            100 % no clock is set, because its effect could not be measured.
     """
     gpus = [gpu for gpu in row.gpus if gpu]
     if not gpus:
@@ -76,10 +77,10 @@ def trouble(row: RunRow, controls: Controls, coverage: tuple[int, int]) -> str:
 
 
 def lapsed(row: RunRow, controls: Controls, *, mode: Mode, frozen: str) -> bool:
-    """Say whether the wish for a run's GPUs must be taken back.
+    """Return whether the wish for a run's GPUs must be withdrawn.
 
-    A GPU that cannot be held at the clock, or of which nothing is heard, frees all the others: the
-    ranks of one run wait for each other, so a lock on some of them saves nothing.
+    One GPU that cannot be held at the clock, or does not answer, frees all others: the ranks of a
+    run wait for each other, so a lock on some of them saves nothing.
     """
     if row.clock_mhz is None:
         return False
@@ -89,16 +90,16 @@ def lapsed(row: RunRow, controls: Controls, *, mode: Mode, frozen: str) -> bool:
 
 
 def has_clocks(row: RunRow) -> bool:
-    """Say whether any point of a run's catalogue names a clock; without one none is ever due."""
+    """Return whether a run has a clock or its catalogue names one; else none is ever due."""
     points = row.catalogue.points if row.catalogue else ()
     return row.clock_mhz is not None or any(each.clock_mhz is not None for each in points)
 
 
 def due_clock(row: RunRow, newest: SwitchRow | None) -> int | None:
-    """Give the clock a run is to have after its newest switch; its own when nothing is due.
+    """Return the clock that a run must have after its newest switch, or its present one.
 
-    A switch to a point of another clock changes the layout first; the clock follows as soon as the
-    run has confirmed it.
+    A switch to a point with another clock changes the layout first; the clock follows as soon as
+    the run has confirmed the switch.
     """
     if newest is None or newest.state is not SwitchState.CONFIRMED or row.catalogue is None:
         return row.clock_mhz
@@ -121,16 +122,16 @@ def desired(
     cap: CapNow | None = None,
     journal: str = "",
 ) -> Desired:
-    """Give the whole wish for one node.
+    """Return all wishes for one node.
 
     Args:
         node: its name.
         gpus: the GPUs it reported.
         rows: every run.
         epoch: of this leader.
-        mode: outside `act` nothing is wished to save grams.
-        frozen: why nothing at all is acted upon; "" when it is.
-        cap: the operator's power cap; it binds in every mode, and frozen runs too.
+        mode: outside `act` nothing is wished to save carbon.
+        frozen: why everything is frozen; "" if it is not.
+        cap: the operator's power cap; it holds in every mode, and for frozen runs.
         journal: identity of the journal that the epoch counts in.
     """
     here = set(gpus)

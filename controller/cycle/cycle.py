@@ -1,12 +1,12 @@
 """The control cycle: observe, decide, act, and say in one English sentence what was decided.
 
-`Cycle` does no I/O of its own: it sees through one port and acts through the other. Live both are
-the journal (`observe.py`, `act.py`); in replay and in property tests they are a simulated run
-(`wattmesh.controller.replay.ports`). Time is an argument.
+`Cycle` does no I/O of its own: it observes through one port and acts through another. In the daemon
+both are the journal (`observe.py`, `act.py`); in replay and in property tests they are a simulated
+run (`wattmesh.controller.replay.ports`). Time is an argument.
 
-Level-triggered: every turn starts from what is observed and from nothing else, so a daemon that was
-killed goes on where the journal stands. Nothing waits for a plan: a run without one is decided on
-all the same. Whatever is wrong with one run's numbers is an error of nobody else.
+The cycle is level-triggered: every turn starts only from what it observes, so a daemon that was
+killed continues from the journal. Nothing waits for a plan: a run without one is still decided on.
+An error in one run's numbers does not affect other runs.
 """
 
 import logging
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What one look saw.
+    """What one observation found.
 
     Attributes:
-        cap: the operator's power cap in force, and how it is kept; None: none is.
-        leads: whether it is ours to act.
+        cap: the operator's power cap in force, and how it is kept; None if there is none.
+        leads: whether this daemon leads, and so may act.
     """
 
     observation: Observation
@@ -44,22 +44,22 @@ Shown_contra = TypeVar("Shown_contra", bound=Seen, contravariant=True)
 
 
 class Observer(Protocol[Shown_co]):
-    """The port through which a cycle sees."""
+    """The port through which a cycle observes."""
 
     def observe(self, now: datetime) -> Shown_co:
-        """Look at everything; nothing is decided or changed.
+        """Observe everything, without deciding or changing anything.
 
         Raises:
-            JournalUnavailable, FixInput: nothing can be seen; every run is held.
+            JournalUnavailable, FixInput: nothing can be observed; every run is held.
         """
         ...
 
 
 class Actor(Protocol[Shown_contra]):
-    """The port through which a cycle acts. It does nothing where another daemon leads."""
+    """The port through which a cycle acts. It does nothing while another daemon leads."""
 
     def settle(self, seen: Shown_contra) -> bool:
-        """Give up on what cannot end any more; say whether anything was.
+        """Close what can no longer end by itself; return whether anything changed.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
@@ -67,7 +67,7 @@ class Actor(Protocol[Shown_contra]):
         ...
 
     def act(self, seen: Shown_contra, planned: Observation, decisions: Sequence[Decision]) -> None:
-        """Remember and carry out what was decided about `planned`: what was seen, with its plans.
+        """Record and carry out the decisions about `planned`, the observation with its plans.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
@@ -76,18 +76,18 @@ class Actor(Protocol[Shown_contra]):
 
 
 class Plans(Protocol):
-    """Who makes plans."""
+    """The port through which a cycle gets plans."""
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
-        """Give the newest plan of a run, however old; None when there is none."""
+        """Return the newest plan of a run, however old; None if there is none."""
         ...
 
 
 class NoPlans:
-    """Nobody makes plans."""
+    """The null object: there are no plans."""
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
-        """Give none."""
+        """Return None."""
         return None
 
 
@@ -96,7 +96,7 @@ class CycleReport:
     """What one turn saw and decided.
 
     Attributes:
-        trouble: why it could not do its work; "" when it could.
+        trouble: why the turn failed; "" if it did not.
         cap: the operator's power cap in force, and how it is kept.
     """
 
@@ -109,23 +109,23 @@ class CycleReport:
 
 
 TOLD_AGAIN = timedelta(hours=1)
-"""What stays as it was is logged so often."""
+"""How often an unchanged decision is logged at INFO."""
 
 
 class Cycle(Generic[Shown]):
-    """One turn after another; keeps nothing between them but what it logged last."""
+    """Runs one turn after another; between turns it keeps only what it logged last."""
 
     def __init__(
         self, observer: Observer[Shown], actor: Actor[Shown], plans: Plans | None = None
     ) -> None:
-        """Take both ports, and who plans (None: nobody, and the price rule decides alone)."""
+        """Take the ports; without `plans` the price rule decides alone."""
         self._observer = observer
         self._actor = actor
         self._plans = plans or NoPlans()
         self._told: tuple[object, datetime | None] = (None, None)
 
     def run(self, now: datetime) -> CycleReport:
-        """Take one turn at `now`; never raises for an outside failure, holds instead."""
+        """Run one turn at `now`; holds every run, instead of raising, if the journal fails."""
         try:
             report = self._turn(now)
         except (JournalUnavailable, FixInput) as error:
@@ -137,7 +137,6 @@ class Cycle(Generic[Shown]):
         return report
 
     def _turn(self, now: datetime) -> CycleReport:
-        """Observe, decide, act."""
         seen = self._observer.observe(now)
         if self._actor.settle(seen):
             seen = self._observer.observe(now)
@@ -152,7 +151,7 @@ class Cycle(Generic[Shown]):
         )
 
     def _tell(self, report: CycleReport) -> None:
-        """Log what was decided when it is another than before, and once an hour."""
+        """Log the decisions at INFO if they changed, or once every `TOLD_AGAIN`."""
         gist = report.trouble or tuple(
             (each.run, each.action, each.kind, each.current, each.target)
             for each in report.decisions
@@ -166,13 +165,13 @@ class Cycle(Generic[Shown]):
 
 
 def think(seen: Observation, plans: Plans) -> tuple[Observation, tuple[Decision, ...]]:
-    """Decide about every run, with its newest plan; give what was decided on, too."""
+    """Decide about every run with its newest plan; return the observation with plans, too."""
     planned = replace(seen, runs=tuple(_with_plan(seen, run, plans) for run in seen.runs))
     return planned, decide(planned)
 
 
 def _with_plan(seen: Observation, run: RunView, plans: Plans) -> RunView:
-    """Lay the newest plan beside one run; one that none can be asked for is held."""
+    """Add the newest plan to one run; if that fails, mark the run unreadable, so it is held."""
     try:
         return run if run.unreadable else replace(run, plan=plans.newest(seen, run))
     except Exception as error:

@@ -1,6 +1,6 @@
 """Nodes whose actuator refuses this controller by its fence, and what to do about it. Pure.
 
-Invariant: what a node said before, and is not heard to say any more, counts for nothing.
+Invariant: the last answer of a node that is no longer heard does not count.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from wattmesh.telemetry.actuator.rules.fence import hand_over
 from wattmesh.telemetry.desired import FENCES, Applied
 
 NAMED = 5
-"""Nodes that a sentence names."""
+"""How many nodes a sentence names."""
 
 
 def refusing(nodes: Iterable[NodeRow], now: datetime) -> dict[str, dict[str, Applied]]:
-    """Give the nodes that are heard and refuse us, with what their actuators said, by why."""
+    """Return the nodes that are heard and refuse us, with their answers, by reason."""
     found: dict[str, dict[str, Applied]] = {why: {} for why in FENCES}
     for node in nodes:
         if node.facts.get("applied") is None or not heard(node, now):
@@ -38,15 +38,15 @@ def sentences(
     """Say which actuators refuse us, why, and what to run where; one sentence for each reason.
 
     Args:
-        nodes: as their agents told.
+        nodes: as their agents reported.
         now: the wall clock.
         journal: our journal's identity.
-        epoch: ours.
+        epoch: our epoch.
     """
     found = refusing(nodes, now)
     step = hand_over(journal, epoch)
     told = []
-    # One that obeys ours by now has refused somebody else before; its next word says so.
+    # An actuator that names our journal refused another controller; its next answer clears this.
     if others := {name: said for name, said in found["journal"].items() if said.journal != journal}:
         whose = ", ".join(sorted({said.journal for said in others.values()}))
         told.append(
@@ -66,7 +66,7 @@ def sentences(
 
 
 def _actuators(nodes: Iterable[str]) -> str:
-    """Name the nodes."""
+    """Name the nodes as the subject of a sentence; the verb is "obey"."""
     names = [clean(each).replace(":", ",") for each in sorted(nodes)]
     listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
     one = len(names) == 1

@@ -1,7 +1,7 @@
-"""What the nodes' agents know together: coverage, clocks in force, power, whose GPUs are whose.
+"""What all nodes' agents report together: coverage, clocks in force, power, owners of GPUs.
 
-Pure. Invariant: a node that has not been heard lately knows nothing: what it said before is neither
-counted as seen nor as settable.
+Pure. Invariant: the GPUs of a node that was not heard recently count neither as read nor as
+settable, whatever the node reported before.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,15 +23,15 @@ from wattmesh.telemetry.readings import Component, PowerReading, Quality
 
 DELIVER_S = 10.0
 MISSED = 3
-"""A node that missed so many deliveries in a row is not heard."""
+"""A node that missed this many deliveries in a row counts as not heard."""
 
 SOONEST = timedelta(seconds=15)
 
 LOST_HELD = timedelta(hours=1)
-"""Without a node's view a run that fell silent keeps its GPUs for so long."""
+"""How long a silent run keeps its GPUs, if no node reports processes."""
 
 SILENT_HELD = timedelta(days=7)
-"""With a node's view a silent run is matched with its processes for so long."""
+"""How long a silent run is matched with its processes, if nodes report them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class Snapshot:
     """Nodes and runs as one turn of the cycle saw them, at a monotonic time.
 
     Attributes:
-        by_gpu: which runs (places in `runs`) registered a GPU, or gave it back; made once, because
-            every node asks after every turn.
-        claims: which run holds which GPU, so that during an outage of the journal joules are booked
-            to whom they belong and not as idle.
+        by_gpu: which runs (indices in `runs`) registered a GPU or gave it back; built once, because
+            every node needs it after every turn.
+        claims: which run holds which GPU, so that during an outage of the journal energy is booked
+            to its run and not as idle.
         cap: the operator's power cap, and how it is kept.
     """
 
@@ -67,7 +67,7 @@ class Snapshot:
         claims: Mapping[str, Claim] | None = None,
         cap: CapNow | None = None,
     ) -> "Snapshot":
-        """Take what a turn has read."""
+        """Build a snapshot from what a turn has read."""
         places: dict[str, list[int]] = {}
         for place, row in enumerate(runs):
             for gpu in {*row.gpus, *row.released} - {""}:
@@ -84,23 +84,23 @@ class Snapshot:
         )
 
     def runs_on(self, node: NodeRow) -> tuple[RunRow, ...]:
-        """Give the runs that have to do with a node's GPUs, oldest first."""
+        """Return the runs that registered or gave back a node's GPUs, oldest first."""
         places = {place for gpu in node.devices for place in self.by_gpu.get(gpu, ())}
         return tuple(self.runs[place] for place in sorted(places))
 
 
 def heard(node: NodeRow, now: datetime) -> bool:
-    """Say whether a node was heard lately, by the rhythm it has itself."""
+    """Return whether a node was heard recently, measured by its own delivery interval."""
     return now - node.last_seen_at <= _lately(node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpusRead:
-    """Which GPUs are read: told by nodes, or by the sampler of this daemon; never by a run.
+    """Which GPUs are read, by nodes or by this daemon's sampler; never by a run's own word.
 
     Attributes:
         known: GPUs that were ever read, until their node has not seen them for a day or is retired.
-        lately: those of them whose power was read lately.
+        lately: those of them whose power was read recently.
     """
 
     known: frozenset[str] = frozenset()
@@ -108,19 +108,19 @@ class GpusRead:
 
     @property
     def site(self) -> tuple[int, int]:
-        """Count (GPUs whose power was read lately, GPUs that were ever read)."""
+        """(GPUs whose power was read recently, GPUs that were ever read)."""
         return len(self.lately), len(self.known)
 
     def of(self, row: RunRow) -> tuple[int, int]:
-        """Count (GPUs read lately, GPUs) of a run's ranks; the site's if it named none.
+        """Count (GPUs read recently, GPUs) of a run's ranks; those of the site if it named none.
 
-        What others name, or nodes of others tell, is no reason to hold a run.
+        GPUs of other runs, or on their nodes, are no reason to hold this run.
         """
         used = row.gpus_used
         return (len(used & self.lately), len(used)) if used else self.site
 
     def unread(self, row: RunRow) -> list[str]:
-        """Name the GPUs that a run's ranks use and nobody ever read."""
+        """Name the GPUs that a run's ranks use and that were never read."""
         return sorted(row.gpus_used - self.known)
 
 
@@ -130,8 +130,8 @@ class Fleet:
 
     Attributes:
         nodes: every node that was not retired; none where the daemon reads its own machine.
-        gpus: which are read; None: power is not read at all, or was not yet.
-        controls: what the nodes' actuators said lately, by GPU.
+        gpus: which are read; None: power is not read at all, or not yet.
+        controls: the recent answers of the nodes' actuators, by GPU.
     """
 
     nodes: tuple[NodeRow, ...] = ()
@@ -140,12 +140,12 @@ class Fleet:
 
     @classmethod
     def of(cls, nodes: tuple[NodeRow, ...], now: datetime) -> "Fleet":
-        """Put together what the agents of the nodes told."""
+        """Combine what the agents of the nodes reported."""
         return cls(nodes=nodes, gpus=gpus_read(nodes, now), controls=controls(nodes, now))
 
 
 def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:
-    """Say which GPUs the nodes read."""
+    """Find which GPUs the nodes read."""
     known: set[str] = set()
     lately: set[str] = set()
     for node in nodes:
@@ -157,15 +157,15 @@ def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:
 
 
 def own_gpus_read(newest: Sample) -> GpusRead:
-    """Say the same where this daemon reads the GPUs of its own machine."""
+    """Find which GPUs are read, if this daemon reads the GPUs of its own machine."""
     lately = frozenset(each.gpu_uuid for each in newest.readings if is_gpu(each.gpu_uuid))
     return GpusRead(known=frozenset(filter(is_gpu, newest.devices)), lately=lately)
 
 
 def limits_w(nodes: Iterable[NodeRow], own: Iterable[PowerReading]) -> dict[str, float]:
-    """Give the highest power limit of every GPU that told it, however long ago.
+    """Return the highest settable power limit of every GPU for which it is known, however old.
 
-    Not the one that is enforced: a cap may have ended since, and it may draw more again.
+    It is not the enforced limit, because a cap may have ended since the report.
     """
     found = {
         name: float(facts["highest_limit_w"])
@@ -178,7 +178,7 @@ def limits_w(nodes: Iterable[NodeRow], own: Iterable[PowerReading]) -> dict[str,
 
 
 def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
-    """Give what the actuators of the nodes that are heard said of their GPUs."""
+    """Return the answers of the actuators on nodes that are heard, by GPU."""
     found: dict[str, GpuControl] = {}
     for node in nodes:
         applied = node.facts.get("applied")
@@ -187,13 +187,13 @@ def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
         try:
             said = Applied.from_json(applied)
         except InputInvalid:
-            continue  # an agent of another version: nothing is known of its clocks
+            continue  # an agent of another version, whose clocks are unknown
         found |= {each.gpu_uuid: each for each in said.gpus if each.gpu_uuid in node.devices}
     return found
 
 
 def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
-    """Put the newest readings of all nodes together, as if one sampler had read them."""
+    """Combine the newest readings of all nodes, as if one sampler had read them."""
     readings: list[PowerReading] = []
     missing: list[str] = []
     silent: list[str] = []
@@ -205,7 +205,7 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
         try:
             told = _readings(node) if fresh else []
         except Exception as error:
-            # The last resort behind the door's ranges: what one node told stops no other's reading.
+            # A last resort behind the API's range checks: one node's data must not stop the others.
             troubles.append((node.node, f"what it tells cannot be read ({cause(error)})"))
             told = []
         readings += told
@@ -228,25 +228,24 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
 
 
 def _readings(node: NodeRow) -> list[PowerReading]:
-    """Give what one node read lately."""
     lately = _read_lately(node)
     return [_reading(name, facts) for name, facts in node.devices.items() if name in lately]
 
 
 def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holder, ...]:
-    """Give who may own the processes on GPUs.
+    """Return the runs that may own processes on GPUs.
 
     Args:
         rows: every run.
         now: the wall clock.
-        seen: the nodes look at their processes themselves: then a run that fell silent, or has
-            just ended, still owns its processes, for as long as they live.
+        seen: whether nodes report their processes; then a run that is silent, or has just ended,
+            still owns the processes it left, for a limited time.
     """
     return tuple(holder(row) for row in rows if now - row.last_seen_at < _held(row, seen=seen))
 
 
 def holder(row: RunRow) -> Holder:
-    """Give a run as an owner of GPUs."""
+    """Describe a run as an owner of GPUs."""
     ranks = set(row.ranks)
     unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in ranks]
     gives_back = row.catalogue is not None and row.catalogue.release is Release.RELEASED
@@ -266,22 +265,22 @@ def holder(row: RunRow) -> Holder:
 
 
 def _held(row: RunRow, *, seen: bool) -> timedelta:
-    """How long a run that fell silent keeps what it had."""
+    """Return how long a silent or finished run still counts as an owner."""
     if row.state == "finished":
         return LOST_HELD if seen else timedelta()
     return SILENT_HELD if seen else LOST_HELD
 
 
 def _lately(node: NodeRow) -> timedelta:
-    """How old a word of this node may be."""
+    """Return how old the newest delivery of a node may be; at least `SOONEST`."""
     told = node.facts.get("deliver_s", DELIVER_S)
     every_s = float(told) if isinstance(told, int | float) and 0 < told <= 300 else DELIVER_S
     return max(SOONEST, timedelta(seconds=MISSED * every_s))
 
 
 def _read_lately(node: NodeRow) -> set[str]:
-    """Name the devices whose reading is of the time that their node was last heard."""
-    # All by the node's word, for its clock may differ from ours; the time of a silent one is ours.
+    """Name the devices whose reading is recent, compared with their node's newest one."""
+    # Compare the node's times only: its clock may differ from ours. A silent device has our time.
     told = {name: _at(each) for name, each in node.devices.items() if not each.get("silent")}
     newest, lately = max(told.values(), default=None), _lately(node)
     return {name for name, at in told.items() if newest and newest - at <= lately}
@@ -292,7 +291,7 @@ def _at(facts: Mapping[str, Any]) -> datetime:
 
 
 def _reading(name: str, facts: Mapping[str, Any]) -> PowerReading:
-    """Make a reading of what a node told; what it did not tell is not known."""
+    """Make a reading from a node's report; what it lacks stays unknown, or `ESTIMATED`."""
     return PowerReading(
         gpu_uuid=name,
         at=_at(facts),

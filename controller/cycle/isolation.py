@@ -1,7 +1,7 @@
-"""What is done for one run or node alone, in a loop over all: a failure is told once and passed.
+"""Isolates the failure of one run or node in a loop over all: it is logged, and the loop goes on.
 
-Invariant: a journal that does not answer, and a lost lead, are everybody's affair and end the turn;
-whatever else goes wrong with one run ends nothing but its own part.
+Invariant: a journal that does not answer, or a lost lead, ends the turn. Any other failure of one
+run ends only that run's part.
 """
 
 import logging
@@ -15,26 +15,27 @@ from wattmesh.reconfig.ranges import clean
 log = logging.getLogger(__name__)
 
 MOST_NODES = 64
-"""Nodes whose faults are told."""
+"""How many nodes' faults are kept; the oldest goes first."""
 
 REMEMBERED = 1024
-"""So many causes are told once each; when there are more, all may be told again."""
+"""How many causes are remembered as logged; beyond that all may be logged again."""
 
 
 class Isolation:
     """Counts failures of single runs since the start."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start with none."""
         self.count = 0
         self._told: set[tuple[str, str]] = set()
 
     @contextmanager
     def alone(self, run: str, what: str) -> Iterator[None]:
-        """Do something for one run; what fails is noted, and the loop goes on.
+        """Run the block for one run; a failure is noted and swallowed, so that a loop goes on.
 
         Raises:
-            JournalUnavailable: the database does not answer. Fenced: another daemon leads.
+            JournalUnavailable: the database does not answer.
+            Fenced: another daemon leads.
         """
         try:
             yield
@@ -44,7 +45,7 @@ class Isolation:
             self.note(run, f"{what} failed ({cause(error)}); other runs go on")
 
     def note(self, run: str, sentence: str) -> None:
-        """Count a failure; the same sentence of a run goes to the log once."""
+        """Count a failure; the same sentence about a run is logged once."""
         self.count += 1
         if (run, sentence) in self._told:
             return
@@ -55,14 +56,14 @@ class Isolation:
 
 
 class NodeFaults:
-    """What is wrong with single nodes: the newest sentence of each; for any thread."""
+    """The newest fault of each node, as a sentence; for use from any thread."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start with none."""
         self._said: dict[str, str] = {}
 
     def note(self, node: str, sentence: str) -> None:
-        """Remember why a node's newest delivery was refused; the same sentence is logged once."""
+        """Keep why a node's newest delivery was refused; a repeated sentence is not logged."""
         if self._said.get(node) == sentence:
             return
         said = {**self._said, node: sentence}
@@ -72,10 +73,10 @@ class NodeFaults:
         log.warning("node %s: %s; other nodes go on", clean(node), clean(sentence))
 
     def clear(self, node: str) -> None:
-        """Forget it: a delivery was taken."""
+        """Delete a node's fault, because a delivery was accepted."""
         if node in self._said:
             self._said = {name: why for name, why in self._said.items() if name != node}
 
     def all(self) -> Mapping[str, str]:
-        """Give the sentences by node."""
+        """Return the sentences by node."""
         return self._said

@@ -1,7 +1,7 @@
-"""Everything that a turn of the live cycle reads of the journal, in one transaction. I/O in.
+"""Everything that a turn of the live cycle reads from the journal, in one transaction. I/O in.
 
-Invariant: all of it is of one state of the journal, and every table is asked once, however many
-runs there are. Nothing is decided here.
+Invariant: all of it comes from one state of the journal, and every table is queried once, however
+many runs there are. Nothing is decided here.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,18 +22,18 @@ from wattmesh.controller.journal.runs.switches import Histories
 from wattmesh.policies.decision import BudgetLeft, CarbonView, Mode, PolicySettings
 
 SLOT = timedelta(days=1)
-"""No slot of the ledger is longer: a budget's day ends each."""
+"""The longest slot of the ledger: a budget's day ends every slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleSettings:
-    """What a reload may change between two turns, and what else the daemon knows by itself.
+    """The settings of one turn, which a reload may change, and what else only this daemon knows.
 
     Attributes:
-        budgets: what is left of the budgets that are a run's own, by its name.
-        clock_lag_s: until a clock that is wished is in force (`controller.clocks.back_s`).
-        lost_s: a run that was not heard for longer is ended.
-        stepped_s: how far ahead the wall clock is by steps that may be a mistake.
+        budgets: what is left of the budgets of single runs, by the run's name.
+        clock_lag_s: time until a wished clock is in force (`controller.cycle.clocks.back_s`).
+        lost_s: a run that was silent for longer is ended.
+        stepped_s: how far the wall clock was stepped ahead, where that may be a mistake.
     """
 
     mode: Mode
@@ -52,11 +52,11 @@ class Look:
     """The journal as one turn saw it.
 
     Attributes:
-        runs: those that have not ended, or not long ago, or of which something is to be settled.
-        frozen: why nothing at all is acted upon; "" when it is.
-        launches: of runs that have not ended, by run; `marks` likewise, where a service level is
-            kept.
-        written_rung: what decisions rested on, as it was last written down; None: no poll yet.
+        runs: those that have not ended, have ended recently, or have something left to settle.
+        frozen: why everything is frozen; "" if it is not.
+        launches: of runs that have not ended, by run.
+        marks: tokens over time of those runs, if a service level is set; else empty.
+        written_rung: the rung on which decisions rested, as last recorded; None: no poll yet.
     """
 
     now: datetime
@@ -71,13 +71,13 @@ class Look:
     written_rung: str | None
 
     def live(self) -> tuple[RunRow, ...]:
-        """Give the runs that are live, oldest first."""
+        """Return the live runs, oldest first."""
         return tuple(each for each in self.runs if each.state == "live")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSeen(Seen):
-    """What the journal showed, and what it was judged by. `epoch`: None while another leads."""
+    """An observation with the look and settings behind it; `epoch`: None if another leads."""
 
     look: Look
     settings: CycleSettings
@@ -90,11 +90,11 @@ def look(
     fleet: Callable[[datetime], Fleet],
     now: datetime,
 ) -> Look:
-    """Read everything of one turn.
+    """Read everything that one turn needs.
 
     Raises:
-        JournalUnavailable: the database does not answer. FixInput: it is of another version, whose
-            rows are not ours to judge.
+        JournalUnavailable: the database does not answer.
+        FixInput: its schema is of another version, whose rows we cannot interpret.
     """
     level = settings.policy.sla_throughput_share
     begin = now - timedelta(seconds=settings.policy.sla_window_s)

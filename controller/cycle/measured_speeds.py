@@ -1,11 +1,11 @@
-"""How fast each run trains at each of its points, as the journal remembers it.
+"""How fast each run trains at each of its points, measured and kept in the journal.
 
-Nothing is taken from the hook's own mean of its last steps: that may have no checkpoint in it. What
-counts is tokens over time between two looks at a run that stays where it is, boundaries, pauses and
-all (`wattmesh.policies.speed.watch`).
+The mean that the hook reports for its last steps is not used, because it may not contain a
+checkpoint. What counts is tokens over time between two turns while a run stays at one point,
+including boundaries and pauses (`wattmesh.policies.speed.watch`).
 
-Invariant: what was measured holds for the machines that it was measured on: a launch that we did
-not order, or on another host, begins anew.
+Invariant: a measurement holds only for the machines on which it was made. A launch that we did not
+order, or on another host, starts without measurements.
 """
 
 import json
@@ -22,12 +22,12 @@ from wattmesh.policies.run_context import in_flight_s
 from wattmesh.policies.speed import MeasuredSpeed, SpeedWatch, Stay, watch
 
 BETWEEN = ("ordered", "announced")
-"""States of a switch in which the run still trains where it was."""
+"""States of an open switch in which the run still trains at its old point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paces:
-    """What was measured of a run. `attempt`, `host`: of the launch that it was measured of."""
+    """The measured speeds of a run; `attempt`, `host`: the launch that they belong to."""
 
     attempt: int = 0
     host: str = ""
@@ -35,11 +35,11 @@ class Paces:
 
 
 def read(row: RunRow) -> Paces:
-    """Read what holds for the launch that is running now."""
+    """Return the measurements that hold for the present launch."""
     kept = _parsed(row.speeds)
     if kept.attempt == row.attempt and kept.host == row.host:
         return kept
-    # A launch that we ordered, on the same host, has the same machines; its stretch begins anew.
+    # A launch that we ordered, on the same host, has the same machines; only its stay is new.
     ours = row.attempt == kept.attempt + 1 and row.outage_from is None
     same = ours and kept.host == row.host
     watched = replace(kept.watched, stay=None) if same else SpeedWatch()
@@ -54,14 +54,14 @@ def note_speeds(
     epoch: int,
     isolation: Isolation,
 ) -> None:
-    """Look at every live run, and remember what is new.
+    """Update the measured speed of every live run, and record what has changed.
 
     Args:
-        journal: where it is remembered.
+        journal: where it is recorded.
         rows: the live runs.
-        seen: what this turn saw of them.
-        epoch: of who leads.
-        isolation: counts what fails for one run alone.
+        seen: this turn's observation.
+        epoch: of the leader.
+        isolation: counts failures that concern one run only.
 
     Raises:
         Fenced: another daemon leads by now; nothing was written.
@@ -78,7 +78,7 @@ def note_speeds(
 
 
 def _watched(before: SpeedWatch, run: RunView, seen: Observation) -> SpeedWatch:
-    """Look at one run: it is measured while it trains at a point, at its pace."""
+    """Measure one run, if it trains at a known point and no change is in flight."""
     catalogue, current, switch = run.catalogue, run.current, run.open_switch
     if (
         catalogue is None
@@ -101,7 +101,7 @@ def _watched(before: SpeedWatch, run: RunView, seen: Observation) -> SpeedWatch:
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> Paces:
-    """Read what was remembered."""
+    """Parse the column `speeds` of a run."""
     if not text:
         return Paces()
     data = json.loads(text)

@@ -1,7 +1,7 @@
-"""The live port that observes: what one look read becomes one frozen `Observation`.
+"""The port that observes the live journal: one `Look` becomes one frozen `Observation`.
 
-Invariant: what is not known stays unknown (None, or a sentence in `trouble`); no value is invented
-to make a decision possible.
+Invariant: what is unknown stays unknown (None, or a sentence in `trouble`); no value is invented to
+make a decision possible.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ from wattmesh.reconfig.switch import SwitchState
 
 
 class JournalObserver:
-    """Looks at the journal. `newest`: what was seen last; None before the first look."""
+    """Observes the journal; `newest`: the last observation, None before the first."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class JournalObserver:
         epoch: Callable[[], int | None],
         fleet: Callable[[datetime], Fleet],
     ) -> None:
-        """Take the journal, and who says how things stand in this process.
+        """Take the journal, and functions that give the present state of this process.
 
         Args:
-            journal: what is remembered.
-            settings: as they stand.
-            epoch: of this daemon; None while another one leads.
-            fleet: what the nodes know of their GPUs.
+            journal: the journal to read.
+            settings: returns the present settings.
+            epoch: returns this daemon's epoch; None while another one leads.
+            fleet: returns what the nodes report of their GPUs.
         """
         self._journal = journal
         self._settings = settings
@@ -52,10 +52,11 @@ class JournalObserver:
         self.newest: JournalSeen | None = None
 
     def observe(self, now: datetime) -> JournalSeen:
-        """Look once.
+        """Observe once, and keep the result in `newest`.
 
         Raises:
-            JournalUnavailable: the database does not answer. FixInput: it is of another version.
+            JournalUnavailable: the database does not answer.
+            FixInput: its schema is of another version.
         """
         settings, epoch = self._settings(), self._epoch()
         looked = look(self._journal, settings, self._fleet, now)
@@ -75,7 +76,7 @@ class JournalObserver:
 
 
 def observation(looked: Look, settings: CycleSettings) -> Observation:
-    """Show what was read to the policy."""
+    """Convert what was read to the policy's observation."""
     return Observation(
         now=looked.now,
         mode=settings.mode,
@@ -89,7 +90,7 @@ def observation(looked: Look, settings: CycleSettings) -> Observation:
 
 
 def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
-    """Show every live run, and under a power cap those that fell silent and may still draw."""
+    """Yield every live run, and under a power cap silent runs that may still draw power."""
     fleet, silent = looked.fleet, LOST_HELD if looked.cap else timedelta(0)
     for row in looked.runs:
         lost = row.state != "live"
@@ -101,7 +102,7 @@ def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
                 row,
                 looked.now,
                 clock_trouble=trouble(row, fleet.controls, coverage),
-                # Nothing is decided about who is silent: what it draws is known from its row.
+                # No decision is made for a silent run, and its row alone tells what it may draw.
                 history=History() if lost else looked.histories.of(row.run),
                 launches=Launches() if lost else looked.launches.get(row.run, Launches()),
             )
@@ -121,14 +122,14 @@ def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
 def run_view(
     row: RunRow, now: datetime, *, clock_trouble: str, history: History, launches: Launches
 ) -> RunView:
-    """Show one run with its switches.
+    """Convert one run with its switches to the policy's view.
 
     Args:
         row: the run.
-        now: of the turn.
-        clock_trouble: why no clock of its GPUs can be set; "" when all can.
+        now: time of the turn.
+        clock_trouble: why the clocks of its GPUs cannot be set; "" if they can.
         history: its switches.
-        launches: its own.
+        launches: its launches.
     """
     confirmed = [each for each in history.rows if each.state is SwitchState.CONFIRMED]
     today = [each for each in history.rows if (now - each.created_at).total_seconds() < DAY_S]
@@ -167,7 +168,7 @@ def run_view(
 
 
 def _unread(row: RunRow, why: str) -> RunView:
-    """Show a run of which not everything could be read: it is held."""
+    """Make the view of a run that could not be read, so that it is held."""
     return RunView(
         run=row.run,
         name=row.name,
@@ -187,16 +188,17 @@ def _unread(row: RunRow, why: str) -> RunView:
 
 
 def _standing_share(row: RunRow, outages: float) -> float:
-    """Share of its time that a run stands: between launches, and in long pauses within one."""
+    """Return the share of time that a run stands still: between launches, and in long pauses."""
     return min(MOST, 1.0 - (1.0 - outages) * (1.0 - row.pause_share))
 
 
 def trained(
     marks: Iterable[TokenMark], now: datetime, window_s: float
 ) -> tuple[tuple[float, int], ...]:
-    """Give how far a run was over the window of the service level: (seconds ago, tokens).
+    """Return a run's progress over the service level's window: (seconds ago, tokens).
 
-    One more moment than the window holds, so that it is known to its begin; empty without a level.
+    It includes the last mark before the window, so that the whole window is covered; empty if there
+    are no marks.
     """
     begin, known = now - timedelta(seconds=window_s), tuple(marks)
     earlier = [each for each in known if each.at <= begin][-1:]
@@ -205,7 +207,6 @@ def trained(
 
 
 def _open_view(switch: SwitchRow | None, now: datetime) -> SwitchView | None:
-    """Show the open switch to the policy."""
     if switch is None:
         return None
     return SwitchView(
@@ -218,7 +219,7 @@ def _open_view(switch: SwitchRow | None, now: datetime) -> SwitchView | None:
 def _records(
     history: Iterable[SwitchRow], launched: int, now: datetime
 ) -> tuple[SwitchRecord, ...]:
-    """Give the switches that a run measured; `launched`: its attempt after the last outage."""
+    """Convert finished switches with a time; `launched`: the attempt after the last outage."""
     return tuple(
         SwitchRecord(
             origin=each.from_point,

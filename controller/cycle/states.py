@@ -1,8 +1,7 @@
-"""When an open switch is over although nobody said so. Pure: rows and `now` in, a verdict out.
+"""When an open switch is over although the run did not report it. Pure: rows and `now` in.
 
-Invariant: the run is the authority on what it runs. Nothing here ever calls a switch confirmed;
-it only gives up on one that cannot be confirmed any more, so that the run can be decided about
-again.
+Invariant: only the run itself can confirm a switch. This module closes a switch that can no longer
+be confirmed, so that decisions about the run are possible again.
 """
 
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
 
 FURTHER_LAUNCHES = 2
-"""That may come before one has said how a switch ended which was begun: a switch in place too may
-go on by restart, and one whose new layout does not come up is taken back by the launch after it."""
+"""How many launches may follow before the end of a begun switch must be reported: a switch in place
+may continue by restart, and if its new layout does not come up, the next launch rolls it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +21,9 @@ class OpenSwitch:
     """What the verdict needs to know about a switch.
 
     Attributes:
-        created_at: when its intent was written. `begun_at`: when the run said that it took it;
-            None while it waits.
-        asked: an operator asked for it.
+        created_at: when its intent was written.
+        begun_at: when the run reported that it took the order; None while the order waits.
+        asked: whether an operator asked for it.
     """
 
     order: Order
@@ -39,8 +38,8 @@ class RunNow:
     """What the verdict needs to know about the run, from its own newest report.
 
     Attributes:
-        live: it was heard lately, whatever its steps take.
-        window_s: usual seconds until it has passed the boundaries that an order is valid for.
+        live: whether it was heard recently, however long its steps take.
+        window_s: usual seconds until the run has passed the boundaries at which an order is valid.
     """
 
     step: int
@@ -60,10 +59,10 @@ class Verdict:
 
 
 def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float) -> Verdict | None:
-    """Say how an open switch ends, or None while it may still be confirmed.
+    """Return how an open switch ends, or None while it may still be confirmed.
 
-    A switch the run never began is abandoned (nothing happened, nobody is to blame); one that was
-    begun and cannot end any more has failed, which counts towards freezing the run.
+    A switch that the run never began is abandoned, which has no consequence. One that was begun and
+    can no longer end has failed, which counts towards freezing the run.
     """
     reason = _hopeless(switch, run, now, timeout_s)
     if reason is None:
@@ -76,7 +75,7 @@ def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float)
 
 
 def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) -> str | None:
-    """Say what makes the switch impossible to confirm, or None."""
+    """Say why the switch can no longer be confirmed; None if it can."""
     order, waiting = switch.order, switch.state is SwitchState.ORDERED
     launches = (1 if order.mode is SwitchMode.RESTART else 0) if waiting else FURTHER_LAUNCHES
     if run.finished:
@@ -90,7 +89,7 @@ def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) 
             f"The run reached step {run.step}, past the order's last step {order.valid_until_step},"
         )
     limit_s = _limit_s(switch, run, timeout_s)
-    # A date to come was written while the wall clock was ahead: how long ago is not known.
+    # A time in the future was written while the wall clock was ahead, so take the distance.
     age_s = abs((now - (switch.begun_at or switch.created_at)).total_seconds())
     if age_s > limit_s:
         return f"The time limit of {limit_s:.0f} s passed ({age_s:.0f} s)"
@@ -98,10 +97,10 @@ def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) 
 
 
 def _limit_s(switch: OpenSwitch, run: RunNow, timeout_s: float) -> float:
-    """Give how long a switch may take, or wait.
+    """Return how long a switch may take, or its order may wait.
 
-    One that waits has the run's own boundaries before it, which long steps make hours; in a pause
-    longer than these what the policy wished for is old, and what a person wished for is not.
+    An order waits for the run's boundaries, which long steps can make hours apart. If a pause lasts
+    longer still, an order of the policy is outdated, but an order of a person is not.
     """
     if switch.state is not SwitchState.ORDERED:
         return timeout_s

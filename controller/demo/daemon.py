@@ -1,7 +1,7 @@
 """One real daemon of the demo: its settings file, its process, its socket, its journal.
 
 Invariant: it is started as a user starts it, with a settings file that `wattmesh settings check`
-accepts; the demo asks it for nothing that a user could not ask.
+accepts; the demo uses no request that a user could not make.
 """
 
 import json
@@ -25,11 +25,13 @@ READY_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where one run of the demo keeps its things.
+    """Where one run of the demo keeps its files.
 
     Attributes:
-        folder: settings, journal, checkpoints. `socket`: short, as Unix sockets must be.
-        gpus: folder of the fake GPUs and of the NVML library that shows them.
+        folder: settings, journal, checkpoints.
+        socket: a short path, because the path of a Unix socket must be short.
+        gpus: folder of the fake GPUs and of the NVML library that reports them.
+        logs: folder of the processes' output.
     """
 
     folder: Path
@@ -92,7 +94,7 @@ deadline_after_s = {plan.deadline_after_s}
 
 
 class DemoDaemon:
-    """One daemon process, and what a user may ask it."""
+    """One daemon process, and the requests that a user may make to it."""
 
     def __init__(self, child: Child, places: Places) -> None:
         """Take the process that was started."""
@@ -112,19 +114,19 @@ class DemoDaemon:
         return answer
 
     def freeze(self, reason: str) -> None:
-        """Take hands off everything, as `wattmesh freeze` does."""
+        """Freeze all runs, as `wattmesh freeze` does."""
         self._api.post("/v1/freeze", {"run": None, "reason": reason})
 
     def thaw(self) -> None:
-        """End that, as `wattmesh thaw` does."""
+        """End the freeze, as `wattmesh thaw` does."""
         self._api.post("/v1/thaw", {"run": None})
 
     def planned(self, run: str) -> bool:
-        """Say whether there is a plan of a run, as `wattmesh policy plan` shows it."""
+        """Return whether a run has a plan, as `wattmesh policy plan` shows it."""
         return self.get(f"/v1/runs/{segment(run)}/plan")["plan"] is not None
 
     def status(self) -> Mapping[str, Any] | None:
-        """Give its status; None when it does not answer just now."""
+        """Return its status; None if it does not answer now."""
         try:
             view: Mapping[str, Any] = self._api.get("/v1/status")
         except (DaemonUnreachable, JournalUnavailable):
@@ -132,12 +134,12 @@ class DemoDaemon:
         return view
 
     def leads(self) -> bool:
-        """Say whether it answers and takes orders."""
+        """Return whether it answers and leads."""
         view = self.status()
         return view is not None and bool(view["leading"])
 
     def stop(self) -> None:
-        """End it as a service manager does, and require that it ends well.
+        """End it as a service manager does, and check its exit status.
 
         Raises:
             DemoFailed: it ended with a failure.
@@ -156,7 +158,7 @@ def start(
     """Write the settings, start the daemon and wait until it answers.
 
     Raises:
-        DemoFailed: it ended, or was not ready in time.
+        DemoFailed: it ended, or did not lead in time.
     """
     places.folder.mkdir(parents=True, exist_ok=True)
     durable.write_text(places.config, settings_text(plan, places, mode=mode, plays_at=plays_at))
@@ -178,5 +180,4 @@ def start(
 
 
 def _toml(moment: datetime) -> str:
-    """Write a time as TOML does."""
     return moment.isoformat().replace("+00:00", "Z")

@@ -1,8 +1,9 @@
-"""What the demo's picture and report are made from: the recorded facts of its runs, as one file.
+"""The recorded facts of the demo's runs, from which the picture is drawn, as one file.
 
-Times are seconds since the main run began to train; each run has its own clock that starts at the
-same place of the grid day. Invariant: everything here was read back from a journal or written by
-the job that lived it; nothing is computed from what was planned.
+Times are seconds since a run began to train; every run begins at the same hour of the grid day.
+
+Invariant: everything here was read back from a journal or from the job's own step log; nothing is
+computed from the plan.
 """
 
 import json
@@ -26,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A stretch of time in one layout. `moving`: the switch itself, no training."""
+    """A period in one layout; `moving`: the switch itself, without training."""
 
     start_s: float
     end_s: float
@@ -38,7 +39,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A switch as the training steps saw it."""
+    """A switch on the axes of steps and time."""
 
     step: int
     at_s: float
@@ -49,7 +50,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One run: its layouts, its power (simulated watts) and its loss after each step."""
+    """One run: its layouts, its power (simulated, W) and its loss after each step."""
 
     name: str
     bands: tuple[Band, ...] = ()
@@ -63,12 +64,16 @@ class Evidence:
     """Everything the picture shows.
 
     Attributes:
-        day: the recorded day in words. `compress`: recorded seconds per second.
+        day: the recorded day in words.
+        compress: recorded seconds per real second.
         starts_h: hour of the recorded day at time 0.
-        intensity: measured, g/kWh. `forecast`: as issued when the run began.
-        scale: what every second, watt and gram is of. `beside`: what stands beside the headline.
-        threshold: intensity above which the run stood at its thriftiest point, where known.
-        tolerance: what the loss difference is held to over the first 100 steps.
+        intensity: measured, g/kWh.
+        forecast: as issued when the run began, g/kWh.
+        beside: the line below the headline.
+        scale: a sentence that says what every second, watt and gram refers to.
+        threshold_g_per_kwh: intensity above which the run stayed at its thriftiest point, if known.
+        tolerance: the largest allowed relative loss difference over the first 100 steps.
+        simulated: what is simulated, in words.
     """
 
     day: str
@@ -89,7 +94,7 @@ class Evidence:
     simulated: tuple[str, ...] = field(default=())
 
     def write(self, folder: Path) -> None:
-        """Keep it beside the report, so that the picture can be drawn again."""
+        """Write it beside the report, so that the picture can be drawn again."""
         durable.write_text(folder / FILE, json.dumps(asdict(self)))
 
     @classmethod
@@ -104,7 +109,6 @@ class Evidence:
 
 
 def _trace(data: dict[str, Any]) -> Trace:
-    """Read one run."""
     return Trace(
         name=data["name"],
         bands=tuple(Band(**each) for each in data["bands"]),
@@ -115,5 +119,5 @@ def _trace(data: dict[str, Any]) -> Trace:
 
 
 def relative_differences(losses: tuple[float, ...], others: tuple[float, ...]) -> list[float]:
-    """Give |a - b| / |b| step by step, over the steps that both have."""
+    """Return |a - b| / |b| for each step that both have."""
     return [abs(a - b) / abs(b) for a, b in zip(losses, others, strict=False)]

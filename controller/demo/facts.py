@@ -1,6 +1,6 @@
-"""What a run of the demo did: read back from its journal and its step log when it is over.
+"""Reads back what a finished run of the demo did, from its journal and its step log.
 
-Invariant: nothing is filled in; a figure that the journal does not have is a failure that says so.
+Invariant: nothing is filled in; a figure that is missing in the journal raises `DemoFailed`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,18 +31,18 @@ from wattmesh.telemetry.energy.ledger import EnergyRow
 G_PER_UG = 1e-6
 SETTLE_LIMIT_S = 60.0
 DECIDED_BY = {"plan": "plan", "deadline": "deadline guard", "operator": "operator"}
-"""By a decision's kind, who decided; the price rule knows further kinds."""
+"""Who decided, by the decision's kind; all other kinds are of the price rule."""
 
 
 def wait_until_settled(daemon: DemoDaemon, *, bound: bool) -> None:
     """Wait until the run has ended and every slot has its grams.
 
     Args:
-        daemon: of the run.
+        daemon: the daemon of the run.
         bound: wait for the bound too, which needs the grid's values up to the deadline.
 
     Raises:
-        DemoFailed: that did not come.
+        DemoFailed: that took longer than `SETTLE_LIMIT_S`, or the daemon ended.
     """
     with closing(_journal(daemon.places)) as journal:
 
@@ -73,7 +73,7 @@ def read(
     """Read one finished run back.
 
     Raises:
-        DemoFailed: the journal does not have what a finished run leaves there.
+        DemoFailed: the journal lacks what a finished run leaves there.
     """
     with closing(_journal(places)) as journal:
         row = _finished(journal, places)
@@ -107,17 +107,16 @@ def read(
 
 
 def _journal(places: Places) -> Journal:
-    """Open the journal of one run of the demo."""
     return Journal.open(sqlite_url(places.journal))
 
 
 def _budget(journal: Journal) -> budget.BudgetView:
-    """Add the journal up, as `wattmesh budget` does."""
+    """Sum the journal as `wattmesh budget` does."""
     return budget.budget(journal, datetime.now(UTC), str(load(TRACE).signal))
 
 
 def _finished(journal: Journal, places: Places) -> RunRow:
-    """Find the run, which must be over and have had a deadline."""
+    """Find the one run, which must be finished and have had a deadline."""
     rows = journal.runs.all(datetime.now(UTC))
     if len(rows) != 1 or rows[0].finished_at is None or rows[0].deadline is None:
         seen = ", ".join(f"{row.name} {row.state}" for row in rows) or "none"
@@ -128,7 +127,7 @@ def _finished(journal: Journal, places: Places) -> RunRow:
 def _facts(
     journal: Journal, row: RunRow, steps: tuple[StepRow, ...], switches: tuple[SwitchFact, ...]
 ) -> RunFacts:
-    """Read the run's ledgers to the microgram."""
+    """Read the run's ledgers, in µg and mJ."""
     audit = audits.audit(journal, row, str(load(TRACE).signal))
     if audit.reference_ug is None or audit.saved_ug is None or row.deadline is None:
         raise DemoFailed(f"The ledger of {row.name} is not settled; its baseline has no grams yet.")
@@ -147,7 +146,6 @@ def _facts(
 
 
 def _switch(journal: Journal, row: SwitchRow) -> SwitchFact:
-    """Read one switch with the step of its boundary."""
     steps = [each.step for each in journal.switches.transitions(row.plan)]
     kinds = {each.reason: each.kind for each in journal.decisions.list(row.run)}
     return SwitchFact(
@@ -165,7 +163,7 @@ def _switch(journal: Journal, row: SwitchRow) -> SwitchFact:
 
 
 def bands(steps: Sequence[StepRow], catalogue: Catalogue, began_s: float) -> Iterator[Band]:
-    """Turn steps into stretches of one layout; what lies between two of them is a switch."""
+    """Group steps into periods of one layout; the time between two of them is a switch."""
     names = {(str(point.layout), point.gpus): point.id for point in catalogue.points}
     before: Band | None = None
     for (layout, gpus), grouped in groupby(steps, key=lambda row: (row.layout, row.gpus)):
@@ -191,7 +189,7 @@ def bands(steps: Sequence[StepRow], catalogue: Catalogue, began_s: float) -> Ite
 
 
 def power(rows: Sequence[EnergyRow], began_at: datetime) -> Iterator[Span]:
-    """Turn the ledger's slots into mean watts of all GPUs; unobserved time is left out."""
+    """Turn the ledger's slots into mean power of all GPUs, W; unobserved energy is not added."""
     slots: dict[tuple[datetime, datetime], int] = {}
     for row in rows:
         key = (row.slot_start, row.slot_end)
@@ -205,7 +203,7 @@ def power(rows: Sequence[EnergyRow], began_at: datetime) -> Iterator[Span]:
 def _marks(
     switches: Sequence[SwitchFact], steps: Sequence[StepRow], began_s: float
 ) -> Iterator[Mark]:
-    """Place each switch on the step axis and on the time axis."""
+    """Convert switches; a step without a log line is placed at time 0."""
     ended: Mapping[int, float] = {row.step: row.monotonic_s - began_s for row in steps}
     for each in switches:
         yield Mark(
@@ -218,7 +216,7 @@ def _marks(
 
 
 def _spans(points: Sequence[CarbonPoint | IntensitySlot], began_at: datetime) -> tuple[Span, ...]:
-    """Turn intensities into spans on the run's clock, from its beginning on."""
+    """Convert intensities to spans in seconds since the run's beginning."""
     return tuple(
         Span(
             start_s=max(0.0, (point.start - began_at).total_seconds()),

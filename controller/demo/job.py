@@ -1,7 +1,8 @@
-"""One real training job of the demo, under the launcher that users use.
+"""One real training job of the demo, started with the launcher that users use.
 
-Its processes import torch and then wait at a start line, so that the grid day begins when training
-does. Invariant: what a job did is read from its own step log and from the journal, never assumed.
+Its processes import torch and then wait for a start file, so that the grid day and the training
+begin together. Invariant: what a job did is read from its own step log and from the journal, never
+assumed.
 """
 
 import json
@@ -40,7 +41,7 @@ print(json.dumps({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training job that was started and waits at the line, or runs."""
+    """A training job that waits for its start file, or runs."""
 
     child: Child
     plan: DemoPlan
@@ -71,16 +72,16 @@ class Job:
         )
 
     def release(self, starts_s: float) -> None:
-        """Let it join the run, and begin its first step at `starts_s` (monotonic)."""
+        """Let the job join the run, and begin its first step at `starts_s` (monotonic)."""
         durable.write_text(self.start_line, repr(starts_s))
 
     def rows(self) -> tuple[StepRow, ...]:
-        """Give the steps done so far."""
+        """Read the steps done so far."""
         return step_log.read(self.losses) if self.losses.exists() else ()
 
 
 def start(children: Children, plan: DemoPlan, places: Places) -> Job:
-    """Start a job at the baseline's layout; it will wait at its start line."""
+    """Start a job in the baseline's layout; it waits for its start file."""
     folder = places.folder / "job"
     folder.mkdir(parents=True)
     job_words = [
@@ -115,7 +116,7 @@ def start(children: Children, plan: DemoPlan, places: Places) -> Job:
 
 
 def paced(plan: DemoPlan) -> list[str]:
-    """Give the words that tell the trainer how fast the simulated devices are."""
+    """Return the trainer's arguments for the speed of the simulated devices."""
     return ["--device-tokens-per-s", str(plan.device_tokens_per_s)]
 
 
@@ -156,12 +157,12 @@ def trainer_folder() -> Path:
 
 
 def trainer_environment() -> dict[str, str]:
-    """Let a child find the example, and keep every process to one thread."""
+    """Return environment variables that let a child find the example, with one thread each."""
     return {"PYTHONPATH": str(trainer_folder()), "OMP_NUM_THREADS": "1"}
 
 
 def training(plan: DemoPlan) -> dict[str, Any]:
-    """Ask the example, in a child process, what it trains: torch stays out of this one.
+    """Ask the example, in a child process, what it trains, so that torch is not imported here.
 
     Raises:
         DemoFailed: it did not answer.

@@ -1,8 +1,8 @@
 """Draw `report.png`: the grid, the layouts, the power and the loss curves of the demo.
 
-A child process of its own (`python -m wattmesh.controller.demo.picture FOLDER`), so that nobody
-else pays for matplotlib. Invariant: it draws `evidence.json` and computes nothing but the loss
-difference; what is simulated says so in the picture itself.
+It runs in its own child process (`python -m wattmesh.controller.demo.picture FOLDER`), so that only
+that process imports matplotlib. Invariant: it draws `evidence.json` and computes nothing but the
+loss difference and means over slots; the picture itself names what is simulated.
 """
 
 import sys
@@ -59,7 +59,7 @@ def draw(evidence: Evidence, path: Path) -> None:
 
 
 def _words(figure: Figure, evidence: Evidence) -> None:
-    """Put the answer above the picture, and its sources below."""
+    """Write the headline above the picture, and the sources below."""
     figure.text(0.075, 0.972, evidence.headline, fontsize=13.5, weight="bold")
     told = f" · simulated: {', '.join(evidence.simulated)}" if evidence.simulated else ""
     figure.text(0.075, 0.953, f"{evidence.beside}{told}", fontsize=10, color=MUTED)
@@ -68,7 +68,7 @@ def _words(figure: Figure, evidence: Evidence) -> None:
 
 
 def _title(axes: Axes, text: str, unit: str) -> None:
-    """Name a panel at its upper left, with its unit in a quieter voice."""
+    """Write a panel's title at its upper left, and its unit, muted, at its upper right."""
     axes.set_title(text, loc="left", fontsize=10.5, weight="bold", pad=7)
     axes.set_title(unit, loc="right", fontsize=8.5, color=MUTED, pad=7)
     axes.grid(axis="y", color=FAINT, linewidth=0.7)
@@ -83,13 +83,11 @@ def _stairs(spans: tuple[Span, ...]) -> tuple[list[float], list[float]]:
 
 
 def _colours(evidence: Evidence) -> dict[str, str]:
-    """Give each operating point its colour."""
     seen = dict.fromkeys(each.point for each in (*evidence.main.bands, *evidence.control.bands))
     return {point: POINTS[index % len(POINTS)] for index, point in enumerate(seen)}
 
 
 def _intensity(axes: Axes, evidence: Evidence) -> None:
-    """The grid: measured as an area, forecast as a dashed line over it."""
     _title(axes, f"Carbon intensity of the grid: {evidence.day}", "g CO₂ per kWh, by recorded hour")
     values, edges = _stairs(evidence.intensity)
     axes.stairs(values, edges, fill=True, color=GRID_FILL, alpha=0.55)
@@ -115,7 +113,6 @@ def _intensity(axes: Axes, evidence: Evidence) -> None:
 
 
 def _bands(axes: Axes, evidence: Evidence) -> None:
-    """What ran when: one row for the run under wattmesh, one for the control."""
     _title(axes, "Layout", "striped: switching")
     colours = _colours(evidence)
     traces = (evidence.control, evidence.main)
@@ -132,7 +129,7 @@ def _bands(axes: Axes, evidence: Evidence) -> None:
 
 
 def _band(axes: Axes, band: Band, row: int, colour: str, letter_s: float) -> None:
-    """One stretch in one layout, with its name where it fits; a letter is `letter_s` wide."""
+    """Draw one period in one layout, named if the name fits; a letter is `letter_s` wide."""
     width_s = band.end_s - band.start_s
     if band.moving:
         axes.barh(
@@ -151,7 +148,6 @@ def _band(axes: Axes, band: Band, row: int, colour: str, letter_s: float) -> Non
 
 
 def _power(axes: Axes, evidence: Evidence) -> None:
-    """What all GPUs drew."""
     _title(axes, "Power of all GPUs, simulated", f"W, mean of {SMOOTHED} ledger slots")
     named = {"control": (evidence.control, CONTROL), "under wattmesh": (evidence.main, MAIN)}
     for name, (trace, colour) in named.items():
@@ -166,7 +162,7 @@ def _power(axes: Axes, evidence: Evidence) -> None:
 
 
 def smooth(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Take the mean of every few slots: a slot is shorter than the time between two checkpoints."""
+    """Average groups of slots, since one is shorter than the time between two checkpoints."""
     groups = [spans[first : first + SMOOTHED] for first in range(0, len(spans), SMOOTHED)]
     return tuple(
         Span(
@@ -180,7 +176,6 @@ def smooth(spans: tuple[Span, ...]) -> tuple[Span, ...]:
 
 
 def _deadline(axes: Axes, evidence: Evidence, *, named: bool = True) -> None:
-    """Mark the deadline."""
     axes.axvline(evidence.deadline_s, color=INK, linewidth=1.0, linestyle=(0, (1, 1.5)))
     if not named:
         return
@@ -192,7 +187,7 @@ def _deadline(axes: Axes, evidence: Evidence, *, named: bool = True) -> None:
 
 
 def _time_axis(panels: tuple[Axes, ...], evidence: Evidence) -> None:
-    """One axis of seconds for three panels; above the grid the recorded hours that play."""
+    """Give three panels one axis of seconds, and the grid panel the recorded hours above it."""
     end_s = max(
         evidence.deadline_s, *(each.bands[-1].end_s for each in (evidence.main, evidence.control))
     )
@@ -206,7 +201,6 @@ def _time_axis(panels: tuple[Axes, ...], evidence: Evidence) -> None:
 
 
 def _recorded_hours(axes: Axes, evidence: Evidence, end_s: float) -> None:
-    """Write along the upper edge which recorded hour plays at which second."""
     per_hour_s = 3600 / evidence.compress
     step_h = 3 if end_s / per_hour_s > 15 else 1
     hour = ceil(evidence.starts_h / step_h) * step_h
@@ -219,7 +213,6 @@ def _recorded_hours(axes: Axes, evidence: Evidence, end_s: float) -> None:
 
 
 def _loss(axes: Axes, evidence: Evidence) -> None:
-    """The curves over each other, step by step, with the switches as dots."""
     _title(axes, "Training loss", "cross-entropy, per step")
     control, main = evidence.control.losses, evidence.main.losses
     axes.plot(range(1, len(control) + 1), control, color=CONTROL, linewidth=4.0, alpha=0.35,
@@ -235,7 +228,6 @@ def _loss(axes: Axes, evidence: Evidence) -> None:
 
 
 def _dot(axes: Axes, step: int, loss: float, text: str) -> None:
-    """A switch on the loss curve."""
     axes.plot([step], [loss], "o", color="white", markeredgecolor=INK, markersize=6, zorder=5)
     axes.annotate(
         text,
@@ -249,7 +241,7 @@ def _dot(axes: Axes, step: int, loss: float, text: str) -> None:
 
 
 def _difference(axes: Axes, evidence: Evidence) -> None:
-    """How far the curves lie apart, beside what another order of summation does."""
+    """Draw the difference of the curves, beside the effect of another order of summation."""
     _title(axes, "Difference of loss to the control", "relative")
     for trace, colour, name in (
         (evidence.reordered, REORDERED, "control summed in another order"),
@@ -277,7 +269,7 @@ def _difference(axes: Axes, evidence: Evidence) -> None:
 
 
 def _running_maximum(trace: Trace, control: Trace) -> list[float]:
-    """Give the largest relative difference up to each step; zeros stay off a log axis."""
+    """Return the largest relative difference up to each step; zeros are unfit for a log axis."""
     largest, found = 0.0, []
     for each in relative_differences(trace.losses, control.losses):
         largest = max(largest, each)

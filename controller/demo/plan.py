@@ -1,7 +1,7 @@
-"""Every number that the demo chooses, in one place, with why.
+"""Every number that the demo chooses, in one place, with the reason.
 
-Invariant: nothing about the demo's outcome is in here; what happens is decided by the daemon and
-read back from its journal.
+Invariant: nothing here fixes the demo's outcome; the daemon decides what happens, and it is read
+back from its journal.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,21 +19,21 @@ ATTRIBUTION = (
 DAY_S = 86_400.0
 
 WORK_SHARE = 12 / 24
-"""Of the recorded day, that the submitted point needs for all steps."""
+"""Share of the recorded day that the submitted point needs for all steps."""
 
 LEAST_STEPS = 104
 """Fewer would not reach the 100 steps over which losses are compared."""
 
 DEVICE_TOKENS_PER_S = 168.0
-"""Pace of one simulated device. A step of the submitted layout then takes 0.43 s, and two cores
-with nothing else to do compute it in a quarter of that."""
+"""Speed of one simulated device. A step of the submitted layout then takes 0.43 s, and two idle
+cores compute it in a quarter of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPolicy:
     """The operator's limits, scaled to a day that lasts a minute and a half.
 
-    `clock_dwell_s`: no point has a clock; plans are made in slots of this length at most.
+    `clock_dwell_s`: no point has a clock, so this is only the longest slot of a plan.
     """
 
     dwell_s: float = 4.0
@@ -47,21 +47,21 @@ class DemoPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """What is asked of one demo.
+    """The parameters of one demo.
 
     Attributes:
         folder: where everything goes; made by the demo.
         day_s: real seconds that the recorded 24 h take.
-        deadline_factor: the deadline, in times of what the submitted point needs.
-        profile_intervals: checkpoint intervals that each layout is measured over.
-        act_from_step, act_by_step: everything is frozen until the run was measured where it was
-            submitted and the first plan is there; the latter is not waited for beyond the second.
-        order_at, order_by: share of the steps from which the operator orders a further layout at
-            equal ranks, and at any.
-        lead_s: the day begins so long before the jobs are let go: time for the daemon to start.
-        join_s: from then to the first step, in both runs, however long joining took.
+        deadline_factor: the deadline, as a multiple of the time that the submitted point needs.
+        profile_intervals: checkpoint intervals over which each layout is measured.
+        act_from_step, act_by_step: the freeze ends between these steps, once the first plan exists:
+            not before the first, so that the submitted point is measured, and at the second anyway.
+        order_at, order_by: share of the steps from which the operator orders a further layout, if
+            the run is at equal ranks, and from which in any case.
+        lead_s: the day begins this long before the jobs start, so that the daemon can start.
+        join_s: time from then to the first step, in both runs, however long joining takes.
         steps: optimizer steps of every run.
-        device_tokens_per_s: pace of one simulated device.
+        device_tokens_per_s: speed of one simulated device.
         deadline_after_s: seconds after registration by which the run must be done.
     """
 
@@ -96,7 +96,7 @@ class DemoPlan:
 
     @classmethod
     def lasting(cls, day_s: float, *, folder: Path) -> "DemoPlan":
-        """Plan a demo whose recorded day takes `day_s`; all that follows from it is scaled."""
+        """Plan a demo whose recorded day takes `day_s`, and scale what depends on that."""
         usual = cls(folder=folder)
         scale = day_s / usual.day_s
         return replace(
@@ -108,10 +108,10 @@ class DemoPlan:
         )
 
     def fitted(self, catalogue: Catalogue, tokens_per_step: int) -> "DemoPlan":
-        """Fit work and deadline to what was measured: fewer steps where fewer fit into the day.
+        """Fit steps and deadline to the measured speed: fewer steps if fewer fit into the day.
 
-        The submitted point is to need half of the recorded day, and the deadline is the day's end,
-        as a patient user would set it; on a machine too slow for the pace it comes later.
+        The submitted point then needs half of the recorded day (`WORK_SHARE`), and the deadline is
+        the end of the day; on a machine too slow for the simulated speed it comes later.
         """
         tokens_per_s = catalogue.point(self.baseline).tokens_per_s
         affordable = round(self.day_s * WORK_SHARE * tokens_per_s / tokens_per_step)
@@ -124,7 +124,7 @@ class DemoPlan:
 
     @property
     def limit_s(self) -> float:
-        """After so long a run that is not over has failed."""
+        """Seconds after which a run that is not over has failed."""
         return 2 * self.day_s + 60.0
 
     @property
@@ -135,15 +135,15 @@ class DemoPlan:
 
     @property
     def compress(self) -> float:
-        """Recorded seconds that pass in one second."""
+        """Recorded seconds that pass in one real second."""
         return DAY_S / self.day_s
 
     @property
     def catalogue(self) -> Path:
-        """The catalogue that profiling writes."""
+        """File of the catalogue that profiling writes."""
         return self.folder / "catalogue.toml"
 
     @property
     def logs(self) -> Path:
-        """What every process said."""
+        """Folder of every process's output."""
         return self.folder / "logs"

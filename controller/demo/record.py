@@ -1,6 +1,6 @@
 """What is known of a finished run of the demo, as types. Pure.
 
-Invariant: everything in here was read back from a journal or from the step log of the job.
+Invariant: everything here was read back from a journal or from the job's step log.
 """
 
 import time
@@ -16,8 +16,9 @@ class SwitchFact:
     """One confirmed switch, as the run reported it.
 
     Attributes:
-        step: of the boundary. `seconds`: from the boundary to the first step, None if unreported.
-        probe_difference: relative, of the probe loss before and after.
+        step: the step of the boundary.
+        seconds: from the boundary to the first step; None if unreported.
+        probe_difference: relative difference of the probe loss before and after.
         decided_by: "plan", "price rule", "deadline guard" or "operator".
     """
 
@@ -37,7 +38,7 @@ class SwitchFact:
 class RunFacts:
     """What one run did, read back from its step log and its journal.
 
-    `saved_ug`: as `wattmesh budget` tells it; of a run that nothing touched it is 0.
+    `saved_ug`: as `wattmesh budget` reports it; 0 for a run that was never switched.
     """
 
     steps: tuple[StepRow, ...]
@@ -58,14 +59,14 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """When a run's first step begins: time 0 of everything that is told about it."""
+    """When a run's first step begins: time 0 of everything reported about it."""
 
     at: datetime
     monotonic_s: float
 
     @classmethod
     def after(cls, seconds: float = 0.0) -> "Beginning":
-        """Take the moment so many seconds from now."""
+        """Return the moment `seconds` from now."""
         at = datetime.now(UTC) + timedelta(seconds=seconds)
         return cls(at=at, monotonic_s=time.monotonic() + seconds)
 
@@ -75,9 +76,11 @@ class Found:
     """One run as it was read back.
 
     Attributes:
-        facts: for the report. `trace`: for the picture.
-        measured, forecast: the grid from the run's beginning to its deadline.
-        bound_g: what no schedule could have beaten.
+        facts: for the report.
+        trace: for the picture.
+        measured, forecast: grid intensity from the run's beginning to its deadline, g/kWh.
+        deadline_s: seconds from the beginning to the deadline.
+        bound_g: the least emissions that any schedule could have reached; None if not computed.
     """
 
     facts: RunFacts

@@ -1,7 +1,7 @@
-"""`report.json`: what the demo did, in figures that were read back. Pure.
+"""Composes `report.json`: what the demo did, in figures that were read back. Pure.
 
-Invariant: grams come from the journals, losses from the step logs, seconds and probes from what
-the run reported; nothing is filled in from the plan.
+Invariant: grams come from the journals, losses from the step logs, seconds and probes from the
+run's reports; no result is filled in from the plan.
 """
 
 import platform
@@ -21,17 +21,17 @@ from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.step_log import StepRow
 
 FIRST_STEPS = 100
-"""Over so many steps the loss must agree to 1e-5 in fp32; later within 3x the reordered control."""
+"""Over this many steps the loss must agree to 1e-5 in fp32, later to 3x the reordered control."""
 G_PER_UG = 1e-6
 BUSY_SHARE = 0.1
-"""Of steps late by more than a step, above which the machine is too slow for the pace."""
+"""If a larger share of steps is late by more than a step, the machine is too slow."""
 BASELINE_TOLERANCE = 0.05
 SIMULATED = ("GPU power", "GPU pace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """Everything that the report is made from."""
+    """The inputs of the report."""
 
     plan: DemoPlan
     catalogue: Catalogue
@@ -45,7 +45,7 @@ class Demo:
 
 
 def compose(demo: Demo) -> dict[str, Any]:
-    """Put the report together."""
+    """Compose the report."""
     main, control = demo.main, demo.control
     differences = relative_differences(main.losses, control.losses)
     reordered = [row.loss for row in demo.reordered]
@@ -96,7 +96,7 @@ def compose(demo: Demo) -> dict[str, Any]:
 
 
 def notes(demo: Demo) -> list[str]:
-    """Say what a reader must know before trusting the figures; nothing when all is well."""
+    """Say what a reader must know before trusting the figures; empty when all is well."""
     found = []
     for name, facts in (("main", demo.main), ("control", demo.control)):
         late = pace(facts.steps)
@@ -131,9 +131,9 @@ def layouts(steps: Sequence[StepRow]) -> list[str]:
 
 
 def pace(steps: Sequence[StepRow]) -> dict[str, Any]:
-    """Say what steps took by the simulated devices, what this machine computed, who was late."""
+    """Return step times: simulated, computed by this machine, and how many steps were late."""
     step_s = median(row.elapsed_s for row in steps)
-    # Within a step's time a step is late after every checkpoint, and the next one makes up for it.
+    # After every checkpoint a step is late by less than a step, and the next one catches up.
     late = sum(row.overrun_s > step_s for row in steps)
     return {
         "step_s": round(step_s, 3),
@@ -145,7 +145,7 @@ def pace(steps: Sequence[StepRow]) -> dict[str, Any]:
 
 
 def scale(plan: DemoPlan) -> str:
-    """Say what every second, watt and gram is of."""
+    """Say what every second, watt and gram refers to."""
     return (
         "every second, joule and gram is of the run itself, nothing is multiplied; meanwhile 24 h "
         f"of recorded grid play in {plan.day_s:.0f} s"
@@ -165,7 +165,7 @@ def grid(plan: DemoPlan) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Name the versions that decide the numbers, without importing torch."""
+    """Return the versions on which the numbers depend, without importing torch."""
     return {"python": platform.python_version(), "torch": metadata.version("torch")}
 
 
@@ -176,7 +176,7 @@ def picture_of(
     control: Found,
     reordered: Sequence[StepRow],
 ) -> Evidence:
-    """Give what the picture shows."""
+    """Compose what the picture shows."""
     less = composed["saving_share"]
     deadline = "deadline met" if composed["deadline_met"] else "DEADLINE MISSED"
     return Evidence(
@@ -202,7 +202,7 @@ def picture_of(
 
 
 def beside(composed: Mapping[str, Any]) -> str:
-    """Say what stands beside the saving: the baseline ledger, and the bound."""
+    """Compose the line below the headline: saving against the ledger's baseline, and the bound."""
     ledger, bound = composed["ledger_saving_share"], composed["bound_saving_share"]
     best = "" if bound is None else f", best possible {words.percent(bound)}"
     more = "less" if ledger >= 0 else "more"
@@ -213,7 +213,6 @@ def beside(composed: Mapping[str, Any]) -> str:
 
 
 def _switch(fact: SwitchFact, catalogue: Catalogue) -> dict[str, Any]:
-    """Give one row of the switch table."""
     return {
         "step": fact.step,
         "from": _named(fact.from_point, catalogue),
@@ -237,7 +236,7 @@ def _named(point_id: str, catalogue: Catalogue) -> str:
 
 
 def _catalogue(catalogue: Catalogue) -> dict[str, Any]:
-    """Give the points with the source of each number."""
+    """List the points with the source of each number."""
     return {
         "digest": catalogue.digest,
         "reference": catalogue.reference,

@@ -1,8 +1,9 @@
-"""The whole demo, in the order in which a reader would explain it.
+"""Runs the whole demo.
 
-Profile the layouts; train under the daemon while the recorded day passes; train the same without a
-single switch, and once more in another order of summation; read everything back; tell.
-Invariant: whatever goes wrong, every process it started is ended and the folder stays, with logs.
+It profiles the layouts, and trains under the daemon while the recorded day passes. Then it trains
+the same without a switch, and once more with sums in another order. At last it reads everything
+back and reports.
+Invariant: whatever goes wrong, every process it started is ended, and the folder stays, with logs.
 """
 
 import json
@@ -38,17 +39,17 @@ from wattmesh.reconfig.step_log import StepRow
 from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FakeNvml
 
 MARK = "demo.json"
-"""Tells a folder of a demo from anything else."""
+"""A file that marks the folder of a demo."""
 
 PICTURE_LIMIT_S = 60.0
 
 UNPACED_LIMIT_S = 600.0
-"""What keeps no pace takes as long as the machine's other work leaves it."""
+"""Generous, because a run without a simulated pace depends on the machine's load."""
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """How long each part took, and everything so far."""
+    """Measures how long each part took, and the total so far."""
 
     began_s: float = field(default_factory=time.monotonic)
     parts_s: dict[str, float] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Measure one part."""
+        """Measure the block as part `name`."""
         began_s = time.monotonic()
         try:
             yield
@@ -70,7 +71,7 @@ class Stopwatch:
 
 @dataclass(slots=True, kw_only=True)
 class Ran:
-    """One run: its places, its job, and when it was let go."""
+    """One run: its places, its job, and when its training began."""
 
     places: Places
     job: Job
@@ -79,7 +80,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """All that was trained."""
+    """All runs that were trained."""
 
     main: Ran
     control: Ran
@@ -89,19 +90,19 @@ class Runs:
 def run(
     plan: DemoPlan, progress: Progress, *, force: bool = False, known: Path | None = None
 ) -> dict[str, Any]:
-    """Run the demo and give its report.
+    """Run the demo and return its report.
 
     Args:
-        plan: what is asked.
-        progress: hears how it goes.
-        force: replace the folder whatever is in it.
-        known: a catalogue of an earlier demo, to be used instead of profiling again.
+        plan: the parameters of the demo.
+        progress: where progress is printed.
+        force: replace the folder, whatever is in it.
+        known: a catalogue of an earlier demo, to use instead of profiling again.
 
     Raises:
         InputInvalid: the folder holds something else.
         WattmeshError: a part failed; the message says where its log is.
     """
-    # Read before the folder is made anew: it may lie in it.
+    # Read it before the folder is replaced: it may lie inside.
     measured = None if known is None else catalogue_file.load(known)
     prepare(plan, force=force)
     for line in screen.banner(plan):
@@ -140,7 +141,6 @@ def prepare(plan: DemoPlan, *, force: bool) -> None:
 
 
 def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict[str, Any]:
-    """Do the parts, one after another."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory(prefix="wattmesh-") as short, Children() as children:
         sockets = Path(short)
@@ -151,14 +151,14 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
             progress.say(screen.beginning(plan, "main"))
             daemon = _train(plan, children, main, progress, mode="act")
         with watch.part("control run"):
-            # Its processes import torch while the last slots of the main run get their price.
+            # Its processes import torch while the last slots of the main run are priced.
             control = _start(plan, children, sockets, "control")
             facts.wait_until_settled(daemon, bound=True)
             daemon.stop()
             progress.say(screen.beginning(plan, "control"))
             daemon = _train(plan, children, control, progress, mode="observe")
         with watch.part("reordered control"):
-            # It keeps no pace, so it waits until both runs that do are over.
+            # It runs at full speed, so it starts only after the two runs with a simulated pace.
             progress.say(screen.beginning(plan, "reordered"))
             reordered = job.start_reordered(children, plan, plan.folder / "reordered")
             facts.wait_until_settled(daemon, bound=False)
@@ -175,7 +175,6 @@ def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict
 
 
 def _report(plan: DemoPlan, catalogue: Catalogue, runs: Runs, watch: Stopwatch) -> dict[str, Any]:
-    """Read everything back, compose the report, draw the picture."""
     main = facts.read(runs.main.places, runs.main.job.rows(), catalogue, runs.main.beginning)
     control = facts.read(
         runs.control.places, runs.control.job.rows(), catalogue, runs.control.beginning
@@ -206,7 +205,6 @@ def _fit(plan: DemoPlan, measured: Catalogue) -> tuple[DemoPlan, Catalogue]:
 
 
 def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
-    """Measure the layouts."""
     progress.say("profiling: every layout once, held against a run that never switches")
     described = read_job(job.trainer_folder() / "examples" / "pretrain" / "profile.toml")
     asked = replace(
@@ -229,7 +227,7 @@ def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
 
 
 def _start(plan: DemoPlan, children: Children, sockets: Path, name: str) -> Ran:
-    """Start a job; it imports torch and waits at its start line."""
+    """Start a job, which imports torch and waits for its start file."""
     folder = plan.folder / name
     places = Places(
         folder=folder,
@@ -237,7 +235,7 @@ def _start(plan: DemoPlan, children: Children, sockets: Path, name: str) -> Ran:
         gpus=folder / "gpus",
         logs=plan.logs,
     )
-    # A paced step is over before the counter of a real board would change.
+    # A step ends before the energy counter of a real board would change.
     FakeNvml.create(places.gpus, plan.processes, DEMO_BOARD, update_ms=0).close()
     return Ran(places=places, job=job.start(children, plan, places))
 
@@ -245,10 +243,10 @@ def _start(plan: DemoPlan, children: Children, sockets: Path, name: str) -> Ran:
 def _train(
     plan: DemoPlan, children: Children, ran: Ran, progress: Progress, *, mode: str
 ) -> DemoDaemon:
-    """Let a job train through the recorded day, under a daemon of its own; give that daemon."""
+    """Train a job through the recorded day under its own daemon; return that daemon."""
     progress.show("  the processes import torch")
     ran.job.wait_until_ready()
-    # The day begins with the daemon, the training `lead_s` later: at the same hour in both runs.
+    # The day begins with the daemon, the training `lead_s` later: the same hour in both runs.
     plays_at, line_s = datetime.now(UTC), time.monotonic() + plan.lead_s
     daemon = daemons.start(children, plan, ran.places, mode=mode, plays_at=plays_at)
     acting = mode == "act"

@@ -1,4 +1,4 @@
-"""What the demo says before it starts, and its last screen. Pure.
+"""The demo's text: what it prints before it starts, and its last screen. Pure.
 
 Invariant: every figure comes from `report.json`; what is simulated is named in the first lines.
 """
@@ -14,7 +14,7 @@ from wattmesh.reconfig.switch import how_equal
 
 
 def banner(plan: DemoPlan) -> list[str]:
-    """Say what will happen, and what of it is simulated."""
+    """Say what will happen, and which parts of it are simulated."""
     return [
         "wattmesh demo: a recorded grid day moves a live training job through real reshards",
         "",
@@ -49,7 +49,6 @@ def last_screen(report: Mapping[str, Any]) -> list[str]:
 
 
 def _switches(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line per switch, its columns lined up."""
     moves = [f"{row['from']} -> {row['to']}" for row in table]
     width = max((len(move) for move in moves), default=0)
     return [
@@ -68,7 +67,6 @@ def equal(difference: float | None) -> str:
 
 
 def _loss(report: Mapping[str, Any]) -> str:
-    """First and last loss, and how far it lies from the uninterrupted run."""
     steps = report["training"]["steps"]
     return (
         f"{report['loss_first']:.3f} -> {report['loss_last']:.3f}; against the uninterrupted run "
@@ -79,7 +77,7 @@ def _loss(report: Mapping[str, Any]) -> str:
 
 
 def _carbon(report: Mapping[str, Any]) -> list[str]:
-    """Grams against the measured control and the deadline; then what stands beside them."""
+    """Format the grams against the measured control, the deadline, and the line below them."""
     saving = report["saving_share"]
     better = "less" if saving >= 0 else "more"
     deadline = "deadline met" if report["deadline_met"] else "DEADLINE MISSED"
@@ -93,7 +91,7 @@ def _carbon(report: Mapping[str, Any]) -> list[str]:
 
 
 def _pace(report: Mapping[str, Any]) -> str:
-    """What a step of the submitted layout took, and how much of that this machine had to work."""
+    """Format the simulated time of a step, and how much of it this machine computed."""
     main, control = report["pace"]["main"], report["pace"]["control"]
     return (
         f"{quantities.duration(control['step_s'])} a step by the simulated devices, of which this "
@@ -103,7 +101,7 @@ def _pace(report: Mapping[str, Any]) -> str:
 
 
 def short(value: float) -> str:
-    """Write a small difference: 4e-7, 0."""
+    """Format a small difference: 4e-7, 0."""
     return "0" if value == 0 else f"{value:.0e}".replace("e-0", "e-")
 
 
@@ -119,7 +117,7 @@ def beginning(plan: DemoPlan, name: str) -> str:
 def standing(
     plan: DemoPlan, view: Mapping[str, Any], line: Mapping[str, Any], *, acting: bool
 ) -> str:
-    """Show in one line where a run stands; of the control not what would have been done."""
+    """Format a run's state in one line; without the decision for the control run."""
     grid = view["carbon"]["g_per_kwh"] if view["carbon"] else None
     switch = line["switch"]
     doing = line["sentence"] if acting else ""

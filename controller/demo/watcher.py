@@ -1,7 +1,7 @@
-"""Watches a run of the demo as a person would: through the daemon's status, a few times a second.
+"""Watches a run of the demo as a person would: it polls the daemon's status.
 
-Invariant: it acts twice at most, and as an operator does: it ends the freeze once the run was
-measured, and gives one order with its reason, which the daemon may refuse.
+Invariant: it acts at most twice, as an operator does. It ends the freeze once the run is measured,
+and gives one order with a reason, which the daemon may refuse.
 """
 
 import time
@@ -20,9 +20,9 @@ LOOK_S = 0.4
 
 @dataclass(slots=True)
 class Watcher:
-    """Watches a run as a person would, and does what the operator does when its time has come.
+    """Watches a run as a person would, and acts as its operator at the planned steps.
 
-    `acting`: of the main run; the control is only watched.
+    `acting`: True for the main run; the control is only watched.
     """
 
     plan: DemoPlan
@@ -35,7 +35,7 @@ class Watcher:
     next_s: float = 0.0
 
     def look(self) -> None:
-        """Ask the daemon for its status, a few times a second."""
+        """Ask the daemon for its status, at most once per `LOOK_S`."""
         if time.monotonic() < self.next_s:
             return
         self.next_s = time.monotonic() + LOOK_S
@@ -54,7 +54,7 @@ class Watcher:
             self._order(found[0])
 
     def _tell(self, view: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        """Show where things stand; a new decision to switch stays on the screen."""
+        """Show progress; print a new decision to switch as a permanent line."""
         switch = line["switch"]
         if switch is not None and switch["reason"] != self.sentence:
             self.sentence = switch["reason"]
@@ -62,15 +62,15 @@ class Watcher:
         self.progress.show(screen.standing(self.plan, view, line, acting=self.acting))
 
     def _may_act(self, line: Mapping[str, Any]) -> bool:
-        """Say whether the run was measured for long enough, and has its first plan."""
+        """Return whether the run was measured for long enough, and a plan exists or is overdue."""
         if line["step"] < self.plan.act_from_step:
             return False
         return self.daemon.planned(line["run"]) or line["step"] >= self.plan.act_by_step
 
     def _due(self, line: Mapping[str, Any]) -> bool:
-        """Say whether the operator acts now: late in the run, nothing under way.
+        """Return whether the operator orders now: late in the run, with no switch in progress.
 
-        Best at equal ranks; towards the end from wherever the run is.
+        From `order_at` only at equal ranks; from `order_by` at any layout.
         """
         share = line["step"] / self.plan.steps
         quiet = line["switch"] is None and line["state"] == "live"
@@ -78,7 +78,6 @@ class Watcher:
         return quiet and share >= (self.plan.order_at if equal else self.plan.order_by)
 
     def _thaw(self, line: Mapping[str, Any]) -> None:
-        """Let wattmesh act from here on."""
         self.daemon.thaw()
         self.thawed = True
         self.progress.say(
@@ -86,7 +85,7 @@ class Watcher:
         )
 
     def _order(self, line: Mapping[str, Any]) -> None:
-        """Order the further layout as `wattmesh switch` does; the submitted one if it is there."""
+        """Order the further layout as `wattmesh switch` does; the baseline if it is there."""
         self.ordered = True
         there = line["point"] == self.plan.ordered_point
         point = self.plan.baseline if there else self.plan.ordered_point

@@ -1,9 +1,9 @@
-"""Pretrain under wattmesh. This is the file to copy from: what is wattmesh's is marked (w).
+"""Pretrain under wattmesh. This is the file to copy from: lines for wattmesh are marked (w).
 
     python -m wattmesh.integrations.torchrun --nproc 4 -- -m examples.pretrain --layout dp_shard=4
 
-With a daemon (`WATTMESH_URL`) the run may be moved between layouts at its checkpoints; without one
-it trains on in the layout it began with.
+With a daemon (`WATTMESH_URL`) the run may switch between layouts at its checkpoints; without one it
+keeps the layout with which it began.
 """
 
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from wattmesh.reconfig.step_log import StepLog
 
 
 def train(options: Options, starts_s: float | None) -> None:
-    """Train to the last step, through whatever switches are ordered."""
+    """Train to the last step, through all switches that are ordered."""
     config = options.config
     pace = choose_pace(global_rank(), config.tokens_per_step, options.device_tokens_per_s, starts_s)
     log = StepLog(options.step_log)

@@ -1,7 +1,7 @@
-"""What is trained: the model's shape, the batch, the optimizer's numbers, and the presets.
+"""What is trained: the model's shape, the batch, the optimizer's settings, and the presets.
 
-Invariant: nothing here depends on a layout. What a layout may not do to these numbers is checked
-in one place, `check_layout`, before any process group exists.
+Invariant: no setting here depends on a layout. Whether a layout fits them is checked in one place,
+`check_layout`, before any process group exists.
 """
 
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ class ModelConfig:
 
     Attributes:
         heads, kv_heads: query heads, and key/value heads that they share in groups (GQA).
-        hidden: inner width of the SwiGLU, or of each expert's.
-        rope_base: wavelengths of the rotary embedding reach 2 pi * rope_base.
+        hidden: inner width of the SwiGLU, or of each expert's SwiGLU.
+        rope_base: the longest wavelength of the rotary embedding approaches 2 pi * rope_base.
         experts: per layer, of which each token uses `experts_per_token`; 0 makes a dense model.
-        dropout: on both branches of every layer, by logical position.
+        dropout: rate on both branches of every layer, drawn by logical position.
     """
 
     dim: int
@@ -47,15 +47,15 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """Everything that decides the loss curve; equal configs train equal models in any layout.
+    """Everything that determines the loss curve; equal configs train equal models in any layout.
 
     Attributes:
         global_batch: samples per optimizer step, over all ranks.
         warmup_steps: the learning rate rises linearly over this many steps, then stays.
-        clip_norm: gradients are scaled down to this global norm.
+        clip_norm: gradients with a larger global norm are scaled down to this norm.
         router_bias_rate: how much a router's bias moves per step towards equal load.
-        ema_decay: of the average of the parameters that is kept beside them; 0 keeps none.
-        corpus_bytes: how much text is read.
+        ema_decay: decay of the parameters' exponential moving average; 0 keeps none.
+        corpus_bytes: size of the text that is read.
     """
 
     model: ModelConfig
@@ -121,12 +121,12 @@ PRESETS = {
     ),
 }
 """`demo` has 0.5 M parameters and learns on two CPU cores; `tiny` and `tiny-moe` are for tests;
-`bench` and `bench-gigabyte` (1.5 GB of state) are what switches are measured on; `llama3-8b` has
-the shape of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
+`bench` and `bench-gigabyte` (1.5 GB of state) serve to measure switches; `llama3-8b` has the shape
+of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
 
 
 def preset(name: str, *, dtype: str = "fp32", seed: int = 0) -> TrainConfig:
-    """Give a preset with another dtype or seed.
+    """Return a preset with the given dtype and seed.
 
     Raises:
         InputInvalid: no such preset or dtype.
@@ -140,7 +140,7 @@ def preset(name: str, *, dtype: str = "fp32", seed: int = 0) -> TrainConfig:
 
 
 def micro_batch(config: TrainConfig, layout: Layout) -> int:
-    """Give the samples per microbatch: the layout's own choice, or two per pipeline stage."""
+    """Return samples per microbatch: as the layout says, or for 2 * pp (else pp) microbatches."""
     share = config.global_batch // layout.data_parallel
     if layout.micro_batch:
         return layout.micro_batch
@@ -149,10 +149,10 @@ def micro_batch(config: TrainConfig, layout: Layout) -> int:
 
 
 def check_layout(config: TrainConfig, layout: Layout) -> None:
-    """Refuse a layout that this model cannot be trained in.
+    """Check that this model can be trained in a layout.
 
     Raises:
-        InputInvalid: names the rule with its numbers.
+        InputInvalid: it cannot; the message names the rule with its numbers.
     """
     model = config.model
     _divides("kv_heads", model.kv_heads, "tp", layout.tp)
@@ -167,7 +167,7 @@ def check_layout(config: TrainConfig, layout: Layout) -> None:
 
 
 def _check_experts(model: ModelConfig, layout: Layout) -> None:
-    """Experts are cut by number over ep, and within by their two widths over what is left."""
+    """Check experts, split by number over ep, then by their two widths over the other ranks."""
     if not model.experts:
         if layout.ep > 1:
             raise InputInvalid(f"pretrain: {layout}: this model has no experts; leave ep at 1")
@@ -179,7 +179,7 @@ def _check_experts(model: ModelConfig, layout: Layout) -> None:
 
 
 def _check_batch(config: TrainConfig, layout: Layout) -> None:
-    """Samples are dealt evenly over ranks and microbatches, and fill the pipeline."""
+    """Check that samples divide evenly over ranks and microbatches, and fill the pipeline."""
     _divides("global_batch", config.global_batch, "dp_replicate * dp_shard", layout.data_parallel)
     share = config.global_batch // layout.data_parallel
     size = micro_batch(config, layout)
@@ -193,12 +193,11 @@ def _check_batch(config: TrainConfig, layout: Layout) -> None:
 
 
 def _stages(layout: Layout) -> str:
-    """What the layers are divided by, as a sentence names it."""
+    """Name what divides the layers, for an error message."""
     each = stage_count(layout) // layout.pp
     return "pp" if each == 1 else f"{each} stages on each of pp = {layout.pp} ranks, stages"
 
 
 def _divides(what: str, total: int, by: str, degree: int) -> None:
-    """Require that `degree` divides `total`."""
     if total % degree:
         raise InputInvalid(f"pretrain: {what} = {total} is not divisible by {by} = {degree}")

@@ -1,7 +1,7 @@
 """Training data by logical position: sample `i` of seed `s` is the same bytes on any rank.
 
 The text is the standard library's own sources, which are on every machine that runs Python.
-Invariant: nothing here knows ranks or layouts, and any position can be reached at once.
+Invariant: nothing here depends on ranks or layouts, and any position is reached at once.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from wattmesh.errors import InputInvalid
 def standard_library(budget_bytes: int) -> bytes:
     """Read the standard library's modules in sorted order, `budget_bytes` of them in all.
 
-    Top-level modules only: they are present in every distribution of Python, sub-packages such as
-    the tests are not.
+    It reads top-level modules only: every distribution of Python has them, but not all have
+    sub-packages such as the tests.
 
     Raises:
-        InputInvalid: there is less text than that.
+        InputInvalid: the modules have less text than that.
     """
     folder = Path(sysconfig.get_path("stdlib"))
     text = bytearray()
@@ -50,12 +50,12 @@ class Corpus:
         return cls(torch.frombuffer(data, dtype=torch.uint8).long(), seq_len, seed)
 
     def start(self, sample: int) -> int:
-        """Give where sample number `sample` starts: a hash of the number and the seed."""
+        """Return where sample `sample` starts: a hash of its number and the seed."""
         name = hashlib.blake2b(f"{self.seed}:{sample}".encode(), digest_size=8).digest()
         return int.from_bytes(name, "big") % (len(self.text) - self.seq_len)
 
     def batch(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Give samples [first, first + count) as (inputs_BS, targets_BS); targets are one on."""
+        """Return samples [first, first + count): inputs_BS, and as targets_BS the next bytes."""
         starts = torch.tensor([self.start(first + i) for i in range(count)])
         window_BS = self.text[starts[:, None] + torch.arange(self.seq_len + 1)]
         return window_BS[:, :-1].contiguous(), window_BS[:, 1:].contiguous()

@@ -1,8 +1,8 @@
 """A mixture of experts without dropped tokens, balanced by biases instead of an auxiliary loss.
 
-Every token uses its best `experts_per_token` experts by score plus bias; the bias steers only the
-choice, not the weights (Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing"). It moves once per
-step by the *global* batch's counts, so that no layout changes it.
+Every token uses its best `experts_per_token` experts by score plus bias. The bias affects only the
+choice, not the weights (Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing"). It is updated once
+per step from the *global* batch's counts, so it is the same in every layout.
 
 Shape suffixes: B batch, S sequence, N tokens (B * S), M rows (a token once for each of its
     experts), D model width, F hidden width, X experts (L: this rank's), P experts per token.
@@ -18,10 +18,10 @@ from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel
 
 
 class StackedExperts(nn.Module):
-    """SwiGLU experts, one after the other; their weights are stacked along dim 0."""
+    """SwiGLU experts, applied one after the other; their weights are stacked along dim 0."""
 
     def __init__(self, config: ModelConfig) -> None:
-        """Make `config.experts` of them."""
+        """Make `config.experts` experts."""
         super().__init__()
         wide = (config.experts, config.hidden, config.dim)
         self.gate = nn.Parameter(torch.empty(wide))
@@ -39,7 +39,7 @@ class StackedExperts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Router and experts; who holds which expert is told from outside (`parallel`)."""
+    """Router and experts; `parallel` decides which rank holds which expert."""
 
     bias_X: Tensor
     counts_X: Tensor
@@ -64,7 +64,7 @@ class MixtureOfExperts(nn.Module):
         order_M = torch.argsort(rows_M, stable=True)
         counts_X = torch.bincount(rows_M, minlength=scores_NX.shape[1])
         if torch.is_grad_enabled():
-            # Recomputation counts twice, evenly; only which expert is above the mean matters.
+            # Recomputation counts every token twice; only the comparison with the mean matters.
             self.counts_X += counts_X
         tokens_M = order_M // self.experts_per_token
         x_ND = x_BSD.flatten(0, 1)
@@ -73,12 +73,12 @@ class MixtureOfExperts(nn.Module):
         return torch.zeros_like(x_ND).index_add(0, tokens_M, weighted_MD).view_as(x_BSD)
 
     def rebalance(self, global_counts_X: Tensor, rate: float) -> None:
-        """Lift experts that got less than the mean of the step's global batch, lower the others."""
+        """Raise the bias of experts below the mean count of the global batch, lower the others."""
         above_X = global_counts_X.mean() - global_counts_X
         self.bias_X += rate * torch.sign(above_X).to(self.bias_X)
         self.counts_X.zero_()
 
 
 def _local(parameter: Tensor) -> Tensor:
-    """This rank's experts, with a gradient that flows back to them."""
+    """Return this rank's part of a parameter; gradients flow back to it."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter

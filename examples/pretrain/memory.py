@@ -1,9 +1,9 @@
-"""How much memory one rank needs for a layout, before anything is allocated.
+"""Estimates how much memory one rank needs in a layout, before anything is allocated.
 
-Counted from the model's shape alone. Parameters, slots and averages are exact (a test compares them
-with what ranks really hold); activations are what autograd saves in our model, to within 10 %.
+The estimate uses the model's shape alone. Parameters, slots and averages are exact (a test compares
+them with what ranks hold); activations are what autograd saves in our model, to within 10 %.
 
-Invariant: every figure is of the rank that needs most of it.
+Invariant: every figure is that of the rank that needs most of it.
 """
 
 import math
@@ -21,14 +21,14 @@ from wattmesh.reconfig.layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes, each of the rank that needs most of it.
+    """Bytes, each figure that of the rank that needs most of it.
 
     Attributes:
-        parameters: this rank's shards of the parameters; gradients are as much again.
-        slots: of the optimizer.
-        average: of the parameters; 0 where none is kept.
-        gathered: parameters as FSDP brings them together for forward and backward.
-        activations: saved between forward and backward, of all microbatches in flight.
+        parameters: the rank's shards of the parameters; gradients take as much again.
+        slots: optimizer state.
+        average: the moving average of the parameters; 0 if none is kept.
+        gathered: parameters that FSDP gathers for forward and backward.
+        activations: saved between forward and backward, for all microbatches in flight.
     """
 
     parameters: int
@@ -39,18 +39,18 @@ class Memory:
 
     @property
     def state(self) -> int:
-        """What a checkpoint carries."""
+        """Bytes in a checkpoint."""
         return self.parameters + self.slots + self.average
 
     @property
     def total(self) -> int:
-        """All of it with the gradients' shards; without allocator, communication and kernels."""
+        """All of it and the gradients' shards, without allocator, communication and kernels."""
         return self.state + self.parameters + self.gathered + self.activations
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A parameter's shape and how many ways it is cut: first by tp or ep, then by FSDP."""
+    """A parameter's shape, and how many parts tp or ep make of it first, and then FSDP."""
 
     shape: tuple[int, ...]
     cut: int
@@ -59,7 +59,7 @@ class Tensor:
 
     @property
     def whole(self) -> int:
-        """Elements before FSDP cuts it: what is gathered for use."""
+        """Elements before FSDP shards it: what is gathered for use."""
         return math.prod(self.shape) // self.cut
 
     @property
@@ -74,7 +74,7 @@ class Tensor:
 
 
 def estimate(config: TrainConfig, layout: Layout) -> Memory:
-    """Estimate what a rank of `layout` needs; the layout fits the model (`check_layout`)."""
+    """Estimate what a rank of `layout` needs; `check_layout` must have accepted the layout."""
     ranks = [_of_rank(config, layout, rank) for rank in range(layout.pp)]
     names = [each.name for each in fields(Memory)]
     return Memory(**{name: max(getattr(each, name) for each in ranks) for name in names})
@@ -108,12 +108,12 @@ def stage_tensors(model: ModelConfig, layout: Layout, stage: int, stages: int) -
 
 
 def _row(out: int, inner: int, tp: int, fsdp: int) -> Tensor:
-    """A matrix (out, inner) that tp cuts by its inner dim and FSDP by its outer."""
+    """Describe a matrix (out, inner) that tp splits along inner and FSDP along out."""
     return Tensor((out, inner // tp), 1, fsdp)
 
 
 def _experts(model: ModelConfig, layout: Layout) -> list[Tensor]:
-    """The router, and experts cut over ep and then by width."""
+    """List the router, and the experts, split over ep and then by width."""
     rest = layout.dp_shard * layout.cp * layout.tp // layout.ep
     wide = Tensor((model.experts, model.hidden, model.dim), layout.ep, rest, dim=1)
     down = Tensor((model.experts, model.dim, model.hidden), layout.ep, rest, dim=1)
@@ -144,13 +144,13 @@ def _of_rank(config: TrainConfig, layout: Layout, rank: int) -> Memory:
 
 
 def in_flight(layout: Layout, rank: int, share: int, config: TrainConfig) -> int:
-    """Count the (stage, microbatch) pairs of a rank whose activations are alive at once, at most.
+    """Return the largest number of (stage, microbatch) pairs with live activations on a rank.
 
     Args:
-        layout: with its schedule.
+        layout: names the pipeline schedule.
         rank: along the pp axis.
         share: samples of this data-parallel rank per step.
-        config: gives the size of microbatches where the layout leaves it open.
+        config: sets the microbatch size if the layout does not.
     """
     count = share // micro_batch(config, layout)
     if layout.pp == 1:
@@ -159,7 +159,7 @@ def in_flight(layout: Layout, rank: int, share: int, config: TrainConfig) -> int
     peaks = {
         "GPipe": count,
         "1F1B": layout.pp - rank,
-        # Its warm-up (Narayanan et al. 2021, section 2.2), and the one that is worked on.
+        # The warm-up (Narayanan et al. 2021, section 2.2), and the microbatch in progress.
         "Interleaved1F1B": 2 * (layout.pp - rank - 1) + (each - 1) * layout.pp + 1,
         # As much as 1F1B's first rank (Qi et al. 2024, section 6), in half stages.
         "ZBVZeroBubble": each * layout.pp,
@@ -168,7 +168,7 @@ def in_flight(layout: Layout, rank: int, share: int, config: TrainConfig) -> int
 
 
 def layer_activations(config: TrainConfig, layout: Layout) -> int:
-    """Bytes that one layer saves for the backward pass of one microbatch."""
+    """Return the bytes that one layer saves for the backward pass of one microbatch."""
     model, size = config.model, DTYPES[config.dtype].itemsize
     tokens = micro_batch(config, layout) * model.seq_len // layout.cp
     stream = tokens * model.dim // layout.tp
@@ -184,7 +184,7 @@ def layer_activations(config: TrainConfig, layout: Layout) -> int:
 
 
 def head_activations(config: TrainConfig, layout: Layout) -> int:
-    """Bytes that the last norm, the head and the loss save for one microbatch."""
+    """Return the bytes that the last norm, the head and the loss save for one microbatch."""
     model, size = config.model, DTYPES[config.dtype].itemsize
     tokens = micro_batch(config, layout) * model.seq_len // layout.cp
     return size * tokens * (model.dim // layout.tp + model.dim + model.vocab)

@@ -1,9 +1,9 @@
 """A Llama-like language model: rotary embedding, grouped-query attention, SwiGLU or experts.
 
-Plain PyTorch; `parallel.py` shards it from outside. Three things make that possible: layers live
-in a ModuleDict under their *global* number, so that a parameter has one name on whatever pipeline
-stage it sits; head counts are read from the weights' outputs (`-1`), so that a tensor-parallel rank
-sees its share; and where in its sequences a rank works is told to the model (`Where`).
+Plain PyTorch; `parallel.py` shards it from outside. Three things make that possible. Layers are in
+a ModuleDict under their *global* number, so that a parameter has the same name on every pipeline
+stage. Head counts are read from the weights' outputs (`-1`), so that a tensor-parallel rank sees
+its share. And the model is told on which positions of its sequences a rank works (`Where`).
 
 Shape suffixes:
     B batch    S sequence     D model width    V vocabulary    F hidden width
@@ -29,9 +29,10 @@ class Where:
     """Which positions of every sequence this rank works on.
 
     Attributes:
-        context: in attention, with the ranks that have the rest.
-        stream_S: in the residual stream; a part of the context's under sequence parallel.
-        cos_SE, sin_SE: of the rotary angles at the context's positions.
+        context: the positions in attention, and the group of ranks with the others.
+        stream_S: the positions in the residual stream; under sequence parallel, a part of the
+            context's.
+        cos_SE, sin_SE: cosine and sine of the rotary angles at the context's positions.
     """
 
     context: Context
@@ -49,13 +50,13 @@ class Where:
 
 
 def rotary_angles(config: ModelConfig, positions_S: Tensor) -> Tensor:
-    """Give the angle of every position and pair of features, (S, E / 2), in fp64."""
+    """Return the angle of every position and pair of features, (S, E / 2), in fp64."""
     pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float64, device=positions_S.device)
     return torch.outer(positions_S.double(), config.rope_base ** -(pairs / config.head_dim))
 
 
 def rotate(x_BSHE: Tensor, where: Where) -> Tensor:
-    """Turn every pair (feature i, feature i + E/2) by its position's angle (Su et al. 2021)."""
+    """Rotate every pair (feature i, feature i + E/2) by its position's angle (Su et al. 2021)."""
     half_a, half_b = x_BSHE.chunk(2, dim=-1)
     turned_BSHE = torch.cat((-half_b, half_a), dim=-1)
     return x_BSHE * where.cos_SE[:, None, :] + turned_BSHE * where.sin_SE[:, None, :]
@@ -74,7 +75,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.heads * config.head_dim, config.dim, bias=False)
 
     def forward(self, x_BSD: Tensor, where: Where) -> Tensor:
-        """Mix positions: (B, S, D) in and out."""
+        """Apply attention: (B, S, D) in and out."""
         q_BSHE = self.query(x_BSD).unflatten(-1, (-1, self.head_dim))
         k_BSKE = self.key(x_BSD).unflatten(-1, (-1, self.head_dim))
         v_BSKE = self.value(x_BSD).unflatten(-1, (-1, self.head_dim))
@@ -98,14 +99,14 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.hidden, config.dim, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """Mix features: (B, S, D) in and out."""
+        """Apply the SwiGLU: (B, S, D) in and out."""
         hidden_BSF = functional.silu(self.gate(x_BSD)) * self.up(x_BSD)
         out_BSD: Tensor = self.down(hidden_BSF)
         return out_BSD
 
 
 class Block(nn.Module):
-    """One layer: attention, then feed-forward or experts, each behind a norm, around a residual."""
+    """One layer: attention, then feed-forward or experts, each pre-normed, with a residual."""
 
     def __init__(self, config: TrainConfig, number: int) -> None:
         """Make layer `number`."""
@@ -138,7 +139,7 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """The model, or one stage of it: tokens in, logits out."""
+    """The model, or one pipeline stage of it: tokens in, logits out."""
 
     where: Where
 
@@ -154,11 +155,11 @@ class LanguageModel(nn.Module):
         """Make the layers with these global numbers; all of them by default.
 
         Args:
-            config: the whole model's.
+            config: of the whole model.
             layers: their global numbers.
-            first: whether the embedding is here.
-            last: whether the norm and the head are here.
-            recompute: activations within layers are computed again in the backward pass.
+            first: whether this stage has the embedding.
+            last: whether this stage has the last norm and the head.
+            recompute: compute activations within layers again in the backward pass.
         """
         super().__init__()
         model = config.model
@@ -170,7 +171,7 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(model.dim, model.vocab, bias=False) if last else None
 
     def forward(self, x: Tensor, samples_B: Tensor) -> Tensor:
-        """Map tokens (B, S), or the stage before's output (B, S, D), to logits or to (B, S, D)."""
+        """Map tokens (B, S), or the previous stage's output (B, S, D), to logits or (B, S, D)."""
         x_BSD = self.embedding(x) if self.embedding is not None else x
         for layer in self.layers.values():
             if self.recompute and torch.is_grad_enabled():

@@ -21,7 +21,7 @@ _POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run was asked for."""
+    """The parsed command line."""
 
     config: TrainConfig
     layout: Layout
@@ -59,7 +59,7 @@ def _value(text: str) -> int | str | bool:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line; ends the process with status 2 when it makes no sense."""
+    """Parse the command line; exits with status 2 if it is invalid."""
     parser = argparse.ArgumentParser(prog="examples.pretrain", description=__doc__)
     parser.add_argument("--preset", default="demo", choices=sorted(PRESETS))
     parser.add_argument("--dtype", default="fp32", choices=sorted(DTYPES))
@@ -104,7 +104,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 
 
 def global_rank() -> int:
-    """Give this process's rank among all that were launched; 0 without a launcher."""
+    """Return this process's rank among all launched ones; 0 without a launcher."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -117,13 +117,13 @@ def take_device(device: str) -> None:
 
 
 def wait_at_start_line(start: Path | None) -> float | None:
-    """Say that this rank is ready (`START.ready.RANK`), and wait until `start` exists.
+    """Mark this rank as ready (file `START.ready.RANK`), and wait until file `start` exists.
 
     Returns:
-        When the first step is to begin (monotonic), where the file says so; None: at once.
+        When the first step must begin (monotonic), if the file says so; None: at once.
 
     Raises:
-        InputInvalid: it did not appear within ten minutes.
+        InputInvalid: the file did not appear within ten minutes.
     """
     if start is None:
         return None

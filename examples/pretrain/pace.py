@@ -1,13 +1,12 @@
-"""The pace of a simulated device: training keeps its timetable, whatever else the machine does.
+"""Simulates the speed of a device: training follows its timetable, whatever the machine's load.
 
-On a machine without GPUs a small model's step is over at once, and every layout is as fast as any
-other. When `WATTMESH_FAKE_GPUS` names a folder of fake GPUs, steps keep to the timetable of a
-declared speed model instead (`Timetable`). A step that the machine is late with, checkpoints
-included, is caught up with by the steps after it; so tokens, joules and grams follow the timetable
-and not the load of the machine, as long as it computes faster than the timetable on average. The
-model's numbers are *assumed*: layouts differ as they do on real machines, where the links between
-GPUs are what large layouts pay for. What the arithmetic really took, and steps that ended late, are
-logged.
+On a machine without GPUs a step of a small model takes almost no time, and all layouts are equally
+fast. If `WATTMESH_FAKE_GPUS` names a folder of fake GPUs, steps follow the timetable of a speed
+model instead (`Timetable`). If the machine is late with a step, or a checkpoint takes time, the
+next steps catch up. So tokens, energy and carbon follow the timetable and not the machine's load,
+as long as it computes faster than the timetable on average. The model's numbers are *assumed*:
+layouts differ as on real machines, where larger layouts pay for communication. The real compute
+time, and steps that ended late, are logged.
 """
 
 import os
@@ -23,24 +22,24 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE, FakeGpu, FakeNvml
 
 TOKENS_PER_S_PER_GPU = 300.0
-"""Of one device alone at its highest clock (assumed)."""
+"""Speed of one device alone at its highest clock (assumed)."""
 
 OVERHEAD = {"tp": 0.03, "dp_shard": 0.10, "dp_replicate": 0.08, "pp": 0.06}
-"""What each further member of an axis adds to a step's time, as a share of it (assumed)."""
+"""What each further rank along an axis adds to a step's time, as a share of it (assumed)."""
 
 SWITCH_S = 1.5
-"""From the last step of a layout to the first of the next, whose boards are at work meanwhile
-(assumed). A switch that really takes longer takes longer here too."""
+"""Time from the last step of a layout to the first of the next, with its boards busy meanwhile
+(assumed). If the real switch takes longer, so does this."""
 
 STALE_S = 10.0
-"""So far behind, a rank was away (parked, or stopped) and is not late: it begins anew."""
+"""A rank that is further behind was parked or stopped: its timetable starts again."""
 
 MEMORY_BOUND = 0.3
 """Share of a step's time that does not follow the clock (assumed)."""
 
 
 def efficiency(layout: Layout) -> float:
-    """Give the share of its devices' speed that a layout reaches, in (0, 1]."""
+    """Return the share of its devices' speed that a layout reaches, in (0, 1]."""
     overhead: float = sum(cost * (getattr(layout, axis) - 1) for axis, cost in OVERHEAD.items())
     return 1 / (1 + overhead)
 
@@ -48,26 +47,26 @@ def efficiency(layout: Layout) -> float:
 def tokens_per_s(
     layout: Layout, clock_share: float = 1.0, *, per_gpu: float = TOKENS_PER_S_PER_GPU
 ) -> float:
-    """Give a layout's assumed speed at a share of the highest clock, in (0, 1]."""
+    """Return a layout's assumed speed at `clock_share` of the highest clock, in (0, 1]."""
     slower = MEMORY_BOUND + (1 - MEMORY_BOUND) / clock_share
     return layout.world_size * per_gpu * efficiency(layout) / slower
 
 
 @dataclass(slots=True)
 class Timetable:
-    """When a simulated device is done with each step. Pure: the time is an argument.
+    """When a simulated device finishes each step. Pure: the time is an argument.
 
-    `due_s`: end of the newest step on it, or when the first is to begin; None: when it does.
+    `due_s`: end of the newest step, or when the first must begin; None: at its first call.
     """
 
     due_s: float | None = None
     layout: Layout | None = None
 
     def next(self, layout: Layout, step_s: float, now_s: float) -> float:
-        """Give when the step that begins now is due, if it takes the device `step_s`.
+        """Return when the step that begins now is due, if it takes the device `step_s`.
 
-        It follows the step before without a gap, however late that one ended; in a new layout the
-        switch lies between.
+        It follows the due time of the previous step without a gap, however late that step really
+        ended; in a new layout, `SWITCH_S` lies between.
         """
         if self.due_s is None or now_s - self.due_s > STALE_S:
             starts_s = now_s
@@ -84,8 +83,9 @@ class Work:
     """How one step went.
 
     Attributes:
-        elapsed_s: all of it. `computed_s`: of that, what this machine worked; 0 without a pace.
-        overrun_s: how late it ended.
+        elapsed_s: the whole step.
+        computed_s: the part that this machine computed; 0 without a simulated pace.
+        overrun_s: how late the step ended.
     """
 
     elapsed_s: float = 0.0
@@ -94,10 +94,10 @@ class Work:
 
 
 class Occupied:
-    """Keeps one board at work until a moment that moves on with the training.
+    """Keeps one board busy until a time that each step moves on.
 
-    A checkpoint or a switch between two steps is work too; a rank that was parked in it begins no
-    further step, and its board falls idle when a switch would be over.
+    A checkpoint or a switch between two steps counts as work. A rank that the switch parks begins
+    no further step, so its board becomes idle when the switch would be over.
     """
 
     def __init__(self, gpu: FakeGpu) -> None:
@@ -110,7 +110,7 @@ class Occupied:
         threading.Thread(target=self._let_go, name="pace", daemon=True).start()
 
     def until(self, at_s: float) -> None:
-        """Be at work until `at_s` (monotonic), from now on."""
+        """Keep the board busy from now until `at_s` (monotonic)."""
         with self._changed:
             self._until_s = at_s
             if not self._busy and at_s > time.monotonic():
@@ -119,7 +119,7 @@ class Occupied:
             self._changed.notify()
 
     def _let_go(self) -> None:
-        """Let the board fall idle whenever its work is over."""
+        """Make the board idle whenever its work is over; the body of the thread."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._busy)
@@ -130,7 +130,7 @@ class Occupied:
 
 
 class OwnPace:
-    """Steps take what they take."""
+    """Steps take their real time."""
 
     gpu_uuid = ""
 
@@ -142,16 +142,16 @@ class OwnPace:
         work.elapsed_s = time.monotonic() - started_s
 
     def end(self) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 class SimulatedPace:
-    """Steps keep to the timetable of a simulated device."""
+    """Steps follow the timetable of a simulated device."""
 
     def __init__(
         self, gpu: FakeGpu, tokens_per_step: int, per_gpu: float, starts_s: float | None
     ) -> None:
-        """Begin idle; `per_gpu`: tokens/s of one device alone."""
+        """Start idle; `per_gpu`: tokens/s of one device alone."""
         self._gpu = gpu
         self._tokens_per_step = tokens_per_step
         self._per_gpu = per_gpu
@@ -161,12 +161,12 @@ class SimulatedPace:
 
     @property
     def gpu_uuid(self) -> str:
-        """Identity of this rank's device."""
+        """UUID of this rank's device."""
         return self._gpu.uuid
 
     @contextmanager
     def step(self, layout: Layout, *, leads: bool) -> Iterator[Work]:
-        """Run one step on the device, at its present clock."""
+        """Run one step at the device's present clock; only the leader waits until it is due."""
         if self._starts_s is not None:
             time.sleep(max(0.0, self._starts_s - time.monotonic()))
         device = self._gpu.truth()
@@ -187,7 +187,7 @@ class SimulatedPace:
         work.elapsed_s = time.monotonic() - started_s
 
     def end(self) -> None:
-        """Let the device fall idle."""
+        """Make the device idle."""
         self._board.until(-inf)
 
 
@@ -197,13 +197,13 @@ def choose_pace(
     per_gpu: float = TOKENS_PER_S_PER_GPU,
     starts_s: float | None = None,
 ) -> OwnPace | SimulatedPace:
-    """Give the pace that the environment asks for; device `rank` is this rank's.
+    """Return the simulated pace if the environment names fake GPUs, else the real one.
 
     Args:
-        rank: of all that were launched.
+        rank: this rank among all launched ones; also the number of its device.
         tokens_per_step: over all ranks.
         per_gpu: tokens per second of one device alone.
-        starts_s: when the first step begins by the timetable (monotonic); None: when it does.
+        starts_s: when the first step begins by the timetable (monotonic); None: when it is called.
 
     Raises:
         InputInvalid: the folder has no device for this rank.
@@ -212,5 +212,5 @@ def choose_pace(
     if not folder:
         return OwnPace()
     gpu = FakeNvml.open(Path(folder)).gpu(rank)
-    gpu.process(os.getpid())  # as a process is listed that holds a context, at work or not
+    gpu.process(os.getpid())  # NVML lists every process with a context, busy or not
     return SimulatedPace(gpu, tokens_per_step, per_gpu, starts_s)

@@ -1,8 +1,8 @@
-"""Lay a model out over ranks in all five dimensions, and give its parameters their first values.
+"""Distributes a model over ranks in all five dimensions, and initializes its parameters.
 
-Stages are made without content (meta device), cut and sharded, and only then given memory: no rank
-ever holds more than its part. First values are drawn per parameter from (seed, name), so that every
-layout begins with the same model; where a checkpoint follows, they are not drawn at all.
+Stages are made on the meta device, split and sharded, and only then given memory, so no rank ever
+holds more than its part. Initial values are drawn per parameter from (seed, name), so that every
+layout begins with the same model; they are not drawn if a checkpoint follows.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ def lay_out(
 
     Args:
         config: what is trained.
-        meshes: of the layout.
-        fresh: whether parameters get their first values; without, their content is undefined.
+        meshes: the layout's device meshes.
+        fresh: whether to initialize parameters; otherwise their content is undefined.
 
     Raises:
-        InputInvalid: the model cannot be laid out like that.
+        InputInvalid: the model does not fit the layout.
     """
     layout = meshes.layout
     check_layout(config, layout)
@@ -67,7 +67,7 @@ def lay_out(
 def make_stage(
     config: TrainConfig, stage: int, stages: int, *, recompute: bool = False
 ) -> LanguageModel:
-    """Make one stage of the model without content (meta device)."""
+    """Make one stage of the model on the meta device."""
     with torch.device("meta"):
         module = LanguageModel(
             config,
@@ -90,7 +90,7 @@ def find_place(config: TrainConfig, meshes: Meshes) -> Where:
 
 
 def cut(stage: LanguageModel, meshes: Meshes) -> None:
-    """Cut a stage's tensors over tp and ep, then shard them over the data-parallel ranks."""
+    """Split a stage's tensors over tp and ep, then shard them over the data-parallel ranks."""
     layout = meshes.layout
     if layout.tp > 1:
         _cut_tensors(stage, meshes)
@@ -103,7 +103,7 @@ def cut(stage: LanguageModel, meshes: Meshes) -> None:
 
 
 def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:
-    """Cut heads, hidden features and vocabulary over tp, and sequences between them."""
+    """Split heads, hidden features and vocabulary over tp, and sequences between these parts."""
     parallel = TensorParallel(meshes.parameters["tp"])
     if stage.embedding is not None:
         parallel.cut_embedding(stage.embedding)
@@ -122,25 +122,25 @@ def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:
 
 
 def _cut_experts(mixture: MixtureOfExperts, meshes: Meshes) -> None:
-    """Spread experts over ep, and what is left of each over the other ranks of the stage."""
+    """Spread experts over ep, and shard each over the other ranks of the stage."""
     layout = meshes.layout
     if layout.ep > 1:
         assert meshes.experts is not None
         split_experts(mixture.experts, meshes.experts["ep"])
         mixture.parallel = ExpertParallel(meshes.experts["ep"].get_group())
     if layout.world_size > 1:
-        # By width: there may be more ranks than experts.
+        # Along the width, because there may be more ranks than experts.
         shard_data(mixture.experts, meshes.expert_data, dim=1)
 
 
 def zero_buffers(stage: nn.Module) -> None:
-    """Give buffers their first values: all of them count from zero."""
+    """Initialize buffers: all of them count from zero."""
     for buffer in stage.buffers():
         buffer.zero_()
 
 
 def draw(stage: LanguageModel, config: TrainConfig) -> None:
-    """Give every parameter of a stage its first values; projections into the residual smaller."""
+    """Initialize a stage's parameters; projections into the residual get smaller values."""
     for name, parameter in stage.named_parameters():
         if parameter.dim() < 2:
             nn.init.ones_(parameter)  # norms
@@ -151,14 +151,13 @@ def draw(stage: LanguageModel, config: TrainConfig) -> None:
 
 
 def _normal(parameter: Tensor, key: str) -> Tensor:
-    """Draw a whole tensor from a stream of its own."""
+    """Draw a whole tensor from its own random stream, seeded by `key`."""
     seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(parameter.shape, generator=generator)
 
 
 def _fill(parameter: Tensor, whole: Tensor, name: str) -> None:
-    """Copy this rank's part of a whole tensor into its parameter."""
     box = box_of(name, parameter)
     if box is None:
         return
@@ -169,7 +168,7 @@ def _fill(parameter: Tensor, whole: Tensor, name: str) -> None:
 def _make_runner(
     config: TrainConfig, meshes: Meshes, stages: list[LanguageModel], where: Where
 ) -> Runner:
-    """Choose between all layers here and a pipeline."""
+    """Make a runner for all layers on this rank, or for a pipeline."""
     layout = meshes.layout
     size = micro_batch(config, layout)
 

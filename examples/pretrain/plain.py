@@ -1,4 +1,4 @@
-"""The same training without wattmesh, checkpoints or pace: the control that a run is held against.
+"""The same training without wattmesh, checkpoints or simulated pace, as a control for comparison.
 
 Without a launcher it is a single process; `--layout micro_batch=1` then sums in another order.
 """
@@ -19,7 +19,7 @@ def train_plain(options: Options) -> None:
     """Train `options.steps` steps from the seed.
 
     Raises:
-        InputInvalid: the layout wants another number of ranks than were launched.
+        InputInvalid: the layout needs another number of ranks than were launched.
     """
     backend = "cpu:gloo,cuda:nccl" if options.device == "cuda" else "gloo"
     if "RANK" in os.environ:
@@ -34,13 +34,12 @@ def train_plain(options: Options) -> None:
             )
         _train(options)
     finally:
-        # Gloo's groups end with their process: ended by hand, one in a hundred hangs.
+        # Let gloo's groups end with the process: explicit destruction hangs one time in a hundred.
         if dist.get_backend() != "gloo":
             dist.destroy_process_group()
 
 
 def _train(options: Options) -> None:
-    """Train over the default process group."""
     pace = OwnPace()
     log = StepLog(options.step_log if dist.get_rank() == 0 else None)
     state = build_state(options.config, options.layout, device=options.device)

@@ -1,6 +1,6 @@
 """One training step, the same in every layout, and the state it works on.
 
-Invariant: everything that a step reads is in the `State` or follows from `state.position`; nothing
+Invariant: everything that a step reads is in the `State` or follows from `state.position`. Nothing
 depends on which rank does the work.
 """
 
@@ -36,7 +36,7 @@ from wattmesh.reconfig.step_log import StepRow
 
 
 class Warmup:
-    """The learning rate rises linearly over the first steps, then stays. Carried whole."""
+    """A learning rate that rises linearly over the first steps, then stays; stored whole."""
 
     def __init__(
         self, optimizers: Sequence[Optimizer], learning_rate: float, warmup_steps: int
@@ -48,7 +48,7 @@ class Warmup:
         self._done = 0
 
     def advance(self) -> None:
-        """Set the rate of the step that comes now."""
+        """Set the learning rate of the next step."""
         self._done += 1
         share = min(1.0, self._done / self._warmup_steps)
         for optimizer in self._optimizers:
@@ -56,20 +56,20 @@ class Warmup:
                 group["lr"] = self._learning_rate * share
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the steps done."""
+        """Return the steps done."""
         return {"done": self._done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the steps done."""
+        """Restore the steps done."""
         self._done = int(state_dict["done"])
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of every global batch is this rank's: `count` samples from the `offset`-th on.
+    """This rank's part of every global batch: `count` samples from sample `offset` on.
 
     Attributes:
-        positions_S: of each sample, in this rank's order.
+        positions_S: positions of each sample, in this rank's order.
         replicas: ranks of one pipeline stage, the most that can hold copies of one tensor.
     """
 
@@ -81,7 +81,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What one step did, equal on every rank but for `data`: the samples that this rank read."""
+    """The result of one step, equal on all ranks except `data`, the samples that this rank read."""
 
     loss: float
     gradient_norm: float
@@ -97,12 +97,12 @@ def build_state(
 
     Args:
         config: what is trained.
-        layout: of as many ranks as the group has.
+        layout: for as many ranks as the group has.
         device: "cpu" or "cuda".
-        fresh: whether parameters get their first values, or a checkpoint follows.
+        fresh: whether to initialize parameters; False if a checkpoint follows.
 
     Raises:
-        InputInvalid: the model cannot be laid out like that.
+        InputInvalid: the model does not fit the layout.
     """
     check_layout(config, layout)
     meshes = Meshes.make(layout, device, experts=config.model.experts > 0)
@@ -180,7 +180,7 @@ def train_step(state: State) -> Metrics:
 
 
 def expert_counts(modules: Sequence[nn.Module], layers: int) -> Tensor:
-    """Give how many tokens each expert got on this rank, (layers, experts); no rows if dense."""
+    """Return the tokens that each expert got on this rank, (layers, experts); empty if dense."""
     found = {block.number: block.feed_forward.counts_X for block in _mixtures(modules)}
     if not found:
         return torch.zeros(0, device=next(modules[0].parameters()).device)
@@ -189,13 +189,12 @@ def expert_counts(modules: Sequence[nn.Module], layers: int) -> Tensor:
 
 
 def rebalance(modules: Sequence[nn.Module], counts: Tensor, rate: float) -> None:
-    """Move every router's bias by the global batch's counts, (layers, experts)."""
+    """Update every router's bias from the global batch's counts, (layers, experts)."""
     for block in _mixtures(modules):
         block.feed_forward.rebalance(counts[block.number], rate)
 
 
 def _mixtures(modules: Sequence[nn.Module]) -> list[Any]:
-    """List the layers that have experts."""
     return [
         each
         for module in modules
@@ -205,7 +204,7 @@ def _mixtures(modules: Sequence[nn.Module]) -> list[Any]:
 
 
 def step_row(state: State, metrics: Metrics, work: Work) -> StepRow:
-    """Give the log's line for the step just done, before `state.position` moves on."""
+    """Make the log line of the step just done; call it before `state.position` moves on."""
     layout: Layout = state.parts.layout
     return StepRow(
         step=state.position.step + 1,
@@ -221,8 +220,8 @@ def step_row(state: State, metrics: Metrics, work: Work) -> StepRow:
 
 
 def probe(state: State) -> float:
-    """Give the loss of one fixed batch that is never trained on at that position. Collective."""
-    fixed = 1 << 60  # a sample number no run reaches
+    """Return the loss of one fixed batch that no training step uses. Collective."""
+    fixed = 1 << 60  # a sample number that no run reaches
     for module in state.modules:
         module.eval()
     share = state.parts.runner.evaluate(local_batch(state, fixed))

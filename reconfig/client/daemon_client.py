@@ -1,10 +1,10 @@
 """The threads that talk to the daemon for a job, on global rank 0; training never waits for them.
 
-One thread posts (leftovers of earlier launches, the registration, transitions and the end in
-order, the newest progress), another asks for the newest order, a third says that the launch lives.
+One thread posts: the messages that earlier launches left, the registration, transitions and the end
+in order, and the newest progress. A second thread asks for orders, a third sends heartbeats.
 
-Invariant: nothing here raises into training or blocks it; a daemon that is absent, slow, or makes
-no sense changes nothing but that no order is known.
+Invariant: nothing here raises into training or blocks it. If the daemon is absent, slow, or answers
+nonsense, the only effect is that no new order arrives.
 """
 
 import logging
@@ -29,23 +29,23 @@ PROGRESS_EVERY_S = 0.5
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 CLAIMS = 20
-"""How often a higher attempt number is claimed when the daemon knows of a higher one."""
+"""How often a higher attempt number is claimed when the daemon refuses ours as too old."""
 
 
 class Fence(Protocol):
-    """What a daemon client needs of whoever holds the run's attempt numbers."""
+    """What a daemon client needs of the object that holds the run's attempt numbers."""
 
     def raise_above(self, floor: int) -> int:
         """Take an attempt number above `floor` and above every one known."""
         ...
 
     def accepted(self) -> None:
-        """Remember that the daemon knows this launch now."""
+        """Record that the daemon has accepted this launch."""
         ...
 
 
 class DaemonClient:
-    """Carries one launch's reports to the daemon, and its orders back."""
+    """Sends one launch's reports to the daemon, and receives its orders."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class DaemonClient:
         *,
         takes_orders: bool = True,
     ) -> None:
-        """Prepare to speak for the launch that `register` introduces.
+        """Prepare; `start` begins the threads.
 
         Args:
-            link: the way to the daemon.
-            register: the introduction; sent again whenever the daemon has forgotten us.
+            link: the connection to the daemon.
+            register: the registration; sent again whenever the daemon does not know this launch.
             outbox: where reports are kept until acknowledged.
-            fence: what stands behind the attempt number.
-            phase: what the launch is doing now.
-            takes_orders: ask for them.
+            fence: claims higher attempt numbers.
+            phase: returns what the launch is doing now.
+            takes_orders: whether to ask for orders.
         """
         self._link = link
         self._register = register
@@ -91,7 +91,7 @@ class DaemonClient:
         self._heartbeats = Heartbeats(link, self._heartbeat, self._be_silent)
 
     def start(self) -> None:
-        """Begin to talk."""
+        """Start the threads."""
         self._poster.start()
         if self._takes_orders:
             self._asker.start()
@@ -99,16 +99,16 @@ class DaemonClient:
 
     @property
     def registered(self) -> bool:
-        """Whether the daemon knows this launch, as far as was heard."""
+        """Whether the daemon knows this launch, by its latest answer."""
         return self._registered.is_set()
 
     def correct(self, register: Register) -> None:
-        """Introduce the same launch anew: more is known of it by now."""
+        """Register the same launch again, because more is known of it now."""
         self._corrected = register
         self._wake.set()
 
     def progress(self, message: Progress) -> None:
-        """Replace the newest progress."""
+        """Keep the newest progress, which replaces one that was not sent."""
         self._progress = message
 
     def transition(self, message: Transition) -> None:
@@ -120,14 +120,17 @@ class DaemonClient:
         self._queue("finish", message.to_json())
 
     def orders(self) -> Orders:
-        """Give what the daemon said last."""
+        """Return the daemon's latest answer."""
         return self._orders
 
     def pump(self) -> None:
-        """Have nothing to pass on from here."""
+        """Do nothing: there is nothing to forward from here."""
 
     def close(self, patience_s: float) -> None:
-        """Let what is queued go out, for at most `patience_s`; the rest stays on disk."""
+        """Wait up to `patience_s` until the queue is sent, then stop; the rest stays on disk.
+
+        A call under way may take `CALL_LIMIT_S` more.
+        """
         until = time.monotonic() + patience_s
         while time.monotonic() < until and not self._silenced.is_set():
             self._wake.set()
@@ -144,9 +147,9 @@ class DaemonClient:
         self._wake.set()
 
     def _post(self) -> None:
-        """Post until told to stop; pause longer after every failure in a row.
+        """Post until told to stop; the pause doubles with every failure in a row.
 
-        One line when the daemon goes, one when it is back: only an answer says that it is.
+        Logs one line when the daemon stops answering, and one when it answers again.
         """
         pause_s, gone_s = FIRST_PAUSE_S, None
         while not self._stop.is_set():
@@ -173,7 +176,7 @@ class DaemonClient:
             self._outbox.add(*self._new.get())
 
     def _post_next(self) -> bool:
-        """Send whatever is due first; wait a moment when nothing is. Say whether one answered."""
+        """Send the first message due, or wait a moment; return whether the daemon has answered."""
         corrected, self._corrected = self._corrected, None
         if corrected is not None:
             self._register = replace(corrected, attempt=self._register.attempt)
@@ -229,7 +232,11 @@ class DaemonClient:
             )
 
     def _settle(self, kind: str, answer: Answer) -> None:
-        """Drop the head of the outbox when its answer is final."""
+        """Drop the head of the outbox if the daemon accepted it or refused it for good.
+
+        Raises:
+            SourceUnavailable: the message must be sent again.
+        """
         if not answer.accepted and not answer.final:
             raise SourceUnavailable(f"the daemon answered {answer.status} to {kind}.")
         head = self._outbox.head()
@@ -243,16 +250,16 @@ class DaemonClient:
                 self._be_silent(answer)
 
     def _forgotten(self) -> None:
-        """The daemon does not know this run (another journal): introduce ourselves again.
+        """Register again, because the daemon does not know this run (it has another journal).
 
         Raises:
-            SourceUnavailable: always, so that the message is kept and a pause is made.
+            SourceUnavailable: always, so that the message is kept and a pause follows.
         """
         self._registered.clear()
         raise SourceUnavailable("the daemon does not know this run any more; registering again.")
 
     def _be_silent(self, answer: Answer) -> None:
-        """A newer launch reports for this run: train on, without reports or orders."""
+        """Stop reports and orders, because a newer launch reports for this run."""
         with self._silencing:
             if self._silenced.is_set():
                 return
@@ -265,7 +272,7 @@ class DaemonClient:
         self._orders = Orders()
 
     def _heartbeat(self) -> Heartbeat | None:
-        """Give what to say now; None while the daemon does not know this launch."""
+        """Return the heartbeat to send now; None while the daemon does not know this launch."""
         if self._silenced.is_set() or not self._registered.is_set():
             return None
         known = self._register
@@ -281,11 +288,11 @@ class DaemonClient:
         return self._link.call("POST", path, body, CALL_LIMIT_S)
 
     def _foreign(self, body: dict[str, Any]) -> bool:
-        """Whether an earlier launch left this message; those go out before we register."""
+        """Return whether an earlier launch left this message; it is sent before registration."""
         return bool(body.get("incarnation") != self._register.incarnation)
 
     def _stamped(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Give our own messages the attempt number that the daemon accepted."""
+        """Put the present attempt number, which may have risen, into our own messages."""
         return body if self._foreign(body) else {**body, "attempt": self._register.attempt}
 
     def _ask(self) -> None:
@@ -306,10 +313,10 @@ class DaemonClient:
                 pause_s = FIRST_PAUSE_S if answer.accepted else min(2 * pause_s, LONGEST_PAUSE_S)
             except (SourceUnavailable, InputInvalid):
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            # A daemon that answers at once is asked again after the pause, not in a tight loop.
+            # If the daemon answers at once, ask again only after the pause, not in a tight loop.
             self._stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
 
 
 def _words(answer: Answer) -> str:
-    """The daemon's own sentence, cut to a length that a log bears."""
+    """Return the daemon's error sentence, cut to 300 characters for the log."""
     return str(answer.body.get("error", ""))[:300]

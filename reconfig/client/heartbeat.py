@@ -1,8 +1,8 @@
-"""The thread that says every few seconds that the launch lives, whatever its training does.
+"""The thread that tells the daemon every few seconds that the launch is alive, whatever it does.
 
-It has a thread and a connection of its own, so that neither a step of an hour nor reports that
-nobody takes hold it up. Nothing is queued: a heartbeat that did not get through is not sent later,
-so nobody hears of a process that has died meanwhile.
+It is a thread of its own that sends only heartbeats, so that neither a step of an hour nor reports
+that the daemon does not accept can delay them. Nothing is queued: a heartbeat that failed is not
+sent later, so the daemon never hears from a process that has died meanwhile.
 
 Invariant: nothing here raises into training or blocks it.
 """
@@ -16,8 +16,8 @@ from wattmesh.reconfig.link import Answer, Link
 from wattmesh.reconfig.wire import HEARTBEAT_S, Beaten, Heartbeat
 
 CALL_LIMIT_S = 10.0
-"""Longer than for reports, for nothing waits: a main thread that keeps Python's lock for a second
-at a time holds up each part of a call by as much."""
+"""Longer than for reports, since nothing waits for it: if the main thread holds the GIL for a
+second at a time, each part of a call is delayed by as much."""
 
 MOST_OFTEN_S, MOST_RARELY_S = 0.25, 60.0
 
@@ -31,12 +31,12 @@ class Heartbeats:
         current: Callable[[], Heartbeat | None],
         refused: Callable[[Answer], None],
     ) -> None:
-        """Send through `link`.
+        """Prepare to send; `start` begins.
 
         Args:
-            link: the way to the daemon.
-            current: what to send now; None: the daemon does not know this launch (any more).
-            refused: told when the daemon says that a newer launch is known.
+            link: the connection to the daemon.
+            current: returns what to send now; None if the daemon does not know this launch.
+            refused: called when the daemon answers that it knows a newer launch.
         """
         self._link = link
         self._current = current
@@ -47,21 +47,21 @@ class Heartbeats:
         self._thread = threading.Thread(target=self._run, name="wattmesh-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more; a call under way ends by itself."""
+        """Send no more heartbeats; a call under way ends by itself."""
         self._stop.set()
         self._sooner.set()
 
     def pace(self, body: dict[str, Any]) -> None:
-        """Beat as often as the daemon's answer asks for, within limits."""
+        """Adopt the interval in the daemon's answer, within `MOST_OFTEN_S` and `MOST_RARELY_S`."""
         try:
             asked_s = Beaten.from_json(body).heartbeat_s
         except InputInvalid:
             return
-        # A comparison with NaN is false: it changes nothing.
+        # False for NaN, which changes nothing.
         if asked_s > 0:
             before_s, self._every_s = self._every_s, min(max(asked_s, MOST_OFTEN_S), MOST_RARELY_S)
             if self._every_s < before_s:
@@ -80,7 +80,7 @@ class Heartbeats:
         try:
             answer = self._link.call("POST", path, beat.to_json(), CALL_LIMIT_S)
         except SourceUnavailable:
-            return  # the thread that reports says so
+            return  # the reporting thread logs that
         if answer.accepted:
             self.pace(answer.body)
         elif answer.fenced:

@@ -1,6 +1,7 @@
-"""The last word on a run whose launches could not say it: from the supervisor, which saw the end.
+"""Reports the end of a run whose launches could not report it, from the supervisor that saw it.
 
-Invariant: it is said of the launch that the daemon knows, and only while none holds the folder.
+Invariant: the report names the launch that the daemon accepted last, and is sent only while no
+launch holds the run folder.
 """
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
@@ -12,16 +13,16 @@ from wattmesh.reconfig.wire import Finish
 
 CALL_LIMIT_S = 3.0
 LONGEST = 400
-"""Characters of a reason."""
+"""Longest reason, in characters."""
 
 
 def tell_end(folder: RunFolder, reason: str) -> str:
-    """Tell the daemon, if there is one, how a run ended; say why it was not told, "" when it was.
+    """Tell the daemon, if there is one, how a run ended; return why that failed, "" otherwise.
 
-    A launch that told its end itself is believed before this.
+    If a launch has reported its own end, the daemon keeps that report.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         reason: "stopped: ..." or "failed: ...".
     """
     run = (read_json(folder.run_file) or {}).get("run")
@@ -29,7 +30,7 @@ def tell_end(folder: RunFolder, reason: str) -> str:
     try:
         link = Link.from_environment()
         if link is None or run is None or incarnation is None:
-            return ""  # no daemon, or none that let a launch in
+            return ""  # no daemon, or no launch that it accepted
         if is_live(folder):
             return "another launch of the run is live"
         known = link.call("GET", f"/v1/runs/{run}", None, CALL_LIMIT_S)

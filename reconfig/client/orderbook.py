@@ -1,8 +1,8 @@
-"""The orders of one run: which was heard, which was begun, what must survive a crash.
+"""The orders of one run: which to carry out, and which were begun, on disk to survive a crash.
 
-Invariant: that a plan was begun is on disk before anything is done for it, so no crash makes a run
-carry it out twice, and a launch that died in a switch leaves a note of which. Epochs count within
-one journal (docs/decisions/0030): in each, none is older than one that was obeyed.
+Invariant: a plan is recorded on disk as begun before anything is done for it. So no crash makes a
+run carry it out twice, and a launch that dies in a switch leaves a record of it. Epochs compare
+within one journal (docs/decisions/0030): no order is obeyed with an older epoch than one before.
 """
 
 import logging
@@ -16,17 +16,17 @@ from wattmesh.reconfig.wire import Order, Orders
 log = logging.getLogger(__name__)
 
 REMEMBERED = 100
-"""Plans kept as done; the step window and the attempt number void older ones anyway."""
+"""How many begun plans are kept; older ones are void by their step window or attempt number."""
 
 JOURNALS = 16
-"""Journals whose epoch is kept: those that orders were begun of last."""
+"""How many journals' epochs are kept: those whose orders were begun last."""
 
 
 class OrderBook:
-    """What a leader knows about orders, kept in the run folder."""
+    """The leader's record of orders, kept in the run folder."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Keep the book in `folder`; read when first needed, for leaders change."""
+        """Keep the book in `folder`; it is read at each use, because another rank may have led."""
         self._folder = folder
         self._told: set[str] = set()
 
@@ -41,7 +41,7 @@ class OrderBook:
         relaunched: bool,
         seekable: bool = True,
     ) -> Order | None:
-        """Give the order to carry out at this boundary, if any."""
+        """Return the order to carry out at this boundary, if any."""
         order = heard.order
         if order is None or heard.frozen:
             return None
@@ -63,7 +63,7 @@ class OrderBook:
         )
         if answer is Answer.TAKE:
             return order
-        # One that waits is no news; why it is void is said once, also after it had waited.
+        # A waiting order is not logged; a void one is logged once, even if it waited before.
         new = order.plan not in self._told and order.plan not in book["done"]
         if answer is Answer.VOID and new:
             self._told.add(order.plan)
@@ -71,7 +71,7 @@ class OrderBook:
         return None
 
     def begin(self, order: Order, *, step: int, attempt: int) -> None:
-        """Note durably that `order` is begun."""
+        """Record durably that `order` is begun."""
         book = self._read()
         done = [*book["done"], order.plan][-REMEMBERED:]
         epochs = dict(book["epochs"])
@@ -84,11 +84,11 @@ class OrderBook:
         )
 
     def end(self) -> None:
-        """Note that no switch is in progress."""
+        """Record that no switch is in progress."""
         self._folder.switch_file.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:
-        """Read the book; one from before identities has a single epoch, of no journal."""
+        """Read the book; an old format has a single epoch, kept under the journal ""."""
         found = read_json(self._folder.orders_file) or {}
         epochs = dict(found.get("epochs", [["", found.get("epoch", 0)]]))
         return {"done": [], **found, "epochs": epochs}

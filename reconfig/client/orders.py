@@ -1,7 +1,7 @@
 """Whether an order may be taken at this boundary. Pure.
 
-Invariant: an order acts at most once, inside its window, for this run and this launch, and never
-from an epoch older than one already seen of the same journal.
+Invariant: an order is taken at most once, inside its step window, for this run and this attempt,
+and never with an epoch older than one already seen of the same journal.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where this run stands, as far as orders care.
+    """The facts about this run that decide whether an order may be taken.
 
     Attributes:
         launched: how many ranks the launcher started; orders name some of 0 .. launched - 1.
-        relaunched: whether this job is launched again when it leaves to restart.
+        relaunched: whether this job is launched again when it ends for a restart.
+        epoch: the highest epoch seen of the order's journal.
+        done: plans already begun.
         seekable: whether the data can be divided among another number of data parallel ranks.
-        epoch: the highest epoch seen of the order's journal. `done`: plans already begun.
     """
 
     run: str
@@ -43,7 +44,7 @@ class Standing:
 
 
 def judge(order: Order, standing: Standing) -> tuple[Answer, str]:
-    """Decide on one order; the sentence says why it is not taken, "" when it is."""
+    """Decide on one order; the sentence says why it is not taken, "" if it is."""
     void = _void_reason(order, standing)
     if void:
         return Answer.VOID, void

@@ -1,7 +1,7 @@
-"""Reports that must arrive: a queue in order, kept on disk until the daemon has acknowledged them.
+"""Reports that must arrive: an ordered queue on disk, until the daemon has acknowledged them.
 
-Invariant: an entry leaves the disk only after a final answer; what a dead launch left behind is
-sent first by the next.
+Invariant: an entry leaves the disk only after a final answer. Entries that a dead launch left are
+sent first by the next launch.
 """
 
 import json
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message: the call it belongs to and its JSON body. `path`: where it is kept."""
+    """One message: the API call, its JSON body, and its file (None: in memory only)."""
 
     kind: str
     body: dict[str, Any]
@@ -30,7 +30,7 @@ class Outbox:
     """A durable queue of messages in one folder; used by one thread."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Open the queue and take up what is left in it; without a folder it is kept in memory."""
+        """Open the queue with the entries left in `folder`; None keeps it in memory."""
         self._folder = folder
         self._queue: deque[Entry] = deque()
         self._number = 0
@@ -39,15 +39,15 @@ class Outbox:
                 self._take_up(path)
 
     def __len__(self) -> int:
-        """How many messages wait."""
+        """Return how many messages wait."""
         return len(self._queue)
 
     def head(self) -> Entry | None:
-        """The message to send next."""
+        """Return the message to send next; None if there is none."""
         return self._queue[0] if self._queue else None
 
     def add(self, kind: str, body: dict[str, Any]) -> None:
-        """Queue a message, on disk where that works; a full disk must not stop reporting."""
+        """Queue a message on disk, in memory if that fails: a full disk must not stop reports."""
         path = None if self._folder is None else self._written(self._folder, kind, body)
         self._queue.append(Entry(kind, body, path))
 
@@ -58,7 +58,7 @@ class Outbox:
             entry.path.unlink(missing_ok=True)
 
     def _written(self, folder: Path, kind: str, body: dict[str, Any]) -> Path | None:
-        """Write a message down; None where the disk does not take it."""
+        """Write a message to disk durably; None if that fails."""
         self._number += 1
         path = folder / f"{self._number:08d}.json"
         try:
@@ -70,7 +70,7 @@ class Outbox:
         return path
 
     def _take_up(self, path: Path) -> None:
-        """Read an entry that an earlier launch left; an unreadable one is dropped aloud."""
+        """Read an entry that an earlier launch left; an unreadable one is logged and deleted."""
         self._number = max(self._number, int(path.stem) if path.stem.isdigit() else 0)
         data = read_json(path)
         if data is None or not isinstance(data.get("body"), dict) or "kind" not in data:

@@ -1,24 +1,24 @@
-"""How fast a run trains, and how much of its time goes by in long pauses between two steps.
+"""Measures how fast a run trains, and which share of its time goes to long pauses between steps.
 
-An evaluation of an hour is no slow step: counted into the speed of the last steps it would make the
-run look a thousand times too slow for a while, and left out of everything it would have cost
-nothing. So the speed is that of the steps, and pauses are a share of the launch's time.
+An evaluation of an hour is not a slow step. Counted into the speed of the last steps, it would make
+the run look a thousand times too slow for a while; ignored, its time would be missing. So the speed
+counts steps only, and pauses are reported as a share of the launch's time.
 
-Invariant: no second is in both. Pure: time is an argument.
+Invariant: no second counts in both. Pure: time is an argument.
 """
 
 from collections import deque
 from statistics import median
 
 REPORTS = 32
-"""Tokens per second are averaged over this many reports."""
+"""Tokens per second are averaged over the steps between this many reports."""
 
 PAUSE_S = 60.0
 PAUSE_FACTOR = 5.0
-"""A pause is longer than `PAUSE_S`, and than this many usual steps."""
+"""A pause is longer than `PAUSE_S` and than `PAUSE_FACTOR` times the median step."""
 
 FEWEST = 3
-"""What is usual is not known from fewer steps."""
+"""With fewer steps the median is not known, and nothing counts as a pause."""
 
 DAY_S = 86_400.0
 
@@ -37,14 +37,14 @@ class Pace:
         self._longest_s = 0.0
 
     def begin(self, generation: int) -> None:
-        """Forget the speed of another generation; repeats, one after each boundary, do nothing."""
+        """Reset the speed if the generation is new; called after each boundary."""
         if generation == self._generation:
             return
         self._generation, self._last = generation, None
         self._steps.clear()
 
     def note(self, now_s: float, tokens: int) -> None:
-        """Take one report: `tokens` trained so far, over all ranks, at `now_s`."""
+        """Add one report: `tokens` trained so far, over all ranks, at `now_s` (monotonic)."""
         before, self._last, self._newest_s = self._last, (now_s, tokens), now_s
         if before is None:
             return
@@ -59,16 +59,16 @@ class Pace:
 
     @property
     def tokens_per_s(self) -> float:
-        """Mean over the last reports of this layout, pauses left out; 0 until there are two."""
+        """Mean over the last reports of this generation, without pauses; 0 until there are two."""
         seconds = sum(each for each, _ in self._steps)
         return sum(tokens for _, tokens in self._steps) / seconds if seconds > 0 else 0.0
 
     @property
     def pause_share(self) -> float:
-        """Share of the launch's time to reckon with for pauses, in [0, 1).
+        """Expected share of the launch's time that goes to pauses, in [0, 1).
 
-        As many as there were, over a day at least, for one pause of a young launch is no habit;
-        but those that came again count over the time that there was.
+        The larger of two shares: all pauses over at least a day, because one pause of a young
+        launch may not repeat; and all but the longest pause over the launch's actual time.
         """
         lived_s = self._newest_s - self._began_s
         if self._paused_s <= 0 or lived_s <= 0:

@@ -1,9 +1,10 @@
-"""How far a run has ever trained, so that steps trained again after a crash are known as such.
+"""Keeps the highest step that a run ever reached, to recognize steps trained again after a crash.
 
-A number in the run's folder, written by the leader at every step, 20 bytes into the page cache. It
-is an aid for who keeps a record of steps (an experiment tracker); training never depends on it.
+It is one number in the run's folder. The leader writes it at every step: 20 bytes into the page
+cache. It helps a user who logs steps to an experiment tracker; training never depends on it.
 
-Invariant: a file that is missing or cut short means "not known", which flags no step.
+Invariant: a file that is missing or no number means "not known", and then no step counts as
+trained again.
 """
 
 import logging
@@ -17,7 +18,7 @@ _WIDTH = 20
 
 
 def read(path: Path) -> int:
-    """The highest step that any launch reported; 0 when not known."""
+    """Return the highest step that any launch reported; 0 if not known."""
     try:
         return int(path.read_bytes()[:_WIDTH])
     except (OSError, ValueError):
@@ -25,7 +26,7 @@ def read(path: Path) -> int:
 
 
 class Reached:
-    """Writes the number; opened by the first step that this rank reports as leader."""
+    """Writes the number; the file is opened at the first step that this rank reports as leader."""
 
     def __init__(self, path: Path) -> None:
         """Write to `path`."""
@@ -33,7 +34,7 @@ class Reached:
         self._descriptor = -1
 
     def note(self, step: int) -> None:
-        """Write `step`, unless the file holds a later one; never fails."""
+        """Write `step` unless the file holds a later one; an error is only logged."""
         try:
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -46,7 +47,7 @@ class Reached:
             log.debug("%s cannot be written (%s)", self._path, error)
 
     def rest(self) -> None:
-        """Close the file: another rank may lead from here."""
+        """Close the file, because another rank may lead from now on."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 os.close(self._descriptor)

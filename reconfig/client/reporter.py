@@ -1,4 +1,4 @@
-"""Who speaks to the daemon for a rank: global rank 0's client, a relay through it, or nobody.
+"""How a rank reports to the daemon: by global rank 0's client, by a relay through it, or not.
 
 Invariant: no call here waits for the daemon or the network.
 """
@@ -11,7 +11,7 @@ from wattmesh.reconfig.wire import Finish, Orders, Progress, Transition
 
 
 class Reporter(Protocol):
-    """What a session needs of whoever speaks for it."""
+    """What a session needs of the object that reports for it."""
 
     def progress(self, message: Progress) -> None:
         """Report where training stands; only the newest matters."""
@@ -26,46 +26,46 @@ class Reporter(Protocol):
         ...
 
     def orders(self) -> Orders:
-        """Give what the daemon said last."""
+        """Return the daemon's latest answer."""
         ...
 
     def pump(self) -> None:
-        """Pass on what other ranks left to be passed on."""
+        """Forward the messages of other ranks."""
         ...
 
     def close(self, patience_s: float) -> None:
-        """Send what is left, for at most `patience_s`."""
+        """Wait up to `patience_s` until what is queued is sent, then stop."""
         ...
 
 
 class Silent:
-    """Speaks for a rank that has nothing to say, or whose job has no daemon."""
+    """Reports nothing: for a job without a daemon, and for ranks other than global rank 0."""
 
     def progress(self, message: Progress) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def transition(self, message: Transition) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def finish(self, message: Finish) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def orders(self) -> Orders:
-        """Know of no order."""
+        """Return no order."""
         return Orders()
 
     def pump(self) -> None:
-        """Have nothing to pass on."""
+        """Do nothing."""
 
     def close(self, patience_s: float) -> None:
-        """Have nothing left."""
+        """Do nothing."""
 
 
 class Relay:
-    """Speaks for a leader other than global rank 0, through the store, to global rank 0."""
+    """Reports for a leader other than global rank 0, through the store, to global rank 0."""
 
     def __init__(self, launch_store: LaunchStore) -> None:
-        """Leave messages on `launch_store`."""
+        """Write messages to `launch_store`."""
         self._launch_store = launch_store
 
     def progress(self, message: Progress) -> None:
@@ -81,17 +81,17 @@ class Relay:
         self._queue("finish", message)
 
     def orders(self) -> Orders:
-        """Read what global rank 0 heard last; nothing when it makes no sense."""
+        """Read the orders that global rank 0 received last; no order if they are invalid."""
         try:
             return Orders.from_json(self._launch_store.peek("relay/orders") or {})
         except InputInvalid:
             return Orders()
 
     def pump(self) -> None:
-        """Have nothing to pass on."""
+        """Do nothing."""
 
     def close(self, patience_s: float) -> None:
-        """Have nothing left: the store holds it."""
+        """Do nothing: the messages are in the store."""
 
     def _queue(self, kind: str, message: Transition | Finish) -> None:
         number = self._launch_store.count("relay/count") - 1
@@ -99,10 +99,10 @@ class Relay:
 
 
 class Pump:
-    """Global rank 0's end of the relay: carries messages from the store to its courier."""
+    """Global rank 0's end of the relay: forwards messages from the store to a reporter."""
 
     def __init__(self, launch_store: LaunchStore, to: Reporter) -> None:
-        """Carry from `launch_store` to the reporter `to`."""
+        """Forward from `launch_store` to the reporter `to`."""
         self._launch_store = launch_store
         self._to = to
         self._next = 0
@@ -110,7 +110,7 @@ class Pump:
         self._orders: Orders | None = None
 
     def run(self) -> None:
-        """Carry what has arrived since the last call, and set out the newest orders."""
+        """Forward what has arrived since the last call, and publish the newest orders."""
         orders = self._to.orders()
         if orders != self._orders:
             self._launch_store.put("relay/orders", orders.to_json())

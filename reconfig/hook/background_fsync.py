@@ -1,11 +1,11 @@
 """Makes the checkpoint of a switch durable while training goes on in the new layout.
 
-One thread, in the rank that leads the generation which was loaded from it: sync every file, sync
-the folder, give it its name. Until then the checkpoint before is the one to restart from, and
-nothing is pruned.
+The leader of the generation that was loaded from the staged checkpoint does this in one thread: it
+syncs every file, syncs the folder, and renames the folder to its final name. Until then a restart
+begins from the previous checkpoint, and nothing is pruned.
 
-Invariant: what has its name is on the disk whole; a crash at any moment leaves the checkpoint
-before, or this one, never half of one.
+Invariant: a checkpoint folder with its final name is complete on disk. A crash at any moment leaves
+the previous checkpoint or this one, never half of one.
 """
 
 import logging
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint; published, or `staged` under this name until it is durable."""
+    """A checkpoint: published, or in the folder `staged` until it is durable."""
 
     name: str
     step: int
@@ -46,11 +46,12 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A checkpoint that is whole but not durable.
+    """A checkpoint that is complete but not durable.
 
     Attributes:
-        name: of its folder, in staging. `step`: it is of.
-        attempt: that wrote it; a newer one forbids to publish.
+        name: name of its staging folder.
+        step: the step at which it was taken.
+        attempt: number of the attempt that wrote it; a newer attempt forbids publishing it.
     """
 
     name: str
@@ -59,11 +60,11 @@ class Staged:
 
 
 def settle(folder: RunFolder, staged: Staged, fence: Callable[[], None]) -> None:
-    """Sync a staged checkpoint and give it its name.
+    """Sync a staged checkpoint and rename it to its final name.
 
     Raises:
-        OSError: the disk is full, or broken; it has not got its name.
-        Fenced: a newer attempt exists; it has not got its name.
+        OSError: the disk is full or broken; the checkpoint was not renamed.
+        Fenced: a newer attempt exists; the checkpoint was not renamed.
     """
     checkpoint.settle(
         folder, folder.path / staged.name, step=staged.step, attempt=staged.attempt, fence=fence
@@ -71,19 +72,19 @@ def settle(folder: RunFolder, staged: Staged, fence: Callable[[], None]) -> None
 
 
 class BackgroundFsync:
-    """Settles one staged checkpoint at a time; of one rank."""
+    """Makes the staged checkpoints that one rank leads durable, one at a time."""
 
     def __init__(self, job: Job) -> None:
-        """Have nothing to do yet."""
+        """Start idle."""
         self._job = job
         self._folder = job.folder
         self._thread: threading.Thread | None = None
         self.problem = ""
 
     def may_stage(self, story: SwitchReporter, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Whether a switch may go on before its checkpoint is durable; collective.
+        """Return whether a switch may go on before its checkpoint is durable; collective.
 
-        The story's evidence says which, and why.
+        The answer and its reason are added to the evidence of `story`.
         """
         leads = self._job.leads(story.generation)
         why = refusal(_footings(self._job.launch_store, self._folder, self.problem, tensors, leads))
@@ -96,7 +97,10 @@ class BackgroundFsync:
         return not why
 
     def begin(self, generation: Generation) -> None:
-        """Settle in the background what a generation was loaded from; the one before has ended."""
+        """Make the checkpoint that a generation was loaded from durable, in a thread.
+
+        Waits first for the thread before, if one still runs.
+        """
         self.wait()
         self._thread = threading.Thread(
             target=self._run, args=(_staged(generation),), name="wattmesh-settle", daemon=True
@@ -104,16 +108,16 @@ class BackgroundFsync:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until nothing is being settled; the caller is inside a phase with a deadline."""
+        """Wait for the thread to end; the caller is inside a watchdog phase with a deadline."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
 
     def settle_for_restart(self, generation: Generation, name: str) -> None:
-        """Settle what was staged at the end of a generation, before its launch ends; collective.
+        """Make the last staged checkpoint durable before the launch ends; collective.
 
         Raises:
-            SwitchFailed: it cannot be; the next launch begins from the checkpoint before.
+            SwitchFailed: that failed; the next launch begins from the previous checkpoint.
         """
         problem = ""
         if self._job.leads(generation):
@@ -157,13 +161,13 @@ class BackgroundFsync:
 
 
 def durable_name(folder: RunFolder) -> str:
-    """The newest checkpoint that has its name and its seal; "" when there is none."""
+    """Return the name of the newest published checkpoint with its commit file; "" for none."""
     found = (each for each in folder.checkpoints() if (each / COMMIT).is_file())
     return next((each.name for each in found), "")
 
 
 def _staged(generation: Generation) -> Staged:
-    """What a generation was loaded from, not durable yet."""
+    """Describe the checkpoint that a generation was loaded from, which is not durable yet."""
     return Staged(
         name=generation.staged, step=generation.step, attempt=attempt_of(generation.staged)
     )
@@ -176,7 +180,7 @@ def _footings(
     tensors: Mapping[str, torch.Tensor],
     leads: bool,
 ) -> list[Footing]:
-    """What every rank stands on; a collective call. The leader looks up who else was launched."""
+    """Gather every rank's footing; collective. The leader alone fills in the hosts."""
     peers = launch_store.peers().values() if leads else ()
     footing = Footing(
         state_bytes=sum(_nbytes(each) for each in tensors.values()),

@@ -1,7 +1,7 @@
 """What happens at a save step: agree, checkpoint, and carry out an order if there is one.
 
 Invariant: every rank of the generation leaves this sequence on the same branch, because each
-choice is made from facts that all of them gathered.
+choice is made from facts that all ranks have gathered.
 """
 
 import logging
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What ranks have done and agreed on, up to the point where this layout may be left.
+    """What the ranks did and agreed on before the switch to another layout begins.
 
-    `short`: what the ordered layout would lack here.
+    `short`: which resource the ordered layout would run out of here; "" when none.
     """
 
     agreed: Agreed
@@ -55,7 +55,7 @@ class Boundary:
     """The sequence at a save step, for one rank."""
 
     def __init__(self, job: Job, runner: RankRunner) -> None:
-        """Work on behalf of `runner`."""
+        """Act on the state and generation of `runner`."""
         self._job = job
         self._runner = runner
         self._orders = OrderBook(job.folder)
@@ -77,10 +77,10 @@ class Boundary:
         return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
 
     def run(self, loss: float | None, *, due: bool = True) -> Agreed:
-        """Do everything that is due at this step; not `due`, only look after a save in flight.
+        """Do everything that is due at this step; if not `due`, only finish a save in flight.
 
-        On return this rank trains on (perhaps in another generation), or the member's generation
-        is over. `deferred` in the answer asks to be called again at the next step.
+        On return this rank trains on (perhaps in another generation), or the runner's generation
+        is `Purpose.OVER`. If `deferred` is set in the answer, call again at the next step.
         """
         began = time.monotonic()
         state, _ = self._now
@@ -104,7 +104,7 @@ class Boundary:
         return agreed
 
     def _prepare(self, began: float, *, due: bool) -> Ready:
-        """Agree, and save where that is due; begin the tale of a switch where one is ordered."""
+        """Agree, announce the switch if one is ordered, and save if that is due."""
         agreed = self._agree()
         self._job.acted_on = agreed.acted_on
         ends = due and agreed.outcome is not None
@@ -123,15 +123,16 @@ class Boundary:
         return Ready(agreed=agreed, order=order, story=story, saved=saved, short=short)
 
     def _train_on(self, failure: RankFailed) -> Agreed:
-        """Go on after a boundary that some rank could not do; a collective call.
+        """Train on after a boundary that failed on some rank; a collective call.
 
         Raises:
-            Diverged, CallHuman, Refused: the ranks do not train one run, and it may be switched or
-                is launched again from where they did.
-            Fenced: a newer launch trains it, and no daemon says that it is only observed.
+            Diverged, CallHuman, Refused: the ranks no longer train one run, and the run may be
+                switched, or has no daemon and will be relaunched from a checkpoint of this launch.
+            Fenced: a newer launch trains the run; raised where the run may be switched or has no
+                daemon.
         """
         job, position = self._job, self._position
-        # Whether training ends here must not hang on what failed.
+        # Whether training ends here must not depend on what failed.
         wishes = {
             "finish": job.finish_asked,
             "stop": job.stop_reason,
@@ -156,7 +157,7 @@ class Boundary:
         return replace(left_out(every, job.tokens_total), told=self._told)
 
     def _agree(self) -> Agreed:
-        """Compare positions, and learn what any rank was asked for and what the leader decided."""
+        """Gather and judge all ranks' facts; begins a new interval of consumed samples."""
         state, generation = self._now
         job, position = self._job, state.position
         facts = group.gather(self._facts(state, generation))
@@ -166,7 +167,7 @@ class Boundary:
         return agreed
 
     def _facts(self, state: State, generation: Generation) -> Fact:
-        """What this rank knows; the leader also has the order, and wishes to stop."""
+        """Return this rank's facts; only the leader adds an order and outside requests to stop."""
         job, position = self._job, state.position
         leads = job.leads(generation)
         order = self._pick_order(state, generation) if leads else None
@@ -182,13 +183,13 @@ class Boundary:
         }
 
     def _stop_heard(self) -> str:
-        """Why somebody outside of the training ranks wants it to stop; "" when nobody does."""
+        """Return why a stop was requested from outside the training ranks; "" if it was not."""
         if self._job.folder.stop_file.exists():
             return "the stop file was found"
         return self._job.launch_store.peek("stop") or ""
 
     def _pick_order(self, state: State, generation: Generation) -> Order | None:
-        """The leader's choice; the order book keeps what must survive a restart."""
+        """Choose an order; the order book keeps on disk what must survive a restart."""
         if self._job.uncarried or self._job.unprobed:
             return None
         heard = self._job.voice(generation).orders()
@@ -203,7 +204,10 @@ class Boundary:
         )
 
     def _announce(self, order: Order, began: float) -> SwitchReporter | None:
-        """Begin the tale of a switch, durably; None when it cannot be noted, so is not begun."""
+        """Record on disk that a switch begins, and report it; None if the disk refuses.
+
+        A switch that cannot be recorded is not begun.
+        """
         state, generation = self._now
         note = SwitchNote(
             plan=order.plan,
@@ -234,14 +238,17 @@ class Boundary:
         return story
 
     def _save(self, story: SwitchReporter | None, *, wait: bool, in_place: bool) -> Saved | None:
-        """Checkpoint; None when it could not be written, which is no reason to stop training."""
+        """Save a checkpoint; None when it is still being written, or could not be written.
+
+        Training goes on either way.
+        """
         state, _ = self._now
         began = time.monotonic()
         job = self._job
         with self._phase(Phase.SAVE):
             self._runner.fsync.wait()
             if story is not None:
-                # A probe has collectives of its own: whoever failed before it is heard of here.
+                # The probe runs collectives of its own: notice here a rank that failed before it.
                 group.gather(None)
                 story.note.evidence["probe_before"] = probing.take(job.probe, state)
             try:
@@ -266,7 +273,7 @@ class Boundary:
     def _switch(
         self, story: SwitchReporter, order: Order, saved: Saved, loss: float | None, short: str
     ) -> None:
-        """Leave this layout for the ordered one; `short`: what the next one would lack here."""
+        """Switch to the ordered layout; `short`: which resource it would run out of here."""
         if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
             self._restart(story, order, saved, loss, short or "the order asks for it")
             return
@@ -286,7 +293,7 @@ class Boundary:
         self._follow(_next_generation(story, order, saved, self._position, held), story)
 
     def _tear_down(self, story: SwitchReporter) -> str:
-        """Empty every rank's state; say what still holds too much of it, "" when nothing does."""
+        """Empty every rank's state; say what keeps more than `LIVE_SHARE` of it alive, else ""."""
         with self._phase(Phase.TEARDOWN):
             share, name = self._runner.tear_down()
             share, name = max(group.gather([share, name]))
@@ -296,7 +303,7 @@ class Boundary:
         return f"{share:.0%} of the old layout is still held in memory ({name})"
 
     def _follow(self, following: Generation, story: SwitchReporter) -> None:
-        """Go where the switch leads: the ordered layout, or back to this one."""
+        """Publish and follow the next generation: the ordered layout, or a rollback to this one."""
         if following.purpose is Purpose.ROLLBACK:
             assert following.switch is not None
             why = following.switch.why
@@ -310,7 +317,7 @@ class Boundary:
         self._runner.follow(following.number)
 
     def _shortage(self, order: Order) -> str:
-        """Say which rank has too few files or threads left for the next layout; "" when none."""
+        """Say which rank has too few open files or threads for the next layout; "" for none."""
         used, budget = usage.now(), self._runner.budget
         budget.settled(used)
         allowed = usage.limits(used, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -319,7 +326,7 @@ class Boundary:
     def _restart(
         self, story: SwitchReporter, order: Order, saved: Saved, loss: float | None, why: str
     ) -> None:
-        """Leave in band; the next launch begins in the ordered layout."""
+        """End this launch so that the next one begins in the ordered layout."""
         generation = story.generation
         if self._job.leads(generation):
             log.warning(
@@ -347,7 +354,7 @@ class Boundary:
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
 
     def _end(self, outcome: Outcome, detail: str, loss: float | None) -> None:
-        """Nobody trains any more in this launch: tell the daemon, the launcher and every rank."""
+        """End training in this launch: tell the daemon, and publish a final generation."""
         generation = self._runner.generation
         assert generation is not None
         position = self._position
@@ -383,9 +390,10 @@ class Boundary:
 def _next_generation(
     story: SwitchReporter, order: Order, saved: Saved, position: Position, held: str
 ) -> Generation:
-    """What trains after this: the ordered layout, or this one where memory is still `held`.
+    """Return the next generation: the ordered layout, or this one where memory is still `held`.
 
-    Nobody would launch such a job again, so it stays in the layout that is known to fit.
+    `held` is set only for a job that nobody relaunches, so it stays in the layout that is known to
+    fit.
     """
     here = replace(
         story.generation,

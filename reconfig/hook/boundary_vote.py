@@ -1,7 +1,7 @@
 """What all ranks of a generation conclude from the facts that they gathered at a save step. Pure.
 
-Invariant: the conclusion is a function of facts that every rank has alike, so that all of them
-leave the boundary on the same branch.
+Invariant: the conclusion depends only on facts that are equal on every rank, so all ranks leave the
+boundary on the same branch.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.wire import Order
 
 Fact = dict[str, Any]
-"""One rank's: position, stop, finish, consumed, live, writing, order, acted_on (see
+"""One rank's facts: position, stop, finish, consumed, live, writing, order, acted_on (see
 `Boundary._facts`)."""
 
 
@@ -24,10 +24,11 @@ class Agreed:
     """What all ranks agreed on at a save step.
 
     Attributes:
-        deferred: why this is no boundary yet (live gradients, a save in flight); "" when it is.
-        outcome: why training ends here; None when it goes on.
-        acted_on: whether the run may be switched, so that it must stop where it is not one run.
-        told: numbers of samples that all ranks reported since the last check, each rank's counted;
+        deferred: why no rank may save or switch at this step (live gradients, a save in flight);
+            "" when all may.
+        outcome: how training ends here; None when it goes on.
+        acted_on: whether the run may be switched; such a run must stop when its ranks diverge.
+        told: how many sample numbers the ranks reported since the last check, summed over ranks;
             -1 where they were not compared.
     """
 
@@ -46,12 +47,13 @@ def conclude(
 
     Args:
         facts: in group order.
-        ranks: their global numbers.
+        ranks: the global ranks, in the same order.
         position: this rank's; the others' are among the facts.
-        tokens_total: the run is done at this many; 0: never by itself.
+        tokens_total: the run is done at this many tokens; 0: it never ends by itself.
 
     Raises:
-        Diverged: the ranks stand at different steps, or trained on other samples than the run's.
+        Diverged: the ranks stand at different positions, or trained on other samples than the run's
+            next ones.
     """
     _refuse_other_places(facts, ranks)
     _refuse_other_data(facts, ranks, position.samples)
@@ -68,11 +70,11 @@ def conclude(
 
 
 def left_out(wishes: Sequence[Fact], tokens_total: int) -> Agreed:
-    """Conclude whether training ends at a boundary that was left out.
+    """Conclude whether training ends at a boundary that was skipped after a failure.
 
     Args:
         wishes: every rank's finish, stop and tokens.
-        tokens_total: the run is done at this many; 0: never by itself.
+        tokens_total: the run is done at this many tokens; 0: it never ends by itself.
     """
     outcome, detail = _outcome(wishes, max(each["tokens"] for each in wishes), tokens_total)
     return Agreed(deferred="", outcome=outcome, detail=detail, order=None)

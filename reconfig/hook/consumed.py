@@ -1,9 +1,10 @@
-"""Which samples the ranks trained on between two save steps: the next ones, each equally often.
+"""Checks that the ranks trained on the run's next samples, each equally often, between two saves.
 
-torch notices nothing when one rank reads other data: gradients are averaged all the same. So every
-rank may report the numbers of the samples that its loader gave it (their places in the run's order
-of data, the same in every layout), and at a save step the sum over all ranks must be that of the
-run's next samples, times how many ranks share one (tp, cp and pp).
+torch does not notice when one rank reads the wrong data: gradients are averaged all the same. So
+every rank may report the numbers of the samples that its loader gave it (their indices in the run's
+data order, which is the same in every layout). At a save step the sum of hashes over all ranks must
+equal the sum over the run's next samples, times the number of ranks that share a sample (tp, cp and
+pp).
 
 Invariant: a rank keeps and sends a few integers, however many samples there are. A skipped,
 repeated, shifted or foreign sample changes the sum with probability 1 - 2^-64.
@@ -25,9 +26,9 @@ class Consumed:
     """What one rank's steps used since the last check.
 
     Attributes:
-        since: samples that the run had consumed then.
-        count, total: how many numbers were reported, and the sum of their hashes.
-        lowest, highest: of the numbers; they name the rank that reads elsewhere.
+        since: how many samples the run had consumed at the last check.
+        count, total: how many sample numbers were reported, and the sum of their hashes mod 2^64.
+        lowest, highest: the smallest and largest number; they show which rank reads the wrong data.
     """
 
     since: int = 0
@@ -37,11 +38,11 @@ class Consumed:
     highest: int = -1
 
     def begin(self, samples: int) -> None:
-        """Forget what was used; the run has consumed `samples` by now."""
+        """Begin a new interval; the run has consumed `samples` by now."""
         self.since, self.count, self.total, self.lowest, self.highest = samples, 0, 0, -1, -1
 
     def add(self, numbers: "Iterable[int] | torch.Tensor") -> None:
-        """Take note of the numbers of samples that one step used on this rank."""
+        """Add the numbers of the samples that one step used on this rank."""
         found = np.asarray(_plain(numbers), dtype=np.int64).reshape(-1)
         if found.size == 0:
             return
@@ -52,7 +53,7 @@ class Consumed:
         self.total = (self.total + _sum_of_hashes(found)) & _MASK
 
     def to_json(self) -> dict[str, Any]:
-        """Give what is compared between ranks; the sum as text, for it is beyond JSON's numbers."""
+        """Return what ranks compare; the sum is text, because JSON numbers do not hold 64 bits."""
         return {
             "since": self.since,
             "count": self.count,
@@ -67,8 +68,8 @@ def problem(facts: Sequence[dict[str, Any]], ranks: Sequence[int], samples: int)
 
     Args:
         facts: every rank's `Consumed.to_json`, in group order.
-        ranks: their global numbers.
-        samples: that the run has consumed by now.
+        ranks: the global ranks, in the same order.
+        samples: how many samples the run has consumed by now.
     """
     count = sum(fact["count"] for fact in facts)
     if count == 0:
@@ -103,7 +104,7 @@ def _plain(numbers: "Iterable[int] | torch.Tensor") -> Any:
 
 
 def _sum_of_hashes(numbers: NDArray[np.int64]) -> int:
-    """Sum of splitmix64 (Steele, Lea, Flood, OOPSLA 2014) of every number, modulo 2^64."""
+    """Sum splitmix64 (Steele, Lea, Flood, OOPSLA 2014) of every number, modulo 2^64."""
     value = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,9 +1,10 @@
-"""When a run is at its pace after a switch: the end of the first step that takes as long as usual.
+"""Finds when a run is at normal pace after a switch: the end of the first step of usual length.
 
-A new layout that stands has trained nothing yet: what is compiled for it is compiled in its first
-steps. So steps are timed until it is known what is usual, and the daemon is told.
+A switch is confirmed before the new layout has trained a step, and torch compiles for that layout
+in the first steps. So the first `STEPS` steps are timed, and the daemon is told when the run was at
+pace.
 
-Invariant: nothing here is waited for, and a run that leaves the layout before tells nothing.
+Invariant: nothing waits for this, and a run that leaves the layout earlier reports nothing.
 """
 
 from collections.abc import Sequence
@@ -16,17 +17,17 @@ from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.switch import AT_PACE, SwitchState
 
 STEPS = 8
-"""Steps that are timed after a switch; the later half of them says what is usual."""
+"""How many steps are timed after a switch; the median of the later half is the usual time."""
 
 TOLERANCE = 0.05
-"""A step is at normal pace that takes at most this share longer than usual."""
+"""A step is at normal pace if it takes at most this share longer than usual."""
 
 
 class FirstSteps:
-    """Times the first steps after a switch, on every rank; the leader tells."""
+    """Times the first steps after a switch, on every rank; the leader reports."""
 
     def __init__(self, job: Job) -> None:
-        """Have nothing to time."""
+        """Start idle, until `begin`."""
         self._job = job
         self._generation: Generation | None = None
         self._number = 0
@@ -34,17 +35,17 @@ class FirstSteps:
         self._steps: list[tuple[float, float]] = []
 
     def begin(self, generation: Generation, now_s: float) -> None:
-        """Train in `generation` from `now_s` on, by the monotonic clock; repeats change nothing."""
+        """Start timing `generation` at `now_s` (monotonic clock); repeated calls change nothing."""
         if generation.number == self._number:
             return
         note, self._number = generation.switch, generation.number
-        # On another host, or after a reboot, nobody can tell how long ago it began.
+        # `began_s` is monotonic time, which means nothing on another host or after a reboot.
         known = note is not None and note.boot == boot_id()
         self._generation = generation if known else None
         self._from_s, self._steps = now_s, []
 
     def resume(self, now_s: float) -> None:
-        """Begin the next step at `now_s`: what a boundary took is no part of one."""
+        """Begin the next step at `now_s`, so that the time of a boundary is not counted."""
         self._from_s = now_s
 
     def step(self, now_s: float) -> None:
@@ -58,7 +59,7 @@ class FirstSteps:
             self._generation = None
 
     def _tell(self, generation: Generation) -> None:
-        """Repeat the last word on the switch, with when the run was at its pace."""
+        """Report the final state of the switch again, with the time when the run was at pace."""
         note = generation.switch
         if note is None:
             return
@@ -73,9 +74,12 @@ class FirstSteps:
 
 
 def at_pace(steps: Sequence[tuple[float, float]]) -> float:
-    """Give the end of the first step at normal pace, of (end, seconds) in order.
+    """Return when the first step at normal pace ended.
 
-    What is usual is the median of the later half; the last step stands in where none is that fast.
+    The usual time is the median of the later half; if no step is that fast, the last one counts.
+
+    Args:
+        steps: (end, seconds taken) of each step, in order.
     """
     usual_s = median(took_s for _, took_s in steps[len(steps) // 2 :])
     fit = (ended_s for ended_s, took_s in steps if took_s <= (1.0 + TOLERANCE) * usual_s)

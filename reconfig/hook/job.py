@@ -1,6 +1,6 @@
-"""What one rank's session stands on: its store, watchdog, folder, callbacks and voice.
+"""What one rank's session works with: its store, watchdog, folder, callbacks and reporter.
 
-Invariant: nothing here holds a tensor; tensors live in the `State` handle alone.
+Invariant: nothing here holds a tensor; only the `State` handle does.
 """
 
 import time
@@ -29,7 +29,7 @@ Evidence = dict[str, float | str]
 
 
 def _unnoted(step: int, agreed: Agreed, trouble: str) -> None:
-    """Nobody looks on at a save step."""
+    """Ignore a save step: the default of `Job.noted`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,21 +37,25 @@ class Job:
     """One rank's surroundings, for the life of the process.
 
     Attributes:
-        client: on global rank 0, speaks to the daemon. `pump`: carries for other leaders there.
+        client: on global rank 0, sends reports to the daemon and holds its orders.
+        pump: on global rank 0, forwards the messages of leaders on other ranks.
         backend: of the process group, as torch takes it; "" for the device's usual one.
-        relaunched: whether somebody launches this job again after it left to restart.
+        relaunched: whether a supervisor launches this job again after it ends for a restart.
         seekable: whether the loader can begin at any global sample in any layout.
         save: the job's own checkpointer, where it has one.
-        gc_freeze: whether what is alive at `attach` is set aside from garbage collections.
+        gc_freeze: whether objects alive at `attach` are excluded from garbage collection.
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
-        stop_reason, finish_asked: what this process was asked for; heeded at the next save step.
+        stop_reason, finish_asked: requests to this process; acted on at the next save step.
         consumed: the samples that this rank's steps used since the last save step.
         acted_on: whether the run may be switched, as all ranks know it; see `may_be_switched`.
-        uncarried: why no checkpoint can be made of this run, which is observed all the same; "".
-        unprobed: why no switch of this run could be proven, so that it is never switched; "".
-        misreported: what `report` was first given that is no count; "".
-        unknown_loss: the loss of the newest step as it was reported, where it is no finite number.
-        noted: hears of every save step: its step, what was agreed, and the sentence for `status`.
+        uncarried: why no checkpoint can be made of this run, which is still observed; "" if one
+            can.
+        unprobed: why no switch of this run could be proven, so that it is never switched; "" if
+            one could.
+        misreported: the error of the first `report` whose count was invalid; "".
+        unknown_loss: the reported loss of the newest step, if it is not a finite number; "".
+        noted: called at every save step with the step, what was agreed, and the sentence for
+            `status`.
     """
 
     name: str
@@ -84,7 +88,7 @@ class Job:
     noted: Callable[[int, Agreed, str], None] = _unnoted
 
     def __post_init__(self) -> None:
-        """Refuse numbers that nothing can be done every so often with."""
+        """Check that `boundary_every` and `keep` are 1 or more."""
         if self.boundary_every < 1 or self.keep < 1:
             raise InputInvalid(
                 f"attach: boundary_every = {self.boundary_every} and keep = {self.keep} must be 1 "
@@ -97,7 +101,7 @@ class Job:
         return self.launch_store.rank
 
     def ranks(self, generation: Generation) -> Ranks:
-        """Who takes part in `generation`, seen from here."""
+        """Return who takes part in `generation`, from this rank's view."""
         return Ranks(
             participants=generation.ranks,
             global_rank=self.rank,
@@ -105,14 +109,13 @@ class Job:
         )
 
     def voice(self, generation: Generation) -> Reporter:
-        """Who speaks for this rank while it leads `generation`."""
+        """Return the reporter to use while this rank leads: the client, or a relay to rank 0."""
         return self.client if self.rank == 0 else Relay(self.launch_store)
 
     def may_be_switched(self, generation: Generation) -> bool:
-        """Whether the daemon acts, as the leader knows, or a script gives orders in its place.
+        """Return whether a daemon in mode `act`, or a script in its place, may switch this run.
 
-        Without either nobody acts on the run. One whose daemon has not answered yet is taken to be
-        observed.
+        Call it on the leader. A run whose daemon has not answered yet counts as observed only.
         """
         if self.is_alone:
             return bool(self.launch_store.peek("scripted"))
@@ -120,25 +123,25 @@ class Job:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no daemon whose mode says if anybody acts on the run."""
+        """Whether this launch has no daemon, and so no mode."""
         return not self.launch_store.peek("daemon")
 
     def knows_mode(self, generation: Generation) -> bool:
-        """Whether the daemon, if there is one, has said whether it acts."""
+        """Return whether the daemon has told its mode; True without a daemon."""
         return self.is_alone or self.voice(generation).orders().mode != ""
 
     def attempt(self, generation: Generation) -> int:
-        """This launch's attempt number; global rank 0 may have had to claim a higher one."""
+        """Return this launch's attempt number; rank 0 may have raised it above `generation`'s."""
         return int(self.launch_store.peek("attempt") or generation.attempt)
 
     def leads(self, generation: Generation) -> bool:
-        """Whether this rank speaks for `generation`."""
+        """Return whether this rank leads `generation`."""
         return generation.leader == self.rank
 
 
 @dataclass(slots=True)
 class SwitchReporter:
-    """One switch as this rank tells it: states with their seconds and evidence."""
+    """Reports the states of one switch, with elapsed seconds and evidence."""
 
     job: Job
     generation: Generation
@@ -147,19 +150,22 @@ class SwitchReporter:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the boundary began, also across processes of one host."""
+        """Seconds since the boundary began, also in a later process on the same host.
+
+        On another host, or after a reboot: seconds since this reporter was made.
+        """
         began = self.note.began_s if self.note.boot == boot_id() else self.heard
         return time.monotonic() - began
 
     def tell(
         self, state: SwitchState, *, detail: str = "", evidence: Evidence | None = None
     ) -> None:
-        """Report one state; only the leader's voice is heard."""
+        """Keep `evidence` and report one state; only the leader sends."""
         self.note.evidence.update(evidence or {})
         if not self.job.leads(self.generation):
             return
         if self.job.pump is not None:
-            # What the leader before left to be passed on was said earlier than this.
+            # Messages that the previous leader left for forwarding are older, so they go first.
             self.job.pump.run()
         self.job.voice(self.generation).transition(
             Transition(

@@ -1,4 +1,4 @@
-"""What global rank 0 does for its launch: claim it, introduce it, decide how it begins.
+"""What global rank 0 does for its launch: claim the run, register it, decide how it begins.
 
 Invariant: nothing is published and no generation begins before the run folder's lock is held.
 """
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 CAPABILITIES = ("in_place", "parking")
 
 FIXED_DATA_PARALLEL = "fixed_data_parallel"
-"""The run keeps its data parallel degree: its loader cannot seek by global sample."""
+"""The run must keep its data parallel degree, because its loader cannot seek by global sample."""
 
 
 class LaunchLeader:
-    """Global rank 0's office for one launch."""
+    """Global rank 0's duties for one launch."""
 
     def __init__(self, launch_store: LaunchStore, folder: RunFolder, name: str) -> None:
         """Claim the run.
@@ -66,11 +66,11 @@ class LaunchLeader:
         return generation
 
     def accepted(self) -> None:
-        """Remember that the daemon knows this launch (the daemon client says so)."""
+        """Record that the daemon has accepted this launch; called by the daemon client."""
         self._claim.accepted()
 
     def close(self) -> None:
-        """Give the run up."""
+        """Release the claim on the run."""
         self._claim.close()
 
     def _client(self, link: Link, generation: Generation, job: Job) -> DaemonClient:
@@ -109,13 +109,13 @@ class LaunchLeader:
         return client
 
     def _all_peers(self) -> list[Peer]:
-        """Every rank's process and GPU, once all have introduced themselves."""
+        """Return every rank's process and GPU, once all have introduced themselves."""
         while len(found := self._launch_store.peers()) < self._launch_store.launched:
             time.sleep(POLL_S)
         return [found[rank] for rank in sorted(found)]
 
     def raise_above(self, floor: int) -> int:
-        """Take a higher attempt number (the daemon client asks) and let the other ranks know."""
+        """Claim an attempt number above `floor` and publish it; called by the daemon client."""
         launch_store = self._launch_store.separate(5.0)
         attempt = self._claim.raise_above(floor, lambda number: launch_store.put("attempt", number))
         log.warning("the daemon knows of later launches: this is attempt %d now", attempt)
@@ -126,7 +126,7 @@ class LaunchLeader:
         generation, note = begun.generation, begun.generation.switch
         why = self._last_words()
         if note is not None:
-            # Nothing new to say keeps the reason for the restart, which the launch before gave.
+            # An empty detail keeps the reason for the restart, which the launch before gave.
             self._transition(generation, note.plan, note.epoch, SwitchState.LAUNCHING, why)
         elif begun.died_in is not None:
             plan, epoch = str(begun.died_in.get("plan")), int(begun.died_in.get("epoch", 0))
@@ -155,7 +155,7 @@ class LaunchLeader:
         )
 
     def _last_words(self) -> str:
-        """Collect, and clear, the sentences of ranks that were ended in the launch before."""
+        """Collect and delete the failure sentences that ranks of the launch before left."""
         words = []
         if self._folder.failures.is_dir():
             for path in sorted(self._folder.failures.glob("*.json")):
@@ -165,7 +165,6 @@ class LaunchLeader:
 
 
 def _capabilities(job: Job) -> tuple[str, ...]:
-    """What the daemon may and may not order of this job."""
     restart = ("restart",) if job.relaunched else ()
     fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
     return (*CAPABILITIES, *restart, *fixed)

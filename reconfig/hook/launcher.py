@@ -1,6 +1,6 @@
-"""What a rank and whoever launched it say to each other: how it goes, and that it shall stop.
+"""How a rank and its launcher communicate: the outcome of the launch, and SIGTERM.
 
-Invariant: nothing here can stop training; a word that cannot be said is left out.
+Invariant: nothing here can stop training; a message that cannot be delivered is dropped.
 """
 
 import os
@@ -18,10 +18,10 @@ from wattmesh.reconfig.launch.watchdog import say
 
 
 def refuse(launch_store: LaunchStore, error: Exception) -> None:
-    """Say that starting again would not help, to the supervisor and to the other ranks.
+    """Tell the supervisor and the other ranks that starting again would not help.
 
-    First on this rank's own stderr: a rank that was told leaves at once, and then a launcher ends
-    the others, who may not have said a word by then.
+    This rank's stderr comes first: the other ranks leave as soon as they are told, and then the
+    launcher may end this process before it has printed anything.
     """
     say(str(error))
     write_outcome("refused", str(error), 0)
@@ -30,7 +30,7 @@ def refuse(launch_store: LaunchStore, error: Exception) -> None:
 
 
 def write_outcome(outcome: str, sentence: str, step: int) -> None:
-    """Tell a supervisor how this launch goes, where it asked to be told; waits for no disk."""
+    """Write the launch's outcome where the supervisor asked for it; without fsync."""
     path = os.environ.get(OUTCOME_VARIABLE, "")
     if path:
         with suppress(OSError):
@@ -39,16 +39,16 @@ def write_outcome(outcome: str, sentence: str, step: int) -> None:
 
 
 def heed_sigterm(job: Job) -> Callable[[], None]:
-    """Turn SIGTERM into an in-band stop at the next save step; gives what takes that back.
+    """Turn SIGTERM into a stop at the next save step; returns a function that undoes this.
 
-    Once nobody trains, a process that swallowed SIGTERM could be ended by force alone.
+    Undo it once training has ended: a process that still ignored SIGTERM would need SIGKILL.
     """
 
     def heed(number: int, frame: FrameType | None) -> None:
         job.stop_reason = f"SIGTERM to rank {job.rank}"
 
     def unheed() -> None:
-        # None was not set by Python, which could not put it back.
+        # None: the handler was not installed from Python, so Python cannot restore it.
         if before is not None and _in_main_thread() and signal.getsignal(signal.SIGTERM) is heed:
             signal.signal(signal.SIGTERM, before)
 

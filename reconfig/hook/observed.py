@@ -1,12 +1,14 @@
-"""The two-line entry: `wattmesh.observe` measures and accounts a script, and touches nothing of it.
+"""The two-line entry: `wattmesh.observe` measures and accounts a script without changing it.
 
     run = wattmesh.observe("llama-8b")
     ...
     run.report(tokens=..., loss=...)      # optional, after each step
 
-Works with any script and launcher, with or without torch. Global rank 0 speaks; every rank may call
-it. Invariant: nothing here raises into the script, waits for the daemon, or changes how the script
-ends; what fails is one line of the log. A figure that is not known is None, and says why.
+It works with any script and launcher, with or without torch. Every rank may call it; global rank 0
+reports to the daemon.
+
+Invariant: nothing here raises into the script, changes how it ends, or waits for the daemon before
+the script ends. A failure is one log line. An unknown figure is None, and `why_unknown` says why.
 """
 
 import atexit
@@ -45,17 +47,17 @@ from wattmesh.reconfig.wire import (
 log = logging.getLogger(__name__)
 
 FIRST_LOOK_S, LATER_LOOK_S = 0.5, 10.0
-"""Between two looks at the GPUs, and two questions for the figures: at first often, then rarely."""
+"""Pause between two polls of GPUs and figures: the first one, doubled up to the second."""
 
 LOOKS = 30
-"""So often a process alone looks, also once it has found one: it may begin to compute on others."""
+"""How often a single process looks for its GPUs: it may begin to compute on more of them later."""
 
 FLUSH_S, UNHEARD_S = 3.0, 1.0
-"""How long the end of the script waits for its last word to go out; less where no daemon answered
-before."""
+"""How long the end of the script waits to send its last report; `UNHEARD_S` where no daemon has
+accepted the run."""
 
 OLD_S = 3 * LATER_LOOK_S
-"""Figures that were heard longer ago say how old they are."""
+"""From this age on, `why_unknown` says how old the figures are."""
 
 SPEAKS_ELSEWHERE = "global rank 0 speaks for the run and has its figures"
 SPAWNED = "the process that started this one speaks for the run and has its figures"
@@ -64,20 +66,19 @@ SPAWNED = "the process that started this one speaks for the run and has its figu
 class PerStep:
     """An amount per step: the mean over the newest `MARKS` answers in which it grew.
 
-    The daemon books in lumps, grams every minute: between two answers an amount may stand still,
-    and what is booked lags behind the steps, now more and now less. Over many answers that is
-    little.
+    The daemon books in batches, grams once a minute. So an amount may not grow between two answers,
+    and it lags behind the steps by a varying time. Over many answers the error is small.
     """
 
     MARKS = 31
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Begin without an answer."""
         self.mean: float | None = None
         self._marks: deque[tuple[int, float]] = deque(maxlen=self.MARKS)
 
     def note(self, steps: int, amount: float | None) -> None:
-        """Take one answer, heard after so many steps."""
+        """Add one answer, received after `steps` steps."""
         if amount is None or (self._marks and self._marks[-1][1] == amount):
             return
         if self._marks and amount < self._marks[-1][1]:
@@ -92,11 +93,12 @@ class ObservedRun(Closing):
     """One rank's handle on an observed run; made by `observe`.
 
     Attributes:
-        name: what people call the run. `run`: its UUID, on global rank 0; "" elsewhere.
+        name: what people call the run.
+        run: its UUID, on global rank 0; "" elsewhere.
     """
 
     def __init__(self, name: str, launched: Launched, link: Link | None) -> None:
-        """Prepare; `start` begins."""
+        """Prepare; `start` begins threads and reports."""
         self.name = name
         self.run = launched.run(os.getuid(), name) if launched.rank == 0 else ""
         self._launched = launched
@@ -118,44 +120,45 @@ class ObservedRun(Closing):
 
     @property
     def energy_j(self) -> float | None:
-        """What the run drew so far, over all its GPUs and launches; None while not known."""
+        """Energy of the run so far, over all its GPUs and launches; None while not known."""
         return self._spent.energy_j
 
     @property
     def carbon_g(self) -> float | None:
-        """What it emitted so far; None while not known."""
+        """Emissions of the run so far; None while not known."""
         return self._spent.carbon_g
 
     @property
     def energy_per_step_j(self) -> float | None:
-        """What a step drew lately; None while not known."""
+        """Energy of one step, a recent mean; None while not known."""
         return self._step_j.mean
 
     @property
     def carbon_per_step_g(self) -> float | None:
-        """What a step emitted lately; None while not known."""
+        """Emissions of one step, a recent mean; None while not known."""
         return self._step_g.mean
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What the figures are beside measured: estimated, provisional, simulated."""
+        """What qualifies the figures if not all is measured: estimated, provisional, simulated."""
         return self._spent.flags
 
     @property
     def why_unknown(self) -> str:
-        """Why a figure is None, or old; "" when all are known."""
+        """Why a figure is None or old; "" when all are known and recent."""
         old_s = time.monotonic() - self._heard_s
         if not self._spent.why_unknown and old_s > OLD_S and not self._closed.is_set():
             return f"the figures are {old_s:.0f} s old: the daemon has not answered since"
         return self._spent.why_unknown
 
     def report(self, *, tokens: Any = 0, samples: Any = 0, loss: Any = None) -> None:
-        """Say that one optimizer step was done; never blocks, and takes anything.
+        """Report one optimizer step; accepts any argument, and never waits for the daemon.
 
         Args:
-            tokens: consumed by this step, over all ranks; what is no number counts as none.
+            tokens: consumed by this step, over all ranks; anything but a number counts as 0.
             samples: likewise.
-            loss: of this step; a tensor on a device is waited for, what is not finite is not known.
+            loss: of this step; a value on a device is synchronized, one that is not finite counts
+                as unknown.
         """
         self._steps += 1
         self._loss = None
@@ -170,14 +173,14 @@ class ObservedRun(Closing):
             self._client.progress(self._progress())
 
     def start(self, unknown: str = "") -> None:
-        """Begin to look and to speak; part of `observe`. `unknown`: why there is no link."""
+        """Begin to poll and to report; part of `observe`. `unknown`: why there is no link."""
         atexit.register(self.close)
         if self._link is None:
             self._spent = Spent(why_unknown=unknown)
             self.run = "" if unknown == SPAWNED else self.run
             return
         if self._launched.rank == 0:
-            # Without a folder: the only word that must arrive is the last one of this process.
+            # No folder: the only report that must arrive is the last one of this process.
             self._client = DaemonClient(
                 self._link, self._register(), Outbox(None), self, _phase, takes_orders=False
             )
@@ -187,15 +190,15 @@ class ObservedRun(Closing):
         self._watcher.start()
 
     def raise_above(self, floor: int) -> int:
-        """Take a higher attempt number (the daemon client asks): nobody else launches this job."""
+        """Take an attempt number above `floor`; called by the daemon client."""
         self._attempt = max(floor, self._attempt) + 1
         return self._attempt
 
     def accepted(self) -> None:
-        """Have nothing to remember (the daemon client says that the daemon knows this launch)."""
+        """Do nothing: an observed run keeps no record that the daemon has accepted it."""
 
     def _close(self, error: BaseException | None) -> None:
-        """Say how the script ended; a process that was forked off it says nothing."""
+        """Report how the script ended; a forked child process reports nothing."""
         if self._closed.is_set() or os.getpid() != self._pid:
             return
         self._closed.set()
@@ -221,7 +224,7 @@ class ObservedRun(Closing):
             log.warning("observe: the end of %s could not be told: %s", self.name, problem)
 
     def _watch(self) -> None:
-        """Look for GPUs and ask for figures until the end, in a thread of its own."""
+        """Look for GPUs and ask for figures until the end; the body of the watcher thread."""
         others = RankGpus(self._launched, os.environ)
         found, looks, pause_s = OwnGpus(), 0, 0.0
         while not self._closed.wait(pause_s):
@@ -236,7 +239,7 @@ class ObservedRun(Closing):
             pause_s = min(max(2 * pause_s, FIRST_LOOK_S), LATER_LOOK_S)
 
     def _turn(self, found: OwnGpus, others: RankGpus) -> bool:
-        """Pass on which GPUs were found, and hear; say whether nothing is left to be done."""
+        """Pass on which GPUs were found and ask for figures; True when nothing is left to do."""
         if self._client is None:
             return not others.offered or (others.tell(found) and bool(found.uuids))
         self._name_gpus(found, others)
@@ -244,7 +247,7 @@ class ObservedRun(Closing):
         return False
 
     def _name_gpus(self, own: OwnGpus, others: RankGpus) -> None:
-        """Introduce the run anew where more is known of its GPUs."""
+        """Register the run again when the known GPUs have changed."""
         told = {**others.told(), 0: own} if self._launched.world_size > 1 else {0: own}
         gpus = tuple(told.get(rank, OwnGpus()) for rank in range(self._launched.world_size))
         if gpus != self._gpus and self._client is not None:
@@ -252,7 +255,7 @@ class ObservedRun(Closing):
             self._client.correct(self._register())
 
     def _ask(self, client: DaemonClient) -> None:
-        """Ask for what the run spent; what was heard before stays where nobody answers."""
+        """Ask the daemon what the run has spent; known figures stay when it does not answer."""
         if self._link is None or not client.registered:
             return
         steps = self._steps
@@ -265,7 +268,7 @@ class ObservedRun(Closing):
                 return
             self._unknown += answer.status == HTTPStatus.NOT_FOUND
             if self._unknown == 1:
-                client.correct(self._register())  # another journal may not know us
+                client.correct(self._register())  # a new journal may not know this run
             elif self._spent.energy_j is None:
                 self._spent = Spent(why_unknown=f"the daemon answered {answer.status} to {path}")
         except (SourceUnavailable, InputInvalid) as error:
@@ -273,7 +276,7 @@ class ObservedRun(Closing):
                 self._spent = Spent(why_unknown=str(error))
 
     def _note(self, spent: Spent, steps: int) -> None:
-        """Take one answer, heard after so many steps."""
+        """Keep one answer, received after `steps` steps."""
         self._spent, self._heard_s = spent, time.monotonic()
         self._step_j.note(steps, spent.energy_j)
         self._step_g.note(steps, spent.carbon_g)
@@ -325,14 +328,14 @@ _open: dict[str, ObservedRun] = {}
 
 
 def observe(name: str) -> ObservedRun:
-    """Let the daemon measure and account this script; returns at once, and raises nothing.
+    """Let the daemon measure and account this script; returns at once and raises nothing.
 
     Args:
         name: what people call the run, `[A-Za-z0-9_.-]{1,64}`. Another text is taken for the
             nearest name, with a warning.
 
     Returns:
-        the run; asked for again under one name, the one that there is.
+        The run; a second call with the same name returns the same run.
     """
     known_as = ranges.as_name(str(name))
     if known_as != name:
@@ -351,9 +354,9 @@ def observe(name: str) -> ObservedRun:
 
 
 def _link(name: str, launched: Launched) -> tuple[Link | None, str]:
-    """Find the daemon; None with the reason where there is none to speak to."""
+    """Return the link to the daemon, or None and the reason."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        # A spawned worker imports the script anew: it is no run, and is ended without a word.
+        # A spawned worker imports the script again; it is not a run, and is killed without notice.
         return None, SPAWNED
     try:
         link = Link.from_environment()
@@ -368,7 +371,7 @@ def _link(name: str, launched: Launched) -> tuple[Link | None, str]:
 
 
 def _reason(error: BaseException | None) -> str:
-    """Say how a script ends that `error` ends."""
+    """Return the `Finish` reason of a script that ended with `error`."""
     if isinstance(error, KeyboardInterrupt):
         return "stopped: Ctrl-C"
     if isinstance(error, SystemExit) and error.code not in (None, 0):
@@ -378,16 +381,16 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _both(before: OwnGpus, now: OwnGpus) -> OwnGpus:
-    """Add two looks up: a GPU that was used is the run's."""
+    """Merge two readings: a GPU that was ever used belongs to the run."""
     uuids = tuple(dict.fromkeys((*before.uuids, *now.uuids)))
     return OwnGpus(uuids=uuids, why="" if uuids else now.why)
 
 
 def _phase() -> str:
-    """What an observed launch is doing, as far as anybody knows."""
+    """Return the only phase that is known of an observed launch."""
     return RunPhase.TRAINING
 
 
 def _no_layout(size: int) -> Layout:
-    """What stands where a layout must: `OBSERVED` says that it is none."""
+    """Return a placeholder for the required layout; `OBSERVED` marks it as one."""
     return Layout(dp_replicate=max(1, size))

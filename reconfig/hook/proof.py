@@ -1,6 +1,7 @@
-"""The proof of a generation: every rank holds what the record says, and all of them alike.
+"""The proof of a generation: all ranks agree, and hold the state that its record describes.
 
-Invariant: nothing here changes what is trained; whatever the probe and the load drew is undone.
+Invariant: nothing here changes what is trained; random numbers that the probe and the load drew are
+undone.
 """
 
 import hashlib
@@ -49,11 +50,11 @@ class Proof:
         """Take what is to be proven.
 
         Args:
-            job: this rank's.
-            state: as it was built, and filled if there was a checkpoint.
-            generation: what the record says of it.
-            folder: its checkpoint's.
-            acted_on: whether the run may be switched; a collective call.
+            job: this rank's job.
+            state: as built, and loaded if there was a checkpoint.
+            generation: the record to compare it with.
+            folder: folder of the checkpoint.
+            acted_on: returns whether the run may be switched; a collective call.
         """
         self._job = job
         self._state = state
@@ -62,13 +63,13 @@ class Proof:
         self._acted_on = acted_on
 
     def hold(self, loaded: Named | None) -> Evidence:
-        """Compare this rank with the record and with its peers, from memory as it is now.
+        """Compare this rank's memory, as it is now, with the record and with its peers; collective.
 
         Args:
             loaded: what was filled from the checkpoint; None where there is none.
 
         Returns:
-            What was found, for the tale of the switch.
+            The evidence, for the report of the switch.
 
         Raises:
             SwitchFailed: they differ.
@@ -98,16 +99,15 @@ class Proof:
         if problem:
             suspect = digest != generation.digest or any(each["damage"] for each in every)
             raise SwitchFailed(problem + (self._damage(digest, values) if suspect else ""))
-        # What `build`, the load and the probe drew is undone: the script goes on where it was.
+        # Undo what `build`, the load and the probe drew: the script goes on with its own streams.
         streams.set_to(state.streams.own)
         return found
 
     def _probe(self) -> float:
-        """The loss of the fixed batch, in the layout that stands."""
         return probing.take(self._job.probe, self._state)
 
     def _first_probe(self) -> float:
-        """The probe, or nan where none can be taken of a run that nothing acts on."""
+        """Take the probe; nan if it fails in a run that is only observed."""
 
         def finite() -> float:
             probe = self._probe()
@@ -124,24 +124,28 @@ class Proof:
             return math.nan
 
     def _only_probed(self) -> bool:
-        """Whether a failing probe proves nothing that anybody asked for; a collective call."""
+        """Return whether a failing probe may be ignored: no switch, and the run is only observed.
+
+        A collective call.
+        """
         if self._generation.switch is not None:
             return False
         return not self._acted_on()
 
     def _never_switch(self, why: str) -> None:
-        """Train and save, but in this layout, because no switch could be proven."""
+        """Keep training and saving in this layout, because no switch could be proven."""
         self._job.unprobed = why
         if dist.get_rank() == 0:
             log.error("%s The run is measured and saved, and never switched.", why)
 
     def _together(self, act: Callable[[], T]) -> T:
-        """Run a part of the proof so that all ranks leave it alike.
+        """Run a part of the proof so that all ranks succeed or all raise.
 
-        Where there is a layout to go back to, the failing rank sets the others free itself.
+        Where there is a layout to go back to, `act` just runs: the rank runner then releases the
+        peers of a rank that failed.
 
         Raises:
-            InputInvalid, CallHuman, Refused, Diverged: on every rank, when it was raised on any.
+            InputInvalid, CallHuman, Refused, Diverged: on every rank, if raised on any.
         """
         if self._generation.retreats:
             return act()
@@ -151,9 +155,10 @@ class Proof:
             raise (ending(failure) or InputInvalid(str(failure))) from failure
 
     def _weigh_probe(self, every: Sequence[dict[str, Any]], found: Evidence) -> str:
-        """Say whether the probe moved by more than its noise; collective. Measures it if need be.
+        """Say how the probe moved by more than its noise, "" if it did not; collective.
 
-        What is fine in fp32 is fine at once, so that a job is not held up that computes in it.
+        The noise is measured only if the difference exceeds the tolerance that `noise.at_once`
+        gives without measuring, so a job that computes in fp32 is not held up.
         """
         generation = self._generation
         dtypes = sorted({dtype for each in every for dtype in each["dtypes"]})
@@ -162,14 +167,14 @@ class Proof:
         if allowed.relative < difference < math.inf:
 
             def again() -> float:
-                # Each has the deadline of one.
+                # Each repetition gets the full deadline of the phase.
                 step = generation.step
                 with self._job.watchdog.phase(
                     Phase.VERIFY, generation=generation.number, step=step
                 ):
                     return self._probe()
 
-            # Imported only here: it needs a part of torch that no other probe needs.
+            # Imported here because it needs a part of torch that nothing else here needs.
             from wattmesh.reconfig.probe import reordered  # noqa: PLC0415
 
             computed = reordered.measure(again, difference, dtypes)
@@ -183,7 +188,7 @@ class Proof:
         return rebuild_check.probe_problem(every, generation, allowed)
 
     def _damage(self, digest: str, values: Values) -> str:
-        """When what is in memory is not what was saved: what, or whether the files are."""
+        """Say which value differs from the checkpoint, or whether its files are damaged."""
         generation = self._generation
         if not generation.checkpoint:
             return ""
@@ -197,7 +202,7 @@ class Proof:
 
 
 def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
-    """The extra state, the digest, and plain values of a state as it is now; a collective call."""
+    """Return the extra state, digest and plain values of a state now; a collective call."""
     extra = checkpoint.facts_of(state)
     boxes, values = _now(state, loaded)
     digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
@@ -205,9 +210,9 @@ def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
 
 
 def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, LocalBox], Values]:
-    """Where the pieces of a state are, and its plain values, from memory as it is now."""
+    """Return the boxes of a state's tensors and its plain values, from memory as it is now."""
     if loaded is None:
-        # Before the first step there are no slots; parameters and settings are all there is.
+        # Before the first step there are no slots, only parameters and settings.
         names = names_of(state).values()
         return boxes_of(name_model(state)), by_owner(settings_of(state), frozenset(names))
     if is_state(state, loaded.tensors) and not any(map(_is_model, loaded.plain)):

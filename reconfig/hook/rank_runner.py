@@ -1,7 +1,7 @@
-"""One rank's walk through the generations: build, load, prove, vote; or wait, parked.
+"""Takes one rank through the generations: build, load, prove and vote, or wait while parked.
 
-Invariant: a generation trains only after its leader has seen a good vote of every rank in it; else
-all go back to the layout before, from the same checkpoint, or the launch ends to be restarted.
+Invariant: a generation trains only after its leader has seen a good vote of every rank in it.
+Otherwise all ranks go back to the previous layout, from the same checkpoint, or the launch ends.
 """
 
 import gc
@@ -52,10 +52,10 @@ T = TypeVar("T")
 
 
 class RankRunner:
-    """This rank as a member of the job, in whatever generation is running."""
+    """This rank's part in whatever generation is running."""
 
     def __init__(self, job: Job) -> None:
-        """Begin before the first generation."""
+        """Start before the first generation."""
         self.job = job
         self.state: State | None = None
         self.generation: Generation | None = None
@@ -66,7 +66,7 @@ class RankRunner:
         self._left: list[dist.ProcessGroup] = []
 
     def follow(self, number: int) -> Generation:
-        """Follow the generations from `number` on until this rank trains or all is over."""
+        """Follow the generations from `number` on, until this rank trains or the launch is over."""
         phase = Phase.WAKE
         while True:
             generation = self._await(number, phase)
@@ -78,11 +78,11 @@ class RankRunner:
             number += 1
 
     def leave_group(self) -> None:
-        """End the process group while a state may still hold it; `tear_down` lets go of it."""
+        """End the process group, but keep its object until `tear_down`: a state may hold it."""
         self._left += group.leave()
 
     def tear_down(self) -> tuple[float, str]:
-        """Empty the state; gives the share of its bytes that something still holds, and a name."""
+        """Empty the state; return the share of its bytes that is still alive, and a name for it."""
         try:
             return self._empty_state()
         finally:
@@ -105,7 +105,7 @@ class RankRunner:
         return held.share(self.job.device)
 
     def _await(self, number: int, phase: Phase) -> Generation:
-        """Wait for the record of generation `number`; global rank 0 carries messages meanwhile."""
+        """Wait for the record of generation `number`; a parked rank forwards messages meanwhile."""
         pause_s = pauses()
         with self.job.watchdog.phase(phase, generation=number, step=0):
             while (found := self.job.launch_store.generation(number)) is None:
@@ -115,10 +115,11 @@ class RankRunner:
             return found
 
     def _idle(self, number: int) -> None:
-        """Do a parked rank's chores: carry messages, pass a wish to stop on to the leader.
+        """Do what a parked rank must do: forward messages, pass a stop request to the leader.
 
         Raises:
-            SwitchFailed: those who trained have left without a word of what comes next.
+            SwitchFailed: the leader of the generation before has left without publishing a next
+                one.
         """
         if self.job.pump is not None:
             self.job.pump.run()
@@ -128,7 +129,7 @@ class RankRunner:
         launch_store = self.job.launch_store
         before = launch_store.generation(number - 1)
         gone = before is not None and launch_store.has_left(before.leader)
-        # A leader says what comes next before it leaves, so the record is read after the leaving.
+        # A leader publishes the next record before it leaves, so look for the record after that.
         if before is not None and gone and launch_store.generation(number) is None:
             raise SwitchFailed(
                 f"rank {before.leader}, which led, has left without ending the run; "
@@ -136,7 +137,7 @@ class RankRunner:
             )
 
     def _join(self, generation: Generation) -> bool:
-        """Take part in `generation`; False when parked in it or when it was given up."""
+        """Take part in `generation`; False if this rank is parked in it or it was given up."""
         ranks = self.job.ranks(generation)
         if not ranks.taking_part:
             log.debug("rank %d is parked in generation %d", self.job.rank, generation.number)
@@ -161,7 +162,7 @@ class RankRunner:
         return True
 
     def _bring_up(self, generation: Generation, story: SwitchReporter | None) -> None:
-        """Build, load and prove this generation; any problem is raised."""
+        """Build, load and prove this generation; raises on any problem."""
         watch, step = self.job.watchdog, generation.step
         began = time.monotonic()
         self.budget.begin((generation.layout, generation.ranks), usage.now())
@@ -207,7 +208,7 @@ class RankRunner:
             told.tell(SwitchState.VERIFIED, evidence={"verify_s": verify_s, **found})
 
     def _ask_whether_carried(self, generation: Generation) -> None:
-        """Refuse a state that no checkpoint could hold, before its first step; a collective call.
+        """Refuse a state that cannot be checkpointed, before its first step; a collective call.
 
         Raises:
             InputInvalid: on every rank, where the run may be switched.
@@ -223,9 +224,9 @@ class RankRunner:
             self._observe_only(told)
 
     def _must_be_carried(self, generation: Generation, *, wait: bool) -> bool:
-        """Whether what keeps this run from being switched ends its launch; a collective call.
+        """Return whether the run may be switched, so that it must not train unproven.
 
-        `wait`: a while for the daemon to say whether it acts.
+        A collective call. With `wait` the leader waits up to `MODE_WAIT_S` for the daemon's mode.
         """
         job = self.job
         leads = job.leads(generation)
@@ -236,16 +237,16 @@ class RankRunner:
         return job.acted_on
 
     def _observe_only(self, why: str) -> None:
-        """Train without checkpoints or switches, because none can be made."""
+        """Train without checkpoints and switches, because none can be made."""
         self.job.uncarried = why
         if dist.get_rank() == 0:
             log.error("%s The run is measured, and neither saved nor switched.", why)
 
     def _set_peers_free(self, generation: Generation, error: BaseException) -> None:
-        """Close this rank's connections, so that peers waiting in a collective come out.
+        """Close this rank's connections, so that peers waiting in a collective get an error.
 
-        They close when nothing refers to the groups: neither the state, nor the frames that the
-        error remembers, nor torch's caches.
+        A connection closes once nothing refers to its process group: not the state, not the frames
+        of the traceback, not torch's caches. Does nothing where there is no layout to go back to.
         """
         with self.job.watchdog.phase(
             Phase.TEARDOWN, generation=generation.number, step=generation.step
@@ -256,12 +257,12 @@ class RankRunner:
                 group.end()
 
     def _load(self, generation: Generation) -> Named:
-        """Load the generation's checkpoint into the fresh state; gives what was filled."""
+        """Load the generation's checkpoint into the fresh state; returns what was filled."""
         assert self.state is not None
         folder = self._where(generation)
         opened = checkpoint.open_on_all(folder)
         if generation.number > 1:
-            # This launch wrote it, so the optimizer that it was written from is this one's twin.
+            # This launch wrote it, so it comes from an optimizer that the same `build` made.
             begin_slots(self.state, opened)
         named = name_to_fill(self.state)
         layout = generation.layout
@@ -274,7 +275,6 @@ class RankRunner:
         return named
 
     def _proof(self, generation: Generation) -> Proof:
-        """What is to be proven of a generation that was built, and loaded if need be."""
         assert self.state is not None
         return Proof(
             self.job,
@@ -285,22 +285,21 @@ class RankRunner:
         )
 
     def _where(self, generation: Generation) -> Path:
-        """Where the generation's checkpoint lies."""
         return self.job.folder.path / (generation.staged or generation.checkpoint)
 
     def _verdict(
         self, generation: Generation, story: SwitchReporter | None, cause: BaseException | None
     ) -> str:
-        """Learn whether this generation stands; "" when it does, else why it was given up."""
+        """Wait for the leader's verdict: "" if this generation stands, else why it was given up."""
         launch_store, number = self.job.launch_store, generation.number
-        # Nowhere to go back to: whoever failed says so aloud, and everybody ends.
+        # There is no layout to go back to: the rank that failed says why, and the launch ends.
         if cause is not None and not generation.retreats:
             if not isinstance(cause, REFUSALS):
                 self.job.watchdog.give_reason(
                     f"rank {self.job.rank} could not begin to train ({cause})."
                 )
-            # Else the session tells the supervisor first: once the others know, all leave at once,
-            # and this process may not live to write it.
+            # For REFUSALS the session tells the supervisor first: once the other ranks know, all
+            # leave at once, and this process may be ended before it has written that.
             raise cause
         with self.job.watchdog.phase(Phase.AGREE, generation=number, step=generation.step):
             if self.job.leads(generation):
@@ -317,7 +316,7 @@ class RankRunner:
             return str(launch_store.wait(f"verdict/{number}"))
 
     def _give_up(self, generation: Generation) -> None:
-        """Drop what was built of a generation that does not stand."""
+        """Tear down a generation that was given up; ends the launch if its memory stays held."""
         step = generation.step
         watch = self.job.watchdog
         with watch.phase(Phase.TEARDOWN, generation=generation.number, step=step):
@@ -330,7 +329,7 @@ class RankRunner:
             )
 
     def _confirmed(self, generation: Generation, story: SwitchReporter | None) -> None:
-        """This generation stands: say so, and forget the switch as one in progress."""
+        """Report that this generation stands, and delete the records of a switch in progress."""
         if story is None or not self.job.leads(generation):
             return
         back = generation.purpose is Purpose.ROLLBACK
@@ -345,7 +344,7 @@ class RankRunner:
         self.job.folder.next_file.unlink(missing_ok=True)
         if not back:
             by_restart = generation.number == 1
-            # A warning: a script that set up no logging shows this too.
+            # WARNING level, so that a script without logging set up shows it too.
             log.warning(
                 "%s", switch_line.arrived(generation, story.elapsed_s, by_restart=by_restart)
             )
@@ -355,11 +354,11 @@ REFUSALS = (Refused, CallHuman, FixInput)
 """Errors after which starting again would not help."""
 
 MODE_WAIT_S = 10.0
-"""How long a run that cannot be carried waits for the daemon to say whether it acts."""
+"""How long a run that cannot be saved or proven waits for the daemon to tell its mode."""
 
 
 def _back(generation: Generation, why: str) -> Generation:
-    """The generation that undoes `generation`, from the same checkpoint."""
+    """Return the generation that rolls `generation` back, from the same checkpoint."""
     note = generation.switch
     assert note is not None
     return replace(

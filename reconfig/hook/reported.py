@@ -1,6 +1,7 @@
-"""What a script says of its step, as numbers that JSON has: python's own, numpy's or a tensor's.
+"""Turns what a script reports of its step (Python, numpy or tensor) into numbers for JSON.
 
-Invariant: a count is given back as it is, or refused; a loss that is not finite is not known.
+Invariant: `whole` returns a count unchanged or refuses it; a loss that is not finite counts as
+unknown.
 """
 
 import logging
@@ -17,14 +18,14 @@ if TYPE_CHECKING:  # a job needs torch, and an observed script may have none
 log = logging.getLogger(__name__)
 
 LARGEST_LOSS = 1e300
-"""The daemon takes none beyond."""
+"""The daemon accepts no larger absolute value."""
 
 
 def whole(value: Any, name: str) -> int:
-    """Give a count, 0 or more, that `report` was given as `name`.
+    """Return a count, 0 or more, that `report` was given as `name`.
 
     Raises:
-        InputInvalid: it is none.
+        InputInvalid: the value is not a whole number of 0 or more.
     """
     number = _number(value)
     if number is None or number < 0 or not float(number).is_integer():
@@ -36,10 +37,10 @@ def whole(value: Any, name: str) -> int:
 
 
 def counted(value: Any, name: str, job: "Job") -> int:
-    """Give a count as it was reported; of a run that is only observed at most that.
+    """Return a count as reported; of a run that is only observed, round an invalid one down.
 
     Raises:
-        InputInvalid: it is none, and the run may be switched.
+        InputInvalid: the value is not a count, and the run may be switched.
     """
     try:
         return whole(value, name)
@@ -53,20 +54,20 @@ def counted(value: Any, name: str, job: "Job") -> int:
 
 
 def at_most(value: Any) -> int:
-    """Give the whole number below what is none, so that nothing is counted that was not said."""
+    """Round down to a count, 0 at least, so that no more is counted than was reported."""
     number = _number(value)
     return int(number) if number is not None and number > 0 else 0
 
 
 def loss(value: Any) -> float | None:
-    """Give a loss; None where it is not known, not finite or no number."""
+    """Return a loss; None if it is unknown, not a finite number, or beyond `LARGEST_LOSS`."""
     number = _number(value)
     return float(number) if number is not None and abs(number) <= LARGEST_LOSS else None
 
 
 def _number(value: Any) -> int | float | None:
-    """A finite number; None for anything else. A tensor is waited for, where it is on a device."""
-    # Torch warns of a tensor that wants a gradient and is made a number.
+    """Return a finite number, None for anything else; a tensor on a device is synchronized."""
+    # torch warns when a tensor that requires grad is converted to a number.
     value = value.detach() if hasattr(value, "detach") else value
     try:
         return operator.index(value)

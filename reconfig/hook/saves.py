@@ -1,7 +1,7 @@
-"""One rank's part in the checkpoints of a run: name, digest, write or index, and say what failed.
+"""One rank's part in the checkpoints of a run: digest, write or index them, and report failures.
 
-Invariant: what is written has one digest that all ranks agreed on; a save that fails is one
-sentence, the same on every rank, and no reason to stop training.
+Invariant: a checkpoint has one digest that all ranks agreed on. A save that fails gives one
+sentence, the same on every rank, and does not stop training.
 """
 
 import logging
@@ -30,18 +30,18 @@ from wattmesh.reconfig.state.tensors import name_all
 log = logging.getLogger(__name__)
 
 TROUBLE_LENGTH = 500
-"""Characters of a sentence that the daemon is told."""
+"""Longest sentence that is sent to the daemon, in characters."""
 
 DISK_CALLS = 5
-"""Where a save must not end a training, each of its calls to the disk has this part of the time
-that a save has: all of them together end before the watchdog would."""
+"""Where a save must not end the training, each of its disk calls may take 1/5 of the save
+deadline, so that all of them together end before the watchdog ends the rank."""
 
 
 class Saves:
     """The checkpoints of one rank's run."""
 
     def __init__(self, job: Job, runner: RankRunner) -> None:
-        """Save what `runner` trains with."""
+        """Save the state of `runner`."""
         self._job = job
         self._runner = runner
         self._own = OwnSaves(job.save, job.folder, job.keep) if job.save is not None else None
@@ -51,12 +51,12 @@ class Saves:
 
     @property
     def writing(self) -> bool:
-        """Whether the job's own checkpointer began a save that is not indexed yet."""
+        """Whether the job's own checkpointer has begun a save that is not indexed yet."""
         return self._own is not None and self._own.begun
 
     @property
     def in_flight(self) -> bool:
-        """Whether it still writes on this rank."""
+        """Whether the job's own checkpointer is still writing on this rank."""
         return self._own is not None and self._own.in_flight
 
     @property
@@ -69,14 +69,14 @@ class Saves:
         return next(filter(None, found), "")[:TROUBLE_LENGTH]
 
     def say(self, trouble: str, *, cause: str = "") -> None:
-        """Keep a sentence for the daemon, and log it; one with the `cause` of the last one once."""
+        """Keep a sentence for the daemon; log it unless it has the same `cause` as the last one."""
         cause = cause or trouble
         if trouble and cause != self._cause:
             log.error("%s", trouble)
         self._trouble, self._cause = trouble, cause
 
     def forget(self) -> None:
-        """Leave a save that some rank could not finish; what was staged of it goes."""
+        """Give up a save that some rank could not finish, and delete its staging folder."""
         if self._own is not None:
             self._own.forget()
         generation, step = self._generation, self._state.position.step
@@ -96,9 +96,10 @@ class Saves:
         return self._runner.generation
 
     def write(self, story: SwitchReporter | None, began: float, *, wait: bool) -> Saved | None:
-        """Save; None when the job's own checkpointer goes on writing while training does.
+        """Save a checkpoint; None if the job's own checkpointer still writes it in the background.
 
-        `story`: of the switch that follows in these processes, if one does.
+        `story`: reporter of the in-place switch that follows, if one does. `wait`: for the job's
+        own checkpointer. Raises `CheckpointNotSaved` on every rank if any could not write.
         """
         state, generation, job = self._state, self._generation, self._job
         problem = ""
@@ -155,7 +156,7 @@ class Saves:
         )
 
     def finish_write(self, began: float) -> None:
-        """Index what the job's own checkpointer has written, or say why it cannot be."""
+        """Index what the job's own checkpointer has written, or report why that failed."""
         assert self._own is not None
         try:
             self.newest = self._indexed(self._own, began)
@@ -175,13 +176,13 @@ class Saves:
         )
 
     def _check_fence(self) -> None:
-        """Refuse to publish behind a newer launch.
+        """Refuse to publish after a newer launch has begun.
 
         Raises:
-            Fenced: an attempt number was claimed that is not ours.
+            Fenced: a higher attempt number than ours was claimed.
         """
         newest = highest_attempt(self._job.folder)
-        # Read after the folder: our own claims are announced before they are made.
+        # Read after the folder, because our own claims are published before they are made.
         ours = self._job.attempt(self._generation)
         if newest > ours:
             raise Fenced(

@@ -7,8 +7,8 @@
         session.boundary()
 
 Invariant: `attach` and `boundary` return only when this rank has a state to train or when
-`session.done`; a parked rank waits inside. Training position comes from the checkpoint and the
-session alone.
+`session.done`; a parked rank waits inside them. The training position comes only from the
+checkpoint and the session.
 """
 
 import atexit
@@ -57,14 +57,14 @@ from wattmesh.reconfig.wire import Progress
 log = logging.getLogger(__name__)
 
 FLUSH_S = 3.0
-"""How long the end of a job waits for the daemon to take its last reports."""
+"""How long the end of a job waits until the daemon has accepted its last reports."""
 
 
 class Session(Closing):
     """One rank's handle on a run; made by `attach`."""
 
     def __init__(self, job: Job, leader: LaunchLeader | None, unheed: Callable[[], None]) -> None:
-        """Begin before the first generation, for `attach`; `unheed` gives SIGTERM back."""
+        """Start before the first generation; `unheed` restores the SIGTERM handler."""
         self._job = job
         self._leader = leader
         self._unheed = unheed
@@ -106,15 +106,15 @@ class Session(Closing):
 
     @property
     def generation(self) -> Generation:
-        """The record of what trains now: layout, ranks, where it began."""
+        """The record of the present generation: layout, ranks, where it began."""
         assert self._runner.generation is not None
         return self._runner.generation
 
     @property
     def leads(self) -> bool:
-        """Whether this rank speaks for the run now: the one to write to an experiment tracker.
+        """Whether this rank leads the run now; let this rank write to an experiment tracker.
 
-        May be another rank after a switch; exactly one rank of a generation leads.
+        Exactly one rank of a generation leads; after a switch it may be another one.
         """
         return not self.done and self._job.leads(self.generation)
 
@@ -125,7 +125,7 @@ class Session(Closing):
 
     @property
     def retrained(self) -> bool:
-        """Whether an earlier launch reported the last reported step already, and was then lost."""
+        """Whether an earlier launch had already reported the newest step, and then lost it."""
         return 0 < self.position.step <= self._reached_before
 
     @property
@@ -141,21 +141,21 @@ class Session(Closing):
         loss: SupportsFloat | None = None,
         data: Iterable[int] | torch.Tensor = (),
     ) -> None:
-        """Say that one optimizer step was done; never blocks.
+        """Report one optimizer step; never waits for the daemon.
 
         Args:
-            tokens: consumed by this step, over all ranks: a whole number, also numpy's, a float's
-                or a tensor's of one element.
+            tokens: consumed by this step, over all ranks: a whole number, as an int, a float, a
+                numpy number or a tensor of one element.
             samples: consumed by this step, over all ranks; likewise.
-            loss: of this step, the same on every rank; None when this rank does not know it. What
-                is not finite is sent as not known; a tensor on a device is waited for.
-            data: numbers, in the run's order of data, of the samples that this rank's loader gave
-                for this step; compared at the next save step with what the run should have read.
+            loss: of this step, the same on every rank; None when this rank does not know it. A
+                value that is not finite is sent as unknown; a tensor on a device is synchronized.
+            data: indices, in the run's data order, of the samples that this rank's loader gave for
+                this step; compared at the next save step with what the run should have read.
 
         Raises:
-            Diverged: something else than the session has changed this rank's position.
-            InputInvalid: `tokens` or `samples` is no whole number, and the run may be switched;
-                where it is only observed, that is one sentence in the log and in `status`.
+            Diverged: something other than the session has changed this rank's position.
+            InputInvalid: `tokens` or `samples` is not a whole number, and the run may be switched;
+                for a run that is only observed, the log and `status` show one sentence instead.
         """
         state = self.state
         before = state.position
@@ -180,7 +180,7 @@ class Session(Closing):
     def boundary(self) -> None:
         """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.
 
-        Call it after optimizer.step and zero_grad. A collective call at save steps.
+        Call it after optimizer.step and zero_grad, on every rank: it is collective at save steps.
         """
         if self.done:
             return
@@ -202,7 +202,7 @@ class Session(Closing):
         self._settle()
 
     def _check_position(self, found: Position) -> None:
-        """Notice a counter that moved behind the session's back: others train at another step."""
+        """Raise if anything but the session changed the position: ranks would be out of step."""
         if found != self._expected:
             raise Diverged(
                 f"rank {self._job.rank} stands at {found}, though its steps led to "
@@ -210,11 +210,11 @@ class Session(Closing):
             )
 
     def finish(self) -> None:
-        """Ask for the end of the run at the next save step; one rank's asking is enough."""
+        """Ask for the end of the run at the next save step; it is enough if one rank asks."""
         self._job.finish_asked = True
 
     def _close(self, error: BaseException | None) -> None:
-        """End this rank's part; an `error` before the end is told to every rank."""
+        """End this rank's part; an `error` before the end is published to every rank."""
         if self._closed:
             return
         self._closed = True
@@ -222,7 +222,7 @@ class Session(Closing):
         self._unheed()
         self._job.watchdog.stop()
         clean = error is None or self.done or isinstance(error, SystemExit)
-        # Nobody watches any more, and with a lost host every call to the store may hang.
+        # The watchdog has stopped, and every call to the store may hang if a host is lost.
         with suppress(RuntimeError):
             if clean:
                 within(self._job.deadlines.leave_s, self._job.launch_store.leave, None)
@@ -231,7 +231,7 @@ class Session(Closing):
                 tell = partial(self._job.watchdog.give_reason, words)
                 within(self._job.deadlines.leave_s, tell, None)
         if clean:
-            # In a group that failed a peer may hang; its end is left to the process's.
+            # After a failure, ending the group might hang on a peer: process exit ends it.
             self._runner.leave_group()
         self._runner.tear_down()
         self._reached.rest()
@@ -252,14 +252,14 @@ class Session(Closing):
             write_outcome("training", f"as {self.generation.layout}", self.generation.step)
 
     def _end_if_trained(self) -> None:
-        """End at once when the checkpoint already holds the whole run: not a step too many."""
+        """End without another step if the checkpoint already holds all of `tokens_total`."""
         total = self._job.tokens_total
         if not self.done and 0 < total <= self.position.tokens:
             self._handled_step = self.position.step - 1
             self.boundary()
 
     def _settle(self) -> None:
-        """Take note of the generation that this rank is in now."""
+        """Adopt the generation that this rank is in now, or end if it is over."""
         generation = self.generation
         if generation.purpose is Purpose.OVER:
             self._end(generation)
@@ -279,7 +279,6 @@ class Session(Closing):
         )
 
     def _end(self, over: Generation) -> None:
-        """This launch is over for every rank."""
         if self._job.pump is not None:
             self._job.pump.run()
         self._over = over
@@ -293,7 +292,7 @@ class Session(Closing):
         self._unheed()
 
     def _await_others(self) -> None:
-        """Where rank 0 hosts the store it leaves last, or others could not hear the end."""
+        """Let rank 0 leave last: it may host the store from which the others learn of the end."""
         until = time.monotonic() + self._job.deadlines.leave_s
         launch_store = self._job.launch_store
         with suppress(RuntimeError):
@@ -305,7 +304,7 @@ class Session(Closing):
     def _progress(self, position: Position) -> Progress:
         generation, saved = self.generation, self._boundary.saves.newest
         self._reports += 1
-        # What is still being made durable is no checkpoint to the daemon.
+        # A staged checkpoint is not durable yet, so it is not reported to the daemon.
         known = replace(generation, step=0, digest="") if generation.staged else generation
         return Progress(
             run=generation.run,
@@ -328,7 +327,7 @@ class Session(Closing):
 
     @contextmanager
     def _last_words(self) -> Iterator[None]:
-        """Let every rank, and a supervisor, know why this rank cannot go on."""
+        """Tell the other ranks and the supervisor why this rank cannot go on."""
         try:
             yield
         except (Refused, CallHuman, FixInput) as error:
@@ -356,37 +355,38 @@ def attach(
     seekable: bool = True,
     gc_freeze: bool = False,
 ) -> Session:
-    """Join a run as one of its ranks; returns when this rank has a state to train, or at the end.
+    """Join a run as one of its ranks; returns when this rank has a state to train or all is done.
 
     Args:
         name: what people call the run, `[A-Za-z0-9_.-]{1,64}`; chooses its section in the daemon's
             settings. Another text is taken for the nearest name, with a warning.
-        build: makes meshes, model, optimizers for a layout; the process group stands by then.
+        build: makes meshes, model and optimizers for a layout; called with the process group
+            initialized.
         probe: loss of a fixed batch, forward only; the same number on every rank.
         layout: where to begin when no checkpoint says otherwise.
         checkpoint_dir: the run's folder, on a file system that every rank sees.
         boundary_every: optimizer steps between save steps.
         tokens_total: the run is done at this many tokens; 0 leaves it to `Session.finish`.
         device: "cpu" or "cuda"; chooses the process group's backends.
-        backend: another choice, as torch takes it; needs one for CPU tensors, as in
-            "cpu:gloo,cuda:gloo" for ranks that share a GPU, which NCCL does not serve.
+        backend: replaces that choice, as torch takes it. It must serve CPU tensors too, for example
+            "cpu:gloo,cuda:gloo" for ranks that share a GPU, which NCCL does not support.
         deadlines: seconds per phase before the watchdog ends a rank.
-        gpu_uuid: this rank's device, for the daemon's accounting, as NVML names it; "" looks for it
-            where `device` is "cuda", and what is not found is said in the log and in `status`.
-        initial_ranks: who begins; None takes the first `layout.world_size` ranks.
-        keep: how many checkpoints stay.
-        save: the job's own checkpointer: called with the state and the step on every rank, it
+        gpu_uuid: NVML's UUID of this rank's device, for the daemon's accounting; "" looks for it
+            if `device` is "cuda". The log and `status` say so if it is not found.
+        initial_ranks: the ranks that begin; None takes the first `layout.world_size` ranks.
+        keep: how many checkpoints to keep.
+        save: the job's own checkpointer, called with the state and the step on every rank. It
             writes a folder of torch's distributed checkpoint, or begins to; None lets the session
             save.
-        reporter: gives orders and hears reports on global rank 0 where no daemon does (a script of
-            switches, see `wattmesh.reconfig.equivalence`).
+        reporter: gives orders and receives reports on global rank 0 in place of a daemon (a script
+            of switches, see `wattmesh.reconfig.equivalence`).
         seekable: whether the loader can begin at any global sample in any layout; without it the
-            data parallel degree stays what it is.
-        gc_freeze: set what is alive now aside from Python's garbage collections (`gc.freeze`), so
-            that switches in place need not walk it; for the life of the process.
+            data parallel degree never changes.
+        gc_freeze: exclude all objects alive now from garbage collection (`gc.freeze`), for the life
+            of the process, so that switches in place need not walk them.
 
     Raises:
-        InputInvalid: no launcher, or a layout that the launched ranks cannot carry.
+        InputInvalid: no launcher, or a layout that does not fit the launched ranks.
         Refused: another live launch holds this run.
         CallHuman: every checkpoint is damaged.
     """
@@ -423,7 +423,7 @@ def attach(
 
 
 def _join(job: Job, wanted: Wanted) -> Session:
-    """Begin to watch, claim the run on global rank 0, and follow the first generation."""
+    """Start the watchdog, claim the run on global rank 0, and follow the first generation."""
     job.folder.path.mkdir(parents=True, exist_ok=True)
     unheed = heed_sigterm(job)
     job.watchdog.start()

@@ -1,7 +1,7 @@
-"""How a launch begins: global rank 0 decides where from and in which layout, others are told.
+"""How a launch begins: global rank 0 chooses the checkpoint and the layout for all ranks.
 
-Invariant: training starts from the newest checkpoint whose every byte is as it was written; a
-damaged one is passed over aloud and stays on disk for a human.
+Invariant: training starts from the newest checkpoint whose every byte is as it was written. A
+damaged one is logged, skipped and left on disk for a human.
 """
 
 import logging
@@ -20,12 +20,15 @@ from wattmesh.reconfig.layout import Layout
 log = logging.getLogger(__name__)
 
 RESTART_TRIES = 1
-"""Launches that may try the layout of a restart switch before the run goes back."""
+"""How many launches may try the layout of a restart switch before the run goes back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the caller of `attach` asked for, when no checkpoint says otherwise."""
+    """What the caller of `attach` asked for; used where no checkpoint says otherwise.
+
+    `launched`: how many ranks the launcher started.
+    """
 
     layout: Layout
     ranks: tuple[int, ...] | None
@@ -35,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """The first generation of a launch, and the switch that an earlier launch died in."""
+    """The first generation of a launch, and the switch during which an earlier launch died."""
 
     generation: Generation
     died_in: dict[str, Any] | None = None
@@ -46,7 +49,7 @@ def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> B
 
     Raises:
         InputInvalid: no layout fits the ranks that were launched.
-        CallHuman: checkpoints exist, but every one of them is damaged, or is another run's.
+        CallHuman: every checkpoint is damaged, or the newest whole one belongs to another run.
     """
     folder.drop_stagings()
     found = newest_whole(folder)
@@ -72,15 +75,15 @@ def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> B
 
 
 def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
-    """Find the newest checkpoint that is as it was written; None when there is none at all.
+    """Find the newest undamaged checkpoint; None if there is no checkpoint at all.
 
     Raises:
-        CallHuman: there are some, and all are damaged.
+        CallHuman: there are checkpoints, and all are damaged.
     """
     damage = ""
     for path in folder.checkpoints():
         try:
-            # One that the job's own checkpointer wrote may not have been hashed in time.
+            # A checkpoint of the job's own checkpointer may not have been hashed yet.
             foreign.prove(path, gentle=False)
             header = read_whole(path)
         except CheckpointDamaged as error:
@@ -101,7 +104,7 @@ def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
 def _restart(
     folder: RunFolder, identity: Identity, path: Path, header: Header, launched: int
 ) -> Generation | None:
-    """Read what a restart switch asked of this launch; None when it asked nothing that holds."""
+    """Return the generation that a restart switch asked for; None if there is no valid request."""
     asked = read_json(folder.next_file)
     if asked is None:
         return None
@@ -125,7 +128,12 @@ def _restart(
 
 
 def layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]:
-    """The checkpoint's own layout where the launched ranks allow it, else the one asked for."""
+    """Return the checkpoint's own layout if enough ranks were launched, else the wanted one.
+
+    Raises:
+        InputInvalid: the wanted layout does not fit the launched ranks, or changes the data
+            parallel degree of a loader that cannot seek.
+    """
     layout, ranks = Layout.from_dict(header.layout), header.ranks
     if max(ranks) < wanted.launched:
         return layout, ranks
@@ -149,7 +157,7 @@ def layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]:
 
 
 def _fits(layout: Layout, ranks: tuple[int, ...], launched: int) -> None:
-    """Refuse a layout that the launched ranks cannot carry."""
+    """Check that `ranks` fill the layout and were launched."""
     if len(ranks) != layout.world_size:
         raise InputInvalid(
             f"layout {layout} needs {layout.world_size} ranks, {len(ranks)} are named: {ranks}"
@@ -168,7 +176,6 @@ def _generation(
     path: Path | None = None,
     header: Header | None = None,
 ) -> Generation:
-    """The record of generation 1."""
     return Generation(
         number=1,
         purpose=Purpose.START,
@@ -186,5 +193,5 @@ def _generation(
 
 
 def _died_in(folder: RunFolder) -> dict[str, Any] | None:
-    """The switch that an earlier launch did not live to finish."""
+    """Return the record of a switch that an earlier launch did not finish, if there is one."""
     return read_json(folder.switch_file)

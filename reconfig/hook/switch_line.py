@@ -1,7 +1,7 @@
 """The one line that a switch leaves in the training log: from, to, seconds, why, proof. Pure.
 
-Invariant: of a switch that stands it is said when all ranks train in the new layout, and names what
-they proved; what was not measured is not named.
+Invariant: `arrived` is logged only once all ranks stand in the new layout, and names what they
+proved; what was not measured is not named.
 """
 
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from wattmesh.reconfig.switch import how_equal
 
 
 def arrived(generation: Generation, elapsed_s: float, *, by_restart: bool) -> str:
-    """Say that a switch stands.
+    """Say that a switch succeeded.
 
     Args:
-        generation: what trains from here on, in the ordered layout.
+        generation: the new generation, in the ordered layout.
         elapsed_s: since the boundary began.
-        by_restart: whether another launch began the switch.
+        by_restart: whether an earlier launch began the switch.
     """
     note = generation.switch
     assert note is not None
@@ -29,7 +29,7 @@ def arrived(generation: Generation, elapsed_s: float, *, by_restart: bool) -> st
 
 
 def taken_back(note: SwitchNote, step: int, elapsed_s: float, why: str) -> str:
-    """Say that a switch is given up, when the way back begins: who knows whether that succeeds."""
+    """Say that a switch is given up; logged when the rollback begins, which may still fail."""
     return (
         f"not switched from {note.old_layout} to {note.to or 'another layout'}: taken back at "
         f"step {step} after {elapsed_s:.2f} s. Why: {why.rstrip('.')}. The job goes back to "
@@ -38,7 +38,6 @@ def taken_back(note: SwitchNote, step: int, elapsed_s: float, why: str) -> str:
 
 
 def _proof(ranks: int, evidence: Mapping[str, float | str]) -> str:
-    """Say what the ranks compared."""
     held = f"{ranks} ranks hold" if ranks > 1 else "1 rank holds"
     found = [f"{held} what was saved"] if _equal_digests(evidence) else []
     before, after, allowed = (

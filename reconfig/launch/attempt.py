@@ -1,7 +1,7 @@
-"""Who a launch is: the run it continues, and the attempt number that fences older launches.
+"""The identity of a launch: the run it continues, and the attempt number that fences older ones.
 
-Invariant: at most one process holds a run folder's lock, and attempt numbers only rise; each is
-claimed by creating a file that must not exist yet.
+Invariant: at most one process holds a run folder's lock. Attempt numbers only rise; each is claimed
+by creating a file that must not exist yet.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from wattmesh.reconfig.ranges import NAME, as_name
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 3.0
-"""A predecessor that was just killed may take a moment to be gone."""
+"""How long to wait for the lock: a launch that was just killed may take a moment to end."""
 
 # A POSIX lock vanishes when its process closes any descriptor of the file, so a second claim in
 # the same process must not even open it.
@@ -36,8 +36,8 @@ class Identity:
     """One launch of one run.
 
     Attributes:
-        supersedes: the last launch that a daemon let in (else the one before this); dead, because
-            we hold its lock.
+        supersedes: incarnation of the last launch that a daemon accepted, else of the launch before
+            this one; it is dead, because we hold its lock. None for the first launch.
     """
 
     run: str
@@ -48,7 +48,7 @@ class Identity:
 
 
 class Claim:
-    """The lock on a run folder and the attempt number taken under it; for the process's life."""
+    """The lock on a run folder and the attempt number taken under it; held until `close`."""
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         """Take the lock and the next attempt number.
@@ -82,8 +82,8 @@ class Claim:
 
         Args:
             floor: the highest number that must not be taken.
-            announce: told each number before it is claimed, so that who compares the folder with
-                what was announced never takes this launch's own claim for a stranger's.
+            announce: called with each number before it is claimed, so that a rank which compares
+                the folder with the announced number never takes our own claim for another's.
         """
         number = max(floor, highest_attempt(self._folder))
         while True:
@@ -103,18 +103,18 @@ class Claim:
         return number
 
     def accepted(self) -> None:
-        """Note that the daemon let this launch in; the next one supersedes it."""
+        """Record that the daemon accepted this launch; the next one supersedes it."""
         write_json(self._folder.registered_file, {"incarnation": self.identity.incarnation})
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock. Safe to repeat."""
         if self._lock >= 0:
             os.close(self._lock)
             _held.discard(str(self._folder.path.resolve()))
             self._lock = -1
 
     def _create(self, number: int) -> bool:
-        """Claim `number`; False when another launch was faster."""
+        """Claim `number` durably; False if another launch has claimed it."""
         path = self._folder.attempts / f"{number:04d}"
         note = {
             "incarnation": self.identity.incarnation,
@@ -135,7 +135,7 @@ class Claim:
 
 
 def highest_attempt(folder: RunFolder) -> int:
-    """The highest attempt number claimed in this folder; 0 when there is none."""
+    """Return the highest attempt number claimed in this folder; 0 when there is none."""
     if not folder.attempts.is_dir():
         return 0
     return max(
@@ -144,7 +144,7 @@ def highest_attempt(folder: RunFolder) -> int:
 
 
 def is_live(folder: RunFolder) -> bool:
-    """Whether a launch holds this folder now, as seen from a process that is none."""
+    """Return whether a launch, of this process or another, holds this folder's lock now."""
     if str(folder.path.resolve()) in _held:
         return True
     try:
@@ -158,12 +158,12 @@ def is_live(folder: RunFolder) -> bool:
 
 
 def _holder(folder: RunFolder, attempt: int) -> dict[str, Any]:
-    """What attempt `attempt` wrote about itself."""
+    """Read what an attempt wrote about itself; {} when nothing is known."""
     return read_json(folder.attempts / f"{attempt:04d}") or {}
 
 
 def _run_id(folder: RunFolder, name: str) -> str:
-    """The run's UUID, made at its first launch."""
+    """Return the run's UUID, which its first launch makes."""
     known = read_json(folder.run_file)
     if known is not None and isinstance(known.get("run"), str):
         return str(known["run"])
@@ -173,7 +173,11 @@ def _run_id(folder: RunFolder, name: str) -> str:
 
 
 def _take_lock(folder: RunFolder) -> int:
-    """Lock the folder for this process's life; waits a moment for a dying predecessor."""
+    """Lock the folder; waits up to `LOCK_PATIENCE_S` for a launch that is ending.
+
+    Raises:
+        Refused: another live launch, or this process itself, holds the lock.
+    """
     key = str(folder.path.resolve())
     if key in _held:
         raise Refused(f"this process already trains in {folder.path}; attach to a run only once.")

@@ -1,7 +1,7 @@
-"""Calls that may never come back (a store, a disk, a group's end), in a thread of their own.
+"""Runs calls that may never return (to a store, a disk, a process group) in their own threads.
 
-Invariant: the caller waits no longer than it said; a thread that hangs is left behind and keeps no
-process alive.
+Invariant: the caller waits no longer than its limit. A thread that hangs is left behind, and does
+not keep the process alive.
 """
 
 import threading
@@ -12,10 +12,10 @@ Answer = TypeVar("Answer")
 
 
 class Attempt(Generic[Answer]):
-    """One call under way."""
+    """One call in a thread of its own."""
 
     def __init__(self, act: Callable[[], Answer]) -> None:
-        """Begin to `act`."""
+        """Start calling `act`."""
         self._act = act
         self._answer: list[Answer] = []
         self._raised: list[BaseException] = []
@@ -23,7 +23,7 @@ class Attempt(Generic[Answer]):
         self._thread.start()
 
     def done(self, seconds: float) -> bool:
-        """Wait for the end; whether it came within `seconds`.
+        """Wait for the end of the call; return whether it came within `seconds`.
 
         Raises:
             Exception: whatever the call raised.
@@ -35,11 +35,11 @@ class Attempt(Generic[Answer]):
 
     @property
     def ended(self) -> bool:
-        """Whether the call has come back, well or not."""
+        """Whether the call has returned or raised."""
         return not self._thread.is_alive()
 
     def answer(self, default: Answer) -> Answer:
-        """What the call gave; `default` while it has not ended."""
+        """Return the call's result; `default` while it has not ended."""
         return self._answer[0] if self._answer else default
 
     def _run(self) -> None:
@@ -50,7 +50,7 @@ class Attempt(Generic[Answer]):
 
 
 def within(seconds: float, act: Callable[[], Answer], default: Answer) -> Answer:
-    """Give what `act` gives, or `default` when it takes longer than `seconds`.
+    """Return the result of `act`, or `default` if it takes longer than `seconds`.
 
     Raises:
         Exception: whatever `act` raised within its time.

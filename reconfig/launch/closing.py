@@ -1,4 +1,4 @@
-"""How what a script holds is let go of: by itself at exit, by `close`, or as a context."""
+"""How a script's handle is closed: at interpreter exit, by `close`, or as a context manager."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -7,15 +7,14 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Something that ends once, and knows by which error of the script it ends."""
+    """A handle that closes once, and is told which error of the script ended it."""
 
     def close(self) -> None:
-        """Let go of everything; called by itself at exit. Safe to repeat."""
-        # Set by the interpreter when an error that nobody caught ends it.
+        """Release everything; called automatically at exit. Safe to repeat."""
+        # The interpreter sets `last_value` when an uncaught error ends it.
         self._close(getattr(sys, "last_value", None))
 
     def __enter__(self) -> Self:
-        """Use it as a context."""
         return self
 
     def __exit__(
@@ -24,9 +23,8 @@ class Closing(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of everything."""
         self._close(error)
 
     @abstractmethod
     def _close(self, error: BaseException | None) -> None:
-        """End; `error` is what ends the script, if one does. Safe to repeat."""
+        """Release everything; `error` is what ended the script, if any. Safe to repeat."""

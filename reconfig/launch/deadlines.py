@@ -1,8 +1,8 @@
 """How long each phase of a rank's life may last before its watchdog ends the process.
 
-Invariant: every moment of a rank belongs to exactly one phase, and every phase but `PARKED` ends
-by itself within its deadline, without asking a process group that may hang. A parked rank ends when
-the store is silent.
+Invariant: a rank is in exactly one phase at any moment. Every phase but `PARKED` is ended at its
+deadline without a call to a process group, which may hang. A parked rank is ended when the store is
+silent.
 """
 
 from dataclasses import dataclass, fields
@@ -31,12 +31,12 @@ class Deadlines:
 
     Attributes:
         train_s: between two calls into the session while training. It bounds a hung collective and
-            must be longer than the longest step or evaluation: an hour of it is normal.
-        wake_s: for a woken or newly launched rank, until the next generation is announced to it.
-        leave_s: how long ranks may take to get out of a phase in which a peer failed, before they
-            are ended; also the grace for peers that were told to end.
-        silence_s: how long another rank's watchdog, or the launch's store, may say nothing. It
-            bounds what a lost host costs, from which no connection breaks.
+            must be longer than the longest step or evaluation; an evaluation of an hour is normal.
+        wake_s: for a woken or newly launched rank, until the next generation is announced.
+        leave_s: how long ranks may take to leave a phase in which a peer failed, before they are
+            ended; also the grace for peers that were told to end.
+        silence_s: how long another rank's watchdog, or the launch's store, may be silent. It bounds
+            the time lost with a host that vanishes, because its connections do not break.
     """
 
     train_s: float = 7200.0
@@ -51,7 +51,7 @@ class Deadlines:
     silence_s: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse deadlines that are already over."""
+        """Check that every deadline is above 0."""
         for each in fields(self):
             if not getattr(self, each.name) > 0:
                 raise InputInvalid(
@@ -59,12 +59,12 @@ class Deadlines:
                 )
 
     def of(self, phase: Phase) -> float:
-        """Seconds that `phase` may last; infinity while parked."""
+        """Return the seconds that `phase` may last; infinity while parked."""
         if phase is Phase.PARKED:
             return float("inf")
         return float(getattr(self, f"{phase.value}_s"))
 
     @property
     def longest_s(self) -> float:
-        """The longest of all, which process groups get as their own timeout, behind ours."""
+        """The longest deadline; process groups get it as their timeout, as a second limit."""
         return max(self.of(phase) for phase in Phase if phase is not Phase.PARKED)

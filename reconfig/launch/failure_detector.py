@@ -1,9 +1,10 @@
 """What a rank learns of the others while its main thread is busy: failures, losses, silence.
 
-Everything comes through the launch's store, but for peers on this host, whose processes it can
-see. Any call to the store may hang when the store's host is lost: no connection breaks then.
+It learns everything through the launch's store, except for peers on this host, whose processes it
+can see. Any call to the store may hang when the store's host is lost, because the connection does
+not break.
 
-Invariant: nobody waits for a look; `heard_at` says when the store last answered one.
+Invariant: no other thread waits for a look; `heard_at` says when the store last answered one.
 """
 
 import time
@@ -16,15 +17,20 @@ from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.launch.peers import Peer
 
 PEER_GONE_LOOKS = 2
-"""A peer must be missing this often in a row: it may be about to say that it left on purpose."""
+"""Looks in a row that must miss a peer: it may be about to write that it left on purpose."""
 
 BEATS_PER_SILENCE = 10
-"""A rank says that it is there this often in the time after which it would be missed."""
+"""How often a rank writes its beat within the time after which it counts as silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What this rank is doing. `generation` is the one being built or trained."""
+    """What this rank is doing.
+
+    Attributes:
+        generation: the one that is being built or trained.
+        since: monotonic time at which the phase began.
+    """
 
     phase: Phase
     generation: int
@@ -32,7 +38,7 @@ class Watch:
     since: float
 
     def __str__(self) -> str:
-        """Give the words that failure sentences use."""
+        """Return the words that failure sentences use."""
         return f"{self.phase} at step {self.step}"
 
 
@@ -42,10 +48,10 @@ class FailureDetector:
     def __init__(
         self, launch_store: LaunchStore, *, deadlines: Deadlines, interrupt: Callable[[], None]
     ) -> None:
-        """Look through `launch_store`, a connection that nobody else uses.
+        """Prepare; nothing is looked at yet.
 
         Args:
-            launch_store: the store.
+            launch_store: a connection to the store that nobody else uses.
             deadlines: how long others may be silent, or take to leave.
             interrupt: frees the main thread from a collective of a spoiled generation.
         """
@@ -77,18 +83,18 @@ class FailureDetector:
         return found
 
     def told(self) -> str | None:
-        """Why this launch must end, as some rank said; None while it need not."""
+        """Return why this launch must end, as the first rank said; None if none did."""
         return self._launch_store.failure()
 
     def beside(self) -> list[Peer]:
-        """Peers on this host, this process left out; asks nobody."""
+        """Return the other ranks on this host, from memory, without asking the store."""
         me = self._peers.get(self._launch_store.rank)
         if me is None:
             return []
         return [each for each in self._peers.values() if each.rank != me.rank and each.beside(me)]
 
     def others(self) -> str:
-        """Say where every other rank was seen last."""
+        """Say which phase every other rank was last seen in."""
         beside = self.beside()
         lines = []
         for rank in range(self._launch_store.launched):
@@ -99,7 +105,7 @@ class FailureDetector:
         return ", ".join(lines) or "no other rank"
 
     def gone(self) -> list[str]:
-        """Peers on this host that ended without a word, as words for a sentence."""
+        """Name the peers on this host that died without leaving on purpose."""
         return [
             f"rank {peer.rank} (pid {peer.pid})"
             for peer in self.beside()
@@ -107,7 +113,7 @@ class FailureDetector:
         ]
 
     def tell(self, sentence: str) -> bool:
-        """Tell every rank why all must leave; whether this is the first on its host to do so."""
+        """Tell every rank why all must leave; True if first on this host, or the store fails."""
         with suppress(RuntimeError):
             self._launch_store.fail(sentence)
             me = self._peers.get(self._launch_store.rank)
@@ -129,9 +135,9 @@ class FailureDetector:
         return ""
 
     def _silent_neighbour(self) -> str:
-        """Say that this rank is there, and miss the next one when it does not say so.
+        """Write this rank's beat, and check the beat of the next rank.
 
-        Each rank minds one other, so that any number of ranks costs the store the same per rank.
+        Each rank watches only one other, so the load on the store is constant per rank.
         """
         now = time.monotonic()
         if now - self._beat_at < self._deadlines.silence_s / BEATS_PER_SILENCE:
@@ -156,13 +162,13 @@ class FailureDetector:
         )
 
     def _next_rank(self) -> int | None:
-        """The next rank that has come and not left."""
+        """Return the next rank, in a ring, that has introduced itself and not left."""
         store = self._launch_store
         around = ((store.rank + step) % store.launched for step in range(1, store.launched))
         return next((r for r in around if r in self._peers and not store.has_left(r)), None)
 
     def _stuck_in_spoiled(self, watch: Watch) -> str:
-        """Free a main thread that waits for a rank which already gave this generation up."""
+        """Interrupt the main thread if a peer gave this generation up; "" up to `leave_s` later."""
         if self._spoiled is not None and self._spoiled[0] != watch.generation:
             self._spoiled = None
         if watch.phase not in (Phase.REBUILD, Phase.LOAD, Phase.VERIFY):

@@ -1,17 +1,17 @@
 """What lies in a run's checkpoint folder, and under which names.
 
-    run.json                      the run's identity, for ever
+    run.json                      the run's identity, never changed
     attempts/0001 ...             one file per launch, claimed with O_EXCL
     attempt.lock                  held by global rank 0 while it lives
     step-00000120/                a published checkpoint
-    .step-00000120.attempt-2.staging/   one being written
-    registered.json               the last launch that the daemon let in
-    next.json                     what the next launch shall run (restart switch)
-    switch.json                   the switch in progress, should this launch die in it
+    .step-00000120.attempt-2.staging/   a checkpoint being written
+    registered.json               the last launch that the daemon accepted
+    next.json                     what the next launch must run (restart switch)
+    switch.json                   the switch in progress, in case this launch dies in it
     orders.json                   highest epoch seen, plans done
     outbox/                       reports that the daemon has not acknowledged
     reached                       the last step that any launch reported
-    stop                          asks for a checkpoint and an end at the next boundary
+    stop                          asks the run to checkpoint and end at the next boundary
     failures/                     one sentence per rank that was ended
 
 Invariant: only the job itself writes here, under its own uid.
@@ -28,7 +28,7 @@ from typing import Any
 from wattmesh import durable
 
 OUTCOME_VARIABLE = "WATTMESH_OUTCOME_FILE"
-"""Environment variable: where a supervisor wants to read how its launch goes."""
+"""Environment variable: the file in which a supervisor wants to read its launch's outcome."""
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 _STAGING = re.compile(r"\.step-\d{8,}\.attempt-\d+\.staging")
@@ -57,7 +57,7 @@ class RunFolder:
 
     @property
     def next_file(self) -> Path:
-        """What the next launch shall run."""
+        """What the next launch must run."""
         return self.path / "next.json"
 
     @property
@@ -72,12 +72,12 @@ class RunFolder:
 
     @property
     def outbox(self) -> Path:
-        """Reports that were not acknowledged."""
+        """Reports that the daemon has not acknowledged."""
         return self.path / "outbox"
 
     @property
     def registered_file(self) -> Path:
-        """The last launch that the daemon let in."""
+        """The last launch that the daemon accepted."""
         return self.path / "registered.json"
 
     @property
@@ -87,7 +87,7 @@ class RunFolder:
 
     @property
     def stop_file(self) -> Path:
-        """Asks the run to checkpoint and leave at its next boundary."""
+        """A file that asks the run to checkpoint and end at its next boundary."""
         return self.path / "stop"
 
     @property
@@ -96,37 +96,37 @@ class RunFolder:
         return self.path / "failures"
 
     def checkpoint(self, step: int) -> Path:
-        """Where the checkpoint of `step` is published."""
+        """Return where the checkpoint of `step` is published."""
         return self.path / f"step-{step:08d}"
 
     def staging(self, step: int, attempt: int) -> Path:
-        """Where attempt `attempt` writes the checkpoint of `step`."""
+        """Return where attempt `attempt` writes the checkpoint of `step`."""
         return self.path / f".step-{step:08d}.attempt-{attempt}.staging"
 
     def checkpoints(self) -> list[Path]:
-        """Published checkpoints, newest first."""
+        """Return the published checkpoints, newest first."""
         found = [each for each in self.path.iterdir() if _CHECKPOINT.fullmatch(each.name)]
         return sorted(found, key=step_of, reverse=True)
 
     def drop_stagings(self) -> None:
-        """Remove what earlier launches left half written; the caller holds the lock."""
+        """Remove checkpoints that earlier launches left half written; the caller holds the lock."""
         for each in self.path.iterdir():
             if _STAGING.fullmatch(each.name):
                 shutil.rmtree(each, ignore_errors=True)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The training step that a published checkpoint's name carries."""
+    """Return the training step in a published checkpoint's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def attempt_of(staging: str) -> int:
-    """The attempt number that a staging folder's name carries."""
+    """Return the attempt number in a staging folder's name."""
     return int(staging.rpartition(".attempt-")[2].removesuffix(".staging"))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a small JSON object; None when it is missing or not one."""
+    """Read a small JSON object; None if the file cannot be read or holds no object."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -135,6 +135,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, data: Mapping[str, Any], *, sync: bool = True) -> None:
-    """Write a small JSON object durably; without `sync`, without waiting for a disk."""
+    """Write a small JSON object durably; without `sync`, without fsync."""
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.write_text(path, json.dumps(data, sort_keys=True) + "\n", sync=sync)

@@ -1,9 +1,9 @@
 """One generation of a job: who trains in which layout, from which checkpoint, and why.
 
-The records are published one after the other in the launch's store; every rank follows them in
+The records are published one after the other in the launch's store. Every rank follows them in
 order, so a rank that was parked learns everything from the record and the checkpoint.
 
-Invariant: nothing that training depends on (step, samples, tokens) is kept by a parked rank.
+Invariant: a parked rank keeps nothing that training depends on (step, samples, tokens).
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Purpose(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a launch ended, when it ended in band."""
+    """How a launch ended, if it ended at a boundary."""
 
     DONE = "done"
     RESTART = "restart"
@@ -36,11 +36,11 @@ class SwitchNote(Message):
     """The switch that a generation carries out or undoes.
 
     Attributes:
-        old_layout, old_ranks: where to go back to.
+        old_layout, old_ranks: where a rollback returns to.
         began_s, boot: monotonic clock at the start of the boundary, and the boot it belongs to.
-        evidence: seconds per phase and the probe so far.
+        evidence: what was measured so far: seconds per phase, probe losses, digests.
         why: what went wrong, in the record of a rollback.
-        to, reason: the ordered layout as it is shown, and why it was ordered.
+        to, reason: the ordered layout as shown to people, and why it was ordered.
     """
 
     plan: str
@@ -61,12 +61,14 @@ class Generation(Message):
     """The record of one generation.
 
     Attributes:
-        number: rises by one. `attempt`, `incarnation`: of the launch it belongs to.
+        number: rises by one from each generation to the next.
+        attempt, incarnation: of the launch it belongs to.
         checkpoint: folder name of the checkpoint to load; "" starts from `build` alone.
-        staged: where it lies while it is not durable (`background_fsync.py`); "" under its name.
-        digest: the logical digest that memory must have after the load; "" is not known.
-        probe: loss of the fixed batch before; None is not known.
-        outcome: set when `purpose` is OVER: nobody trains any more in this launch.
+        staged: staging folder of that checkpoint while it is not durable (`background_fsync.py`);
+            "" once it is published.
+        digest: the logical digest that memory must have after the load; "" if not known.
+        probe: loss of the fixed batch before the switch; None if not known.
+        outcome: set when `purpose` is OVER: training in this launch has ended.
     """
 
     number: int
@@ -94,10 +96,10 @@ class Generation(Message):
 
     @property
     def retreats(self) -> bool:
-        """Whether there is a layout to go back to when this one does not stand."""
+        """Whether the ranks can go back to the previous layout if this generation fails."""
         return self.switch is not None and self.purpose is not Purpose.ROLLBACK
 
     @property
     def leader(self) -> int:
-        """The global rank that speaks and decides for this generation: its lowest."""
+        """The global rank that decides and reports for this generation: the lowest one."""
         return min(self.ranks)

@@ -1,7 +1,7 @@
 """The process group of one generation: made from the launch's store, ended at teardown.
 
-Invariant: at most one exists in a process, and each has its own part of the store, so that no
-generation meets the leavings of another.
+Invariant: at most one exists in a process, and each has its own prefix in the store, so that no
+generation reads keys of another.
 """
 
 import json
@@ -25,7 +25,7 @@ from wattmesh.reconfig.layout import Ranks
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 20.0
-"""What ending groups may take before it counts as hanging; far below a teardown's deadline."""
+"""How long ending groups may take before it counts as hanging; below the teardown deadline."""
 
 
 def begin(
@@ -37,9 +37,9 @@ def begin(
     timeout_s: float,
     backend: str = "",
 ) -> None:
-    """Make the process group of generation `number`; returns when all its ranks are in.
+    """Make the process group of generation `number`; returns when all its ranks have joined.
 
-    `backend`: as torch takes it; "" for gloo, and on devices NCCL beside it.
+    `backend`: as torch takes it; "" for gloo on "cpu", else gloo for CPU and NCCL for CUDA tensors.
     """
     before = sys.excepthook
     dist.init_process_group(
@@ -53,13 +53,13 @@ def begin(
 
 
 _excepthooks: list[tuple[Any, Any]] = []
-"""What torch set as `sys.excepthook` for the group there is, and what was there before."""
+"""The `sys.excepthook` that torch set for the present group, and the one before it."""
 
 
 def end(patience_s: float = PATIENCE_S) -> None:
-    """End the process group, if there is one; peers that wait in it are set free with an error.
+    """End the process group, if there is one; peers that wait in it get an error.
 
-    For a caller with no model left that was wrapped for the group: see `leave`.
+    Only for a caller that holds no model wrapped for the group: see `leave`.
 
     Raises:
         SwitchFailed: see `leave`.
@@ -68,26 +68,26 @@ def end(patience_s: float = PATIENCE_S) -> None:
 
 
 def leave(patience_s: float = PATIENCE_S) -> list[dist.ProcessGroup]:
-    """End the process group, if there is one, as `end` does; gives what is left to `drop`.
+    """End the process group, if there is one, as `end` does; returns the groups to `drop` later.
 
-    A model that DDP wrapped holds its group from C++. Were that the last reference, the group would
-    be destroyed with the model, under Python's lock, and could wait for ever for a thread that
-    needs the lock. So whoever has such a model keeps these until it is gone.
+    A model that DDP wrapped holds its group from C++. If that were the last reference, the group
+    would be destroyed with the model, under the GIL, and could wait forever for a thread that needs
+    the GIL. So keep these references until such a model is gone.
 
-    What hangs is aborted after `patience_s` (NCCL).
+    A group that hangs is aborted after `patience_s` (NCCL).
 
     Raises:
-        SwitchFailed: torch could not be made to forget the group; no other can be begun.
+        SwitchFailed: the group did not end even so; this process cannot begin another one.
     """
     if not dist.is_initialized():
         return []
     for set_by_torch, before in _excepthooks:
-        # Each group's puts its rank before every line of the one before, and torch takes none back.
+        # Each hook of torch prefixes the rank and calls the one before; torch never removes it.
         if sys.excepthook is set_by_torch:
             sys.excepthook = before
     _excepthooks.clear()
-    # Held here, so that what torch forgets in `destroy_process_group` is not destroyed in there:
-    # it would hang half way, and go on to clear the names of the groups that come after.
+    # Held here, so that `destroy_process_group` does not drop the last reference: it could hang
+    # half way, and later go on to clear the names of the next groups.
     groups = torch_compat.process_groups()
     ending = Attempt(_destroy)
     if not ending.done(patience_s):
@@ -112,11 +112,11 @@ def _abort(groups: list[dist.ProcessGroup]) -> None:
 
 
 def drop(groups: list[dist.ProcessGroup], patience_s: float = PATIENCE_S) -> None:
-    """Let the last references to groups go, and empty the list; waits for what is pending in them.
+    """Drop the last references to groups and empty the list; waits for their pending calls.
 
-    Each in a thread of its own: gloo's groups wait up to 10 ms for their loop to look up, too, and
-    a layout has ten of them. One that hangs is left behind (gloo's end only after their pending
-    calls, and heed no abort).
+    Each group gets its own thread: a gloo group also waits up to 10 ms for its event loop, and a
+    layout has ten of them. A thread that hangs is left behind (a gloo group ends only after its
+    pending calls, and cannot be aborted).
     """
     held = [[each] for each in groups]
     groups.clear()
@@ -136,9 +136,9 @@ def _let_go(held: list[dist.ProcessGroup]) -> bool:
 
 
 def interrupt() -> None:
-    """Abort what runs on devices; callable from another thread.
+    """Abort collectives that run on CUDA; callable from another thread.
 
-    Gloo needs none (and heeds none): its calls end when a peer's connections close.
+    Gloo cannot be aborted and need not be: its calls end when a peer's connections close.
     """
     world = dist.group.WORLD if dist.is_initialized() else None
     if world is not None and torch.cuda.is_available():
@@ -146,36 +146,36 @@ def interrupt() -> None:
 
 
 class RankFailed(NotSwitched):
-    """A rank could not do its part of a sequence of gathers; every rank leaves it here.
+    """A rank failed in a sequence of gathers; every rank leaves the sequence with this error.
 
-    `kind`: what that rank called its failure.
+    `kind`: the kind that the failing rank gave to `give_up`.
     """
 
     def __init__(self, message: str, kind: str = "") -> None:
-        """Keep what kind of failure it was."""
+        """Keep the kind of failure."""
         self.kind = kind
         super().__init__(message)
 
 
 def gather(fact: Any, through: dist.ProcessGroup | None = None) -> list[Any]:
-    """Give every rank's JSON value to every rank, in group order; no pickle on the way.
+    """Gather every rank's JSON value on every rank, in group order, without pickle.
 
     `through`: a group that takes CPU tensors; None for the one that `begin` made.
 
     Raises:
-        RankFailed: on every rank that did not, when one called `give_up` instead.
+        RankFailed: another rank called `give_up` instead.
     """
     return [json.loads(each) for each in gather_bytes(json.dumps(fact).encode(), through)]
 
 
 def gather_at_leader(fact: Any) -> list[Any]:
-    """Give the first rank every rank's JSON value, in group order; others get []."""
+    """Return every rank's JSON value, in group order, on the first rank; [] on others."""
     texts = gather_bytes(json.dumps(fact).encode())
     return [json.loads(each) for each in texts] if dist.get_rank() == 0 else []
 
 
 def gather_bytes(data: bytes, through: dist.ProcessGroup | None = None) -> list[bytes]:
-    """Give every rank's bytes to every rank, in group order.
+    """Gather every rank's bytes on every rank, in group order.
 
     Raises:
         RankFailed: see `gather`.
@@ -188,13 +188,13 @@ def gather_bytes(data: bytes, through: dist.ProcessGroup | None = None) -> list[
 
 
 def give_up(words: str, kind: str = "") -> RankFailed:
-    """Take this rank out of a sequence of gathers, in the place of its next one.
+    """Take this rank out of a sequence of gathers; call it in place of the next gather.
 
-    The others learn of it in their next gather, whichever that is, and leave too. So ranks that
-    fail at different places, or only one of them, make the same number of gathers.
+    The other ranks get `RankFailed` from their next gather, whichever that is, and leave too. So
+    all ranks make the same number of gathers, wherever any of them failed.
 
     Returns:
-        The first failing rank's failure, the same that is raised on every other rank.
+        The failure of the first rank that failed, as it is raised on every other rank.
     """
     failure = _failure_among(_exchange(_FAILED + json.dumps([kind, words]).encode()))
     assert failure is not None
@@ -202,7 +202,6 @@ def give_up(words: str, kind: str = "") -> RankFailed:
 
 
 def _failure_among(found: Sequence[bytes]) -> RankFailed | None:
-    """The first rank's that failed."""
     for rank, each in enumerate(found):
         if each[:1] == _FAILED:
             kind, words = json.loads(each[1:])
@@ -218,7 +217,7 @@ def _exchange(data: bytes, through: dist.ProcessGroup | None = None) -> list[byt
     world = dist.get_world_size(through)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
     dist.all_gather(sizes, torch.tensor([mine.numel()], dtype=torch.int64), group=through)
-    # A failure from here to the second gather could not be told: nothing of ours runs there.
+    # Between the two collectives a failure could not be reported, so only tensor work runs here.
     widest = int(torch.cat(sizes).max())
     padded = torch.zeros(widest, dtype=torch.uint8)
     padded[: mine.numel()] = mine
@@ -228,7 +227,7 @@ def _exchange(data: bytes, through: dist.ProcessGroup | None = None) -> list[byt
 
 
 def mean_over_ranks(loss: Any) -> float:
-    """Give the mean of a number that each rank has, as of its own loss; a collective call.
+    """Return the mean over ranks of a number, such as each rank's loss; a collective call.
 
     Args:
         loss: a tensor of one element, or a number; left as it is.
@@ -240,7 +239,7 @@ def mean_over_ranks(loss: Any) -> float:
 
 
 def agree_on_problem(problem: str) -> str:
-    """Give every rank the first rank's problem that is not ""; "" when all is well."""
+    """Return, on every rank, the first problem of any rank; "" if none has one. Collective."""
     problems = [(rank, each) for rank, each in enumerate(gather(problem)) if each]
     if not problems:
         return ""

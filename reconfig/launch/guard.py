@@ -1,10 +1,10 @@
-"""That no failure of ours at a boundary ends a training.
+"""Keeps a failure of wattmesh at a boundary from ending the training.
 
-What a boundary does up to its checkpoint is a sequence of gathers with local work between them.
-Whatever is raised in it on whichever rank, all ranks leave it together, and train on.
+Up to its checkpoint, a boundary is a sequence of gathers with local work between them. Whatever
+is raised on any rank, all ranks leave the sequence together, and can train on.
 
-Invariant: every rank makes the same number of gathers, whether it failed, heard of a failure, or
-came through.
+Invariant: every rank makes the same number of gathers, whether it failed, was told of a failure, or
+succeeded.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from wattmesh.reconfig.launch.in_step import words
 T = TypeVar("T")
 
 _ENDING: tuple[type[WattmeshError], ...] = (Fenced, Refused, CallHuman, Diverged)
-"""What a run that may be switched stops for: the ranks no longer train one run, or not this one."""
+"""Errors that end a run which may be switched: its ranks no longer train one and the same run."""
 
 
 def all_or_none(act: Callable[[], T]) -> T:
-    """Give what `act` gives when it came to its end on every rank; a collective call.
+    """Return the result of `act` if it succeeded on every rank; a collective call.
 
     Raises:
-        RankFailed: on every rank, when anything was raised in it on any.
+        RankFailed: on every rank, if `act` raised on any rank.
     """
     try:
         result = act()
-        # A rank that failed after its last gather is heard of here.
+        # This gather reports a rank that failed after its last one.
         group.gather(None)
     except RankFailed:
         raise
@@ -39,7 +39,7 @@ def all_or_none(act: Callable[[], T]) -> T:
 
 
 def ending(failure: RankFailed) -> WattmeshError | None:
-    """The error that a run which may be switched ends with; None where it trains on."""
+    """Return the error with which a run that may be switched must end; None if it trains on."""
     if isinstance(failure.__cause__, _ENDING):
         return failure.__cause__
     kinds = {each.__name__: each for each in _ENDING}

@@ -1,8 +1,9 @@
-"""Local parts of what all ranks do together, so that they leave it on the same branch.
+"""Runs each rank's local part of a common action, so that all ranks succeed or raise together.
 
-Each part runs on its rank alone; then all hear whether any failed, and all raise the same.
+Each part runs on its own rank. Then a gather tells all ranks whether any failed, and all raise the
+same error.
 
-Invariant: whatever a part raises, the other ranks hear of it in the gather that they wait in.
+Invariant: whatever a part raises, the other ranks learn of it in the gather in which they wait.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,25 +19,25 @@ T = TypeVar("T")
 
 
 class CheckpointNotSaved(NotSwitched):
-    """The checkpoint could not be written; the job trains on, the one before stays the newest."""
+    """The checkpoint could not be written; the job trains on, and the previous one stays newest."""
 
 
 class Disk:
-    """A disk that may hang: what is done on it is waited for so long, and not longer.
+    """A disk that may hang: each call to it is waited for up to a limit.
 
-    A call that hangs is left behind in its thread. Until it comes back nothing else is tried.
+    A call that hangs is left behind in its thread. Until it returns, further calls fail at once.
     """
 
     def __init__(self, patience_s: float | None) -> None:
-        """Wait for each call up to `patience_s`; None: however long it takes, in this thread."""
+        """Wait for each call up to `patience_s`; None: run it in this thread, without a limit."""
         self.patience_s = patience_s
         self._hangs: Attempt[Any] | None = None
 
     def do(self, act: Callable[[], T]) -> T:
-        """Give what `act` gives.
+        """Return the result of `act`.
 
         Raises:
-            OSError: it takes too long, or one before still does.
+            TimeoutError: this call, or an earlier one, still hangs.
             Exception: whatever `act` raised.
         """
         if self._hangs is not None:
@@ -53,7 +54,11 @@ class Disk:
 
 
 def together(act: Callable[[], T]) -> list[T]:
-    """Run one rank's part as `alone` does; gives every rank's JSON result in group order."""
+    """Run one rank's part; return every rank's JSON result in group order.
+
+    Raises:
+        CheckpointNotSaved: on every rank, if any failed.
+    """
     result: T | None = None
     problem = ""
     try:
@@ -66,24 +71,29 @@ def together(act: Callable[[], T]) -> list[T]:
 
 
 def alone(act: Callable[[], T]) -> T:
-    """Run one rank's part of a save; when any rank fails, every rank raises the same.
+    """Run one rank's part of a save and return its own result.
 
     Raises:
-        CheckpointNotSaved: on every rank.
+        CheckpointNotSaved: on every rank, if any failed.
     """
     results: list[T] = []
     problem = ""
     try:
         results.append(act())
     except Exception as error:
-        # Whatever it was, the other ranks wait in the gather below and must hear of it.
+        # Whatever it is, the other ranks wait in the gather below and must learn of it.
         problem = str(error) if isinstance(error, InputInvalid) else words(error)
     _raise_first(group.gather(problem))
     return results[0]
 
 
 def leader_does(act: Callable[[], None]) -> None:
-    """Run what the first rank does for all; what stopped it is raised on all."""
+    """Run `act` on the first rank only; its failure is raised on all ranks.
+
+    Raises:
+        Fenced: `act` raised it.
+        CheckpointNotSaved: `act` raised anything else.
+    """
     told = ["", ""]
     if dist.get_rank() == 0:
         try:
@@ -100,7 +110,7 @@ def leader_does(act: Callable[[], None]) -> None:
 
 
 def words(error: BaseException) -> str:
-    """An error's kind and what it says."""
+    """Format an error as its type and message."""
     return f"{type(error).__name__}: {error}"
 
 

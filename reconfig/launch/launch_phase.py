@@ -1,6 +1,6 @@
 """Which phase a launch is in, in the words of its heartbeat.
 
-Global rank 0 speaks for the launch: with its own phase, or its leader's while rank 0 is parked.
+Global rank 0 reports for the launch: its own phase, or the leader's while rank 0 is parked.
 """
 
 from contextlib import suppress
@@ -12,7 +12,7 @@ from wattmesh.reconfig.launch.watchdog import Watchdog
 from wattmesh.reconfig.wire import RunPhase
 
 STORE_LIMIT_S = 1.0
-"""What asking the launch's store may take: it hangs with a lost host."""
+"""How long a read of the launch's store may take: it hangs when its host is lost."""
 
 _IN_A_GENERATION = {
     Phase.TRAIN: RunPhase.TRAINING,
@@ -27,8 +27,8 @@ def run_phase(phase: Phase, *, first: bool, moving: bool) -> RunPhase:
 
     Args:
         phase: what the rank is doing.
-        first: no generation of this launch has trained yet.
-        moving: it is doing that for a generation that does not train yet.
+        first: whether no generation of this launch has trained yet.
+        moving: whether the rank is working on a generation that does not train yet.
     """
     if moving or phase not in _IN_A_GENERATION:
         return RunPhase.STARTING if first else RunPhase.SWITCHING
@@ -39,16 +39,16 @@ class LaunchPhase:
     """Reads the phase, for one thread."""
 
     def __init__(self, launch_store: LaunchStore, watchdog: Watchdog) -> None:
-        """Read it of `watchdog`, and of other ranks through `launch_store`."""
+        """Read this rank's phase from `watchdog`, and the leader's through `launch_store`."""
         self._launch_store = launch_store
         self._watchdog = watchdog
         self._apart: LaunchStore | None = None
 
     def read(self) -> str:
-        """Give the launch's phase now."""
+        """Return the launch's phase now; takes `STORE_LIMIT_S` at most."""
         watch, trained = self._watchdog.watch, self._watchdog.trained
         if watch.phase is Phase.PARKED:
-            # What this rank waits for is the generation after the one that trains.
+            # This rank waits for the generation after the one that trains.
             return within(STORE_LIMIT_S, lambda: self._of_leader(watch.generation - 1), _PARKED)
         return run_phase(
             watch.phase,
@@ -57,7 +57,7 @@ class LaunchPhase:
         )
 
     def _of_leader(self, number: int) -> str:
-        """Give the phase of generation `number`, which trains without this rank."""
+        """Return the phase of generation `number`, which trains without this rank."""
         with suppress(RuntimeError, ValueError):
             if self._apart is None:
                 self._apart = self._launch_store.separate(STORE_LIMIT_S)

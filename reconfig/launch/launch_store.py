@@ -1,10 +1,10 @@
 """What ranks tell each other outside any process group: generations, votes, failures, peers.
 
-Everything lives in the launch's own TCPStore, which outlives each generation's process group, so
-that a rank can speak while a group hangs.
+Everything lives in the launch's own TCPStore. It outlives each generation's process group, so a
+rank can tell others something while a group hangs.
 
-Invariant: a key is written once by one rank (generations, verdicts, the first failure), or is one
-rank's own (votes, phases, peers).
+Invariant: a key is either written once (generations, verdicts, the first failure), or written by
+one rank only (votes, phases, peers).
 """
 
 import json
@@ -21,14 +21,14 @@ from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.peers import Peer
 
 POLL_S = 0.02
-"""Between looks at the store, where a wait is long."""
+"""Longest pause between two reads of the store."""
 
 FIRST_POLL_S = 0.001
-"""Before the second look: in a switch the others are mostly a few milliseconds behind."""
+"""Pause before the second read: in a switch, others are mostly a few milliseconds behind."""
 
 
 def pauses() -> Iterator[float]:
-    """Seconds to wait before each further look at the store: at first short, then `POLL_S`."""
+    """Yield the seconds before each further read: `FIRST_POLL_S`, doubled up to `POLL_S`."""
     pause_s = FIRST_POLL_S
     while True:
         yield pause_s
@@ -36,17 +36,17 @@ def pauses() -> Iterator[float]:
 
 
 class LaunchStore:
-    """The launch's store, as one connection of one rank."""
+    """One rank's connection to the launch's store."""
 
     def __init__(self, store: Store, *, rank: int, launched: int) -> None:
-        """Use `store`; `rank` is the launcher's number, `launched` how many ranks it started."""
+        """Use `store`; `rank` is the global rank, `launched` how many ranks were started."""
         self._store = store
         self.rank = rank
         self.launched = launched
 
     @classmethod
     def connect(cls, timeout_s: float) -> "LaunchStore":
-        """Reach the store of this launch as torchrun's environment describes it.
+        """Connect to the store of this launch, which torchrun's environment variables name.
 
         Raises:
             InputInvalid: not started by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and
@@ -63,14 +63,14 @@ class LaunchStore:
         return cls(PrefixStore("wattmesh", store), rank=rank, launched=launched)
 
     def separate(self, timeout_s: float) -> "LaunchStore":
-        """Open a connection of its own, so that a thread never waits for another's call."""
+        """Open another connection, so that a thread never waits for another thread's call."""
         # torch's type stubs do not know clone().
         store: Store = self._store.clone()  # type: ignore[attr-defined]
         store.set_timeout(timedelta(seconds=timeout_s))
         return LaunchStore(store, rank=self.rank, launched=self.launched)
 
     def under(self, prefix: str) -> Store:
-        """Give the part of the store that one process group may write to."""
+        """Return the part of the store below `prefix`, for one process group."""
         return PrefixStore(prefix, self._store)
 
     def put(self, key: str, value: Any) -> None:
@@ -78,69 +78,69 @@ class LaunchStore:
         self._store.set(key, json.dumps(value))
 
     def peek(self, key: str) -> Any:
-        """Read `key` without waiting; None when nobody has set it."""
+        """Read `key` without waiting; None if it is not set."""
         if not self._store.check([key]):
             return None
         return json.loads(self._store.get(key))
 
     def wait(self, key: str) -> Any:
-        """Wait for `key`. The caller is inside a phase, whose deadline ends the wait."""
+        """Wait for `key`; the caller is inside a watchdog phase, whose deadline bounds the wait."""
         pause_s = pauses()
         while (value := self.peek(key)) is None:
             time.sleep(next(pause_s))
         return value
 
     def count(self, key: str, amount: int = 1) -> int:
-        """Add to a counter and give its new value."""
+        """Add to a counter atomically and return its new value."""
         return int(self._store.add(key, amount))
 
     def publish(self, generation: Generation) -> None:
-        """Announce a generation to every rank."""
+        """Publish a generation to every rank."""
         self.put(f"generation/{generation.number}", generation.to_json())
 
     def generation(self, number: int) -> Generation | None:
-        """Read generation `number`; None while it is not announced."""
+        """Read generation `number`; None while it is not published."""
         data = self.peek(f"generation/{number}")
         return None if data is None else Generation.from_json(data)
 
     def spoil(self, number: int, problem: str) -> None:
-        """Say that this rank gives generation `number` up.
+        """Record that this rank gives generation `number` up.
 
-        The first to say so is the cause; later problems are mostly its consequences.
+        Only the first problem is kept: later ones are mostly its consequences.
         """
         text = json.dumps(f"rank {self.rank}: {problem}")
         self._store.compare_set(f"spoiled/{number}", "", text)
 
     def vote(self, number: int, problem: str) -> None:
-        """Say how generation `number` went for this rank; "" is well."""
+        """Vote on generation `number`: this rank's problem, or "" for none."""
         self.put(f"vote/{number}/{self.rank}", problem)
 
     def spoiler(self, number: int) -> str:
-        """Which rank gave generation `number` up first, and why; "" when none did."""
+        """Return which rank gave generation `number` up first, and why; "" if none did."""
         return str(self.peek(f"spoiled/{number}") or "")
 
     def fail(self, sentence: str) -> None:
-        """Tell every rank that this launch must end; the first sentence stays."""
+        """Tell every rank that this launch must end; only the first sentence is kept."""
         self._store.compare_set("failure", "", json.dumps(sentence))
 
     def failure(self) -> str | None:
-        """Why this launch must end; None while it need not."""
+        """Return why this launch must end; None if it need not."""
         found = self.peek("failure")
         return None if found is None else str(found)
 
     def introduce(self, gpu: str, gpu_unknown: str = "") -> None:
-        """Make this process and its device, or why that is not known, known to its peers."""
+        """Publish this process and its GPU, or why the GPU is unknown, to its peers."""
         self.put(f"peer/{self.rank}", Peer.here(self.rank, gpu, gpu_unknown).to_json())
 
     def peers(self) -> dict[int, Peer]:
-        """Every rank's process, as far as they have introduced themselves."""
+        """Return the processes of all ranks that have introduced themselves."""
         found = {rank: self.peek(f"peer/{rank}") for rank in range(self.launched)}
         return {rank: Peer.from_json(data) for rank, data in found.items() if data is not None}
 
     def leave(self) -> None:
-        """Say that this process ends on purpose; its absence is no failure."""
+        """Record that this process ends on purpose, so that peers do not report it as gone."""
         self.put(f"left/{self.rank}", True)
 
     def has_left(self, rank: int) -> bool:
-        """Whether `rank` ended on purpose."""
+        """Return whether `rank` ended on purpose."""
         return bool(self._store.check([f"left/{rank}"]))

@@ -1,7 +1,7 @@
-"""How this process was launched, as its environment says: its rank, its job, which launch of it.
+"""Reads from the environment how this process was launched: its rank, its job, which launch of it.
 
-Pure. Invariant: of several launchers inside each other the innermost is believed, and what none of
-them says is a process alone.
+Pure. Invariant: of several nested launchers the innermost counts; without any, the process is rank
+0 of 1.
 """
 
 import uuid
@@ -14,7 +14,7 @@ RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
-    # SLURM_NTASKS stands in a batch script too, where one process is started.
+    # Not SLURM_NTASKS: a batch script, which is one process, has it set too.
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 LOCAL_RANKS = (
@@ -24,7 +24,7 @@ LOCAL_RANKS = (
     "SLURM_LOCALID",
 )
 RESTARTS = 1000
-"""More often torchrun restarts no ranks between two requeues of a job."""
+"""An upper bound of torchrun's restarts between two requeues of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,11 @@ class Launched:
     """One process among those of its launch.
 
     Attributes:
-        rank: its global rank. `world_size`: how many processes were launched.
-        local_rank: its rank on its node; None where no launcher says.
-        job: what stays the same when the same job is launched again; "" where nothing does.
-        number: which launch of the job it is, from 1 on.
+        rank: its global rank.
+        world_size: how many processes were launched.
+        local_rank: its rank on its node; None if no launcher says.
+        job: an id that stays the same when the job is launched again; "" if there is none.
+        number: which launch of the job this is, from 1 on; it only rises.
     """
 
     rank: int = 0
@@ -46,7 +47,7 @@ class Launched:
 
     @classmethod
     def read(cls, environment: Environment) -> "Launched":
-        """Read it."""
+        """Read it from the environment variables of a process."""
         rank, world_size = _rank(environment)
         job, number = _job(environment)
         local = (_whole(environment, name) for name in LOCAL_RANKS)
@@ -59,23 +60,23 @@ class Launched:
         )
 
     def run(self, uid: int, name: str) -> str:
-        """Give the run's id: a new one, or that of the launches before of the same job."""
+        """Return the run's UUID: the same for all launches of one `job`, else a new one."""
         if not self.job:
             return str(uuid.uuid4())
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"wattmesh {uid} {name} {self.job}"))
 
 
 def scheduler_key(environment: Environment) -> str:
-    """Name the job as its scheduler does, and as its nodes find it in their processes' cgroups.
+    """Return the scheduler's id of the job, which nodes also find in its processes' cgroups.
 
-    `slurm:<job id>`, `pod:<uid>` (the pod's own, through the downward API), or "" outside both.
+    It is `slurm:<job id>`, `pod:<uid>` (from the downward API), or "" outside both.
     """
     job, pod = environment.get("SLURM_JOB_ID", ""), environment.get("POD_UID", "")
     return f"slurm:{job}" if job else f"pod:{pod}" if pod else ""
 
 
 def _rank(environment: Environment) -> tuple[int, int]:
-    """Give rank and world size of the first launcher that says both, and sensibly."""
+    """Return rank and world size of the first launcher whose two values are valid."""
     for rank_name, size_name in RANKS:
         rank, size = _whole(environment, rank_name), _whole(environment, size_name)
         if rank is not None and size is not None and rank < size:
@@ -84,7 +85,6 @@ def _rank(environment: Environment) -> tuple[int, int]:
 
 
 def _job(environment: Environment) -> tuple[str, int]:
-    """Give the job and which launch of it this is."""
     elastic = environment.get("TORCHELASTIC_RUN_ID", "")
     restarts = _whole(environment, "TORCHELASTIC_RESTART_COUNT") or 0
     slurm = environment.get("SLURM_JOB_ID", "")
@@ -99,6 +99,6 @@ def _job(environment: Environment) -> tuple[str, int]:
 
 
 def _whole(environment: Environment, name: str) -> int | None:
-    """Read a whole number of 0 or more; None where there is none."""
+    """Read a whole number of 0 or more, at most 7 digits; None if there is none."""
     text = environment.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else None

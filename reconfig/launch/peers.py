@@ -1,11 +1,11 @@
-"""The processes of this job on this host: known by pid and start time, and ended when they must.
+"""The processes of this job on this host: identified by pid and start time, and ended if need be.
 
-A stopped process (SIGSTOP, a debugger) cannot end itself, and a launcher that waits for it waits
-30 s. Whoever notices a failure therefore ends stopped peers at once.
+A stopped process (SIGSTOP, a debugger) cannot end itself, and a launcher waits 30 s for it. So the
+rank that notices a failure ends stopped peers at once.
 
-Invariant: a pid is only signalled when its start time is the one that the peer itself reported,
-and only where pids mean the same: on the same kernel, under the same host name, in the same
-namespace. Anywhere else a peer is judged by what it says through the store alone.
+Invariant: a pid is only signalled if its start time is the one that the peer itself reported, and
+only in the same pid namespace of the same boot, under the same host name. Any other peer is judged
+only by what it writes to the store.
 """
 
 import os
@@ -25,9 +25,10 @@ class Peer(Message):
     """One rank's process.
 
     Attributes:
-        gpu: its device; "" where that is not known, `gpu_unknown` says why, or where it has none.
-        started: kernel ticks since boot, which tells a reused pid apart.
-        pids: which kernel and namespace its pid belongs to; two hosts may share a name.
+        gpu: UUID of its GPU; "" if it has none or it is unknown.
+        gpu_unknown: why the GPU is unknown; "" otherwise.
+        started: start time in clock ticks since boot, which tells a reused pid apart.
+        pids: boot id and pid namespace of its pid, because two hosts may share a name.
     """
 
     rank: int
@@ -40,7 +41,7 @@ class Peer(Message):
 
     @classmethod
     def here(cls, rank: int, gpu: str, gpu_unknown: str = "") -> Self:
-        """Describe this very process."""
+        """Describe the calling process."""
         pid = os.getpid()
         _, started = _stat(pid)
         return cls(
@@ -54,21 +55,21 @@ class Peer(Message):
         )
 
     def beside(self, other: "Peer") -> bool:
-        """Whether both run on one host, so that one can see and end the other."""
+        """Return whether both share a host and pid namespace, so that one can end the other."""
         return (self.host, self.pids) == (other.host, other.pids)
 
     def alive(self) -> bool:
-        """Whether the process still runs (or is stopped); only meaningful on its own host."""
+        """Return whether the process still runs or is stopped; call it only for a peer `beside`."""
         state, started = _stat(self.pid)
         return state not in ("", "Z", "X") and started == self.started
 
     def stopped(self) -> bool:
-        """Whether the process is held by SIGSTOP or a debugger, and so cannot end itself."""
+        """Return whether SIGSTOP or a debugger holds the process, so that it cannot end itself."""
         state, started = _stat(self.pid)
         return state in ("T", "t") and started == self.started
 
     def kill(self) -> None:
-        """End the process now (SIGKILL), if it is still the one that introduced itself."""
+        """Send SIGKILL, if the pid still belongs to the process that introduced itself."""
         if self.alive():
             try:
                 os.kill(self.pid, signal.SIGKILL)
@@ -77,7 +78,7 @@ class Peer(Message):
 
 
 def end_stopped(peers: Iterable[Peer]) -> list[int]:
-    """End every stopped peer; gives their ranks."""
+    """Kill every stopped peer; return their ranks."""
     stopped = [peer for peer in peers if peer.stopped()]
     for peer in stopped:
         peer.kill()
@@ -85,7 +86,7 @@ def end_stopped(peers: Iterable[Peer]) -> list[int]:
 
 
 def end_stragglers(peers: Iterable[Peer], grace_s: float) -> list[int]:
-    """Give peers `grace_s` to end by themselves, then end those left; gives their ranks."""
+    """Let peers end by themselves for `grace_s`, then kill those left; return their ranks."""
     waiting = list(peers)
     until = time.monotonic() + grace_s
     while waiting and time.monotonic() < until:
@@ -99,7 +100,7 @@ def end_stragglers(peers: Iterable[Peer], grace_s: float) -> list[int]:
 
 
 def boot_id() -> str:
-    """Which boot of which kernel clocks and pids belong to; "" where nothing says so."""
+    """Return the kernel's boot id, which tells whose clocks and pids compare; "" if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -114,7 +115,7 @@ def _pid_namespace() -> str:
 
 
 def _stat(pid: int) -> tuple[str, int]:
-    """State letter and start time of a process; ("", 0) when there is none."""
+    """Return state letter and start time (ticks) of a process; ("", 0) if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

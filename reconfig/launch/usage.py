@@ -1,12 +1,12 @@
-"""What layouts cost a process in open files and threads, and whether the next one still fits.
+"""Estimates how many open files and threads the next layout needs, and whether they fit the limits.
 
-Each process group opens connections and starts threads, and what a layout leaves behind at its
-teardown adds up over a long life. A process that runs out in the middle of a rebuild fails there;
-so the next layout's need is foretold from what earlier ones took, and above the limit the switch is
-made by restart.
+Each process group opens connections and starts threads, and what a teardown leaves open adds up
+over a long life. A process that reaches a limit during a rebuild fails there. So the need of the
+next layout is estimated from earlier ones, and if it exceeds the limit the switch is made by
+restart.
 
-Invariant: a layout that was trained in is expected to cost what it cost then, any other one
-`UNKNOWN` times the dearest so far.
+Invariant: a layout that was trained in is expected to cost the most that it cost then, any other
+one `UNKNOWN` times the most that any layout cost.
 """
 
 import os
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 KEPT_FREE = 0.1
-"""Share of a limit that is left to the job's own files and threads."""
+"""Share of a limit that is reserved for the job's own files and threads."""
 
 UNKNOWN = 2.0
 """Factor for a layout that this process has not trained in: it may have more groups."""
@@ -27,23 +27,23 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Open files and threads of one process; or how many it may have (infinity: no limit)."""
+    """Open files and threads that one process has, or may have (infinity: no limit)."""
 
     files: float
     threads: float
 
 
 def now() -> Usage:
-    """What this process has open and running."""
+    """Return the open files and threads of this process."""
     return Usage(files=len(os.listdir("/proc/self/fd")), threads=len(os.listdir("/proc/self/task")))
 
 
 def limits(used: Usage, sharers: int) -> Usage:
-    """What this process may have.
+    """Return how many open files and threads this process may have.
 
     Args:
-        used: what it has.
-        sharers: processes like this one in the same cgroup, which divide what is left of it.
+        used: what it has now.
+        sharers: processes like this one in the same cgroup; they share the threads left in it.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = float("inf") if soft == resource.RLIM_INFINITY else float(soft)
@@ -51,7 +51,7 @@ def limits(used: Usage, sharers: int) -> Usage:
 
 
 def _threads_left(root: Path) -> float:
-    """Threads that this process's control groups (version 2) still allow; infinity: no limit."""
+    """Return how many threads this process's cgroups (v2) still allow; infinity: no limit."""
     left = float("inf")
     with suppress(OSError):
         lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
@@ -82,12 +82,12 @@ class Budget:
     _key: Hashable = None
 
     def begin(self, key: Hashable, used: Usage) -> None:
-        """A layout is about to be built; `used` is what the process has without any."""
+        """Note that layout `key` is about to be built; `used` is the usage before that."""
         self._floors = [*self._floors[-1:], used]
         self._key = key
 
     def settled(self, used: Usage) -> None:
-        """The layout begun last is being trained in, and the process has `used` now."""
+        """Note that the layout begun last trains, with `used` in total."""
         if self._floors:
             floor, before = self._floors[-1], self._costs.get(self._key)
             self._costs[self._key] = Usage(
@@ -113,7 +113,7 @@ class Budget:
         return ""
 
     def _needed(self, key: Hashable, name: str) -> float:
-        """What is left over once all is torn down, a little more each time, and the layout."""
+        """Estimate the need: usage after a teardown, its latest growth, and the layout's cost."""
         floors = [float(getattr(each, name)) for each in self._floors]
         growth = max(floors[-1] - floors[0], 0.0)
         known = self._costs.get(key)

@@ -1,11 +1,11 @@
 """Two threads per process that end it when a phase outlives its deadline or a peer has failed.
 
-One looks at the store (`detector`), which may hang with a lost host; the other counts seconds and
-waits for nothing. Neither speaks through a process group; they end same-host peers that cannot end
-themselves.
+One thread reads the store (`FailureDetector`), which may hang when its host is lost. The other
+checks the deadline and waits for nothing. Neither uses a process group. They also end peers on this
+host that cannot end themselves.
 
-Invariant: whatever hangs (a collective, the disk, the store, user code that lets other threads
-run), this process is gone within its phase's deadline plus a few seconds.
+Invariant: whatever hangs (a collective, the disk, the store, user code that releases the GIL), this
+process ends within its phase's deadline plus a few seconds.
 """
 
 import logging
@@ -33,9 +33,9 @@ TICK_S = 0.1
 TRAINING_TICK_S = 0.5
 GUARD_TICK_S = 0.2
 PATIENCE_S = 2.0
-"""What a call to the store or to the disk may take while this process ends."""
+"""How long a call to the store or to the disk may take while this process ends."""
 CAUSE_S = 1.0
-"""A rank that ends a stopped peer says why only after that, within this."""
+"""How long a rank that lost a peer waits for the word of who ended that peer."""
 
 
 class Watchdog:
@@ -49,12 +49,12 @@ class Watchdog:
         folder: RunFolder,
         interrupt: Callable[[], None],
     ) -> None:
-        """Watch over the calling process.
+        """Watch the calling process.
 
         Args:
             launch_store: the store; a connection of the watchdog's own is opened from it.
             deadlines: seconds per phase.
-            folder: where the sentence of an ended rank is kept.
+            folder: where the failure sentence of an ended rank is kept.
             interrupt: frees the main thread from a collective of a spoiled generation.
         """
         self._rank = launch_store.rank
@@ -80,7 +80,7 @@ class Watchdog:
 
     @property
     def trained(self) -> int:
-        """The newest generation that this rank has trained in; 0 before the first."""
+        """Number of the newest generation that this rank has trained in; 0 before the first."""
         return self._trained
 
     def start(self) -> None:
@@ -96,12 +96,12 @@ class Watchdog:
             self._threads[0].join(PATIENCE_S)
 
     def resting(self, phase: Phase, *, generation: int, step: int) -> None:
-        """Say that the rank now trains or is parked; re-arms the deadline."""
+        """Note that the rank now trains or is parked; restarts the deadline."""
         self._set(phase, generation, step)
 
     @contextmanager
     def phase(self, phase: Phase, *, generation: int, step: int) -> Iterator[None]:
-        """Bound what happens inside by the deadline of `phase`, then go back to the one before."""
+        """Bound the block by the deadline of `phase`, then return to the phase before."""
         before = self._watch
         self._set(phase, generation, step)
         try:
@@ -110,7 +110,7 @@ class Watchdog:
             self._set(before.phase, before.generation, step)
 
     def give_reason(self, sentence: str) -> None:
-        """Tell every rank and the run folder why this process ends, naming peers that are gone.
+        """Tell every rank why this process ends, naming peers that died, and keep that on disk.
 
         For a process that ends by itself, after `stop`.
         """
@@ -120,7 +120,7 @@ class Watchdog:
             self._await_cause()
             sentence = f"{', '.join(gone)} is gone; {sentence}"
         self._detector.tell(sentence)
-        # Whoever spoke first named the cause; what this rank saw is mostly its consequence.
+        # The first sentence names the cause; what this rank saw is mostly its consequence.
         self._note(1, self._detector.told() or sentence)
 
     def _await_cause(self) -> None:
@@ -138,7 +138,7 @@ class Watchdog:
             self._trained = generation
 
     def _look_around(self) -> None:
-        """Look at the store again and again; this thread may hang in it."""
+        """Poll the store; this thread may hang in a call to it."""
         while not self._stop.is_set():
             resting = self._watch.phase in (Phase.TRAIN, Phase.PARKED)
             self._kick.wait(TRAINING_TICK_S if resting else TICK_S)
@@ -146,7 +146,7 @@ class Watchdog:
             if self._stop.is_set():
                 return
             watch = self._watch
-            # A store that does not answer is no reason yet: `_count` allows it some silence.
+            # A store that does not answer is no failure yet: `_count` allows `silence_s`.
             with suppress(RuntimeError):
                 told = self._detector.told()
                 if told is not None and self._ending.acquire(blocking=False):
@@ -157,7 +157,7 @@ class Watchdog:
                     self._fail(EXIT_PEER_GONE, f"{problem}; {self._all_leave()}.")
 
     def _count(self) -> None:
-        """End this process when its time is over; nothing here may wait without a bound."""
+        """End this process when its deadline has passed; nothing here may wait without a bound."""
         while not self._stop.wait(GUARD_TICK_S):
             watch, now = self._watch, time.monotonic()
             lasted_s, allowed_s = now - watch.since, self._deadlines.of(watch.phase)
@@ -184,9 +184,9 @@ class Watchdog:
         self._fail(EXIT_DEADLINE, sentence)
 
     def _fail(self, code: int, sentence: str) -> None:
-        """End the whole launch, this process last: peers first, for they may be stopped."""
+        """End the launch: first stopped peers, which cannot end themselves, then this process."""
         if not self._ending.acquire(blocking=False):
-            # The other thread is at it, and must live to say why.
+            # The other thread is doing this already, and needs time to report why.
             return
         end_stopped(self._detector.beside())
         first = within(PATIENCE_S, lambda: self._detector.tell(sentence), True)
@@ -197,7 +197,7 @@ class Watchdog:
         self._end(code, sentence, quiet=not first)
 
     def _end(self, code: int, sentence: str, *, quiet: bool) -> None:
-        """Say why, on stderr and on disk, and end without waiting for anything."""
+        """Report why on stderr and on disk, unless `quiet`, and exit without Python's cleanup."""
         if not quiet:
             within(PATIENCE_S, lambda: say(sentence), None)
             within(PATIENCE_S, lambda: self._note(code, sentence), None)
@@ -205,9 +205,9 @@ class Watchdog:
         os._exit(code)
 
     def _note(self, code: int, sentence: str) -> None:
-        """Leave this rank's last words in the run folder, where they can be.
+        """Write this rank's failure sentence to the run folder; errors are ignored.
 
-        Not synced: this process has seconds to live, and a busy disk may take more.
+        Without fsync: this process ends within seconds, and a busy disk may take longer.
         """
         words = {"rank": self._rank, "code": code, "sentence": sentence}
         with suppress(OSError):
@@ -218,7 +218,7 @@ class Watchdog:
         return f"all ranks leave so that the launcher restarts from {point}"
 
     def _resume_point(self) -> str:
-        """Name the checkpoint that a restart will resume from."""
+        """Name the newest checkpoint, from which a restart will resume."""
         with suppress(OSError):
             found = self._folder.checkpoints()
             return found[0].name if found else "the beginning"
@@ -226,6 +226,6 @@ class Watchdog:
 
 
 def say(sentence: str) -> None:
-    """Put a sentence on stderr at once, whatever Python's own buffers are at."""
+    """Write a sentence to stderr directly, without Python's buffers."""
     with suppress(OSError):
         os.write(sys.stderr.fileno(), f"wattmesh: {sentence}\n".encode())

@@ -1,10 +1,10 @@
-"""The folder of one check: what is asked of the run, where it trains meanwhile, what it told.
+"""The folder of one check: what the run is asked to do, where it saves, and what it reports.
 
     asked.json    the layouts, and how many steps in each
-    run/          stands in for the run's own checkpoint folder
-    told.jsonl    what global rank 0 tells, one line each: {"kind", "body"}
+    run/          replaces the run's own checkpoint folder
+    told.jsonl    messages of global rank 0, one per line: {"kind", "body"}
 
-Invariant: a line that is not whole yet is not read.
+Invariant: an incomplete last line is not read.
 """
 
 import json
@@ -27,10 +27,11 @@ class Attached(Message):
     """What the script gave to `attach`.
 
     Attributes:
-        layout: that it begins in. `launched`: ranks.
-        boundary_every: its own. `steps_each`: steps in each layout, and between two save steps, of
-            this check.
-        own_saves: whether it has a checkpointer of its own, which is left out.
+        layout: the layout in which the script begins.
+        launched: how many ranks were launched.
+        boundary_every: the script's own interval between save steps.
+        steps_each: steps in each layout of this check; also its interval between save steps.
+        own_saves: whether the script has its own checkpointer, which is not used in the check.
     """
 
     layout: Layout
@@ -46,11 +47,11 @@ class SaveStep(Message):
     """What all ranks agreed on at one save step.
 
     Attributes:
-        ranks: how many trained.
-        told: numbers of samples that they reported since the last check; -1 when not compared.
-        deferred: why it waits; "".
-        trouble: why it left no checkpoint, or what else `wattmesh status` would say; "".
-        for_good: why no checkpoint or no switch can be made of this run at all; "".
+        ranks: how many ranks trained.
+        told: how many sample numbers they reported since the last check; -1 if not compared.
+        deferred: why the save step is postponed; "" if it is not.
+        trouble: why there is no checkpoint, or what else `wattmesh status` would say; "".
+        for_good: why this run can never be saved or never be switched; "" if it can.
     """
 
     step: int
@@ -64,7 +65,7 @@ class SaveStep(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownLoss(Message):
-    """A step whose loss, as it was reported, is no finite number."""
+    """A step whose reported loss is not a finite number."""
 
     step: int
     layout: Layout
@@ -98,17 +99,17 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """Find the check that this process runs under; None for a run like any other."""
+        """Find the check that this process runs under; None if it runs under none."""
         name = os.environ.get(VARIABLE, "")
         return cls(Path(name)) if name else None
 
     @property
     def run(self) -> Path:
-        """Where the run has its checkpoints meanwhile."""
+        """Where the run keeps its checkpoints during the check."""
         return self.path / "run"
 
     def ask(self, layouts: Sequence[Layout], steps_each: int) -> None:
-        """Write down what is asked; `steps_each` of 0 leaves it to the script's own interval."""
+        """Write the request; with 0 `steps_each` comes from the script's own interval."""
         asked = {"layouts": [each.to_dict() for each in layouts], "steps_each": steps_each}
         (self.path / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
 
@@ -116,7 +117,7 @@ class Place:
         """Read the layouts, and the steps in each.
 
         Raises:
-            InputInvalid: this is no folder of a check.
+            InputInvalid: this is not the folder of a check.
         """
         try:
             asked = json.loads((self.path / "asked.json").read_bytes())
@@ -129,14 +130,14 @@ class Place:
             ) from error
 
     def tell(self, message: Message) -> None:
-        """Add one line."""
+        """Append one message to `told.jsonl`."""
         kind = next(name for name, each in KINDS.items() if type(message) is each)
         line = json.dumps({"kind": kind, "body": message.to_json()}) + "\n"
         with (self.path / "told.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
     def told(self, after: int = 0) -> tuple[list[Message], int]:
-        """What was told behind so many bytes, in order, and how many bytes it ends at."""
+        """Read the messages from byte `after` on; return them in order, and where they end."""
         try:
             with (self.path / "told.jsonl").open("rb") as file:
                 file.seek(after)

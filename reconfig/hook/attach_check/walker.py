@@ -1,11 +1,11 @@
-"""Inside a run that `wattmesh attach-check` has started: orders its layouts one after the other.
+"""Orders the layouts one after the other inside a run that `wattmesh attach-check` has started.
 
-It stands where a daemon's daemon client would, in the process of global rank 0, so that an order is
-there at the very step at which it is due, however fast the steps are.
+It takes the place of the daemon client in the process of global rank 0, so that an order is there
+at the step at which it is due, however fast the steps are.
 
-Invariant: a run under check saves into the check's folder alone, speaks to no daemon, and ends in
-band when the walk is over. Nobody acts on it: what would end a launch is one sentence, and the walk
-goes on.
+Invariant: a run under check saves only into the check's folder, talks to no daemon, and ends at a
+save step when the walk is over. It counts as a run that is only observed: an error that would end
+another launch becomes one sentence, and the walk goes on.
 """
 
 import os
@@ -28,23 +28,23 @@ from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.wire import Finish, Orders, Progress, Transition
 
 MOST_STEPS = 5
-"""Steps in each layout where nobody says: what goes wrong in a layout does so in its first ones."""
+"""Default limit of steps in each layout: errors of a layout show up in its first steps."""
 
 MOST_TRIES = 3
-"""Save steps at which an order is not taken, before the walk is given up."""
+"""How many save steps may pass without a finished switch before the walk is given up."""
 
 MOST_DEFERRED = 20
-"""The same for steps that wait to be a save step: they come one after the other."""
+"""The same limit while the save step is postponed, which repeats at every step."""
 
 _ANY_LATER = 1 << 40
-"""Steps: an order is never too late."""
+"""In steps; so large that an order is never too late."""
 
 
 def folder_of(checkpoint_dir: str | Path) -> RunFolder:
-    """Give the run's folder: the check's, where the script runs under one.
+    """Return the run's folder, which is the check's folder under a check.
 
     Raises:
-        InputInvalid: it is said to, but by a folder that is none.
+        InputInvalid: the environment names a folder that is not one of a check.
     """
     place = Place.from_environment()
     if place is None:
@@ -54,11 +54,11 @@ def folder_of(checkpoint_dir: str | Path) -> RunFolder:
 
 
 def prepare(job: Job, layout: Layout) -> None:
-    """Let a run that stands under a check be walked through layouts; every other is left alone.
+    """Prepare a run under a check to be walked through layouts; leaves any other run alone.
 
     Args:
-        job: before it begins.
-        layout: that it begins in.
+        job: the job, before it begins.
+        layout: the layout in which it begins.
     """
     place = Place.from_environment()
     if place is None:
@@ -82,12 +82,12 @@ def prepare(job: Job, layout: Layout) -> None:
 
 
 class Walker(Silent):
-    """A reporter that orders one layout after the other, and tells what becomes of it."""
+    """A reporter that orders one layout after the other and records what happens."""
 
     def __init__(
         self, place: Place, job: Job, layouts: tuple[Layout, ...], steps_each: int
     ) -> None:
-        """Begin in the layout that the script begins in."""
+        """Start in the layout in which the script begins."""
         self._place = place
         self._job = job
         self._itinerary = Itinerary(layouts=layouts, steps_each=steps_each)
@@ -96,7 +96,7 @@ class Walker(Silent):
         self._unknown: set[Layout] = set()
 
     def progress(self, message: Progress) -> None:
-        """Learn where the run stands; ask for its end when the last layout was trained in."""
+        """Record progress; ask for the end after enough steps in the last layout."""
         self._now = message
         self._place.tell(message)
         if self._job.unknown_loss and message.layout not in self._unknown:
@@ -108,17 +108,17 @@ class Walker(Silent):
             self._end()
 
     def transition(self, message: Transition) -> None:
-        """Pass on what is said of a switch; go on when it has ended."""
+        """Record a state of a switch; go on to the next layout when the switch has ended."""
         self._place.tell(message)
         if self._itinerary.ended(message):
             self._tries = 0
 
     def finish(self, message: Finish) -> None:
-        """Pass on that the run has ended in band."""
+        """Record that the run has ended at a save step."""
         self._place.tell(message)
 
     def orders(self) -> Orders:
-        """Order the next layout that may be."""
+        """Order the next layout that is allowed; record those that are skipped."""
         now, walk = self._now, self._itinerary
         if now is None:
             return Orders()
@@ -135,9 +135,9 @@ class Walker(Silent):
         return Orders(order=order, epoch=EPOCH)
 
     def noted(self, step: int, agreed: Agreed, trouble: str) -> None:
-        """Tell what all ranks agreed on at a save step; give the walk up where it does not go on.
+        """Record what all ranks agreed on at a save step; give the walk up if it is stuck.
 
-        Called before a switch that was agreed on.
+        It is called before the switch that was agreed on.
         """
         job, now = self._job, self._now
         for_good = job.uncarried or job.unprobed
@@ -169,5 +169,5 @@ class Walker(Silent):
         return ""
 
     def _end(self) -> None:
-        """Let the run end at its next save step."""
+        """Ask the run to end at its next save step."""
         self._job.stop_reason = self._job.stop_reason or "attach-check has seen enough"
