@@ -40,7 +40,7 @@ class Forecast(Protocol):
     """Tells what is known of the grid at a moment."""
 
     def slots(self, now: datetime, end: datetime) -> Slots:
-        """Give the running interval as recorded, then the forecast until `end`, if it goes so far."""
+        """Give the running interval as recorded, then the forecast up to `end` at most."""
         ...
 
 

@@ -420,7 +420,7 @@ class World:
         return bool(target) and self.scene.catalogue.point(target or "").gpus > self.state.gpus
 
     def _cost(self, origin: str, target: str) -> tuple[float, float, float]:
-        """Give the seconds of a switch and of the wait for given-back GPUs before it, and joules."""
+        """Give seconds of a switch and of the wait for given-back GPUs before it, and joules."""
         catalogue = self.scene.catalogue
         switch, before_w = catalogue.switch, self._power_w()
         pair = switch.between(origin, target)
