@@ -189,12 +189,12 @@ class Accounts:
     def _best(
         self, signal: str, start: datetime, end: datetime, above: Rank | None
     ) -> Price | None:
-        """Give the price of a slot in the signal it is kept in."""
+        """Give the best price of a slot in the signal it is accounted in."""
         assert self._prices is not None  # `price` made it
         return self._prices.best(signal, start, end, above)
 
     def _differs(self, used: Intensity) -> bool:
-        """Whether rows priced like this may be priced better now."""
+        """Whether rows priced like this may get a better price now."""
         held = _held(used)
         home = self._home(used)
         price = self._best(home, used.slot_start, used.slot_end, held.rank if held else None)
@@ -252,7 +252,7 @@ class Accounts:
             ledger.emit(rows)
 
     def _actual_rows(self, energies: Sequence[EnergyRow]) -> list[EmissionRow]:
-        """Price what was measured; only rows that changed."""
+        """Price measured joules; give only rows that changed."""
         if not energies:
             return []
         starts = [row.slot_start for row in energies]

@@ -82,7 +82,7 @@ class RunHistory:
                 yield before.end, after.start
 
     def _switching_at(self, moment: datetime) -> bool:
-        """Whether a switch of ours was under way."""
+        """Whether a switch of ours was under way at a moment."""
         newest = [each for each in self._stays if each.at <= moment]
         return bool(newest) and newest[-1].switching
 

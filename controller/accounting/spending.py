@@ -217,7 +217,7 @@ def _line(
 def _others(
     by_signal: Mapping[str, Sequence[Spent]], signal: str, since: datetime
 ) -> tuple[SignalGrams, ...]:
-    """Give the grams of the period that are in another signal."""
+    """Give the grams of the period that are in other signals."""
     found = []
     for name, spent in sorted(by_signal.items()):
         booked = [each for each in spent if each.start >= since]

@@ -184,7 +184,6 @@ def _sentence(seen: Observation, run: RunView, state: PlanState) -> str:
 
 
 def _none_yet(run: RunView, missing: str, trouble: str) -> str:
-    """Say why there is no plan."""
     if missing:
         return f"{run.name} has no plan: {missing}."
     if trouble:

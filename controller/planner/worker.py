@@ -187,7 +187,7 @@ class PlanWorker:
         return None, None
 
     def _told(self, wish: _Wish, before: PlanView | None) -> Told:
-        """Ask the process.
+        """Put a question to the process.
 
         Raises:
             PlannerFailed: it did not answer this question.

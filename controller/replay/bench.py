@@ -213,7 +213,6 @@ def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
 
 
 def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> Iterator[Row]:
-    """Replay every policy on one scene."""
     means = Means(forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause)
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
     held = _Held(

@@ -259,12 +259,10 @@ def _guarded(case: RunContext, here: str, wish: str) -> str | None:
 
 
 def _ahead(slot: IntensitySlot) -> Ahead:
-    """A slot as rules see it."""
     return Ahead(seconds=(slot.end - slot.start).total_seconds(), g_per_kwh=slot.g_per_kwh)
 
 
 def _rated(scene: Scene) -> tuple[Rated, ...]:
-    """Points as rules see them."""
     points = sorted(scene.catalogue.points, key=lambda each: each.tokens_per_s)
     return tuple(
         Rated(

@@ -194,7 +194,7 @@ def from_file(path: Path, grid: Grid) -> Issued:
 
 
 def _moment(text: str) -> datetime:
-    """Read an aware time."""
+    """Read a time that names its zone."""
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")

@@ -308,7 +308,7 @@ class World:
         return tokens_per_s * share * self.scene.noise.speed(state.at_s)
 
     def _power_w(self) -> float:
-        """Watts charged to the run now."""
+        """Watts that are charged to the run now."""
         state, catalogue = self.state, self.scene.catalogue
         if state.busy_until_s is not None:
             return state.busy_w
@@ -474,6 +474,5 @@ class World:
         state.told_at_s = (state.at_s, *state.told_at_s)[:KEPT]
 
     def _resume(self) -> None:
-        """Train on."""
         self.state.busy_until_s = self.state.interval_began = None
         self.state.boundary_tokens = self.state.tokens + self.scene.interval_tokens

@@ -163,7 +163,6 @@ class Forecaster:
         return skill
 
     def _held_skill(self) -> Skill:
-        """Give the skill that was measured so far."""
         held = self._journal.forecasts.skill(self._signal)
         return Skill.from_json(held) if held else Skill()
 

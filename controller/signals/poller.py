@@ -124,7 +124,6 @@ class Poller:
         return _joined(batch, newest), None
 
     def _ahead(self, now: datetime) -> tuple[CarbonBatch, Failure | None]:
-        """Ask for the forecast."""
         try:
             hours = self._provider.series.forecast_s / 3600
             return self._provider.forecast(hours, now=now), None
@@ -132,7 +131,7 @@ class Poller:
             return CarbonBatch(points=()), error
 
     def _deep_is_due(self, fetch: FetchRow | None, now: datetime) -> bool:
-        """Whether the trailing days have not been asked for within a day."""
+        """Whether the trailing days were last asked for more than a day ago."""
         return (
             fetch is None
             or fetch.deep_at is None

@@ -167,7 +167,6 @@ def _line(
 
 
 def _location(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
-    """Give the location-based lines."""
     places: dict[tuple[Subject, str, str], _Amounts] = {}
     left = month.energy()
     for row in month.actual:

@@ -330,7 +330,6 @@ def _boundary(month: Month) -> str:
 
 
 def _simulated(month: Month, subjects: Sequence[SubjectReport]) -> tuple[str, ...]:
-    """Name what is simulated."""
     names = {name for each in subjects for name in each.simulated}
     if "simulated" in flags_of(*(row.energy_quality for row in month.joules)):
         names.add("power_w")

@@ -120,7 +120,6 @@ def _price(walk: Walk, prices: Intensities, slot: SlotSum) -> None:
 
 
 def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
-    """Price a slot by the contracts that hold in it."""
     found = covered(contracts, slot.slot_start, slot.energy_mj, slot.pue_milli)
     for each in found:
         place = ((MARKET, each.label), subject_of(slot.run, slot.line))

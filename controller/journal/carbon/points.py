@@ -94,7 +94,7 @@ class CarbonStore:
         return self._append(new) + sum(map(self._forecasts.store, issues(ahead)))
 
     def _append(self, new: list[CarbonPoint]) -> int:
-        """Append observed points that are new; count them."""
+        """Append observed points that are new; return how many."""
         if not new:
             return 0
         signals = {str(point.signal) for point in new}

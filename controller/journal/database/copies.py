@@ -165,7 +165,7 @@ def sqlite_file(url: str, otherwise: str) -> Path:
 
 
 def _file(database: Database) -> Path | None:
-    """Give the file of a SQLite database; None of any other."""
+    """Give the file of a SQLite database; None for another database."""
     path = database.url.database
     return Path(path).absolute() if database.is_sqlite and path else None
 

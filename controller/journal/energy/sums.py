@@ -240,7 +240,7 @@ def emission_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
 
 
 def _sum(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Sum what is known; 0 when nothing is."""
+    """Sum a column; 0 when every value is NULL."""
     return func.coalesce(func.sum(column), 0)
 
 

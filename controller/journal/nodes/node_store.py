@@ -276,7 +276,7 @@ def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: 
 
 
 def _fits(batch: Batch, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Check that texts fit their columns: PostgreSQL would refuse the delivery for ever.
+    """Check that texts fit their columns: PostgreSQL would refuse such a delivery again and again.
 
     Raises:
         InputInvalid: one does not.
