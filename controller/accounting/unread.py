@@ -45,7 +45,7 @@ class Unread:
             grid: slots of the ledger.
 
         Raises:
-            JournalUnavailable: the next turn does it.
+            JournalUnavailable: the next cycle does it.
         """
         coverage = self._journal.coverage
         heard = {

@@ -46,7 +46,7 @@ class Forecast(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perfect:
-    """The truth: only a bound on what forecasts can do."""
+    """The truth: a bound on what forecasts can do."""
 
     grid: Grid
 

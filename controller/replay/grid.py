@@ -52,7 +52,7 @@ class Grid:
         )
 
     def index(self, at: datetime) -> int:
-        """Give the interval that holds `at`."""
+        """Give the index of the interval that holds `at`, or of the nearest one."""
         return min(len(self.values) - 1, max(0, (at - self.start) // self.step))
 
     @cached_property

@@ -191,7 +191,7 @@ class Driver(Protocol):
 
 
 def run(scene: Scene, driver: Driver, *, cycle_s: float) -> State:
-    """Let a run train until its work is done."""
+    """Run the world under a driver until its work is done; give the final state."""
     world = World(scene)
     look_s = 0.0
     while not world.done:

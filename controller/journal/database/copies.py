@@ -91,8 +91,8 @@ def backup(url: str, target: Path) -> Copied:
     """Copy a SQLite journal, in use or not, into a new file.
 
     Raises:
-        InputInvalid: it is PostgreSQL, there is no journal, or `target` stands already.
-        CallHuman: what was copied is damaged. RetryLater: the disk or the database does not answer.
+        InputInvalid: it is PostgreSQL, there is no journal, or `target` exists already.
+        CallHuman: the journal is damaged. RetryLater: the disk or the database does not answer.
     """
     source = sqlite_file(url, "back it up with pg_dump (docs/operations.md, Backup and restore)")
     _whole_file(source)
@@ -115,12 +115,12 @@ def restore(
     Args:
         url: of the journal.
         source: the backup, or any whole copy of a journal.
-        replace: move aside what stands there.
-        now: names what is moved aside.
+        replace: move the files that are there aside.
+        now: part of the new name of files that are moved aside.
         upgrade: brings the journal at a URL to this version's revision.
 
     Raises:
-        InputInvalid: it is PostgreSQL, or no backup, or something stands there.
+        InputInvalid: it is PostgreSQL, or no backup, or files are there and `replace` is not set.
         Refused: a daemon has the journal. CallHuman: the backup is damaged.
         RetryLater: the disk does not answer.
     """

@@ -31,8 +31,8 @@ class PlanRow:
 
     Attributes:
         name: of the budget: `cluster`, or a run's. `period`: `2026-11`.
-        why: one sentence: what it rests on, and for whom it was made anew.
-        signal: the grams it is in; "" where no signal was set.
+        why: one sentence: what it rests on, and why or for whom it was made again.
+        signal: the signal that its grams are in; "" where none was set.
     """
 
     name: str
@@ -76,7 +76,7 @@ class BudgetStore:
         self._database = database
 
     def add(self, plan: PlanRow) -> None:
-        """Keep a plan."""
+        """Store a plan."""
         curve = plan.curve
         row = {
             "name": plan.name,

@@ -336,7 +336,7 @@ class LedgerStore:
         return self._sums.totals()
 
     def lately(self, run: str) -> tuple[TotalRow, ...]:
-        """Sum everything of one run, as it was a moment ago: what every run may ask for itself."""
+        """Sum everything of one run, as it was a moment ago; cheap enough to serve every run."""
         return self._sums.lately(run)
 
     def between(
@@ -352,7 +352,7 @@ class LedgerStore:
         return {row.run: json.loads(row.figures) for row in rows}
 
     def close_run(self, run: str, figures: Mapping[str, Any], now: datetime) -> None:
-        """Keep what a run came to; from now on its slots may be summed up."""
+        """Store a run's final figures; from now on its slots may be summed up."""
         row = {"run": run, "closed_at": to_us(now), "figures": to_text(dict(figures))}
         with self._database.writing() as connection:
             upsert(connection, CLOSED_RUNS, [row])
@@ -375,7 +375,7 @@ class LedgerStore:
         return from_us(max((each for each in newest if each is not None), default=None))
 
     def first_slot(self, since: datetime, run: str | None = None) -> datetime | None:
-        """Give the first slot from `since` of which anything was booked, to one run or at all."""
+        """Give the first slot from `since` in which anything was booked, to one run or to any."""
         query = _within(select(func.min(ENERGY.c.slot_start)), ENERGY.c.slot_start, since, None)
         if run is not None:
             query = query.where(ENERGY.c.run == run)

@@ -148,7 +148,7 @@ def end_run(connection: Connection, row: Row[Any], reason: str, now: datetime) -
 
 
 def go_on(connection: Connection, row: Row[Any]) -> None:
-    """Take back the end of a launch that was only silent."""
+    """Undo the end of a launch that was only silent."""
     if row.finish_reason:
         change_run(connection, row.run, finished_at=None, finish_reason="")
         connection.execute(
@@ -262,10 +262,10 @@ def name_gpus(
 def check_newer(
     row: Row[Any], liveness: Liveness, message: Register, owner_uid: int, now: datetime
 ) -> None:
-    """Let a launch in only when it is the newest and its predecessor is gone.
+    """Admit a launch only when it is the newest and its predecessor is gone.
 
     Raises:
-        Refused: the run belongs to another user. Fenced: it is not the newest, or another lives.
+        Refused: the run belongs to another user. Fenced: it is not the newest, or another is live.
     """
     if row.owner_uid != owner_uid:
         raise Refused(

@@ -43,7 +43,7 @@ class DoubtfulRuns:
             self._runs[run] = _Doubtful(counted=counted)
 
     def follow(self, step_s: float) -> None:
-        """Note that the clock was stepped."""
+        """Add a step of the clock to what is owed to each run."""
         with self._lock:
             for each in self._runs.values():
                 each.owed_us += round(step_s * 1e6)

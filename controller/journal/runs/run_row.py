@@ -48,12 +48,12 @@ class RunRow:
         last_seen_at: its newest sign of life, `phase`: what it was doing then. `progress_at`: its
             newest report of a step of this launch; None before the first.
         trouble: why its newest save step left no checkpoint, as it says; "" when all is well.
-        released: GPUs it gave back when it was started again on fewer of them.
-        incarnation_at: when the newest launch registered. `outage_from`: since when the one before
-            had been silent, when we did not cause that; None when we did, or there was none.
-        clock_mhz: lock that is wished for its GPUs, since `clock_at`; None: none.
-        protocol: of its hook. `pause_share`: of its time, what it is to be counted with for long
-            pauses between two steps.
+        released: GPUs it gave back when it was restarted on fewer of them.
+        incarnation_at: when the newest launch registered. `outage_from`: when the launch before was
+            last heard, if we did not cause its end; None if we did, or there was none.
+        clock_mhz: the clock lock wished for its GPUs, since `clock_at`; None: none.
+        protocol: version of its hook's protocol. `pause_share`: the share of its time to allow for
+            long pauses between two steps.
         speeds: what was measured of points (`wattmesh.controller.cycle.measured_speeds`), as text.
         thawed_at: when a person last thawed it; None: nobody did.
     """
