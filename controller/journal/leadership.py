@@ -44,7 +44,7 @@ class Leadership:
         """Take the lease when it is free, expired or ours; give its epoch, None when it is held.
 
         A lease that runs longer than any settings allow was written before the clock was stepped
-        back, and is not respected: a holder that lives renews it within a third of its length.
+        back, and is not respected: its holder, if it lives, renews it within a third of that time.
         """
         with self._database.writing() as connection:
             insert_new(connection, LEADERSHIP, _NOBODY)

@@ -49,7 +49,7 @@ class ScenarioSlot:
         spread_mj, spread_ug: the part that was spread over the slot by time. `rate`: its price,
             mg/kWh x PUE x 1000.
         signals: what its grams are accounted in. `qualities`: of intensity and joules.
-        by_pue: its grams by the PUE that they were priced with; a slot usually has one.
+        by_pue: its grams by the PUE that they were priced with; a slot has one.
     """
 
     slot_start: datetime

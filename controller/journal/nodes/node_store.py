@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 REMOVED = node_devices.FREE_AFTER
 
 TIMES_DARK = 1000
-"""A slot counts so often at most: its time passes again when the clock is stepped back."""
+"""The most that unobserved time may exceed its slot: a clock stepped back repeats the slot."""
 
 _NODE = select(NODES).where(NODES.c.node == bindparam("which")).with_for_update()
 _WATERMARK = select(DELIVERIES.c.seq, DELIVERIES.c.at).where(
@@ -108,9 +108,8 @@ class NodeStore:
 
         Raises:
             InputInvalid: in the batch, a text is too long for its column, a device belongs to
-                another
-                node, a run was never here, or a sum exceeds what can be drawn. In the rest, it
-                names more devices than a node can have. Nothing was stored.
+                another node, a run was never here, or a sum exceeds what can be drawn. In the rest,
+                it names more devices than a node can have. Nothing was stored.
         """
         batch = report.batch
         values = [_values(row) for row in _merged(rows)]

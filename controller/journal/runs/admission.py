@@ -76,7 +76,7 @@ NEW_RUNS_FACTOR, NEW_RUNS_TIME = 2, timedelta(hours=1)
 
 
 MOST_LAUNCHES = 240
-"""Launches of one run within an hour: more than a run restarted every 15 s needs."""
+"""Launches of one run within an hour: as many as one that is restarted every 15 s makes."""
 
 MOST_NAMED = 16 << 20
 """Letters of GPU names in the launches of one user within an hour: 250,000 GPUs."""
