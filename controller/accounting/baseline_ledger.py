@@ -81,8 +81,7 @@ class Reckoner:
             run: whose scenarios.
             now: the wall clock.
             anew: slots may be cut differently than when its rows were made; rows are made again
-                from
-                the first such slot on.
+                from the first such slot on.
 
         Returns:
             Whether a later cycle may have more to do.
