@@ -1,11 +1,11 @@
 """The accounts: joules become grams, and the baseline is kept beside the run.
 
-`price` brings both ledgers up to now and may be called as often as one likes; a call that finds
-nothing new writes nothing. It reads what can have changed only: joules that were booked since,
-slots of which a further intensity was stored, however old they are, and slots that are not priced
-for good yet (docs/carbon-accounting.md; what a slot is priced with: slot_prices.py).
+`price` brings both ledgers up to now and may be called at any time; a call that finds nothing new
+writes nothing. It reads only what can have changed: joules booked since the last call, slots of
+which a further intensity was stored, however old they are, and slots whose price is not final yet
+(docs/carbon-accounting.md; what a slot is priced with: slot_prices.py).
 
-Invariant: a slot without a believed intensity has no grams (NULL), never zero; a better intensity
+Invariant: a slot without a trusted intensity has no grams (NULL), never zero; a better intensity
 replaces a weaker one in both scenarios in one transaction, and what was reported first stays
 beside; a price once given is replaced only by a better one of the signal it is kept in.
 """
@@ -32,10 +32,10 @@ LATE = timedelta(hours=48)
 """How long after a slot another process may book joules of it without a restart of the daemon."""
 
 STUCK_AGAIN = timedelta(hours=1)
-"""Old slots without any price are looked at this often; few of them ever get one."""
+"""How often old slots without any price are looked at; few of them ever get one."""
 
 MOST_IDS = 500
-"""Rows of another writer may become visible out of their order; so many are looked at again."""
+"""Rows of another writer may become visible out of order, so this many ids are read again."""
 
 MOST_ROWS = 20_000
 """Rows of one transaction; a slot is never split over two."""
@@ -51,8 +51,8 @@ Slot = tuple[datetime, datetime]
 class Accounts:
     """Both ledgers of every run, in one accounting signal.
 
-    Keep one: it remembers up to when everything was priced. The first call of a new one, and the
-    one after a failure, looks at every slot there is.
+    Keep one instance: it remembers up to when everything was priced. The first call of a new one,
+    and the one after a failure, look at every slot.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Accounts:
 
         Args:
             now: the wall clock.
-            settling: whether that is trusted; else no slot is estimated for good by it.
+            settling: whether the clock is trusted; if not, no slot gets its final estimate by it.
 
         Raises:
-            JournalUnavailable: the next turn brings them up to date.
+            JournalUnavailable: the next cycle brings them up to date.
         """
         priced_to, self._priced_to = self._priced_to, None
         self._grid = self._journal.ledger_slots.on(self._grid, now, afresh=priced_to is None)
@@ -125,7 +125,7 @@ class Accounts:
                 error.add_note(f"while the baseline of run {run.run} ({run.name}) was reckoned")
                 failed.append(error)
         self._priced_to = now
-        if failed:  # one run's history must not stop the books of the others; it must be heard of
+        if failed:  # one run's bad history must not stop the books of the others
             raise failed[0]
 
     def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime, *, anew: bool) -> None:
@@ -136,7 +136,7 @@ class Accounts:
             self._settled[run.run] = (run.finished_at, run.tokens)
 
     def _stale_slots(self, now: datetime, *, everything: bool) -> set[datetime]:
-        """Give the slots that may be priced better than they are."""
+        """Give the starts of slots that may get a better price than they have."""
         if everything:
             self._open.clear()
             newest = self._journal.carbon.newest_id()
@@ -155,7 +155,7 @@ class Accounts:
         return stale
 
     def _touched(self, now: datetime) -> set[datetime]:
-        """Give the slots of which a further intensity was stored since the call before."""
+        """Give the slots of which a further intensity was stored since the last call."""
         changes = self._journal.carbon.changes(self._seen_to - MOST_IDS)
         slots = set[datetime]()
         for change in changes:
@@ -166,13 +166,13 @@ class Accounts:
         return slots
 
     def _remember(self, ids: Collection[int]) -> None:
-        """Remember which of the newest intensities were looked at."""
+        """Remember which of the newest intensities were read."""
         self._seen_to = max((self._seen_to, *ids))
         known = {*self._seen, *ids}
         self._seen = frozenset(each for each in known if each > self._seen_to - MOST_IDS)
 
     def _changed_open(self, now: datetime) -> Iterator[Slot]:
-        """Give the slots whose price was not for good and is another one now."""
+        """Give the slots whose price was not final and is a different one now."""
         stuck_before = now - 2 * self._tariff.settled_after
         again = self._stuck_at is None or now - self._stuck_at >= STUCK_AGAIN
         if again:
@@ -189,19 +189,19 @@ class Accounts:
     def _best(
         self, signal: str, start: datetime, end: datetime, above: Rank | None
     ) -> Price | None:
-        """Give the price of a slot in the signal it is kept in."""
+        """Give the best price of a slot in the signal it is accounted in."""
         assert self._prices is not None  # `price` made it
         return self._prices.best(signal, start, end, above)
 
     def _differs(self, used: Intensity) -> bool:
-        """Whether rows priced like this may be priced better now."""
+        """Whether rows priced like this may get a better price now."""
         held = _held(used)
         home = self._home(used)
         price = self._best(home, used.slot_start, used.slot_end, held.rank if held else None)
         return price is not None and _better(price, held)
 
     def _note(self, row: Intensity | EmissionRow) -> None:
-        """Remember a slot that is not priced for good."""
+        """Add a slot to the open ones, or remove it once its price is final."""
         slot = (row.slot_start, row.slot_end)
         provisional = row.g_milli_per_kwh is None or row.quality == Quality.PROVISIONAL
         if not provisional and slot not in self._open:
@@ -216,7 +216,7 @@ class Accounts:
             del self._open[slot]
 
     def _used_in(self, row: EmissionRow) -> Intensity | None:
-        """Give what a slot was priced with before this turn; None where it was not."""
+        """Give what a slot was priced with before this cycle; None if it had no price."""
         slot = (row.slot_start, row.slot_end)
         if slot not in self._used:
             used = [
@@ -229,11 +229,11 @@ class Accounts:
         return self._used[slot]
 
     def _home(self, row: Intensity | EmissionRow) -> str:
-        """Give the signal that a slot is accounted in: once it has a price, that stands."""
+        """Give the signal that a slot is accounted in: a priced slot keeps its own."""
         return self._signal if row.g_milli_per_kwh is None else row.signal
 
     def _emit(self, stale: set[datetime], since: datetime | None) -> None:
-        """Write every row that is not as it should be, as it should be."""
+        """Write every row that is missing or differs from what it should be."""
         ledger = self._journal.ledger
         fresh = [row for row in ledger.unemitted(since, ACTUAL) if row.slot_start not in stale]
         for run in {each.run for each in fresh}:
@@ -252,7 +252,7 @@ class Accounts:
             ledger.emit(rows)
 
     def _actual_rows(self, energies: Sequence[EnergyRow]) -> list[EmissionRow]:
-        """Price what was measured; only rows that changed."""
+        """Price measured joules; give only rows that changed."""
         if not energies:
             return []
         starts = [row.slot_start for row in energies]
@@ -269,9 +269,9 @@ class Accounts:
     def _priced(self, row: EmissionRow, held: EmissionRow | None) -> EmissionRow:
         """Give a row with its price.
 
-        A row that had a price keeps its signal and its PUE, and its price where no better one is
-        known: a change of the settings rewrites no history. So does a row that comes late to a
-        slot of which others have a price: a slot has one, on both sides of a saving.
+        A row that had a price keeps its signal and its PUE, and its price unless a better one is
+        known: a change of the settings does not rewrite history. A late row of a slot in which
+        others have a price takes theirs: a slot has one price, on both sides of a saving.
         """
         if row.line == SlotKind.AS_RUN:
             return replace(row, quality="")
@@ -316,7 +316,6 @@ class Accounts:
 
 
 def _actual(energy: EnergyRow, signal: str) -> EmissionRow:
-    """Give the unpriced emission row of an energy row."""
     return EmissionRow(
         scenario=ACTUAL,
         run=energy.run,
@@ -336,10 +335,10 @@ def _actual(energy: EnergyRow, signal: str) -> EmissionRow:
 
 
 def _first(row: EmissionRow, held: EmissionRow | None) -> int | None:
-    """Give what was reported first: the first price of the joules known then.
+    """Give the grams reported first: the joules known then, at their first price.
 
     Joules that came later count at the price of the day they came, so `carbon_ug` less this is
-    what revised intensities changed, and nothing else.
+    exactly what revised intensities changed.
     """
     if held is None or held.first_carbon_ug is None:
         return row.carbon_ug
@@ -350,7 +349,7 @@ def _first(row: EmissionRow, held: EmissionRow | None) -> int | None:
 
 
 def _held(row: EmissionRow | Intensity) -> Price | None:
-    """Give the price that a row has; None of an unpriced one."""
+    """Give the price that a row has; None if it is unpriced."""
     if row.g_milli_per_kwh is None:
         return None
     return Price(
@@ -363,7 +362,7 @@ def _held(row: EmissionRow | Intensity) -> Price | None:
 
 
 def _better(price: Price, held: Price | None) -> bool:
-    """Whether a price takes the place of the one held: of a higher rung, or newly observed."""
+    """Whether a price replaces the one held: of a higher rank, or a new value of the same rank."""
     if held is None or price.rank > held.rank:
         return True
     if price.rank is Rank.SETTLED or price.rank < held.rank:
@@ -372,5 +371,5 @@ def _better(price: Price, held: Price | None) -> bool:
 
 
 def _key(row: EnergyRow | EmissionRow) -> Key:
-    """Give what makes a row of the actual scenario one."""
+    """Give the key of a row within the actual scenario."""
     return row.run, row.gpu_uuid, row.slot_start, row.line

@@ -1,4 +1,4 @@
-"""A run's saving laid open for auditors: every row it was computed from, and the rule.
+"""What a run's saving was computed from, for auditors: every row, and the rule.
 
 Invariant: from what is printed here anybody can recompute the saving, to the microgram.
 """
@@ -92,7 +92,7 @@ class Audit:
 
 
 def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit:
-    """Lay every row open.
+    """Collect every row of a run's saving.
 
     Raises:
         InputInvalid: the run has no baseline to save against.
@@ -143,6 +143,6 @@ def audit(journal: Journal, run: RunRow, signal: str, pue: float = 1.0) -> Audit
 
 
 def _unclaimed(journal: Journal, run: RunRow) -> tuple[Unclaimed, ...]:
-    """List what nobody was charged for of a run's GPUs, in time order."""
+    """List the joules of a run's GPUs that were booked to nobody, in time order."""
     found = unclaimed_ug(journal, journal.stays.launches(run.run))
     return tuple(found[at] for at in sorted(found))

@@ -1,9 +1,9 @@
-"""The other scenarios of one run, reckoned on: its baseline, and the best single point.
+"""The other scenarios of one run, kept up to date: its baseline, and the best single point.
 
-Reads where the run was, its launches, its marks and its joules; the arithmetic is
-policies/accounting/baseline.py. Invariant: rows of a slot follow from what is known of it, and
-stand in one transaction with the mark that says how far the run was; so neither a repeat nor a
-crash nor a stepped clock counts anything twice.
+Reads where the run was, its launches, its marks and its joules; the arithmetic is in
+policies/accounting/baseline.py. Invariant: the rows of a slot follow from what is known of it, and
+are written in one transaction with the mark that says how far the run was; so a repeat, a crash or
+a stepped clock counts nothing twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,18 +34,18 @@ UNPRICED = "unpriced"
 MICROSECOND = timedelta(microseconds=1)
 
 PriceRow = Callable[[EmissionRow, EmissionRow | None], EmissionRow]
-"""Gives a row its price; the second is the row as it was held until now."""
+"""Gives a row its price; the second argument is the row as stored before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """What one turn knows of a run.
+    """What one cycle knows of a run.
 
     Attributes:
-        first: how far it was when it first registered. `since`: rows from here on are made anew.
-        until: up to when the run was heard; after it, the baseline of one that ended goes on alone.
-        horizon: up to when slots are the run's: now while it lives, else to its newest joules;
-            into the slot that a node ahead of us has begun.
+        first: how far it was when it first registered. `since`: rows from here on are made again.
+        until: when the run was last heard; if it has ended, its baseline goes on alone after that.
+        horizon: up to when slots are the run's: now while it is live, else to its newest joules; or
+            into a slot that a node whose clock is ahead has begun.
     """
 
     run: RunRow
@@ -75,16 +75,16 @@ class Reckoner:
         self._price_row = price_row
 
     def reckon(self, run: RunRow, now: datetime, *, anew: bool = False) -> bool:
-        """Bring a run's other scenarios up to when it was last seen, and on while they are behind.
+        """Bring a run's other scenarios up to when it was last seen, and further while they lag.
 
         Args:
-            run: whose.
+            run: whose scenarios.
             now: the wall clock.
-            anew: slots may be cut otherwise than when its rows were made; from the first such on
-                they are made anew.
+            anew: slots may be cut differently than when its rows were made; rows are made again
+                from the first such slot on.
 
         Returns:
-            Whether there may be more to do at a later turn.
+            Whether a later cycle may have more to do.
 
         Raises:
             JournalUnavailable: nothing was written; the next call does it.
@@ -112,14 +112,14 @@ class Reckoner:
             for row in rows
         ]
         self._journal.ledger.mark(run.run, marks, turn.since, priced)
-        # A further mark may make a whole slot of what could not be measured in this turn.
+        # A further mark may complete a slot that could not be measured in this cycle.
         further = any(each not in turn.marks for each in marks)
         return run.finished_at is None or behind or further
 
     def _turn(
         self, run: RunRow, catalogue: Catalogue, now: datetime, *, anew: bool
     ) -> _Turn | None:
-        """Read what a turn needs; None where nothing can be told now."""
+        """Read what a cycle needs; None where nothing can be computed now."""
         ledger = self._journal.ledger
         marks = ledger.newest_marks(run.run, 2)
         first = ledger.first_mark(run.run)
@@ -129,7 +129,7 @@ class Reckoner:
         until = max(min(now, run.last_seen_at if run.finished_at is None else ended), first.at)
         since = self._slot_before(marks[-1].at, first.at)[0]
         if self._slot_before(until, first.at)[0] < since:
-            return None  # the wall clock was stepped back: what it passes again is reckoned once
+            return None  # the wall clock was stepped back: time passed twice counts once
         horizon = max(until, self._horizon(run, now))
         history = RunHistory(self._journal, run, catalogue, self._grid, until=horizon, heard=until)
         assumed = ledger.first_slot_of_kind(run.run, SlotKind.ASSUMED)
@@ -156,8 +156,8 @@ class Reckoner:
     def _horizon(self, run: RunRow, now: datetime) -> datetime:
         """Give up to when slots are the run's own.
 
-        Joules come after a launch was last heard; and before the slot they are of has begun here,
-        from a node whose clock is ahead.
+        Joules may arrive after a launch was last heard. From a node whose clock is ahead, they may
+        arrive before their slot has begun here.
         """
         newest = self._journal.ledger.newest_energy(run.run)
         if newest is None:
@@ -167,13 +167,13 @@ class Reckoner:
         return now if run.state == "live" else min(now, self._grid.slot(newest)[1])
 
     def _slot_before(self, moment: datetime, first: datetime) -> tuple[datetime, datetime]:
-        """Give the slot of which `moment` may be the end; that of `first` at the earliest."""
+        """Give the slot that ends at or holds `moment`; at the earliest that of `first`."""
         return self._grid.slot(max(moment - MICROSECOND, first))
 
     def _reached(self, turn: _Turn) -> Iterator[TokenMark]:
-        """Give how far the run was at the end of each slot from `since` to when it was heard last.
+        """Give how far the run was at the end of each slot, from `since` to when it was last heard.
 
-        A slot in which it was not looked at takes its share of what was trained around it, by time.
+        A slot in which it was not observed gets its share, by time, of what was trained around it.
         """
         looked = {(mark.slot_start, mark.slot_end): mark for mark in turn.marks}
         begin = max(turn.since, turn.first.at)
@@ -193,7 +193,7 @@ class Reckoner:
             yield TokenMark(slot_start=slot_start, slot_end=slot_end, tokens=tokens, at=at)
 
     def _between(self, turn: _Turn, known: Sequence[tuple[datetime, int]], moment: datetime) -> int:
-        """Give how far a run was at a moment between two that are known."""
+        """Interpolate how far a run was at a moment between two that are known."""
         before = [each for each in known if each[0] <= moment][-1]
         after = [each for each in known if each[0] > moment]
         if not after:
@@ -206,7 +206,7 @@ class Reckoner:
     def _scenario(
         self, turn: _Turn, marks: Sequence[TokenMark], scenario: str, point: str
     ) -> tuple[list[ReferenceSlot], int]:
-        """Give the rows of one scenario, and the tokens it still has to train to be level."""
+        """Give the rows of one scenario, and the tokens it has still to train to match the run."""
         before = self._journal.ledger.trained(turn.run.run, scenario, turn.since)
         work = turn.run.tokens - turn.first.tokens
         whole = max(turn.run.tokens_total or turn.catalogue.tokens_total, turn.run.tokens)
@@ -216,12 +216,12 @@ class Reckoner:
         rows = reference(point, slots, pace, left)
         if not turn.lives:
             left_at_end = work - before - sum(each.tokens for each in rows)
-            if left_at_end > 0:  # it goes on where the run has ended, in its last slot already
+            if left_at_end > 0:  # it trains on after the run's end, from the run's last slot on
                 rows = reference(point, self._alone(turn, slots), pace, work - before, alone=True)
         return rows, work - before - sum(each.tokens for each in rows)
 
     def _slots(self, turn: _Turn, marks: Sequence[TokenMark]) -> Iterator[SlotFacts]:
-        """Give the slots in which the run itself lived, from `since` on."""
+        """Give the slots in which the run itself was live, from `since` on."""
         begin = max(turn.since, turn.first.at)
         tokens = {mark.slot_start: mark.tokens for mark in marks}
         before = max(
@@ -243,7 +243,7 @@ class Reckoner:
             before = reached
 
     def _alone(self, turn: _Turn, slots: Sequence[SlotFacts]) -> Iterator[SlotFacts]:
-        """Give the slots once more, the last one and all since it without the run."""
+        """Give the slots again, but without the run from its last slot on."""
         start, end = self._slot_before(turn.until, turn.first.at)
         yield from (each for each in slots if each.start < start)
         begin = max(start, turn.first.at)
@@ -257,10 +257,10 @@ class Reckoner:
                 yield SlotFacts(start=slot_start, end=slot_end, active_s=seconds)
 
     def _pace(self, turn: _Turn, point: str) -> PointPace:
-        """Give the pace of a point.
+        """Give the pace of a point: what it trains and draws.
 
-        As measured there, else as the catalogue has it beside one that was measured, else as the
-        catalogue has it, which is assumed.
+        As measured at the point; else the baseline's measurement, scaled by what the catalogue says
+        of both; else as the catalogue says, which is assumed.
         """
         history, catalogue, run = turn.history, turn.catalogue, turn.run
         target = catalogue.point(point)
@@ -286,7 +286,6 @@ class Reckoner:
         )
 
     def _row(self, turn: _Turn, scenario: str, slot: ReferenceSlot) -> EmissionRow:
-        """Give the unpriced row of a slot."""
         return EmissionRow(
             scenario=scenario,
             run=turn.run.run,

@@ -2,7 +2,7 @@
 
 Invariant: every figure is a sum of rows that an audit (audit.py) prints; the lines of the cluster
 (runs, idle, unattributed and so on, each with its unpriced joules and unobserved seconds) add up to
-its total exactly; a saving names its baseline, and is None while it cannot be told.
+its total exactly; a saving names its baseline, and is None while it is not known.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -188,16 +188,16 @@ def budget(
     covered: tuple[int, int] = (0, 0),
     why_unread: Callable[[RunRow], str] = lambda row: "Nothing was read of it.",
 ) -> BudgetView:
-    """Add everything up.
+    """Add up the ledgers for the cluster and for each run.
 
     Args:
         journal: both ledgers.
         now: to tell which runs are lost.
         signal: the accounting signal; "" for none.
         periods: as `wattmesh.controller.accounting.spending` gives them.
-        pue: as the settings have it.
+        pue: of the settings.
         covered: see `BudgetView`.
-        why_unread: why nothing was read of a run; asked where that is so.
+        why_unread: says why nothing was read of a run; called only for such runs.
 
     Raises:
         JournalUnavailable: the journal does not answer.
@@ -248,7 +248,7 @@ def run_budget(
     *,
     pue: float = 1.0,
 ) -> RunBudget:
-    """Add one run up; `pue` is for the bound, which is in no ledger."""
+    """Add up one run; `pue` scales the bound, which is in no ledger."""
     mine = [row for row in totals if row.run == run.run]
     line = _at_most(line_of(run.run, mine), found)
     actual = [row for row in mine if row.scenario == ACTUAL]
@@ -291,7 +291,7 @@ def run_budget(
 
 
 def _at_most(line: ClusterLine, found: Saving) -> ClusterLine:
-    """Give a run's line with the most that its saving reckons with: nobody's joules are in it."""
+    """Widen a run's line to the upper bound of its saving, which includes nobody's joules."""
     if found.upper_ug is None or line.upper_g is None:
         return replace(line, upper_g=None)
     upper_g = max(line.upper_g, found.upper_ug / UG)
@@ -301,7 +301,7 @@ def _at_most(line: ClusterLine, found: Saving) -> ClusterLine:
 
 
 def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[SavedLine, ...]:
-    """Add settled savings up by signal, less what given-back GPUs emitted."""
+    """Add up settled savings by signal, less what given-back GPUs emitted."""
     signals = {each.signals[0] for each in savings if each.settled and each.signals}
     lines = []
     for signal in sorted(signals):
@@ -311,7 +311,7 @@ def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[
             for row in totals
             if row.scenario == ACTUAL and row.signal == signal and _given_back(row)
         ]
-        # Without a price some of it is not known yet, and so neither is what was saved.
+        # While some of it has no price, the saving is not known.
         known = not any(row.quality == UNPRICED and (row.energy_mj or row.upper_mj) for row in idle)
         released_ug = sum(row.carbon_ug for row in idle)
         split = [each for each in mine if each.better_point_ug is not None]
@@ -342,25 +342,25 @@ def saved_lines(savings: Sequence[Saving], totals: Sequence[TotalRow]) -> tuple[
 
 
 def _given_back(row: TotalRow) -> bool:
-    """Whether it is of GPUs that a run gave back and nobody else had: read, or not."""
+    """Whether it is of GPUs that a run gave back and nobody else had, measured or not."""
     return row.line == RELEASED or (row.line == UNOBSERVED and not row.run)
 
 
 def _grams(carbon_ug: int | None) -> float | None:
-    """Give grams."""
     return None if carbon_ug is None else carbon_ug / UG
 
 
 def _bound_g(journal: Journal, run: RunRow, signal: str, tokens: int) -> float | None:
-    """Give what no schedule could have trained `tokens` with, from registration to the deadline.
+    """Give the least grams with which any schedule could have trained `tokens`.
 
-    None until every interval up to then has been measured.
+    The schedules reach from registration to the deadline. None until every interval up to then has
+    been measured.
     """
     catalogue = run.catalogue
     if catalogue is None or run.finished_at is None or not signal:
         return None
     if not catalogue.power_scope == meter_scope(journal, run) == PowerScope.GPU:
-        return None  # the bound is of the catalogue's own watts: the meters must contain the same
+        return None  # the bound uses the catalogue's watts, so the meters must cover the same
     points = [point for point in catalogue.points if point.evidence is Evidence.VALIDATED]
     start, end = run.registered_at, max(run.finished_at, run.deadline or run.finished_at)
     observed = journal.carbon.observed(Signal.parse(signal), start - DAY, end)
@@ -378,7 +378,7 @@ def _bound_g(journal: Journal, run: RunRow, signal: str, tokens: int) -> float |
 
 
 def _covered(slots: Sequence[IntensitySlot], start: datetime, end: datetime) -> bool:
-    """Whether slots in time order follow each other from start to end, none upon another."""
+    """Whether slots in time order cover start to end without gaps or overlaps, to 1 ms."""
     at = start
     for slot in slots:
         if abs(slot.start - at) > MILLISECOND:
@@ -388,7 +388,7 @@ def _covered(slots: Sequence[IntensitySlot], start: datetime, end: datetime) -> 
 
 
 def _qualities(rows: Iterable[TotalRow]) -> dict[str, float]:
-    """Give grams by what they are, joules and intensity together."""
+    """Sum grams by quality, of joules and intensity together."""
     grams: dict[str, float] = {}
     for row in rows:
         if row.carbon_ug:
@@ -406,7 +406,7 @@ def _lines(totals: Sequence[TotalRow]) -> tuple[ClusterLine, ...]:
 
 
 def line_of(line: str, rows: Sequence[TotalRow]) -> ClusterLine:
-    """Add up rows of joules and of grams; those of other scenarios were not spent."""
+    """Add up rows of joules and of grams; rows of other scenarios are left out."""
     energy = [row for row in rows if row.scenario == ENERGY]
     grams = [row for row in rows if row.scenario == ACTUAL]
     priced = [row for row in grams if row.quality != UNPRICED]
@@ -440,7 +440,7 @@ def line_of(line: str, rows: Sequence[TotalRow]) -> ClusterLine:
 
 
 def _upper_g(carbon: Sequence[SignalGrams]) -> float | None:
-    """Give the most of unobserved time; None in several signals, which are never added."""
+    """Give the upper bound of unobserved time; None in several signals, which are never added."""
     if len(carbon) > 1:
         return None
     return carbon[0].upper_g if carbon else 0.0

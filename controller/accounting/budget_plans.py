@@ -1,8 +1,8 @@
-"""Plans of budgets, made and kept: the curve of expected intensity x expected power of a period.
+"""Plans of budgets, made and stored: a curve of expected intensity x expected power over a period.
 
-A plan is frozen when its period begins, or as soon afterwards as a daemon runs. Invariant: whatever
-was missed, `Plans.due` says what is to be planned now; a plan that was made is never changed, a
-further one stands beside it (docs/reports.md).
+A plan is made when its period begins, or as soon afterwards as a daemon runs. Invariant: after any
+outage, `Plans.due` makes the plans that are missing now; a plan is never changed, a newer one is
+stored beside it (docs/reports.md).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,21 +24,22 @@ CLUSTER = "cluster"
 """The budget of everything; any other name is a run's."""
 
 HISTORY = timedelta(days=28)
-"""Expected is what the same hours of so many days before were like: four weeks."""
+"""Expected values are those of the same hours in this many days before: four weeks."""
 
 WEEK = timedelta(days=7)
-"""Power of fewer days tells no week; then it is taken as even. So little history of the grid is
-worth a turn's waiting: the poller may just be filling it."""
+"""Power of fewer days shows no weekly pattern, so an even load is assumed. With less history of the
+grid than this, a patient plan waits a cycle: the poller may be about to fill it.
+"""
 
 LATEST = timedelta(days=1)
-"""Joules are booked to a run so long at most after it was heard: to the end of its slot."""
+"""Joules are booked to a run at most so long after it was heard: to the end of its slot."""
 
 PROMPT = timedelta(hours=2)
-"""A plan that is made later than so after its period began says so."""
+"""A plan made later than this after its period began says so."""
 
 
 class Limit(Protocol):
-    """What the settings say of a budget."""
+    """A budget of the settings."""
 
     @property
     def grams(self) -> float:
@@ -52,15 +53,15 @@ class Limit(Protocol):
 
 
 class Plans:
-    """The plans of all budgets of the settings."""
+    """The plans of all budgets in the settings."""
 
     def __init__(
         self, journal: Journal, limits: Mapping[str, Limit], timezone: str, signal: str
     ) -> None:
-        """Take what plans are made of.
+        """Keep what plans are made of.
 
         Args:
-            journal: the plans there are, and the history that new ones rest on.
+            journal: stored plans, and the history that new ones rest on.
             limits: budgets by name, as the settings have them now.
             timezone: of the site.
             signal: the accounting signal; "" for none.
@@ -75,11 +76,11 @@ class Plans:
         return period_of(now, self.limits[name].period, self._timezone)
 
     def due(self, now: datetime, *, patient: bool = False) -> tuple[PlanRow, ...]:
-        """Make the plans that lack: of periods that have none, or one of another limit.
+        """Make the plans that are missing: a period has none, or its limit or signal has changed.
 
         Args:
-            now: in the periods that are planned.
-            patient: while the signal has hardly any history, make none yet.
+            now: the running periods are planned.
+            patient: make none while the signal has less than `WEEK` of history in `HISTORY`.
 
         Raises:
             JournalUnavailable: the journal does not answer.
@@ -103,7 +104,7 @@ class Plans:
         return tuple(made)
 
     def _history(self, now: datetime) -> bool:
-        """Whether a week of the signal is known."""
+        """Whether the signal has values older than a week."""
         signal = Signal.parse(self._signal)
         return bool(self._journal.carbon.observed(signal, now - HISTORY, now - WEEK))
 
@@ -118,7 +119,7 @@ class Plans:
         return found[-1] if found else None
 
     def fresh(self, name: str, now: datetime, why: str) -> PlanRow:
-        """Make a plan of a whole period from what was known when it began."""
+        """Plan a whole period from what was known when it began."""
         period = self.period(name, now)
         intensity, power, rests_on = self._expected(name, period.start)
         limit = limit_ug(self.limits[name])
@@ -126,13 +127,12 @@ class Plans:
         return self._row(name, period, now, curve, f"{why}; {rests_on}")
 
     def _row(self, name: str, period: Period, now: datetime, curve: Curve, why: str) -> PlanRow:
-        """Give the row of a plan in the accounting signal."""
         return PlanRow(
             name=name, period=period.name, made_at=now, curve=curve, why=why, signal=self._signal
         )
 
     def anew(self, name: str, now: datetime, who: str) -> PlanRow:
-        """Plan in the middle of a period: what was spent is accepted, the rest is spread anew.
+        """Plan again in the middle of a period: the spent grams stay, the rest is spread again.
 
         Args:
             name: of the budget.
@@ -167,9 +167,9 @@ class Plans:
     def _expected(
         self, name: str, until: datetime
     ) -> tuple[HourProfile | None, HourProfile | None, str]:
-        """Give expected intensity and power, and what they rest on in words.
+        """Give expected intensity and power, and in words what they rest on.
 
-        A run's power is taken as even: it trains, or it does not.
+        A run's power is taken as even while it trains.
         """
         since, carbon = until - HISTORY, self._journal.carbon
         known = carbon.observed(Signal.parse(self._signal), since, until) if self._signal else ()
@@ -185,13 +185,13 @@ class Plans:
 
 
 def runs_of(runs: Iterable[RunRow], name: str, since: datetime) -> tuple[str, ...] | None:
-    """Name the runs a budget is of; None for the cluster: everything.
+    """Name the runs that a budget covers; None for the cluster: everything.
 
-    A budget of a name is that of every run of that name, or id, which was heard in the period: a
-    run that is started anew under its name goes on spending.
+    A budget of a name covers every run of that name or id that was heard in the period, so a run
+    that is started again under its name spends from the same budget.
 
     Args:
-        runs: all there are.
+        runs: all runs.
         name: of the budget.
         since: when the period begins.
     """
@@ -207,9 +207,10 @@ def runs_of(runs: Iterable[RunRow], name: str, since: datetime) -> tuple[str, ..
 def spent_by_signal(
     journal: Journal, runs: Collection[str] | None, start: datetime, end: datetime
 ) -> dict[str, tuple[Spent, ...]]:
-    """Give what runs spent in [start, end) by signal, slot by slot in time order; None: all.
+    """Give what runs spent in [start, end) by signal, slot by slot in time order; None: all runs.
 
-    What nobody was charged for of a run's GPUs it spent at most; of all, it is among the joules.
+    Joules of a run's GPUs that were booked to nobody are added to its upper bound. With all runs
+    they are in the ledger already.
     """
     if runs is None:
         return journal.by_slot.spent(start, end)
@@ -233,5 +234,5 @@ def spent_by_signal(
 
 
 def limit_ug(limit: Limit) -> int:
-    """Give whole micrograms."""
+    """Give a limit in whole micrograms."""
     return round(limit.grams * UG)

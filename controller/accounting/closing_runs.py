@@ -1,7 +1,7 @@
-"""Closing runs: what a run came to is kept for good, so that its slots may be summed up.
+"""Closing runs: a run's final figures are stored for good, so that its slots may be summed up.
 
 Invariant: a run is closed once, when it has finished and all its slots are old; its figures are
-then those that its slots give, and stay.
+then computed from its slots, and never change.
 """
 
 from datetime import datetime
@@ -11,10 +11,10 @@ from wattmesh.controller.journal.journal import Journal
 
 
 def close_runs(journal: Journal, before: datetime, now: datetime) -> tuple[str, ...]:
-    """Close every run that finished before a moment and whose slots all did; give their ids.
+    """Close every run that finished before a moment and has no later slots; give their ids.
 
     Raises:
-        JournalUnavailable: what was closed is closed; the next call goes on.
+        JournalUnavailable: the runs closed so far stay closed; the next call goes on.
     """
     known = journal.ledger.closed_runs()
     closed = []

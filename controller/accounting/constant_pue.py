@@ -1,7 +1,7 @@
-"""What a run emitted, had one PUE held all the time: for savings whose slots have several. Pure.
+"""What a run would have emitted with one PUE, for savings whose slots have several. Pure.
 
-Another PUE is other knowledge, or another boundary: the run did nothing for it, so nothing may be
-saved by it. Invariant: what was spent is not rewritten; only the comparison is made once more.
+A PUE changes with better knowledge, or with the boundary. The run did nothing for that, so it must
+not count as saved. Invariant: what was spent is not rewritten; only the comparison is repeated.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,23 +13,22 @@ from wattmesh.telemetry.energy.ledger import Span
 
 
 def pues(slots: Iterable[ScenarioSlot], beyond: Iterable[Unclaimed]) -> tuple[int, ...]:
-    """Give every PUE that any grams were priced with, in thousandths, in order."""
+    """Give every PUE that any grams were priced with, in thousandths, ascending."""
     own = {each.pue_milli for slot in slots for each in slot.by_pue}
     return tuple(sorted(own | {each.pue_milli for each in beyond if each.carbon_ug}))
 
 
 def slots_at(slots: Iterable[ScenarioSlot], pue_milli: int) -> tuple[ScenarioSlot, ...]:
-    """Give slots with the grams that they had with this PUE; what has no price keeps none."""
+    """Give slots with the grams they would have with this PUE; unpriced ones stay so."""
     return tuple(_slot_at(slot, pue_milli) for slot in slots)
 
 
 def unclaimed_at(beyond: Mapping[Span, Unclaimed], pue_milli: int) -> Mapping[Span, Unclaimed]:
-    """Give what nobody was charged for with the grams that it had with this PUE."""
+    """Give joules booked to nobody with the grams they would have with this PUE."""
     return {slot: _unclaimed_at(each, pue_milli) for slot, each in beyond.items()}
 
 
 def _slot_at(slot: ScenarioSlot, pue_milli: int) -> ScenarioSlot:
-    """Give one slot."""
     carbon_ug = sum(_ug_at(each.carbon_ug, each.pue_milli, pue_milli) for each in slot.by_pue)
     upper_ug = sum(_ug_at(each.upper_ug, each.pue_milli, pue_milli) for each in slot.by_pue)
     return replace(
@@ -42,7 +41,6 @@ def _slot_at(slot: ScenarioSlot, pue_milli: int) -> ScenarioSlot:
 
 
 def _unclaimed_at(each: Unclaimed, pue_milli: int) -> Unclaimed:
-    """Give one slot's."""
     if each.carbon_ug is None:
         return each
     carbon_ug = _ug_at(each.carbon_ug, each.pue_milli, pue_milli)
@@ -50,5 +48,5 @@ def _unclaimed_at(each: Unclaimed, pue_milli: int) -> Unclaimed:
 
 
 def _ug_at(carbon_ug: int, of_milli: int, pue_milli: int) -> int:
-    """Give micrograms of one PUE as they were with another, half up."""
+    """Convert micrograms from one PUE to another, rounding half up."""
     return (2 * carbon_ug * pue_milli + of_milli) // (2 * of_milli)

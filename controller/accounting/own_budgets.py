@@ -1,7 +1,7 @@
-"""What is left of the budgets that are a run's own, as its plans may reckon with it. Pure.
+"""What is left of the budgets of single runs, for their plans. Pure.
 
-Invariant: grams of two signals are never compared: where budgets are kept in another signal than
-decisions are made by, no plan hears of one.
+Invariant: grams of two signals are never compared: where budgets use another signal than decisions,
+plans get no budget.
 """
 
 from wattmesh.controller.accounting.budget_plans import CLUSTER
@@ -10,10 +10,10 @@ from wattmesh.policies.decision import BudgetLeft
 
 
 def own_budgets(pulse: Pulse) -> dict[str, BudgetLeft]:
-    """Give the budgets of single runs, by the run's name, as they stood at the last look.
+    """Give the budgets of single runs, by the run's name, as they stood in the last cycle.
 
-    The cluster's is not shared out: which run may spend how much of it nobody said. Grams are those
-    where power is measured, without PUE, as plans count them.
+    The cluster's budget is left out: nothing says which run may spend how much of it. Grams are
+    without PUE, as plans count them: where power is measured.
     """
     accounting, decision = pulse.signals.accounting, pulse.signals.decision
     if accounting is None or decision is None or accounting.signal != decision.signal:

@@ -12,7 +12,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.slots import midnight
 
 FIRST_YEAR, LAST_YEAR = 1970, 2999
-"""No month outside has a report: no local time can be reckoned with at the ends of the calendar."""
+"""Months outside have no report: local time cannot be computed at the calendar's ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Period:
 
 
 def period_of(moment: datetime, kind: str, timezone: str) -> Period:
-    """Give the period that holds `moment`; `kind`: day | week | month | year."""
+    """Give the period that contains `moment`; `kind`: day | week | month | year."""
     zone = ZoneInfo(timezone)
     today = moment.astimezone(zone).date()
     first, after = _dates(today, kind)
@@ -37,10 +37,10 @@ def period_of(moment: datetime, kind: str, timezone: str) -> Period:
 
 
 def month_named(name: str, timezone: str) -> Period:
-    """Give the month that people call `2026-10`.
+    """Give the month of a name like `2026-10`.
 
     Raises:
-        InputInvalid: that is no month.
+        InputInvalid: the name is no month.
     """
     try:
         first = date.fromisoformat(f"{name}-01")

@@ -1,7 +1,7 @@
-"""What a run did, as its other scenarios ask for it: where it was, when it paused, what it drew.
+"""A run's past, for its other scenarios: where it was, when it paused, what it drew.
 
-Read from the journal, nothing is written. Invariant: a point is told only of time in which the run
-was at it untouched: not while a switch of ours was under way, nor until its speed was steady again.
+It only reads the journal. Invariant: a point is measured only in time in which the run was at it
+undisturbed: not during a switch of ours, nor until its speed was steady again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,11 +29,11 @@ from wattmesh.telemetry.energy.unobserved import PATIENCE
 from wattmesh.telemetry.readings import SPREAD
 
 MOST_STRETCHES = 12
-"""Drift is followed over so many stays at most, the newest: each costs a look at the ledger."""
+"""The most stays over which drift is followed, the newest; each takes a query of the ledger."""
 
 
 class RunHistory:
-    """One run's past, for one turn."""
+    """One run's past, for one cycle."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class RunHistory:
         until: datetime,
         heard: datetime,
     ) -> None:
-        """Read where the run was and when it was launched; joules are read as they are asked for.
+        """Read where the run was and when it was launched; joules are read when they are needed.
 
         Args:
-            journal: what is known.
+            journal: its past is read from here.
             run: whose past.
             catalogue: its points.
             grid: slots.
-            until: up to when it is known.
-            heard: when it was heard last, `until` at most: a slot in which it ended is not whole.
+            until: up to when the past is known.
+            heard: when it was last heard, at most `until`: a slot in which it ended is not whole.
         """
         self._journal = journal
         self._run = run
@@ -67,11 +67,11 @@ class RunHistory:
         self._slots: dict[datetime, tuple[MeasuredSlot, ...]] = {}
 
     def active_s(self, start: datetime, end: datetime) -> float:
-        """Give the seconds in which the baseline's clock runs."""
+        """Give the seconds in which the baseline's clock runs: all but outages."""
         return active((start, end), self._outages())
 
     def lived_s(self, start: datetime, end: datetime) -> float:
-        """Give the seconds in which a launch lived, whoever ended the others."""
+        """Give the seconds in which a launch was live, whoever ended the others."""
         gaps = ((before.end, after.start) for before, after in pairwise(self._launches))
         return active((start, end), gaps)
 
@@ -82,18 +82,18 @@ class RunHistory:
                 yield before.end, after.start
 
     def _switching_at(self, moment: datetime) -> bool:
-        """Whether a switch of ours was under way."""
+        """Whether a switch of ours was under way at a moment."""
         newest = [each for each in self._stays if each.at <= moment]
         return bool(newest) and newest[-1].switching
 
     def told(self, start: datetime, end: datetime) -> list[tuple[datetime, int]]:
-        """Give the moments in (start, end) at which it is known how far the run was; how far."""
+        """Give (moment, tokens) for each moment in (start, end) at which progress is known."""
         return [(each.at, each.tokens) for each in self._stays if start < each.at < end]
 
     def stretches(self) -> list[Stretch]:
-        """Give the time at known points, untouched and steady, in time order.
+        """Give the time at known points, undisturbed and steady, in time order.
 
-        None of a run that an earlier version kept: where it was then was not written down.
+        Empty for a run of an earlier version, which did not record where it was.
         """
         found: list[Stretch] = []
         if not self._stays:
@@ -112,9 +112,9 @@ class RunHistory:
         return found
 
     def point_in(self, start: datetime, end: datetime) -> str:
-        """Name the point at which the run was all through [start, end); "" where it was not.
+        """Name the point at which the run was throughout [start, end); "" where it was not.
 
-        An outage that we caused is no time at a point: the baseline trains on in it.
+        An outage that we caused is no time at a point: the baseline trains during it.
         """
         if self.lived_s(start, end) < self.active_s(start, end):
             return ""
@@ -124,7 +124,7 @@ class RunHistory:
         return ""
 
     def measured(self, point: str) -> tuple[PointPace, datetime] | None:
-        """Give the newest measurement of a point, and when it was left; None: there is none."""
+        """Give the newest measurement of a point, and when the run left it; None: there is none."""
         for each in reversed(self.stretches()):
             if each.point == point:
                 pace = measured_pace(self.slots(each))
@@ -143,13 +143,13 @@ class RunHistory:
         return self._slots[stretch.start]
 
     def _measured(self, stretch: Stretch) -> Iterator[MeasuredSlot]:
-        """Read the slots of a stretch that are whole, booked, and of all its GPUs."""
+        """Read the slots of a stretch that are whole and booked, and that all its GPUs are in."""
         whole = [
             (start, until)
             for start, until in self._grid.parts(stretch.start, stretch.end)
             if self._grid.slot(start) == (start, until)
         ]
-        # The newest may still be on its way from a node, and the run may have ended in it.
+        # Joules of the newest slot may still be on their way, and the run may have ended in it.
         known = min(self._booked(), self._heard)
         whole = [each for each in whole if each[1] <= known]
         chosen = [*whole[:EDGE_SLOTS], *whole[EDGE_SLOTS:][-RECENT_SLOTS:]]
@@ -169,15 +169,15 @@ class RunHistory:
             if power is None or mark is None or power.gpus < self._gpus_at(start):
                 continue
             if SPREAD in power.quality:
-                continue  # laid over it by time: some of its joules are of other points
+                continue  # spread over slots by time, so some of its joules are of other points
             before, after = mark
             if before.at < stretch.start:
-                continue  # tokens of another point are among them
+                continue  # some of its tokens were trained at another point
             if before.tokens <= self._tokens_at_launch(start, told):
                 continue  # its launch still loaded or compiled in this slot
             seconds = (until - start).total_seconds()
             if self.lived_s(start, until) < seconds:
-                continue  # its joules are of less time
+                continue  # its joules cover less time than the slot
             yield MeasuredSlot(
                 tokens=after.tokens - before.tokens,
                 tokens_s=self.active_s(before.at, after.at),
@@ -187,18 +187,18 @@ class RunHistory:
             )
 
     def _before(self, slot_start: datetime) -> datetime:
-        """Give where the slot before one begins."""
+        """Give the start of the slot before one."""
         return self._grid.slot(slot_start - MICROSECOND)[0]
 
     def _booked(self) -> datetime:
-        """Give up to when the joules of all its GPUs are here; late devices are not waited for."""
+        """Give up to when the joules of all its GPUs are booked, ignoring those that lag far."""
         covered = self._journal.coverage.covered()
         newest = [max(end for _, end in covered[gpu]) for gpu in self._run.gpus if gpu in covered]
         reached = [until for until in newest if self._until - until <= PATIENCE]
         return min([self._until, *reached])
 
     def _tokens_at_launch(self, moment: datetime, marks: Sequence[TokenMark]) -> int:
-        """Give how far the run was as the launch of a moment began, or when it was told first."""
+        """Give the run's tokens when the launch of a moment began, or as first known after that."""
         begun = [each.start for each in self._launches if each.start <= moment][-1:]
         told = [each.tokens for each in self._stays if [each.at] == begun]
         told += [each.tokens for each in marks if begun and each.at >= begun[0]]

@@ -1,8 +1,8 @@
 """The saving of one run, from its slots: the baseline at as many tokens, less what was spent.
 
-Invariant: whole micrograms, equal work, one signal. A saving is a band while any of the run was
-dark, and its headline is the lower end; it is None while it cannot be told, with the reason; a run
-of which nothing was read has none (docs/carbon-accounting.md).
+Invariant: whole micrograms, equal work, one signal. A saving is a band where some of the run was
+unobserved, and its headline is the lower end; it is None, with the reason, while it is not known; a
+run of which nothing was read has none (docs/carbon-accounting.md).
 """
 
 from bisect import bisect_right
@@ -52,12 +52,12 @@ class Saving:
     Attributes:
         tokens: trained since the run first registered, as of the newest mark.
         actual_ug: the run's own grams, of joules that were read and have a price.
-        upper_ug: the most that was emitted beyond that while nobody measured; None: not known.
-        reference_ug: the baseline's at as many tokens; None while it cannot be told.
-        saved_ug, high_ug: the band; equal where nothing of the difference was dark. None while
-            it cannot be told: `why` says why.
-        better_point_ug: of `saved_ug`, what the best single point had saved; `carbon_aware_ug`:
-            the rest. None where that cannot be told: `split_why`. They add up exactly.
+        upper_ug: the most emitted beyond that while nobody measured; None: not known.
+        reference_ug: the baseline's at as many tokens; None while it is not known.
+        saved_ug, high_ug: the band; equal where nothing of the difference was unobserved. None
+            while it is not known: `why` says why.
+        better_point_ug: of `saved_ug`, what the best single point would have saved;
+            `carbon_aware_ug`: the rest. None where not known: `split_why`. They add up exactly.
         pue_note: why spent and saved do not add up, where the settings had several PUEs; "" else.
         signals: what its grams are accounted in; a saving has one.
         flags: estimated, provisional, simulated: what any joule or intensity in it is.
@@ -79,11 +79,11 @@ class Saving:
 
     @property
     def settled(self) -> bool:
-        """Whether there is a saving to tell."""
+        """Whether the saving is known."""
         return self.saved_ug is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Give the JSON object that is kept once the slots are gone."""
+        """Give the JSON object that is stored for when the slots are gone."""
         return asdict(self)
 
     @classmethod
@@ -103,12 +103,12 @@ def trained(journal: Journal, run: RunRow) -> int:
 def run_saving(
     journal: Journal, run: RunRow, closed: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Saving:
-    """Compute a run's saving; of a run whose slots are gone, give what was kept.
+    """Compute a run's saving; for a closed run, give the stored one.
 
     Args:
         journal: the ledger.
-        run: whose.
-        closed: what was kept of such runs, where the caller has read it already.
+        run: whose saving.
+        closed: the figures of closed runs, if the caller has read them already.
 
     Raises:
         JournalUnavailable: the journal does not answer.
@@ -140,18 +140,18 @@ def run_saving(
 
 
 def _not_from_the_first(journal: Journal, run: RunRow) -> str:
-    """Say that it is not known where a run was at first; "" when it is."""
+    """Say that the run's first place is unknown; "" when it is known."""
     first, stays = journal.ledger.first_mark(run.run), journal.stays.of(run.run)
     noted = first is not None and stays and stays[0].at <= first.at
     return "" if noted else EARLIER_VERSION
 
 
 def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
-    """Give a saving within which the PUE was changed: nothing may be saved by that.
+    """Bound a saving within which the PUE was changed: that change must not count as saved.
 
     Args:
-        found: with the PUE that each slot had; settled.
-        by_pue: with one of these PUEs, in thousandths, all the time.
+        found: the saving with the PUE that each slot had; settled.
+        by_pue: the saving with one of these PUEs, in thousandths, in all slots.
     """
     ways = {f"with {pue / 1000:g} all the time": told for pue, told in by_pue.items()}
     ways["with each in its time"] = found
@@ -160,7 +160,7 @@ def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
     if found.better_point_ug is not None:
         found = _with(found, better_point_ug=None, carbon_aware_ug=None, split_why=SPLIT_PUES)
     if ways[low].saved_ug == ways[high].high_ug:
-        return found  # whatever the PUE: as of a run that was never touched
+        return found  # the same with any PUE, as for a run that was never changed
     several = " and ".join(f"{pue / 1000:g}" for pue in sorted(by_pue))
     return _with(
         found,
@@ -185,7 +185,7 @@ def _all_known(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> 
 def _with_unclaimed(
     slots: Sequence[ScenarioSlot], beyond: Mapping[Span, Unclaimed]
 ) -> tuple[ScenarioSlot, ...]:
-    """Raise the most a run emitted by what nobody was charged for of its GPUs' joules."""
+    """Add to a run's upper bound the joules of its GPUs that were booked to nobody."""
     if not beyond:
         return tuple(slots)
     there = {_span(each) for each in slots if each.scenario == ACTUAL}
@@ -216,7 +216,7 @@ def _with_unclaimed(
 
 
 def _at_one_mark(journal: Journal, run: RunRow) -> tuple[tuple[ScenarioSlot, ...], int]:
-    """Read slots and tokens of one turn of the accounts, which may be writing meanwhile."""
+    """Read slots and tokens of the same cycle of the accounts, which may be writing meanwhile."""
     tokens = trained(journal, run)
     for _ in range(MOST_LOOKS):
         slots, before = journal.by_slot.scenarios(run.run), tokens
@@ -243,7 +243,7 @@ def saving(
         baseline: its submitted point; "" for none.
         known: the GPUs of all its ranks are known.
         launches: when each of its launches began, in time order.
-        doubt: why none is told, which these slots do not show; "" where they show all.
+        doubt: a reason not in these slots why there is no saving; "" where there is none.
     """
     own = [each for each in slots if each.scenario == ACTUAL]
     spent = Saving(
@@ -275,7 +275,7 @@ def saving(
 def _untold(
     own: Sequence[ScenarioSlot], signals: Sequence[str], *, baseline: str, known: bool
 ) -> str:
-    """Say why no saving can be told, whatever the numbers; "" when one can."""
+    """Say why there can be no saving, whatever the numbers; "" when there can."""
     if not baseline:
         return NO_BASELINE
     if not known:
@@ -288,12 +288,11 @@ def _untold(
 
 
 def _span(slot: ScenarioSlot) -> Span:
-    """Give when a slot begins and ends."""
     return slot.slot_start, slot.slot_end
 
 
 def _overlaps(slots: Sequence[ScenarioSlot]) -> str:
-    """Say that slots of other kinds lie upon each other in a scenario; "" where none do."""
+    """Say that slots of different kinds overlap in a scenario; "" where none do."""
     for group in together(slots, _span):
         kinds = {(each.scenario, each.kind) for each in group}
         if len(kinds) > len({scenario for scenario, _ in kinds}):
@@ -304,7 +303,8 @@ def _overlaps(slots: Sequence[ScenarioSlot]) -> str:
 def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
     """Say that processors were read in some slots and not in others; "" where they were not.
 
-    Another launch may be on other nodes; a slot in which one began may have meters of both.
+    Another launch may be on other nodes. A slot in which a launch began may have meters of both
+    launches, so it is not compared.
     """
     read = [each for each in own if each.read]
     with_host = sum(each.hosts > 0 for each in read)
@@ -326,8 +326,8 @@ def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
 def _split(
     spent: Saving, found: Difference, single: Difference, slots: Sequence[ScenarioSlot]
 ) -> Saving:
-    """Part a saving: what the best single point had saved, and the rest."""
-    assert found.low_ug is not None  # `saving` asked
+    """Split a saving: what the best single point would have saved, and the rest."""
+    assert found.low_ug is not None  # `saving` has checked
     if not any(each.scenario == BEST_SINGLE for each in slots):
         return _with(spent, split_why="no best single point was chosen when it registered")
     if found.reference_ug is None or single.reference_ug is None:
@@ -340,22 +340,20 @@ def _split(
 
 
 def _with(spent: Saving, **changes: Any) -> Saving:
-    """Give a saving with more known of it."""
     values = {name: getattr(spent, name) for name in Saving.__dataclass_fields__}
     return Saving(**{**values, **changes})
 
 
 def _sum(parts: Any) -> int | None:
-    """Sum what is known; None where a part is not."""
+    """Sum the parts; None where one is None."""
     values = list(parts)
     return None if any(each is None for each in values) else sum(values)
 
 
 def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
-    """Put a scenario's slots beside the run's own, in time order.
+    """Pair a scenario's slots with the run's own, in time order.
 
-    Slots of one length are each by itself. Where the length was changed within a slot, what was
-    booked of that time is compared as a whole.
+    Where the length of slots was changed within a slot, all that overlaps is compared as one slot.
     """
     found, laid = list[Slot](), list[Laid]()
     for group in together(slots, _span):

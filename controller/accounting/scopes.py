@@ -1,4 +1,4 @@
-"""What the meters of a run contain, beside what its catalogue's watts do.
+"""What the meters of a run include, compared with its catalogue's watts.
 
 Invariant: one energy boundary for the whole of a run, over all its launches, or none.
 """
@@ -17,7 +17,7 @@ NOT_SEEN_YET = "whether processors and memory are read since its newest launch i
 
 
 def gpus_read(journal: Journal, run: RunRow, launch: LaunchRow) -> int:
-    """Count the GPUs whose joules were booked to a run while one of its launches lived."""
+    """Count the GPUs whose joules were booked to a run during one of its launches."""
     devices = journal.by_slot.devices_read(run.run, launch.start, launch.end)
     return sum(is_gpu(each) for each in devices)
 
@@ -26,8 +26,8 @@ def meter_scope(journal: Journal, run: RunRow) -> PowerScope | None:
     """Tell what was read of a run: its GPUs, or its nodes with their processors and memory.
 
     Returns:
-        None where processors are read on some of its nodes only, or in some of its launches: what
-        was read is then neither.
+        None where processors are read on some of its nodes only, or in some of its launches: the
+        joules then match neither scope.
 
     Raises:
         JournalUnavailable: the journal does not answer.
@@ -43,10 +43,10 @@ def meter_scope(journal: Journal, run: RunRow) -> PowerScope | None:
 
 
 def mixed_launches(journal: Journal, run: RunRow, launches: Sequence[LaunchRow]) -> str:
-    """Say that processors and memory were not read alike in all launches of a run; "" if they were.
+    """Say that processors and memory were not read alike in all launches; "" if they were.
 
-    Alike is by the same meters; or on other nodes, where it is known which, by meters of the same
-    kinds on every node. Slots that two launches share tell of neither.
+    Alike means by the same meters; or, on other nodes that are known, by meters of the same kinds
+    on every node. Slots that two launches share are left out.
 
     Raises:
         JournalUnavailable: the journal does not answer.
@@ -58,7 +58,7 @@ def mixed_launches(journal: Journal, run: RunRow, launches: Sequence[LaunchRow])
 
 
 def _alike(journal: Journal, seen: Sequence[tuple[frozenset[str], frozenset[str]]]) -> bool:
-    """Whether launches with these GPUs and these other meters were read alike."""
+    """Whether launches, given as (GPUs, other meters), were read alike."""
     if len({meters for _, meters in seen}) <= 1:
         return True
     node_of = {gpu: each.node for each in journal.nodes.all() for gpu in each.devices}
@@ -91,12 +91,12 @@ def _host(meter: str) -> str:
 
 
 def scopes(journal: Journal, run: RunRow, *, read: bool) -> dict[str, str]:
-    """Say what the catalogue's watts and the meters' contain, and what follows.
+    """Say what the catalogue's watts and the meters' include, and what follows if they differ.
 
     Args:
         journal: the ledger.
-        run: whose.
-        read: whether anything was.
+        run: whose scopes.
+        read: whether anything was read of it.
     """
     if run.catalogue is None:
         return {}

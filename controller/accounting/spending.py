@@ -1,7 +1,7 @@
 """Where each budget of the settings stands in its running period: spent, burning, on course.
 
-Slots end at the borders of periods, so each lies in one. Invariant: grams that are not known are
-not in `spent_g`; their joules stand beside it. A budget alerts, it never stops a run and never
+Slots end at the borders of periods, so each lies in one period. Invariant: grams that are not known
+are not in `spent_g`; their joules are listed beside it. A budget alerts; it never stops a run or
 moves a deadline: deadline > SLA > budget > grams.
 """
 
@@ -28,7 +28,7 @@ from wattmesh.telemetry.readings import flags_of
 UG = 1_000_000
 ACTUAL = "actual"
 LOOK_BACK = timedelta(days=MOST_DAYS)
-"""Windows and the band reach back so far, over the period's border where that has a plan too."""
+"""How far back windows and the band reach, into earlier periods that have a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +116,14 @@ def spending(
     signal: str = "",
     bounds: Mapping[str, float] | None = None,
 ) -> tuple[PeriodLine, ...]:
-    """Say where every budget stands.
+    """Give the state of every budget.
 
     Args:
         journal: the ledger, and the plans.
         limits: budgets by name.
         timezone: of the site.
         now: in the periods that are shown.
-        signal: the accounting signal, for plans that nobody has frozen yet.
+        signal: the accounting signal, for plans that are not stored yet.
         bounds: by run, a lower bound on the grams it must still spend.
 
     Raises:
@@ -151,7 +151,7 @@ def spending(
 
 
 def _flags(totals: Sequence[TotalRow], runs: Collection[str] | None) -> dict[str, set[str]]:
-    """Give by signal what any gram of these runs is; None: of everything."""
+    """Give by signal the qualities of the grams of these runs; None: of everything."""
     found: dict[str, set[str]] = {}
     for each in totals:
         if each.scenario == ACTUAL and (runs is None or each.run in runs):
@@ -168,9 +168,9 @@ def _line(
     least_g: float,
     signal: str,
 ) -> PeriodLine:
-    """Add one budget up in the accounting signal; `runs` None: of everything.
+    """Add up one budget in the accounting signal; `runs` None: of everything.
 
-    What nobody measured counts at the most it can have been, in everything but `spent_g`.
+    Unmeasured energy counts at its upper bound, in everything but `spent_g`.
     """
     curve, since = row.curve, row.curve.start
     by_signal = spent_by_signal(journal, runs, min(since, now - LOOK_BACK), now)
@@ -217,7 +217,7 @@ def _line(
 def _others(
     by_signal: Mapping[str, Sequence[Spent]], signal: str, since: datetime
 ) -> tuple[SignalGrams, ...]:
-    """Give the grams of the period that are in another signal."""
+    """Give the grams of the period that are in other signals."""
     found = []
     for name, spent in sorted(by_signal.items()):
         booked = [each for each in spent if each.start >= since]
@@ -237,7 +237,7 @@ def _before(journal: Journal, row: PlanRow) -> tuple[Curve, ...]:
 
 
 def _least_g(runs: Sequence[RunRow], bounds: Mapping[str, float], end: datetime) -> float:
-    """Give what runs that must be done by the period's end will at least still spend in it."""
+    """Give the least grams that runs due by the period's end will still spend in it."""
     return sum(
         bounds.get(run.run, 0.0)
         for run in runs
@@ -246,12 +246,11 @@ def _least_g(runs: Sequence[RunRow], bounds: Mapping[str, float], end: datetime)
 
 
 def _grams(carbon_ug: float | None) -> float | None:
-    """Give grams."""
     return None if carbon_ug is None else carbon_ug / UG
 
 
 def _alert(row: PlanRow, found: BudgetCourse, upper_g: float) -> str:
-    """Say what is wrong, and what to do; "" while the limit lasts."""
+    """Say what is wrong, and what to do; "" while the budget is on course."""
     name, limit_g = row.name, row.curve.limit_ug / UG
     dark = f", {grams(upper_g)} of it at most emitted unobserved" if upper_g else ""
     if found.alert is Alert.EXHAUSTED:

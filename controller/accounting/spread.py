@@ -1,8 +1,8 @@
-"""Joules that were laid over several slots by time: in which of them they were drawn is not known.
+"""Joules that were spread over several slots by time: it is not known in which they were drawn.
 
-A meter that nobody read for an hour, or an agent that did not know the slots, tells joules of a
-longer time. Of the slots they lie in, those in which a scenario is the run itself cancel; in the
-others the run may have drawn all of them, at the dearest hour, or none. Pure.
+A meter that was not read for an hour, or an agent that did not know the slots, delivers joules of a
+longer time. Of the slots these cover, those in which a scenario is the run itself cancel; in the
+others the run may have drawn all of the joules, at the highest price, or none. Pure.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from wattmesh.policies.accounting.baseline import Slot, price_ug
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laid:
-    """What was laid over a slot. `rates`: its prices, in mg/kWh x PUE x 1000."""
+    """What was spread over a slot. `rates`: its prices, in mg/kWh x PUE x 1000."""
 
     energy_mj: int = 0
     carbon_ug: int = 0
@@ -22,11 +22,11 @@ class Laid:
 
 
 def bounded(slots: Sequence[Slot], laid: Sequence[Laid]) -> list[Slot]:
-    """Bound what the run emitted in slots over which joules were laid; neighbours are together.
+    """Bound what the run emitted in slots with spread joules; neighbouring slots count together.
 
     Args:
-        slots: of a scenario beside the run, in time order.
-        laid: what was laid over each of them.
+        slots: of a scenario, paired with the run's, in time order.
+        laid: what was spread over each of them.
     """
     found = list(slots)
     together = groupby(range(len(found)), key=lambda number: laid[number].energy_mj > 0)
@@ -49,7 +49,7 @@ def bounded(slots: Sequence[Slot], laid: Sequence[Laid]) -> list[Slot]:
 
 
 def _changed(slot: Slot, own_ug: int, own_upper_ug: int) -> Slot:
-    """Add to what a run emitted in a slot; what has no price yet stays without."""
+    """Add to what a run emitted in a slot; an unpriced amount stays None."""
     return replace(
         slot,
         own_ug=None if slot.own_ug is None else slot.own_ug + own_ug,

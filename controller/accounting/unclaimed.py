@@ -1,9 +1,9 @@
-"""Joules of a run's GPUs that were read and booked to nobody: it may have drawn them all.
+"""Joules of a run's GPUs that were read and booked to nobody: the run may have drawn them all.
 
 A GPU is booked by its processes. Where those cannot be told apart (two runs on one board, another
-user's process, none to be seen), its joules are nobody's, although a run holds it; and between two
-launches, when we asked a run to start again, nobody computes on what it still holds. The run's own
-figures are too low by as much at most, so that is the most it emitted beyond them.
+user's process, none to be seen), its joules are nobody's, although a run holds it. The same is true
+between two launches when we asked a run to restart: nobody computes on the GPUs that it still
+holds. The run's own figures are too low by these joules at most, so they go into its upper bound.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from wattmesh.telemetry.energy.unobserved import MILLISECOND, without
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """What nobody was charged for of a run's GPUs in a slot.
+    """What the GPUs of a run drew in a slot and nobody was charged for.
 
     Attributes:
         carbon_ug: None without a price. `pue_milli`: that it was priced with; a slot has one.
@@ -36,7 +36,7 @@ class Unclaimed:
 
 
 def unclaimed_ug(journal: Journal, launches: Sequence[LaunchRow]) -> Mapping[Span, Unclaimed]:
-    """Give the most a run drew of nobody's joules, by slot.
+    """Give by slot the most that a run emitted of joules booked to nobody.
 
     Args:
         journal: the ledger.
@@ -65,7 +65,7 @@ def unclaimed(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> tuple[NobodysSlot, ...]:
-    """Give the most a run drew of nobody's joules on GPUs that it held; see `unclaimed_ug`.
+    """Give the joules booked to nobody on GPUs that a run held, at most what it can have drawn.
 
     Args:
         journal: the ledger.
@@ -93,9 +93,9 @@ def unclaimed(
 def unclaimed_spent(
     journal: Journal, run: str, start: datetime, end: datetime
 ) -> dict[str, tuple[Spent, ...]]:
-    """Give the same of slots that begin in [start, end) as a budget counts it, by signal.
+    """Give the same for slots that begin in [start, end), as a budget counts it, by signal.
 
-    None of it is `carbon_ug`: it is what the run spent at most beyond what it was charged for.
+    It is all in `upper_ug`, none in `carbon_ug`: the run spent at most so much beyond its charge.
     """
     found: dict[str, list[Spent]] = {}
     for row in unclaimed(journal, journal.stays.launches(run), start, end):
@@ -130,7 +130,7 @@ def _within(rows: Sequence[NobodysSlot], held: Sequence[Span]) -> Iterator[Nobod
 
 
 def _held(launches: Sequence[LaunchRow]) -> Iterator[tuple[tuple[str, ...], Span]]:
-    """Give the time of each launch with its GPUs, and that until the next where we caused it."""
+    """Give each launch's GPUs with its time, up to the next launch where we caused the gap."""
     for each, following in pairwise((*launches, None)):
         assert each is not None
         end = following.start if following is not None and each.ours else each.end

@@ -1,7 +1,7 @@
-"""Books the time of GPUs that runs held and nobody read, and takes back what was read after all.
+"""Books the time of GPUs that runs held and nobody read; removes it when it was read after all.
 
-Reads who held what and what was covered; the rule is telemetry/energy/unobserved.py. Invariant:
-rows are absolute: a turn that comes again, or after a crash, changes nothing.
+It reads who held what and what was covered; the rule is telemetry/energy/unobserved.py. Invariant:
+rows are absolute: a cycle that is repeated, also after a crash, changes nothing.
 """
 
 from bisect import bisect_right
@@ -18,20 +18,21 @@ from wattmesh.telemetry.energy.meter import UNKNOWN_LIMIT_W
 from wattmesh.telemetry.energy.unobserved import Holding, Limits, PowerBound, rows
 
 RECENT = timedelta(hours=48)
-"""Launches that ended longer ago are looked at once, when a process begins; and while they have
-unread time, for a node may deliver it yet."""
+"""Launches that ended longer ago are examined once, when a process starts, and then only while they
+have unread time, which a node may still deliver.
+"""
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 BoardLimits = Callable[[], Mapping[str, float]]
-"""Gives the power limits of boards in watts, as far as they are known."""
+"""Returns the power limits of boards in watts, as far as they are known."""
 
 
 class Unread:
-    """Keeps the rows of unread time as they should be."""
+    """Keeps the rows of unread time up to date."""
 
     def __init__(self, journal: Journal, limits: BoardLimits) -> None:
-        """Keep the journal, and who knows the boards' limits."""
+        """Keep the journal, and the function that returns the boards' limits."""
         self._journal = journal
         self._limits = limits
         self._since = NEVER
@@ -44,7 +45,7 @@ class Unread:
             grid: slots of the ledger.
 
         Raises:
-            JournalUnavailable: the next turn does it.
+            JournalUnavailable: the next cycle does it.
         """
         coverage = self._journal.coverage
         heard = {
@@ -76,7 +77,7 @@ class Unread:
         self._since = now - RECENT
 
     def _found(self, holding: Holding) -> Holding:
-        """Name the GPUs of ranks that did not, by what was booked to their run."""
+        """Fill in GPUs that ranks did not name with those that were booked to their run."""
         if not holding.unknown:
             return holding
         booked = self._journal.by_slot.devices_read(holding.run, holding.start, holding.end)
@@ -85,7 +86,7 @@ class Unread:
     def _drawn(
         self, dark: Collection[str], holdings: Iterable[Holding]
     ) -> dict[str, tuple[PowerBound, ...]]:
-        """Give what GPUs were measured to draw, of runs with unread time; "": of any run."""
+        """Give the measured draw of GPUs by run, for runs with unread time; "": of any run."""
         runs = {each.run for each in holdings if each.run} if "" in dark else dark
         found = {run: drawn(self._journal, run) for run in sorted(runs)}
         most_w = max((each.power_w for every in found.values() for each in every), default=0.0)
@@ -93,10 +94,10 @@ class Unread:
 
 
 def drawn(journal: Journal, run: str) -> tuple[PowerBound, ...]:
-    """Give the most that a GPU of a run drew, for each of its stays; 0 at what was never measured.
+    """Give the most that a GPU of a run drew, for each of its stays; 0 at points never measured.
 
-    Measured are whole slots of one stay and one launch, of which all was read, in which the run
-    trained, as it had at that point before: not those in which it loaded, compiled or began.
+    Only whole slots count: of one stay and one launch, completely read, in which the run trained
+    and had trained at that point before. So slots in which it loaded, compiled or began are out.
     """
     stays, launches = journal.stays.of(run), journal.stays.launches(run)
     ends = [each.at for each in stays[1:]]
@@ -123,13 +124,13 @@ def drawn(journal: Journal, run: str) -> tuple[PowerBound, ...]:
 def raised(row: EnergyRow, held: EnergyRow | None, *, measured: bool) -> EnergyRow:
     """Give a row with the bound that its time had already, where that is higher.
 
-    A bound that was given is only ever raised: a cap that comes bounds nothing of before. What had
-    none but the default is told better by what its run was measured to draw at the same point.
+    A bound is only ever raised: a power cap that comes later bounds nothing before it. The one
+    exception is the default bound: what its run was measured to draw at the same point replaces it.
 
     Args:
-        row: of this turn.
+        row: of this cycle.
         held: as it is booked; None: not yet.
-        measured: no board tells a limit, so the row's bound is no cap.
+        measured: no board reports a limit, so the row's bound is measured and not a cap.
     """
     if held is None:
         return row

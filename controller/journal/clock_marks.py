@@ -1,7 +1,7 @@
-"""What time it was when a daemon last looked, for each machine.
+"""The wall clock as the daemon of each machine last saw it.
 
-Invariant: one row for each machine, replaced whole; what is held after a step of its clock stands
-in the same row, so neither a restart nor kill -9 forgets it.
+Invariant: each machine has one row, which is replaced whole. A hold after a step of the clock is
+kept in the same row, so neither a restart nor kill -9 loses it.
 """
 
 import socket
@@ -21,7 +21,7 @@ class ClockMarks:
     """The table of marks, as one machine sees it."""
 
     def __init__(self, database: Database, host: str = "") -> None:
-        """Keep the database; `host`: another machine's name than this one's."""
+        """Keep the database. `host`: the machine whose marks these are; "": this one."""
         self._database = database
         self._host = (host or socket.gethostname())[:HOST_LENGTH]
 
@@ -29,7 +29,7 @@ class ClockMarks:
         """Give this machine's mark; None before its first.
 
         Raises:
-            JournalUnavailable: nobody knows.
+            JournalUnavailable: the mark cannot be read.
         """
         query = select(CLOCK_MARKS).where(CLOCK_MARKS.c.host == self._host)
         with self._database.reading() as connection:
@@ -46,10 +46,10 @@ class ClockMarks:
         )
 
     def newest_date(self) -> datetime | None:
-        """Give the newest date that anything here has: a mark, an event, a slot, a sign of life.
+        """Give the newest date in the journal: of a mark, an event, a slot or a run's last message.
 
         Raises:
-            JournalUnavailable: nobody knows.
+            JournalUnavailable: the dates cannot be read.
         """
         columns = (CLOCK_MARKS.c.at, EVENTS.c.at, ENERGY.c.slot_start, RUNS.c.last_seen_at)
         with self._database.reading() as connection:
@@ -60,7 +60,7 @@ class ClockMarks:
         """Write this machine's mark.
 
         Raises:
-            JournalUnavailable: the one before stands.
+            JournalUnavailable: nothing was written; the mark before it stays.
         """
         row = {
             "host": self._host,

@@ -1,7 +1,8 @@
 """Decisions: what the cycle decided and why, one row per change of mind.
 
-Invariant: consecutive decisions of one run with the same action, kind and target are one row, with
-how long it held and the newest sentence; so a year of holding is a handful of rows.
+Invariant: consecutive decisions of one run with the same epoch, mode, action, kind, current point
+and target are one row, with how long it held and the newest sentence; so a year of holding is a
+handful of rows.
 """
 
 import json
@@ -25,7 +26,7 @@ class DecisionRow:
     """One decision and how long it held.
 
     Attributes:
-        numbers: what it was based on. `forecast`: id of the issue it rested on; None of none.
+        numbers: the figures it was based on. `forecast`: id of the issue it rested on; None: none.
     """
 
     run: str
@@ -59,7 +60,7 @@ class DecisionStore:
         mode: Mode,
         forecast: int | None = None,
     ) -> None:
-        """Remember a decision, and the issue of the forecast that it rested on."""
+        """Record a decision, and the id of the forecast issue that it rested on."""
         same = {
             "epoch": epoch,
             "mode": str(mode),
@@ -106,7 +107,6 @@ class DecisionStore:
 
 
 def _row(row: Mapping[Any, Any]) -> DecisionRow:
-    """Read one row."""
     values = {each: row[each] for each in DecisionRow.__dataclass_fields__}
     values["first_at"] = from_us(values["first_at"])
     values["last_at"] = from_us(values["last_at"])

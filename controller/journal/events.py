@@ -27,7 +27,7 @@ class EventStore:
         self._database = database
 
     def add(self, kind: str, detail: str, at: datetime) -> None:
-        """Remember an event."""
+        """Record an event."""
         with self._database.writing() as connection:
             connection.execute(insert(EVENTS).values(kind=kind, detail=detail, at=to_us(at)))
 

@@ -35,7 +35,7 @@ class Journal:
     """The stores of one database. Methods raise `JournalUnavailable` when it does not answer."""
 
     def __init__(self, database: Database, lock: durable.Lock | None = None) -> None:
-        """Put a store over every group of tables; `lock` is let go with it."""
+        """Make a store for every group of tables; `close` releases `lock`."""
         self.database = database
         self._lock = lock
         self.runs = RunStore(database)
@@ -66,7 +66,7 @@ class Journal:
 
         Args:
             url: of its database.
-            daemon: nobody may put another file in its place before `close`.
+            daemon: hold the file's lock until `close`, so that nobody replaces the file.
 
         Raises:
             JournalUnavailable: the database does not answer (`Locked`: another process has it).
@@ -83,7 +83,7 @@ class Journal:
 
     @classmethod
     def later(cls, url: str, prepare: Callable[[], None], away: str) -> "Journal":
-        """Make a daemon's journal whose database does not answer yet; it is checked when it does.
+        """Make a daemon's journal whose database does not answer yet; it is checked once it does.
 
         Args:
             url: of its database.
@@ -112,7 +112,7 @@ class Journal:
             _check(self.database.name, connection)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection and release the lock."""
         self.database.close()
         if self._lock is not None:
             self._lock.close()
@@ -120,7 +120,7 @@ class Journal:
 
 
 def revision(database: Database) -> str | None:
-    """Read the schema's revision without alembic; None of an empty database.
+    """Read the schema's revision without alembic; None for a database without one.
 
     Raises:
         JournalUnavailable: the database does not answer.
@@ -137,10 +137,10 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _check(name: str, connection: Connection) -> None:
-    """Refuse a schema of another version.
+    """Refuse a schema of another revision.
 
     Raises:
-        FixInput: it is one; the message names the next step.
+        FixInput: it is at another one; the message names the next step.
     """
     found = _revision(connection)
     if found == migrations.HEAD:

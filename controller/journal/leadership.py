@@ -1,7 +1,7 @@
 """Who leads: one row with a holder, an epoch and an expiry by the database's own clock.
 
 Invariant: the epoch rises whenever the holder changes, and every act is committed only while the
-row still shows the actor's epoch; so a daemon that lost its lease can write nothing that acts.
+row still shows the actor's epoch; so a daemon that lost its lease can commit no act.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from wattmesh.errors import Fenced
 _NOBODY = {"id": 1, "holder": "", "epoch": 0, "expires_at": 0}
 
 _LONGEST_LEASE = 3
-"""The lease of another daemon's settings may be this many times as long as ours."""
+"""The settings of another daemon may give it a lease this many times as long as ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class LeaderRow:
 
 
 class Leadership:
-    """The lease row. `journal`: the identity that our newest epoch counts in; "" before one."""
+    """The lease row. `journal`: identity of the journal whose epoch we got last; "" before that."""
 
     def __init__(self, database: Database) -> None:
         """Keep the database."""
@@ -43,8 +43,8 @@ class Leadership:
     def acquire(self, holder: str, ttl_s: float) -> int | None:
         """Take the lease when it is free, expired or ours; give its epoch, None when it is held.
 
-        A lease that has longer to run than anybody takes one for was left by a clock that was
-        stepped back since: its holder, if it lives, renews it within a third of that time.
+        A lease that runs longer than any settings allow was written before the clock was stepped
+        back, and is not respected: its holder, if it lives, renews it within a third of that time.
         """
         with self._database.writing() as connection:
             insert_new(connection, LEADERSHIP, _NOBODY)
@@ -62,7 +62,7 @@ class Leadership:
             return epoch
 
     def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
-        """Prolong the lease; False when it is no longer ours."""
+        """Extend the lease; False when it is no longer ours."""
         with self._database.writing() as connection:
             expires = clock_us(connection) + int(ttl_s * 1e6)
             mine = (LEADERSHIP.c.holder == holder) & (LEADERSHIP.c.epoch == epoch)
@@ -91,7 +91,7 @@ class Leadership:
 
 
 def check_epoch(connection: Connection, epoch: int) -> None:
-    """Hold the lease row for this transaction, if its epoch is still `epoch`.
+    """Lock the lease row until this transaction ends, if its epoch is still `epoch`.
 
     Raises:
         Fenced: another daemon leads by now.
@@ -103,5 +103,5 @@ def check_epoch(connection: Connection, epoch: int) -> None:
 
 
 def _locked() -> Any:
-    """Select the row so that nobody changes it before we commit."""
+    """Select the row and lock it until the commit."""
     return select(LEADERSHIP).with_for_update()

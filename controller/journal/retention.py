@@ -1,8 +1,8 @@
-"""Roll-up and retention: single slots become daily sums, and old detail goes.
+"""Roll-up and retention: single slots become daily sums, and old detail is deleted.
 
-Invariant: what `LedgerStore.totals` gives is the same before and after: a slot leaves its table in
-the very transaction that adds it to the sums. Runs that are not closed keep every slot. A batch
-that was counted is never counted again, though its watermark is gone.
+Invariant: `LedgerStore.totals` gives the same before and after: a slot leaves its table in the very
+transaction that adds it to the sums. Runs that are not closed keep every slot. A batch that was
+counted is never counted again, though its watermark is deleted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,11 +56,12 @@ class Retention:
         self._database = database
 
     def roll_up(self, before: datetime, timezone: str = "UTC") -> int:
-        """Sum up slots that ended before `before`, of closed runs and of nobody; count them.
+        """Sum up slots that ended before `before`, of closed runs and of no run; count them.
 
         Args:
-            before: nothing newer is touched.
-            timezone: the site's, whose days are summed up: no sum lies in two of its months.
+            before: newer slots are left alone.
+            timezone: of the site. Sums are made per day of this zone, so that none spans two of its
+                months.
         """
         with self._database.writing() as connection:
             closed = select(CLOSED_RUNS.c.run)
@@ -92,15 +93,15 @@ class Retention:
             (EVENTS, EVENTS.c.at < limit),
             (
                 INCARNATIONS,
-                # Until a run is closed its launches say on which GPUs it was.
+                # Until a run is closed, its launches tell which GPUs it had.
                 (INCARNATIONS.c.ended_at < limit)
                 & INCARNATIONS.c.run.in_(closed)
                 & INCARNATIONS.c.incarnation.not_in(select(RUNS.c.incarnation)),
             ),
             (
                 TOKEN_MARKS,
-                # A run's first mark says what it had trained before us; its saving needs that, and
-                # until it is closed every other one: its baseline may be reckoned anew.
+                # A run's first mark says what it had trained before us, which its saving needs. The
+                # others are needed until it is closed: its baseline may be computed again.
                 (TOKEN_MARKS.c.at < limit)
                 & (TOKEN_MARKS.c.slot_start > 0)
                 & TOKEN_MARKS.c.run.in_(closed),
@@ -115,10 +116,10 @@ class Retention:
 
 
 def _forget_boots(connection: Connection, limit: int) -> int:
-    """Let the watermarks of boots go that are over for long; count them.
+    """Delete the watermarks of boots that ended long ago; count them.
 
-    The newest boot of a node keeps its own, whatever its age: what its outbox still holds is told
-    apart by it. For the others the node's floor is raised first (nodes.py).
+    The newest boot of a node keeps its watermark, whatever its age: it recognises batches that are
+    still in the node's outbox. For the others the node's floor is raised first (node_store.py).
     """
     table = DELIVERIES.c
     newest = select(table.node, func.max(table.at).label("at")).group_by(table.node).subquery()
@@ -141,9 +142,10 @@ def _forget_boots(connection: Connection, limit: int) -> int:
 
 
 def _unneeded_points(limit: int) -> ColumnElement[bool]:
-    """Name old observations from before every run that goes on.
+    """Match old observations from before every run that has not finished.
 
-    What no schedule could have beaten is reckoned at the end of a run, from its first hour on.
+    At the end of a run, the bound that no schedule could have beaten is computed from its first
+    hour.
     """
     oldest = select(func.min(RUNS.c.registered_at)).where(RUNS.c.finished_at.is_(None))
     points = CARBON_POINTS.c
@@ -157,7 +159,7 @@ def _days(
     before_us: int,
     timezone: str,
 ) -> Iterator[tuple[int, int]]:
-    """Give the days of a zone from the oldest slot that is to go, as (start, end)."""
+    """Give the days of a zone, as (start, end), from that of the oldest slot to be summed up."""
     firsts = (
         connection.execute(select(func.min(table.c.slot_start)).where(which)).scalar()
         for table, which in old.items()
@@ -175,7 +177,7 @@ def _add(connection: Connection, sums: Any, day_us: int) -> None:
     statement = (sqlite_insert if sqlite else postgresql_insert)(ROLLUPS)
     key = (*KEY, "day")
     added = {name: ROLLUPS.c[name] + statement.excluded[name] for name in AMOUNTS}
-    # SQLite reads ON CONFLICT after a SELECT only when that has a WHERE.
+    # SQLite parses ON CONFLICT after a SELECT only when that has a WHERE.
     dated = select(sums.subquery(), literal(day_us, BigInteger)).where(true())
     connection.execute(
         statement.from_select([*KEY, *AMOUNTS, "day"], dated).on_conflict_do_update(

@@ -1,8 +1,8 @@
 """When a plan is asked for, what it rests on, and why there is none. Pure.
 
-Two keys tell that: the *terms* (catalogue, deadline, limits, signal ...), under which alone a plan
-may be followed, and the *moment* (slot of the grid, issue of the forecast, where the run is), with
-which a new plan is asked for while the old one is followed on.
+Two keys decide. A plan may be followed only under the *terms* it was made for (catalogue, deadline,
+limits, signal ...). When the *moment* changes (slot of the grid, issue of the forecast, where the
+run is), a new plan is asked for, and the old one is followed until it comes.
 
 Invariant: a plan made under other terms than now's is never given to a decision.
 """
@@ -21,21 +21,21 @@ from wattmesh.quantities import duration
 Key = tuple[object, ...]
 
 AGAIN = timedelta(minutes=30)
-"""A plan is made anew this often, whatever the grid does."""
+"""A new plan is made at least this often, whatever the grid does."""
 
 LEAST_INTERVAL_S = 1.0
-"""Intervals shorter than this are those of a recording played so fast that plans come late."""
+"""Shorter intervals come from a recording that is played too fast for plans to keep up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanState:
-    """How planning of one run gets on.
+    """How far planning of one run is.
 
     Attributes:
         plan: the newest one, made under `terms`; None while there is none.
-        reason: why the newest question has no plan, as a clause; "" when it has, or is not
+        reason: why the newest question has no plan, as a clause; "" when it has one, or is not
             answered yet.
-        solve_s: what the newest answer took; None before the first.
+        solve_s: seconds that the newest answer took; None before the first.
         failures: questions in a row that the planning process did not answer; `trouble`: why.
     """
 
@@ -49,7 +49,7 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """How planning gets on.
+    """The state of planning for all runs.
 
     Attributes:
         runs: by run id. `waiting`: questions not answered yet.
@@ -66,7 +66,7 @@ class Planning:
 
 
 def terms(seen: Observation, run: RunView) -> Key:
-    """Give what a plan rests on beside the grid's course: with other terms it is void."""
+    """Give what a plan rests on besides the grid; with other terms it is void."""
     return (
         run.attempt,
         run.catalogue,
@@ -81,7 +81,7 @@ def terms(seen: Observation, run: RunView) -> Key:
 
 
 def moment(seen: Observation, run: RunView) -> Key:
-    """Give what a new plan is asked for with: the grid, the run, its menu or a cap is new."""
+    """Give the key whose change asks for a new plan: the grid, the run, its menu, a cap or time."""
     carbon = seen.carbon
     return (
         carbon.slots[0].start if carbon.slots else None,
@@ -100,7 +100,7 @@ def why_none(seen: Observation, run: RunView) -> str:
 
 
 def _not_known(run: RunView) -> str:
-    """Say what is not known of the run."""
+    """Say what must be known of the run and is not; "" when all is."""
     if not run.live:
         return "it does not report, so what is left of it is not known"
     if OBSERVED in run.capabilities:
@@ -111,7 +111,7 @@ def _not_known(run: RunView) -> str:
 
 
 def _nothing_to_plan(seen: Observation, run: RunView) -> str:
-    """Say that there is no work, no time or no end to plan for."""
+    """Say that there is no work, no time or no end to plan for; "" when there is."""
     case = examine(seen, run)
     if case.guard is None:
         return case.missing[1] or "none of its points may be used"
@@ -121,7 +121,7 @@ def _nothing_to_plan(seen: Observation, run: RunView) -> str:
 
 
 def _no_forecast(seen: Observation) -> str:
-    """Say that the grid ahead is not known well enough."""
+    """Say that the grid's forecast does not allow plans; "" when it does."""
     carbon = seen.carbon
     if carbon.trouble or not carbon.slots:
         return f"the grid signal cannot be used ({clause(carbon.trouble) or 'it has no value'})"

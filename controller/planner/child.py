@@ -2,8 +2,8 @@
 
     python -m wattmesh.controller.planner.child PARENT
 
-A child of the daemon on a socket at its standard input, so that numpy, its memory and its minutes
-of arithmetic stay out of the daemon. It knows no clock time, no journal and no settings.
+It is a child of the daemon, with a socket as its standard input, so that numpy, its memory and its
+minutes of arithmetic stay out of the daemon. It needs no wall clock, no journal and no settings.
 
 Invariant: it never outlives the daemon that started it, however that one ends.
 """
@@ -21,7 +21,7 @@ from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
 
 NICER = 10
-"""Plans may wait; what else runs on the machine may not wait for them."""
+"""Plans can wait; other work on the machine must not wait for them."""
 
 
 def answer(line: bytes) -> bytes:
@@ -36,7 +36,7 @@ def answer(line: bytes) -> bytes:
 
 
 def main() -> None:
-    """Answer until the daemon hangs up."""
+    """Answer until the daemon closes the socket."""
     end_with(int(sys.argv[1]), signal.SIGKILL)
     with suppress(OSError):
         os.nice(NICER)

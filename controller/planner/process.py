@@ -1,8 +1,7 @@
 """The daemon's end of the planning process: started when first asked, ended when it fails.
 
-Invariant: a question is answered, or an error says why it was not, within its limit; a process
-that hung, died or wrote nonsense is gone before the error is raised, and the next question starts
-a fresh one.
+Invariant: a question is answered, or an error says why not, within its limit. A process that hung,
+died or wrote nonsense is ended before the error is raised, and the next question starts a new one.
 """
 
 import logging
@@ -21,24 +20,24 @@ log = logging.getLogger(__name__)
 CHILD = (sys.executable, "-m", "wattmesh.controller.planner.child")
 PIECE = 1 << 16
 MOST = 1 << 24
-"""Bytes that an answer may have; a plan has some ten thousand."""
+"""The most bytes in an answer; a plan has some ten thousand."""
 
 GRACE_S = 2.0
-"""How long a child that hung up may take to end."""
+"""How long a child that closed its socket may take to end."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """The planner's arrays are small, and each thread would cost memory of its own."""
 
 
 class PlannerFailed(RetryLater):
-    """The planning process did not answer; runs go by the price rule meanwhile."""
+    """The planning process did not answer; the price rule decides for runs meanwhile."""
 
 
 class PlanProcess:
     """One child at a time. Used by one thread; only `kill` may be called from others."""
 
     def __init__(self, command: Sequence[str] = CHILD) -> None:
-        """Take what to start; our process id is its last argument. Nothing is started yet."""
+        """Keep the command to start, to which our process id is appended. Start nothing yet."""
         self._command = tuple(command)
         self._child: subprocess.Popen[bytes] | None = None
         self._pipe: socket.socket | None = None
@@ -49,10 +48,11 @@ class PlanProcess:
         return self._child.pid if self._child is not None else None
 
     def ask(self, line: bytes, limit_s: float) -> bytes:
-        """Send one line and give the line that comes back.
+        """Send one line and return the line that comes back.
 
         Raises:
-            PlannerFailed: it did not come in time, or the child cannot be started or ended.
+            PlannerFailed: no answer came in time, or the child could not be started or ended
+                itself.
         """
         until_s = time.monotonic() + limit_s
         try:
@@ -73,7 +73,7 @@ class PlanProcess:
         return answer
 
     def kill(self) -> None:
-        """End the child from another thread; whoever waits for it is told that it ended."""
+        """End the child from another thread; `ask` then raises that it ended."""
         child = self._child
         if child is not None:
             child.kill()
@@ -82,7 +82,7 @@ class PlanProcess:
         """End the child; give the status it ended with.
 
         Args:
-            grace_s: for a child that hung up and is likely ending: its own status is worth knowing.
+            grace_s: wait for a child that closed its socket, to learn its own status.
         """
         pipe, child, self._pipe, self._child = self._pipe, self._child, None, None
         if pipe is not None:
@@ -98,7 +98,7 @@ class PlanProcess:
         """Start the child.
 
         Raises:
-            OSError: the machine cannot.
+            OSError: it could not be started.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -122,8 +122,8 @@ def _line(pipe: socket.socket, until_s: float) -> bytes:
     """Read one line.
 
     Raises:
-        TimeoutError: it was not whole in time.
-        EOFError: the other side hung up, or never ends its line.
+        TimeoutError: the line was not complete in time.
+        EOFError: the other side closed the socket, or its line is longer than `MOST` bytes.
     """
     pieces, size = [], 0
     while size <= MOST:

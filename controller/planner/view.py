@@ -23,7 +23,7 @@ from wattmesh.telemetry.readings import J_PER_KWH
 
 
 def expected_boundary(catalogue: Catalogue | None) -> str:
-    """Give the energy boundary of grams that are expected: that of the catalogue's watts."""
+    """Give the energy boundary of expected grams: that of the catalogue's watts."""
     scope = f" ({catalogue.power_scope})" if catalogue else ""
     return f"power_w of the catalogue{scope}, without PUE"
 
@@ -133,12 +133,12 @@ class PlanAnswer:
 
 
 def plan_answer(seen: Observation, run: RunView, state: PlanState, decision: str) -> PlanAnswer:
-    """Put the answer together.
+    """Assemble the answer.
 
     Args:
         seen: what the newest cycle decided on.
         run: as it is in `seen`, its plan included.
-        state: how planning of it gets on.
+        state: how far planning of it is.
         decision: the newest sentence about it.
     """
     plan = run.plan
@@ -184,7 +184,6 @@ def _sentence(seen: Observation, run: RunView, state: PlanState) -> str:
 
 
 def _none_yet(run: RunView, missing: str, trouble: str) -> str:
-    """Say why there is no plan."""
     if missing:
         return f"{run.name} has no plan: {missing}."
     if trouble:
@@ -196,7 +195,6 @@ def _none_yet(run: RunView, missing: str, trouble: str) -> str:
 
 
 def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str, ...]) -> PlanLine:
-    """Show the plan; `flags`: of its grams."""
     changes = list(_changes(run, plan))
     points = {each.id: each for each in run.catalogue.points} if run.catalogue else {}
     return PlanLine(
@@ -235,7 +233,7 @@ def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str
 
 
 def _cap(seen: Observation, run: RunView) -> str:
-    """Say what an operator's power cap leaves the plan, and until when."""
+    """Say which points an operator's power cap leaves to the plan, and until when."""
     if run.room_w is None or seen.cap is None:
         return ""
     until = moment(seen.cap.until, seen.now)
@@ -243,7 +241,7 @@ def _cap(seen: Observation, run: RunView) -> str:
 
 
 def _changes(run: RunView, plan: PlanView) -> Iterator[str]:
-    """Name each change of the plan by its kind; waking up is none of its own."""
+    """Name the kind of each change in the plan; waking up is not counted."""
     layouts = {each.id: each.layout for each in run.catalogue.points} if run.catalogue else {}
     for before, after in pairwise((plan.origin, *(each.point for each in plan.steps))):
         if after == before or not before:
@@ -269,7 +267,6 @@ def _thresholds(run: RunView, plan: PlanView) -> Iterator[Threshold]:
 
 
 def _grid_line(slot: IntensitySlot) -> GridLine:
-    """Show one slot."""
     return GridLine(start=slot.start, end=slot.end, g_per_kwh=slot.g_per_kwh)
 
 

@@ -1,7 +1,7 @@
-"""What the daemon and its planning process say to each other: one JSON value per line each way.
+"""What the daemon and its planning process exchange: one JSON value per line in each direction.
 
-Invariant: what is read is what was written, to the last digit; a line that is something else is an
-error and never half an answer. Nothing is pickled.
+Invariant: what is read is what was written, to the last digit; any other line is an error and never
+half an answer. Nothing is pickled.
 """
 
 import json
@@ -18,7 +18,7 @@ from wattmesh.policies.planner.mpc import Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question, and the plan that is followed until it is answered."""
+    """A question, and the plan that is followed until the answer comes."""
 
     question: Question
     before: PlanView | None = None
@@ -26,10 +26,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """The answer to the question of this digest.
+    """The answer to the question with this digest.
 
     Attributes:
-        seconds: what it took. `plan`: None when no plan does the work; `reason`: why, a clause.
+        seconds: what it took. `plan`: None when no plan does the work; `reason`: why, as a clause.
     """
 
     digest: str
@@ -47,7 +47,7 @@ def read_asked(line: bytes) -> Asked:
     """Read a question.
 
     Raises:
-        InputInvalid: the line is none.
+        InputInvalid: the line is not a question.
     """
     try:
         return _asked().validate_json(line)
@@ -59,7 +59,7 @@ def read_told(line: bytes) -> Told:
     """Read an answer.
 
     Raises:
-        InputInvalid: the line is none.
+        InputInvalid: the line is not an answer.
     """
     try:
         return _told().validate_json(line)
@@ -69,13 +69,13 @@ def read_told(line: bytes) -> Told:
 
 @cache
 def _asked() -> TypeAdapter[Asked]:
-    """Made when the first question comes: a daemon without runs needs none."""
+    """Made on first use: a daemon without runs needs none."""
     return TypeAdapter(Asked)
 
 
 @cache
 def _told() -> TypeAdapter[Told]:
-    """Made when the first answer comes."""
+    """Made on first use."""
     return TypeAdapter(Told)
 
 

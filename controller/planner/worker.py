@@ -1,10 +1,10 @@
-"""Plans for the cycle, made off it: one thread that asks one planning process, run after run.
+"""Plans for the cycle, made outside it: one thread asks one planning process, run after run.
 
-The cycle says what it sees and takes the newest plan that is still valid; it never waits. Questions
-wait in the order in which they came up, the newest of each run only. What fails is asked again
-later, and the price rule decides meanwhile.
+The cycle reports what it sees and takes the newest plan that is still valid; it never waits.
+Questions queue in the order they came, only the newest of each run. A question that fails is asked
+again later, and the price rule decides meanwhile.
 
-Invariant: a plan is handed out under the terms it was made for only, and answers the very question
+Invariant: a plan is handed out only under the terms it was made for, and answers the very question
 that was asked; a failure of the planning process costs plans, never a cycle.
 """
 
@@ -24,12 +24,12 @@ from wattmesh.policies.planner.mpc import question
 log = logging.getLogger(__name__)
 
 JOIN_S, KILL_S = 5.0, 0.05
-"""How long the end of the planner is waited for, and how often its process is told to end."""
+"""Seconds to wait for the planner's end, and between two attempts to kill its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long is waited for what.
+    """How long to wait for what.
 
     Attributes:
         solve_s: for one plan, the start of the process included.
@@ -49,7 +49,7 @@ class Patience:
 
 @dataclass(slots=True)
 class _Desk:
-    """One run: what was asked last, and what is known."""
+    """One run: what was asked last, and its state."""
 
     state: PlanState = field(default_factory=PlanState)
     asked: Key = ()
@@ -58,7 +58,7 @@ class _Desk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """A question that waits. Kept as it was seen: it is put into numbers off the cycle."""
+    """A question in the queue. Kept as observed: it is turned into numbers outside the cycle."""
 
     seen: Observation
     run: RunView
@@ -79,9 +79,9 @@ class PlanWorker:
 
         Args:
             process: the planning process.
-            patience: how long is waited for what.
-            wake: called when plans are new and none is waited for; makes the next cycle due.
-            monotonic: seconds.
+            patience: how long to wait for what.
+            wake: called when there are new plans and the queue is empty; makes the next cycle due.
+            monotonic: gives seconds.
         """
         self._process = process or PlanProcess()
         self._patience = patience or Patience()
@@ -96,7 +96,7 @@ class PlanWorker:
         self._stopping = False
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
-        """Give the newest valid plan of a run, however old; note that a newer one is wished for."""
+        """Give the newest valid plan of a run, however old; ask for a newer one if it is due."""
         now_terms = terms(seen, run)
         with self._changed:
             self._forget(seen)
@@ -107,7 +107,7 @@ class PlanWorker:
             return plan if plan is not None and context.state.terms == now_terms else None
 
     def planning(self) -> Planning:
-        """Say how planning gets on."""
+        """Give the state of planning."""
         with self._changed:
             states = {run: context.state for run, context in self._desks.items()}
             return replace(self._totals, runs=states, waiting=len(self._wishes))
@@ -120,7 +120,7 @@ class PlanWorker:
             self._changed.notify_all()
         until_s = time.monotonic() + JOIN_S
         while self._thread is not None and self._thread.is_alive():
-            # Again and again: the thread may be about to start the process.
+            # Repeated: the thread may be about to start the process.
             self._process.kill()
             self._thread.join(KILL_S)
             if time.monotonic() > until_s:
@@ -128,7 +128,7 @@ class PlanWorker:
                 return
 
     def _forget(self, seen: Observation) -> None:
-        """Let go of runs that are over."""
+        """Forget runs that are over."""
         if len(self._desks) <= len(seen.runs):
             return
         for gone in self._desks.keys() - {each.run for each in seen.runs}:
@@ -136,14 +136,14 @@ class PlanWorker:
             self._wishes.pop(gone, None)
 
     def _wish(self, context: _Desk, seen: Observation, run: RunView, now_terms: Key) -> None:
-        """Ask for a plan if what it depends on is new."""
+        """Queue a question if what a plan depends on has changed."""
         now_moment = moment(seen, run)
         key = (*now_terms, *now_moment)
         if context.asked == key or self._monotonic() < context.again_s or self._stopping:
             return
         reason = why_none(seen, run)
         if reason:
-            # Not noted as asked: what is missing may come with any cycle.
+            # Not recorded as asked: what is missing may come with any cycle.
             self._wishes.pop(run.run, None)
             context.state = replace(context.state, reason=reason)
             return
@@ -155,7 +155,7 @@ class PlanWorker:
         self._changed.notify_all()
 
     def _work(self) -> None:
-        """Answer wishes until stopped."""
+        """Answer queued questions until stopped."""
         while True:
             wish, before = self._next()
             if wish is None:
@@ -175,7 +175,7 @@ class PlanWorker:
         self._process.end()
 
     def _next(self) -> tuple[_Wish | None, PlanView | None]:
-        """Wait for the next question, and give the plan before it; two Nones: stop."""
+        """Wait for the next question; give it with the run's present plan; two Nones: stop."""
         with self._changed:
             while not self._stopping:
                 rest_s = self._rest_until_s - self._monotonic()
@@ -187,7 +187,7 @@ class PlanWorker:
         return None, None
 
     def _told(self, wish: _Wish, before: PlanView | None) -> Told:
-        """Ask the process.
+        """Put a question to the process.
 
         Raises:
             PlannerFailed: it did not answer this question.
@@ -211,7 +211,7 @@ class PlanWorker:
         return told
 
     def _keep(self, wish: _Wish, told: Told) -> None:
-        """Make an answer the newest one."""
+        """Store an answer as the newest."""
         with self._changed:
             self._totals = replace(
                 self._totals, answered=self._totals.answered + 1, in_a_row=0, trouble=""
@@ -229,7 +229,7 @@ class PlanWorker:
             self._wake()
 
     def _failed(self, wish: _Wish, why: str) -> None:
-        """Rest, and let the run be asked for again after its own rest; the plan before stands."""
+        """Rest, and ask for the run again after its own rest; its present plan stays."""
         with self._changed:
             if self._stopping:
                 return

@@ -1,9 +1,9 @@
-"""`wattmesh policy bench`: policies over recorded grids, row by row. Work is shared by processes.
+"""`wattmesh policy bench`: policies over recorded grids, row by row, in several processes.
 
 A cell is one trace and one start: all slacks and policies of it share the forecasts. Every policy
-of a cell lives in the same world: same grid, same noise, same forecast, same guard.
+of a cell runs in the same world: same grid, same noise, same forecast, same guard.
 
-Invariant: the rows depend on what was asked alone, not on how many processes did the work.
+Invariant: the rows depend only on what was asked, not on how many processes did the work.
 """
 
 import multiprocessing
@@ -29,14 +29,14 @@ from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Releas
 MPC, THRESHOLD, ORACLE = "mpc", "threshold", "oracle"
 OWN, PERFECT, PERSIST = "own", "perfect", "persist"
 FORECASTS = (OWN, PERFECT, PERSIST)
-"""What forecasts there are, but for those of a file."""
+"""The built-in forecasts; others come from a file."""
 
 POLICIES = (*RULES, MPC, ORACLE)
-"""What is replayed unless somebody says otherwise."""
+"""What is replayed by default."""
 
 KNOWN = (*RULES, THRESHOLD, MPC, ORACLE)
 HISTORIES = (timedelta(days=60), timedelta(days=28), timedelta(days=8), timedelta(days=1))
-"""Recorded time before a start, the longest that the trace has room for."""
+"""Recorded time needed before a start; the first of these that the trace has room for."""
 
 CYCLE_S = 900.0
 BOUNDARY_EVERY = 10
@@ -47,10 +47,10 @@ class Asked:
     """What is to be replayed.
 
     Attributes:
-        slacks: time until the deadline, in times of what the fastest point needs.
+        slacks: time until the deadline, as a multiple of what the fastest point needs.
         count: starts for each trace. `hours`: of work at the fastest point; None: as the catalogue
             says. `pause`: whether runs may be suspended.
-        boundary_every: steps between checkpoints. `cycle_s`: seconds between two looks.
+        boundary_every: steps between checkpoints. `cycle_s`: seconds between two cycles.
         regret: split what `mpc` lost, for which it is replayed once more with a perfect forecast.
     """
 
@@ -79,7 +79,7 @@ class Asked:
 
     @property
     def limits(self) -> PolicySettings:
-        """Limits of the policies; the guard's margin has room for the speed that noise takes."""
+        """Limits of the policies; the guard's margin covers the speed that noise takes."""
         margin = max(self.settings.guard_margin, self.noise.throughput)
         return replace(self.settings, guard_margin=margin)
 
@@ -89,7 +89,7 @@ class Asked:
         return self.boundary_every * self.catalogue.global_batch * self.catalogue.seq_len
 
     def _hours_tokens(self) -> float:
-        """Tokens of so many hours at the fastest point."""
+        """Tokens of `hours` at the fastest point."""
         return round((self.hours or 0.0) * 3600.0 * self.speed)
 
     def window(self, slack: float) -> timedelta:
@@ -110,13 +110,12 @@ class Row:
     """How one policy did.
 
     Attributes:
-        saving: share of the grams of `static-fastest` on the same start. `bound_saving`: what
-            nobody can exceed. `share_of_oracle`: of the saving with the whole future known; None
-            where that saves nothing.
-        switches: layout changes, to sleep and back included. `solve_s`: seconds for one plan, on
-            average.
-        regret_planning, regret_forecast: what `bound_saving` is above `saving`, in two parts
-            (`wattmesh.controller.replay.regret`); None where nobody asked, and of other policies.
+        saving: share of the grams of `static-fastest` on the same start. `bound_saving`: the most
+            that any policy can save. `share_of_oracle`: share of the oracle's saving; None where
+            the oracle saves nothing.
+        switches: layout changes, to sleep and back included. `solve_s`: mean seconds per plan.
+        regret_planning, regret_forecast: `bound_saving` less `saving`, in two parts
+            (`wattmesh.controller.replay.regret`); None if not asked for, and for other policies.
     """
 
     policy: str
@@ -139,7 +138,7 @@ class Row:
 
 
 def replayed(catalogue: Catalogue, release: Release | None = None) -> Catalogue:
-    """Give a catalogue whose points may all be used: replay asks what they would be worth."""
+    """Give a catalogue whose points may all be used: replay asks what they would save."""
     points = tuple(
         replace(
             each,
@@ -181,7 +180,7 @@ def bench(asked: Asked, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[
     if jobs <= 1 or len(wanted) < 2:
         yield from map(work, wanted)
         return
-    # Spawned, not forked: threads of numpy do not survive a fork.
+    # Spawned, not forked: numpy's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(wanted)), mp_context=context) as pool:
         yield from pool.map(work, wanted)
@@ -199,7 +198,7 @@ def rows(asked: Asked, cell: Cell) -> tuple[Row, ...]:
 
 
 def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
-    """Set the scene of one run."""
+    """Make the scene of one run."""
     return Scene(
         catalogue=asked.catalogue,
         grid=grid,
@@ -214,7 +213,6 @@ def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
 
 
 def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> Iterator[Row]:
-    """Replay every policy on one scene."""
     means = Means(forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause)
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
     held = _Held(
@@ -231,7 +229,7 @@ def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> I
 
 
 def _split(asked: Asked, means: Means, held: "_Held", row: Row) -> Row:
-    """Say to what `mpc` lost what it lost."""
+    """Split what `mpc` lost into planning and forecast."""
     foreseen_g = row.carbon_g
     if asked.forecast != PERFECT:
         knows = replace(means, forecast=Perfect(grid=held.scene.grid))
@@ -243,7 +241,7 @@ def _split(asked: Asked, means: Means, held: "_Held", row: Row) -> Row:
 
 
 def _driver(policy: str, means: Means) -> Ours | Rival:
-    """Give who steers under a policy's name."""
+    """Give the driver for a policy's name."""
     if policy == MPC:
         return Ours(means, PlansNow())
     if policy == THRESHOLD:
@@ -253,7 +251,7 @@ def _driver(policy: str, means: Means) -> Ours | Rival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """What the policies of one scene are held against. `base_g`: of `static-fastest`."""
+    """What the policies of one scene are compared with. `base_g`: of `static-fastest`."""
 
     scene: Scene
     slack: float
@@ -276,7 +274,7 @@ class _Held:
         )
 
     def oracle(self) -> Row:
-        """Sum up what a clairvoyant would have done."""
+        """Sum up the oracle's plan."""
         plan = self.known.plan
         found = plan.evaluation
         return self._row(
@@ -292,7 +290,7 @@ class _Held:
         )
 
     def _row(self, *, carbon_g: float, **facts: Any) -> Row:
-        """Give a row with what is the same for all."""
+        """Give a row, with the facts that all policies of the scene share."""
         saving = 1.0 - carbon_g / self.base_g
         best = 1.0 - self.known.plan.evaluation.grams / self.base_g
         return Row(

@@ -1,6 +1,6 @@
-"""What nobody without knowledge of the future can beat: the oracle's schedule, and a lower bound.
+"""What no policy can beat without knowing the future: the oracle's schedule, and a lower bound.
 
-Both come from the planner over the recorded grid, with switch costs, free of dwell, guard and
+Both come from the planner over the recorded grid, with switch costs, but without dwell, guard and
 boundaries; its plan is judged by `wattmesh.policies.planner.evaluate`, its bound is the dual value.
 
 Invariant: bound <= oracle <= the grams of every policy on the same grid.
@@ -21,7 +21,7 @@ from wattmesh.policies.planner.solver import solve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hindsight:
-    """The oracle. `bound_g`: no policy emits less. `solve_s`: to find both.
+    """The oracle. `bound_g`: no policy emits less. `solve_s`: seconds to find both.
 
     Attributes:
         switched_s: when its layout changes, seconds from the start.
@@ -34,7 +34,7 @@ class Hindsight:
 
 
 def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
-    """Plan a run with the whole recorded grid before one.
+    """Plan a run with the whole recorded grid known.
 
     Raises:
         InputInvalid: the work does not fit before the deadline.
@@ -63,7 +63,7 @@ def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
 
 
 def _switched(problem: PlanningProblem, path: tuple[int, ...]) -> tuple[float, ...]:
-    """Give when the layout changes along a path."""
+    """Give when the layout changes along a path, in seconds from the start."""
     layouts = [problem.options[each].layout for each in (problem.start, *path)]
     begins = accumulate(problem.seconds, initial=0.0)
     return tuple(

@@ -1,9 +1,8 @@
-"""Who steers a replayed run: wattmesh's own decisions, or a rival rule under the same guard.
+"""What steers a replayed run: wattmesh's own decisions, or a rival rule under the same guard.
 
-Ours is the daemon's own cycle (`wattmesh.controller.cycle.cycle`), with plans made on the spot
-instead of by a worker. A rival is
-asked once per interval of the grid, as its authors do; the deadline guard stands over it at every
-look.
+Ours is the daemon's own cycle (`wattmesh.controller.cycle.cycle`), with plans made at once instead
+of by a worker. A rival is asked once per interval of the grid, as its authors do; the deadline
+guard checks its answer in every cycle.
 
 Invariant: both see the grid through the same forecast.
 """
@@ -37,12 +36,12 @@ from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
 from wattmesh.policies.run_context import RunContext, examine
 
 PAST = timedelta(days=14)
-"""How far back a rule may look."""
+"""How much of the past a rule sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What every driver of one replay is given.
+    """What every driver of one replay gets.
 
     Attributes:
         pause: whether runs can be suspended.
@@ -76,7 +75,7 @@ class Clock:
 
 
 class PlansNow:
-    """Plans made the moment they are asked for, anew with every interval of the grid."""
+    """Plans made at once when they are asked for, a new one in every interval of the grid."""
 
     def __init__(self) -> None:
         """Start without a plan."""
@@ -85,7 +84,7 @@ class PlansNow:
         self._clock = Clock()
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
-        """Give the plan for now; a new one when the grid, or where the run is, has changed."""
+        """Give the plan for now; a new one if the grid, the cap or the run's place has changed."""
         here = run.current.id if run.current else ""
         slot = seen.carbon.slots[0].start if seen.carbon.slots else None
         cap = (seen.cap.until, run.room_w) if seen.cap else None
@@ -106,10 +105,10 @@ class PlansNow:
 
 
 class Ours:
-    """Wattmesh: the live cycle, both of whose ports are a simulated run."""
+    """Wattmesh: the live cycle, which observes and acts on a simulated run."""
 
     def __init__(self, means: Means, plans: Plans) -> None:
-        """Take the forecast, the settings and who plans."""
+        """Keep the forecast, the settings and the planner."""
         self._means, self._plans = means, plans
         self._cycle = Cycle(self, self, plans)
         self._trained: deque[tuple[float, int]] = deque()
@@ -117,22 +116,22 @@ class Ours:
 
     @property
     def solve_s(self) -> float:
-        """Seconds for one plan, on average; 0 where nobody plans."""
+        """Seconds for one plan, on average; 0 without a planner."""
         return self._plans.solve_s if isinstance(self._plans, PlansNow) else 0.0
 
     def look(self, world: World) -> None:
-        """Take one turn of the cycle."""
+        """Run one cycle."""
         self.world = world
         self._cycle.run(world.now)
 
     def observe(self, now: datetime) -> Seen:
-        """Show the run as it stands."""
+        """Observe the simulated run."""
         scene, state = self.world.scene, self.world.state
         seen = _see(scene, state, self._means, self._window(state))
         return Seen(observation=seen)
 
     def settle(self, seen: Seen) -> bool:
-        """Let a frozen run's clock go; nothing else is ever left open here."""
+        """Release a frozen run's clock; nothing else is ever left open here."""
         if self.world.state.frozen:
             self.world.let_go()
         return False
@@ -153,7 +152,7 @@ class Ours:
                     assert_never(decision.action)
 
     def _window(self, state: State) -> tuple[tuple[float, int], ...]:
-        """Give what was trained over the window of the service level; nothing without one."""
+        """Give what was trained over the window of the service level; empty without one."""
         policy, past = self._means.policy, self._trained
         if not policy.sla_throughput_share:
             return ()
@@ -165,10 +164,10 @@ class Ours:
 
 
 class Rival:
-    """A rule that others use."""
+    """A rule from other systems."""
 
     def __init__(self, means: Means, rule: Rule) -> None:
-        """Take the forecast, the settings and the rule."""
+        """Keep the forecast, the settings and the rule."""
         self._means, self._rule = means, rule
         self._asked: tuple[object, str] | None = None
         self._wish = ""
@@ -181,7 +180,7 @@ class Rival:
         return self._clock.mean_s
 
     def look(self, world: World) -> None:
-        """Ask the rule, and the guard about its answer."""
+        """Ask the rule, and let the guard check its answer."""
         scene, state = world.scene, world.state
         seen = _see(scene, state, self._means)
         case = examine(seen, seen.runs[0])
@@ -200,11 +199,11 @@ class Rival:
             world.order(wish)
 
     def _look(self, scene: Scene, case: RunContext, here: str) -> Look:
-        """Show the rule what it may see."""
+        """Give the rule the view that it may see."""
         seen, guard = case.seen, case.guard
         catalogue = scene.catalogue
         assert guard is not None
-        # The time that one switch back to full speed takes is nobody's to spend.
+        # Keep back the time of one switch to full speed.
         time_left_s = guard.time_left_s - guard.times.longest_s(guard.fastest)
         end = seen.now + timedelta(seconds=max(1.0, time_left_s))
         horizon = to_end(seen.carbon.slots, seen.now, end)
@@ -229,7 +228,6 @@ class Rival:
 def _see(
     scene: Scene, state: State, means: Means, trained: tuple[tuple[float, int], ...] = ()
 ) -> Observation:
-    """Observe."""
     return observation(
         scene,
         state,
@@ -242,7 +240,7 @@ def _see(
 
 
 def _guarded(case: RunContext, here: str, wish: str) -> str | None:
-    """Give the rule's wish where the guard allows it, else the fastest point or nothing."""
+    """Give the rule's wish if the guard allows it, else the fastest point, a refuge or None."""
     guard, current = case.guard, case.run.current
     if guard is None or current is None:
         return None
@@ -261,12 +259,10 @@ def _guarded(case: RunContext, here: str, wish: str) -> str | None:
 
 
 def _ahead(slot: IntensitySlot) -> Ahead:
-    """A slot as rules see it."""
     return Ahead(seconds=(slot.end - slot.start).total_seconds(), g_per_kwh=slot.g_per_kwh)
 
 
 def _rated(scene: Scene) -> tuple[Rated, ...]:
-    """Points as rules see them."""
     points = sorted(scene.catalogue.points, key=lambda each: each.tokens_per_s)
     return tuple(
         Rated(

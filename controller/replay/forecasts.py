@@ -1,7 +1,7 @@
 """What a replayed policy is told of the grid ahead: our own forecast, the truth, yesterday, a file.
 
-Invariant: but for `perfect` and `perfect-24h`, which say so, nothing that was recorded after the
-running interval is in a forecast; whoever asks twice for the same interval gets the same slots.
+Invariant: except in `perfect` and `perfect-24h`, as their names say, no forecast contains anything
+recorded after the running interval; all calls for the same interval get the same slots.
 """
 
 import csv
@@ -27,31 +27,31 @@ from wattmesh.policies.forecast.series import Observed
 Slots = tuple[IntensitySlot, ...]
 
 HISTORY = timedelta(days=365)
-"""What our own forecast is given at most."""
+"""The longest history that our own forecast gets."""
 
 AHEAD_H = 72.0
 LONGEST = timedelta(days=30)
-"""No plan looks further ahead."""
+"""The furthest that a plan looks ahead."""
 
 DAY = timedelta(days=1)
 
 
 class Forecast(Protocol):
-    """Says what is known of the grid at a moment."""
+    """Tells what is known of the grid at a moment."""
 
     def slots(self, now: datetime, end: datetime) -> Slots:
-        """Give the running interval as recorded, and the forecast until `end` or as it reaches."""
+        """Give the running interval as recorded, then the forecast up to `end` at most."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perfect:
-    """The truth: only a bound on what forecasts can do."""
+    """The truth: a bound on what forecasts can do."""
 
     grid: Grid
 
     def slots(self, now: datetime, end: datetime) -> Slots:
-        """Give what will be recorded."""
+        """Give the recorded values."""
         return cut(self.grid, now, end)
 
 
@@ -80,10 +80,10 @@ class Persist:
 
 
 class Own:
-    """Our own forecast, made from the recorded history before now; kept for whoever asks next."""
+    """Our own forecast, made from the recorded history before now, and kept for further calls."""
 
     def __init__(self, grid: Grid, every: timedelta = timedelta(hours=1)) -> None:
-        """Make a new forecast `every` so often; in between the newest one is cut shorter."""
+        """Make a new forecast at most once per `every`; until then the newest is cut shorter."""
         self._grid, self._every = grid, every
         self._made: dict[datetime, Slots] = {}
         self._taught: tuple[datetime, Lessons | None, Climatology | None] | None = None
@@ -98,7 +98,7 @@ class Own:
         return _joined((running,), self._made[asked])
 
     def _predict(self, at: datetime) -> Slots:
-        """Ask the forecast for what comes after `at`, knowing everything before."""
+        """Forecast what comes after `at`, knowing all values before it."""
         grid = self._grid
         known = (at - grid.start) // grid.step
         first = max(0, known - HISTORY // grid.step)
@@ -113,10 +113,10 @@ class Own:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighted:
-    """The truth for some time ahead, and another forecast after: what a better one would be worth.
+    """The truth for some time ahead, then another forecast: what would a better one be worth?
 
     Attributes:
-        sight: how far ahead nothing is hidden.
+        sight: how far ahead the truth is known.
     """
 
     grid: Grid
@@ -124,7 +124,7 @@ class Sighted:
     beyond: Forecast
 
     def slots(self, now: datetime, end: datetime) -> Slots:
-        """Give what will be recorded within sight, then what the other forecast says."""
+        """Give the recorded values within sight, then the other forecast."""
         seen = cut(self.grid, now, now + self.sight)
         return _joined(seen, self.beyond.slots(now, end))
 
@@ -147,7 +147,7 @@ class Issued:
 
 
 def _joined(known: Slots, told: Slots) -> Slots:
-    """Give what is known, and what is told of the time after it, unless that leaves a gap."""
+    """Give the known slots, then those told of later time, unless there is a gap between."""
     last = known[-1].end
     later = [each for each in told if each.end > last]
     if not later or later[0].start > last:
@@ -159,7 +159,7 @@ def from_file(path: Path, grid: Grid) -> Issued:
     """Read forecasts: a trace file with one more column, `generated_at_utc`.
 
     Raises:
-        InputInvalid: not such a file; named with the line.
+        InputInvalid: the file is not of that kind; the message names the row.
     """
     try:
         data = read_named(path, MOST_BYTES)
@@ -194,7 +194,7 @@ def from_file(path: Path, grid: Grid) -> Issued:
 
 
 def _moment(text: str) -> datetime:
-    """Read an aware time."""
+    """Read a time that names its zone."""
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
@@ -202,7 +202,7 @@ def _moment(text: str) -> datetime:
 
 
 def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
-    """Make slots of one issue, up to its first gap."""
+    """Make the slots of one issue, up to its first gap."""
     slots: list[IntensitySlot] = []
     for start, value in points:
         if slots and slots[-1].end != start:
@@ -212,7 +212,7 @@ def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
 
 
 def maker(mode: str) -> Callable[[Grid], Forecast]:
-    """Give what makes a grid's forecast.
+    """Give the function that makes a grid's forecast.
 
     Args:
         mode: `own`, `perfect`, `persist`, `perfect-24h` (or other hours), or the path of a file.
@@ -229,6 +229,6 @@ def maker(mode: str) -> Callable[[Grid], Forecast]:
 
 
 def sight_of(mode: str) -> timedelta | None:
-    """Read how far `perfect-24h` sees; None for another mode."""
+    """Read how far ahead `perfect-24h` knows the truth; None for another mode."""
     found = re.fullmatch(r"perfect-(\d{1,4})h", mode)
     return timedelta(hours=int(found[1])) if found else None

@@ -1,7 +1,7 @@
 """A recorded grid as replay needs it: a value for every interval, and grams over any time. I/O in.
 
-Invariant: every value is one that was recorded and believed; a gap takes the value before it, and
-how many did is kept, so that nobody takes them for measured.
+Invariant: every value is one that was recorded and found plausible; a gap takes the value before
+it, and `filled` counts these, so that they are not taken for measured.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ class Grid:
     Attributes:
         name: of the trace. `kind`: average or marginal.
         values: g/kWh, one for each `step` from `start` on.
-        filled: intervals that were missing or not believed.
+        filled: intervals that were missing or not plausible.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Grid:
         )
 
     def index(self, at: datetime) -> int:
-        """Give the interval that holds `at`."""
+        """Give the index of the interval that holds `at`, or of the nearest one."""
         return min(len(self.values) - 1, max(0, (at - self.start) // self.step))
 
     @cached_property
@@ -72,7 +72,7 @@ def read(path: Path) -> Grid:
     """Read a trace file (`wattmesh.integrations.carbon.reading.trace`).
 
     Raises:
-        InputInvalid: it is no trace, or nothing in it is believed.
+        InputInvalid: it is not a trace, or no value in it is plausible.
     """
     trace = load(path)
     kind = trace.signal.kind
@@ -102,7 +102,7 @@ def read(path: Path) -> Grid:
 
 
 def starts(grid: Grid, *, window: timedelta, history: timedelta, count: int) -> list[datetime]:
-    """Spread `count` starts evenly over a trace, on whole hours of it, each with its history.
+    """Spread `count` starts evenly over a trace, on its whole hours, each with its history.
 
     Returns:
         Fewer where the trace is short; none where not even one window fits.

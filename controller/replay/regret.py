@@ -1,14 +1,15 @@
-"""What our plan lost against hindsight, and to what: the forecast, or the planning.
+"""What our plan lost against hindsight: to the forecast, or to the planning.
 
-A run is not followed as planned once: every hour a new plan answers what the run and the grid have
-come to, so no single plan and no single forecast can be blamed. What can be asked is what the same
-decisions would have emitted had they known the grid, on the same start, work, deadline and noise.
+No single plan is followed through: every hour a new plan answers where the run and the grid are by
+then, so no single plan or forecast can be blamed. Instead we ask what the same decisions would have
+emitted with the grid known, on the same start, work, deadline and noise.
 
-    lost = grams as it went - bound
+    lost = actual grams - bound
          = planning: grams with a perfect forecast - bound
          + forecast: the rest
 
-Invariant: the parts sum to what was lost; planning is never below 0, for nobody beats the bound.
+Invariant: the parts sum to what was lost; planning is never below 0, as no run emits less than the
+bound.
 """
 
 from dataclasses import dataclass
@@ -23,12 +24,12 @@ class Regret:
 
 
 def regret(carbon_g: float, *, foreseen_g: float, bound_g: float, base_g: float) -> Regret:
-    """Split what was lost.
+    """Split what was lost into planning and forecast.
 
     Args:
-        carbon_g: as it went.
-        foreseen_g: the same run, decided with a perfect forecast.
-        bound_g: nobody emits less.
+        carbon_g: of the run as replayed.
+        foreseen_g: of the same run, decided with a perfect forecast.
+        bound_g: no run emits less.
         base_g: of `static-fastest`.
     """
     return Regret(

@@ -1,7 +1,7 @@
 """What the cycle would see of a replayed run: the world's state as one `Observation`. Pure.
 
-Invariant: nothing is in it that a daemon could not know at that moment; the grid ahead comes from
-the forecast alone, and only the running interval is what was recorded.
+Invariant: it contains nothing that a daemon could not know at that moment; the grid ahead comes
+from the forecast alone, and only the running interval is as recorded.
 """
 
 from dataclasses import replace
@@ -40,14 +40,14 @@ def observation(
     pause: bool = True,
     trained: tuple[tuple[float, int], ...] = (),
 ) -> Observation:
-    """Show the run to the policy.
+    """Give what the policy sees of the run.
 
     Args:
-        scene: the run's surroundings.
-        state: where it stands.
+        scene: the run, its grid and its noise.
+        state: where the run is.
         slots: the running interval and the forecast.
         policy: limits on switching.
-        cycle_s: seconds between two looks.
+        cycle_s: seconds between two cycles.
         pause: whether the run can be suspended.
         trained: (seconds ago, tokens by then) over the window of the service level.
     """
@@ -123,7 +123,7 @@ def _run(
 
 
 def _outage_share(scene: Scene, state: State) -> float:
-    """Share of its time that it stood; less than a day counts as a day, as in the journal."""
+    """Share of its time that it stood still; less than a day counts as one, as in the journal."""
     if scene.loss is None or state.out_until_s is None:
         return 0.0
     return scene.loss.outage_s / max(DAY_S, state.at_s)

@@ -1,11 +1,11 @@
-"""A training run in pure arithmetic, under a virtual clock: what replay holds policies against.
+"""A training run in pure arithmetic, under a virtual clock: in it, replay compares policies.
 
-It knows nothing of any policy: it trains, takes orders at boundaries (clocks at once, a wake-up at
-once), lets switches take their time and fail, and charges every second at what the grid really
-emitted. Time is seconds from the start of the run.
+It knows nothing of any policy: it trains, takes orders at boundaries (clock changes and wake-ups
+at once), lets switches take their time and fail, and charges every second at the recorded
+intensity of the grid. Time is seconds from the start of the run.
 
 Invariant: every second from start to finish is charged, switches and waits included; GPUs that are
-given back, or lost, are charged to nobody here.
+given back or lost are charged to nobody here.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Relea
 from wattmesh.telemetry.readings import J_PER_KWH
 
 KEPT = 50
-"""Switches that are remembered, as in the journal."""
+"""The most switches that are remembered, as in the journal."""
 
 TICK = 1e-6
-"""Seconds within which two moments are one; tokens within which work is done, relatively."""
+"""Moments closer than this, in seconds, are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +34,16 @@ class Noise:
     """What goes wrong by chance, the same for every policy.
 
     Attributes:
-        throughput: most of its catalogue speed that a run loses in an hour, as a share; a catalogue
-            is what nothing goes wrong at, so speed is never above it.
+        throughput: the most of its catalogue speed that a run loses in an hour, as a share; speed
+            is never above the catalogue's, which is that of an undisturbed run.
         switch_failure: chance that a switch fails.
-        failed_s: until it trains again after a switch that failed; None: twice the switch.
-        clock_late_s: most seconds until a clock that was changed is in force; until then the run
-            is no faster than at the slowest clock of its layout.
+        failed_s: seconds until it trains again after a failed switch; None: twice the switch.
+        clock_late_s: the most seconds until a changed clock is in force; until then the run is no
+            faster than at the slowest clock of its layout.
         slower: by point id, the share of its catalogue speed that it lacks on these machines.
-        told_share: share of a switch after which the run says that its new layout stands, before
-            the first step at normal pace.
-        salt: of the run, so that runs do not all meet the same fate.
+        told_share: share of a switch after which the run reports its new layout, before the first
+            step at normal pace.
+        salt: of the run, so that runs have different noise.
     """
 
     throughput: float = 0.0
@@ -56,7 +56,7 @@ class Noise:
     salt: str = ""
 
     def until_s(self, at_s: float) -> float:
-        """How long the speed stays as it is at `at_s`."""
+        """Give up to when the speed stays as it is at `at_s`."""
         return (at_s // 3600 + 1) * 3600.0 if self.throughput else inf
 
     def signal(self, at_s: float) -> str:
@@ -72,7 +72,7 @@ class Noise:
         )
 
     def takes(self, switch: int) -> float:
-        """Share of the catalogue's seconds, which are cold, that a run's n-th switch takes."""
+        """Share of the catalogue's (cold) switch seconds that a run's n-th switch takes."""
         return 1.0
 
     def fails(self, switch: int) -> bool:
@@ -93,8 +93,8 @@ class Loss:
     """Nodes that are lost for good.
 
     Attributes:
-        at_s: when. `outage_s`: until the run trains again on what is left.
-        gpus: that are left; the run comes back at the fastest point that fits on them.
+        at_s: when. `outage_s`: seconds until the run trains again on what is left.
+        gpus: number left; the run continues at the fastest point that fits on them.
     """
 
     at_s: float
@@ -107,8 +107,8 @@ class Scene:
     """One run on one grid, whatever the policy does.
 
     Attributes:
-        first: point id it begins at. `boundary_every`: steps from checkpoint to checkpoint.
-        margin: how far speed is said to go down and up by the hour (`policy.guard_margin`).
+        first: id of the point it begins at. `boundary_every`: steps from checkpoint to checkpoint.
+        margin: hourly change of speed that is expected, down and up (`policy.guard_margin`).
         loss: of nodes; None: none are lost.
     """
 
@@ -136,16 +136,16 @@ class Scene:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """How the run stands.
+    """The state of the run.
 
     Attributes:
         point: where it trains, or trained before it went to sleep. `asleep`: it does not train.
-        target: of the order it has, "" for sleep; None without one. `ordered_s`: since when.
+        target: of its open order, "" for sleep; None without one. `ordered_s`: since when.
         busy_until_s: end of the switch under way; None: none. `fails`: it will fail. `told_s`: when
-            the run says that the new layout stands; None: it has said so.
-        switches: as they were measured, newest first. `told_at_s`: when each was told.
+            the run reports the new layout; None: it has done so.
+        switches: as they were measured, newest first. `told_at_s`: when each was reported.
         watched: speeds as they were measured.
-        frozen: why nobody touches it any more; "" while somebody may.
+        frozen: why it is frozen; "" while it is not.
         switched_s: begins of switches. `changed_s`: end of the last; `clock_s`: last clock change,
             in force from `clock_from_s` on.
         measured: tokens/s over the last whole boundary interval.
@@ -183,15 +183,15 @@ class State:
 
 
 class Driver(Protocol):
-    """Who steers."""
+    """Steers the run."""
 
     def look(self, world: "World") -> None:
-        """Look at the run, and order what is wished."""
+        """Look at the run, and give orders."""
         ...
 
 
 def run(scene: Scene, driver: Driver, *, cycle_s: float) -> State:
-    """Let a run train until its work is done."""
+    """Run the world under a driver until its work is done; give the final state."""
     world = World(scene)
     look_s = 0.0
     while not world.done:
@@ -203,7 +203,7 @@ def run(scene: Scene, driver: Driver, *, cycle_s: float) -> State:
 
 
 class World:
-    """The run; moves on from event to event."""
+    """The run, which moves from event to event."""
 
     def __init__(self, scene: Scene) -> None:
         """Start at the first point, with a boundary just passed."""
@@ -227,19 +227,19 @@ class World:
         return self.scene.start + timedelta(seconds=self.state.at_s)
 
     def freeze(self, reason: str) -> None:
-        """Take hands off the run."""
+        """Freeze the run."""
         self.state.frozen = reason
 
     def let_go(self) -> None:
-        """Hold the clock of the run's GPUs no longer."""
+        """Release the clock of the run's GPUs."""
         home = self.scene.catalogue.find(self.state.point.layout)
         if home is not None:
             self.order(home.id)
 
     def order(self, wish: str) -> None:
-        """Take an order to a point, or to sleep (""): at the next boundary.
+        """Take an order to a point, or to sleep (""), for the next boundary.
 
-        A clock and a wake-up are taken at once.
+        Clock changes and wake-ups begin at once.
         """
         state = self.state
         if (state.busy_until_s is not None and state.target is not None) or self._out:
@@ -254,7 +254,7 @@ class World:
             self._begin()
 
     def next_s(self) -> float:
-        """Give the next moment at which something happens by itself."""
+        """Give the next moment at which something happens without an order."""
         state, loss = self.state, self.scene.loss
         moments = [state.clock_from_s] if state.clock_from_s > state.at_s else []
         moments.append(self.scene.noise.until_s(state.at_s))
@@ -270,7 +270,7 @@ class World:
         return max(state.at_s, min(moments, default=inf))
 
     def go_to(self, to_s: float) -> None:
-        """Train and charge until `to_s`; what is due then takes effect."""
+        """Train and charge until `to_s`, then carry out what is due."""
         state, loss = self.state, self.scene.loss
         self._charge(state.at_s, to_s)
         state.tokens += self._speed() * (to_s - state.at_s)
@@ -286,17 +286,16 @@ class World:
             self._boundary()
 
     def _layout(self, point: str) -> object:
-        """Layout of a point."""
         return self.scene.catalogue.point(point).layout
 
     @property
     def _out(self) -> bool:
-        """Whether it stands because nodes were lost."""
+        """Whether it stands still because nodes were lost."""
         until_s = self.state.out_until_s
         return until_s is not None and self.state.at_s < until_s - TICK
 
     def _speed(self) -> float:
-        """Tokens per second now; none while it sleeps, switches or stands."""
+        """Tokens per second now; 0 while it sleeps, switches or stands still."""
         state = self.state
         if state.asleep or state.busy_until_s is not None or self._out:
             return 0.0
@@ -309,7 +308,7 @@ class World:
         return tokens_per_s * share * self.scene.noise.speed(state.at_s)
 
     def _power_w(self) -> float:
-        """Watts charged to the run now."""
+        """Watts that are charged to the run now."""
         state, catalogue = self.state, self.scene.catalogue
         if state.busy_until_s is not None:
             return state.busy_w
@@ -320,7 +319,7 @@ class World:
         return state.gpus * catalogue.idle_power_w_per_gpu
 
     def _charge(self, from_s: float, to_s: float) -> None:
-        """Book some seconds at what the grid emitted."""
+        """Charge the seconds from `from_s` to `to_s` at the grid's recorded intensity."""
         power_w, grid, start = self._power_w(), self.scene.grid, self.scene.start
         burnt = grid.burnt(start + timedelta(seconds=to_s)) - grid.burnt(
             start + timedelta(seconds=from_s)
@@ -329,7 +328,7 @@ class World:
         self.state.carbon_g += power_w * burnt / J_PER_KWH
 
     def _change_clock(self, target: OperatingPoint) -> None:
-        """Lock another clock; it may cost seconds without a token."""
+        """Change the clock; that may cost seconds without a token."""
         state, switch = self.state, self.scene.catalogue.switch
         seconds = catalogued_s(switch, state.point.id, target.id, SwitchKind.CLOCK)
         state.target = None
@@ -346,13 +345,13 @@ class World:
         state.point = target
 
     def _wish_clock(self) -> None:
-        """Have another clock from now on, or a little later."""
+        """Put another clock in force, now or a little later."""
         state = self.state
         state.clock_s = state.at_s
         state.clock_from_s = state.at_s + self.scene.noise.late_s(state.at_s)
 
     def _lose(self, loss: Loss) -> None:
-        """Lose nodes: what was under way is void, and what is left trains on after the outage."""
+        """Lose nodes: a switch under way is void, and the rest trains on after the outage."""
         state = self.state
         fit = [each for each in self.scene.catalogue.points if each.gpus <= loss.gpus]
         state.point = max(fit, key=lambda each: each.tokens_per_s)
@@ -363,7 +362,7 @@ class World:
         state.boundary_tokens = state.tokens + self.scene.interval_tokens
 
     def _boundary(self) -> None:
-        """Pass a checkpoint: measure the speed, and begin what was ordered."""
+        """Pass a checkpoint: measure the speed, and begin an ordered switch."""
         state = self.state
         if state.interval_began is not None:
             began_s, tokens = state.interval_began
@@ -375,7 +374,7 @@ class World:
             self._begin()
 
     def _watch(self) -> None:
-        """Measure what a daemon measures: speeds of points, and switches that are complete now."""
+        """Measure what a daemon measures: speeds of points, and switches that are now complete."""
         state, scene = self.state, self.scene
         if state.switches and not state.switches[0].complete:
             newest = replace(state.switches[0], at_pace_s=self._took_s)
@@ -417,11 +416,11 @@ class World:
         state.watched = replace(state.watched, stay=None)
 
     def _lacks(self, target: str | None) -> bool:
-        """Say whether a point needs GPUs that were lost."""
+        """Return whether a point needs more GPUs than are left."""
         return bool(target) and self.scene.catalogue.point(target or "").gpus > self.state.gpus
 
     def _cost(self, origin: str, target: str) -> tuple[float, float, float]:
-        """Give seconds of a switch, of the wait for given-back GPUs before it, and joules."""
+        """Give seconds of a switch and of the wait for given-back GPUs before it, and joules."""
         catalogue = self.scene.catalogue
         switch, before_w = catalogue.switch, self._power_w()
         pair = switch.between(origin, target)
@@ -439,7 +438,7 @@ class World:
         return seconds, wait_s, energy_j + wait_s * before_w
 
     def _tell(self) -> None:
-        """Be at the new point, asleep, or where it was, and say so."""
+        """Arrive at the new point, fall asleep, or stay after a failure, and report it."""
         state = self.state
         origin = PAUSED if state.asleep else state.point.id
         layout_changed = state.asleep or not state.target
@@ -461,7 +460,7 @@ class World:
         state.target = state.told_s = state.interval_began = state.measured = None
 
     def _record(self, origin: str, target: str) -> None:
-        """Note what the run says of a switch, which is not all of it before a step was made."""
+        """Record what the run reports of a switch; it is complete only after the first step."""
         state = self.state
         asleep = PAUSED in (origin, target)
         record = SwitchRecord(
@@ -475,6 +474,5 @@ class World:
         state.told_at_s = (state.at_s, *state.told_at_s)[:KEPT]
 
     def _resume(self) -> None:
-        """Train on."""
         self.state.busy_until_s = self.state.interval_began = None
         self.state.boundary_tokens = self.state.tokens + self.scene.interval_tokens

@@ -1,4 +1,4 @@
-"""What each source alone said in a forecast of ours: kept with the issue, scored when it is over.
+"""What each source alone said in a forecast of ours: stored with the issue, scored afterwards.
 
 Invariant: what is read back gives the same scores as what was written; a forecast without parts has
 none.
@@ -26,7 +26,7 @@ NAMES = {
 
 
 def parts_of(predicted: Predicted) -> str:
-    """Write what every source said."""
+    """Write what every source said, as JSON text."""
     said = {
         source.value: [None if math.isnan(each) else round(each * MILLI) for each in values]
         for source, values in sorted(predicted.each.items())
@@ -36,7 +36,7 @@ def parts_of(predicted: Predicted) -> str:
 
 
 def model_of(predicted: Predicted) -> str:
-    """Name what a forecast is made of: shares of its sources over all slots."""
+    """Name what a forecast is made of: the shares of its sources over all slots."""
     shares: Counter[ForecastSource] = Counter()
     for each in predicted.made_of:
         shares.update({source: share / len(predicted.made_of) for source, share in each.items()})
@@ -47,7 +47,7 @@ def model_of(predicted: Predicted) -> str:
 
 
 def earlier(made: Iterable[Forecast]) -> tuple[Predicted, ...]:
-    """Read predictions back: the first of every hour, as one an hour is enough to score."""
+    """Read predictions back, the first of every hour: one an hour is enough to score."""
     hourly: dict[datetime, Predicted] = {}
     for each in made:
         told = json.loads(each.parts) if each.parts else {}

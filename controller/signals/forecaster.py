@@ -1,10 +1,10 @@
-"""What we forecast of a signal ourselves, made after each poll from the journal alone.
+"""Our own forecast of a signal, made after each poll from the journal alone.
 
 The stored history, the provider's newest forecast and the measured skill of both become one issue
-(policies/forecast/predict.py), so that decisions have something to rest on where a provider offers
-no forecast or has stopped. Made here and not in the control cycle, which only reads issues.
+(policies/forecast/predict.py), so that decisions have a forecast where a provider offers none or
+has stopped. It is made here and not in the control cycle, which only reads issues.
 
-Invariant: only what was measured or estimated goes in; an issue says of when what it is made of is.
+Invariant: only measured or estimated values go in; an issue is dated by the data it is made of.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -24,15 +24,15 @@ from wattmesh.telemetry.carbon import Series, Signal
 
 HISTORY = timedelta(days=60)
 REACH = timedelta(hours=72)
-"""How far ahead we look, and how long it takes until all of it is known."""
+"""How far ahead we forecast, and so how long it takes until all of a forecast is known."""
 
 HOUR = timedelta(hours=1)
 AGAIN = timedelta(days=1)
-"""So long what was learned of the history is used."""
+"""How long the lessons learned from the history are used."""
 
 
 class NoForecaster:
-    """Stands where nobody wants to know what comes: signals that only stand in, or are reported."""
+    """The null object for signals without decisions: fallbacks, and signals of reports."""
 
     def turn(self, now: datetime) -> int:
         """Make nothing."""
@@ -43,7 +43,7 @@ class Forecaster:
     """Forecasts one signal."""
 
     def __init__(self, journal: Journal, signal: Signal, series: Series) -> None:
-        """Take the journal, the signal and how it is cut."""
+        """Keep the journal, the signal and its intervals."""
         self._journal = journal
         self._signal = signal
         self._series = series
@@ -54,7 +54,7 @@ class Forecaster:
         self._taught_at = datetime.min.replace(tzinfo=UTC)
 
     def turn(self, now: datetime) -> int:
-        """Make a new issue if anything is new that it could be made of; count the issues stored.
+        """Make a new issue if its inputs have changed; count the issues stored.
 
         Raises:
             JournalUnavailable: nothing was read or stored; the next poll tries again.
@@ -81,7 +81,7 @@ class Forecaster:
         return int(stored)
 
     def preview(self, now: datetime) -> Forecast | None:
-        """Make an issue of a signal that nobody decides on, for people to look at; keep nothing.
+        """Make an issue of a signal that no decision uses, for people to look at; store nothing.
 
         Raises:
             JournalUnavailable: the journal does not answer.
@@ -95,7 +95,7 @@ class Forecaster:
         return self._predicted(observed, issue, self._held_skill(), now)
 
     def _issue(self, now: datetime) -> Forecast | None:
-        """Give the provider's newest forecast while it may be decided on."""
+        """Give the provider's newest forecast while it is fresh enough to decide on."""
         for each in self._journal.forecasts.newest(self._signal, now):
             young = now - each.issued_at <= OLDEST[Rung.ISSUED] * self._scale
             if each.source == self._signal.provider and young and each.slots[-1].end > now:
@@ -103,10 +103,10 @@ class Forecaster:
         return None
 
     def _observed(self, history: History) -> Observed | None:
-        """Give the history as forecasts want it; None where they cannot have it.
+        """Give the history as forecasts need it; None where that is impossible.
 
-        Hours of a recording that plays compressed are no hours, and intervals that divide none
-        make none.
+        The hours of a recording that plays compressed are not real hours, and intervals that do not
+        divide an hour give no hourly values.
         """
         if self._scale != 1.0:
             return None
@@ -120,10 +120,10 @@ class Forecaster:
     def _predicted(
         self, observed: Observed, issue: Forecast | None, skill: Skill, now: datetime
     ) -> Forecast | None:
-        """Blend the provider's forecast with ours by the skill that both have shown."""
+        """Blend the provider's forecast with ours by the measured skill of both."""
         issued = IssuedForecast(issued_at=issue.issued_at, slots=issue.slots) if issue else None
         if not timedelta(0) <= now - self._taught_at < AGAIN:
-            # What is learned of two months changes little in a day, and takes a while.
+            # Lessons from two months change little in a day, and take a while to compute.
             self._lessons, self._taught_at = teach(observed), now
         predicted = predict(
             observed,
@@ -147,13 +147,13 @@ class Forecaster:
         )
 
     def _keep_usual(self, observed: Observed) -> None:
-        """Keep the usual day, into which plans lead beyond what a forecast knows."""
+        """Store the usual day, into which plans fade beyond the forecast."""
         usual = climatology_of(observed)
         if usual is not None:
             self._journal.forecasts.keep_usual(self._signal, usual)
 
     def _skill(self, observed: Observed, now: datetime) -> Skill:
-        """Score what we said of the hours that became known since, and keep that."""
+        """Score our forecasts of the hours that became known since, and store the skill."""
         store, skill = self._journal.forecasts, self._held_skill()
         if skill.at is not None and observed.end <= skill.at:
             return skill
@@ -163,12 +163,11 @@ class Forecaster:
         return skill
 
     def _held_skill(self) -> Skill:
-        """Give the skill that was measured so far."""
         held = self._journal.forecasts.skill(self._signal)
         return Skill.from_json(held) if held else Skill()
 
     def _profile(self, history: History, issue: Forecast | None, now: datetime) -> Forecast | None:
-        """Make the plain profile of the history; needless where the provider has a forecast."""
+        """Make the plain profile of the history; None where the provider has a forecast."""
         if issue is not None:
             return None
         slots = profile_slots(history, self._series, now, REACH * self._scale)

@@ -19,10 +19,10 @@ from wattmesh.telemetry.energy.ledger import SlotGrid
 
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 UNPRICED_SLOT_S = 1800.0
-"""Length of ledger slots where no signal says how its intervals are cut."""
+"""Length of ledger slots when there is no accounting signal to give one."""
 
 LATE_INTERVALS = 2
-"""A slot that is so many intervals later than usual is missing: a fallback stands in."""
+"""A slot that is so many intervals later than usual is missing, and a fallback is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Grid:
     def slots(self) -> SlotGrid:
         """Where ledger slots end: at the accounting signal's borders, else at half hours.
 
-        And at the site's midnights, so that no row lies in two of its days, months or years.
+        They also end at the site's midnights, so that no row lies in two days, months or years.
         """
         if self.accounting is None:
             return SlotGrid(origin=ORIGIN, interval_s=UNPRICED_SLOT_S, timezone=self.timezone)
@@ -64,7 +64,7 @@ class Grid:
 
     @property
     def providers(self) -> tuple[Provider, ...]:
-        """Everyone who is polled, each series once."""
+        """All providers to be polled, each series once."""
         named = (
             self.accounting,
             self.decision,
@@ -79,9 +79,9 @@ class Grid:
 
     @property
     def ahead(self) -> frozenset[str]:
-        """The signals whose hours ahead are wanted: for decisions, and to price slots meanwhile.
+        """The signals that need a forecast: for decisions, and to price slots provisionally.
 
-        Fallbacks and signals of reports are taken as they were observed.
+        Fallbacks and signals of reports use observed values only.
         """
         wanted = (self.accounting, self.decision)
         return frozenset(str(each.signal) for each in wanted if each is not None)
@@ -91,7 +91,7 @@ def grid(settings: Settings, now: datetime) -> Grid:
     """Open every source that the settings name.
 
     Raises:
-        InputInvalid: one that cannot be used (it was fine when the settings were checked).
+        InputInvalid: a source cannot be used (it was fine when the settings were checked).
     """
     carbon, timezone = settings.carbon, settings.site.timezone
     if carbon is None:
@@ -122,7 +122,8 @@ def grid(settings: Settings, now: datetime) -> Grid:
 def _facts(source: Provider, section: CarbonSourceSection) -> SignalFacts:
     """Give what the cycle must know of a signal.
 
-    Where nobody says how long an answer counts, the ladder of what decisions rest on does.
+    Where the settings do not say when a value is stale, the age limit of the ladder's profile rung
+    applies.
     """
     series = source.series
     oldest_s = OLDEST[Rung.PROFILE].total_seconds() * series.day_s / DAY_S

@@ -1,7 +1,7 @@
 """The stored history of a signal laid on its grid, and the plain profile that follows. Pure.
 
-Invariant: only what was measured or estimated is history, and what is missing is NaN; a profile
-says nothing of hours that are known.
+Invariant: only measured or estimated values are history, and missing ones are NaN; a profile has no
+values for intervals of the history.
 """
 
 import math
@@ -18,7 +18,7 @@ from wattmesh.telemetry.slots import border, index_at
 KNOWN = (Quality.MEASURED, Quality.ESTIMATED)
 
 PROFILE_DAYS = timedelta(days=9)
-"""So much of the past a plain profile looks at, and a day to spare."""
+"""How much of the past a plain profile uses, with a day to spare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class History:
 
 
 def history_of(points: Sequence[CarbonPoint], series: Series) -> History | None:
-    """Lay what is known on the grid of the series; None when nothing is.
+    """Lay the known values on the grid of the series; None when there are none.
 
-    Points of another length than the series' are left out: they are of an older granularity.
+    Points whose length differs from the series' are left out: they have an older granularity.
     """
     known: dict[int, float] = {}
     for point in points:
@@ -56,7 +56,7 @@ def profile_slots(
 ) -> tuple[IntensitySlot, ...]:
     """Forecast by the anchored profile, from the interval that holds `now` until `now + reach`.
 
-    Empty when less than a day is known. No value is below the least that was seen.
+    Empty when less than a day is known. No value is below the lowest of the history.
     """
     per_day = max(1, round(series.day_s / series.interval_s))
     steps = math.ceil((now + reach - history.end).total_seconds() / series.interval_s)

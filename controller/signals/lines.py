@@ -1,6 +1,6 @@
 """The grid signals as people see them: one line of the screen, and the forecast with its skill.
 
-Invariant: what is shown is what the cycle decides on; nothing is reckoned a second time.
+Invariant: what is shown is what the cycle decides on; nothing is computed a second time.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def carbon_line(
         journal: what is known of it.
         facts: the signal.
         now: aware.
-        decides: whether decisions rest on it; one that grams are booked with needs no forecast.
+        decides: whether decisions rest on it; a signal used only for accounting needs no forecast.
     """
     if facts is None:
         return None
@@ -73,13 +73,13 @@ def carbon_line(
 
 
 def intensity_flags(quality: Quality, signal: str) -> tuple[str, ...]:
-    """Give what an intensity is; one that is forecast is an estimate."""
+    """Give the flags of an intensity; a forecast one is an estimate."""
     forecast = Quality.ESTIMATED if quality is Quality.FORECAST else ""
     return flags_of(str(quality), str(forecast), signal_quality(signal))
 
 
 def _unheard(facts: SignalFacts, view: CarbonView) -> str:
-    """Say that a signal which is only booked with is silent; "" when it is not."""
+    """Say that a signal used only for accounting is silent; "" when it is not."""
     if view.age_s is not None and view.age_s <= facts.stale_after_s:
         return ""
     return view.trouble
@@ -88,7 +88,7 @@ def _unheard(facts: SignalFacts, view: CarbonView) -> str:
 def forecast_view(
     journal: Journal, facts: SignalFacts | None, now: datetime, *, decides: bool = True
 ) -> ForecastView:
-    """Show what decisions rest on; or, of a signal that grams are booked with, what is expected."""
+    """Show what decisions rest on; for a signal used only for accounting, what is expected."""
     if facts is None:
         return ForecastView(
             at=now,
@@ -117,7 +117,7 @@ def forecast_view(
 
 
 def preview(journal: Journal, facts: SignalFacts, now: datetime) -> ForecastView:
-    """Forecast a signal that nobody decides on, for whoever asks; nothing of it is kept."""
+    """Forecast a signal that no decision uses, on request; nothing is stored."""
     series = Series(
         interval_s=facts.interval_s,
         origin=journal.carbon.known_until(facts.signal) or now,
@@ -140,7 +140,7 @@ def preview(journal: Journal, facts: SignalFacts, now: datetime) -> ForecastView
 
 
 def _bands(slots: Sequence[IntensitySlot], running: CarbonPoint | None) -> tuple[BandSlot, ...]:
-    """Show slots with their quantiles; the first is as good as what was observed of it."""
+    """Show slots with their quantiles; the first has the quality of its observation, if any."""
     first = running.quality.value if running else Quality.FORECAST.value
     return tuple(
         BandSlot(
@@ -164,7 +164,7 @@ def _sentence(view: CarbonView) -> str:
 
 
 def skill_lines(kept: str) -> tuple[SkillLine, ...]:
-    """Read what the journal keeps of the skill; nothing of the sources never scored."""
+    """Read the stored skill; sources that were never scored are left out."""
     if not kept:
         return ()
     tallies = Skill.from_json(kept).tallies

@@ -1,8 +1,8 @@
-"""What is known of a signal's past, read once and then only what was stored since.
+"""What is known of a signal's past: read once, and then only what was stored since.
 
-Sixty days of a signal that is told every five minutes are seventeen thousand rows; a poll brings a
-few. Invariant: what `until` gives is what reading all rows would give. They are read whole again
-once a day all the same, for another process may store rows out of turn.
+Sixty days of a signal with five-minute values are seventeen thousand rows, and a poll brings a few.
+Invariant: `until` gives what reading all rows would give. All rows are still read again once a day,
+since another process may store rows out of order.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ class KnownPast:
     """The observed intervals of one signal."""
 
     def __init__(self, journal: Journal, signal: Signal, series: Series, length: timedelta) -> None:
-        """Take the journal, the signal, how it is cut, and how far back it is wanted."""
+        """Keep the journal, the signal, its intervals, and how far back to read."""
         self._journal = journal
         self._signal = signal
         self._series = series
@@ -29,12 +29,12 @@ class KnownPast:
         self._read_at = self._looked_at = datetime.min.replace(tzinfo=UTC)
 
     def until(self, now: datetime) -> History | None:
-        """Give what is known of the time up to `now`; None of nothing.
+        """Give what is known of the time up to `now`; None if nothing is.
 
         Raises:
-            JournalUnavailable: what was read before stands.
+            JournalUnavailable: what was read before is kept.
         """
-        # Where the clock was set back, what was let go is wanted again.
+        # After the clock was set back, values that were dropped are needed again.
         if self._looked_at <= now < self._read_at + WHOLE_AGAIN:
             self._read_on()
         else:
@@ -46,17 +46,16 @@ class KnownPast:
         return history_of(told, self._series)
 
     def _read_whole(self, now: datetime) -> None:
-        """Read every row."""
         carbon = self._journal.carbon
-        # Asked first: a row that is stored in between is read again, and changes nothing. Rows of
-        # the time to come are there where the clock was set back.
+        # The id is read first: a row stored in between is then read twice, which changes nothing.
+        # After the clock was set back, there are rows of the future.
         newest_id = carbon.newest_id()
         points = carbon.observed(self._signal, now - self._length, now + WHOLE_AGAIN)
         self._best = {each.start: each for each in points}
         self._newest_id, self._read_at = newest_id, now
 
     def _read_on(self) -> None:
-        """Read what was stored since, in the order it came."""
+        """Read the rows stored since the last read, in the order they were stored."""
         points, self._newest_id = self._journal.carbon.stored_since(self._signal, self._newest_id)
         for each in points:
             held = self._best.get(each.start)

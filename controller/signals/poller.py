@@ -1,12 +1,12 @@
-"""One provider's series made into polls: what is asked for when, and what is kept of the answers.
+"""One provider's series made into polls: what is asked for when, and what of the answers is stored.
 
-Each poll asks for what is new and the trailing hours, once a day for the trailing days, and for the
-forecast where there is one and somebody wants it. What lies further back is fetched a week at a
-time, one week a poll, so that a profile has its history and the start is not delayed. Everything
-goes into the journal, so that a restart needs no network.
+Each poll asks for new values and the trailing hours, once a day for the trailing days, and for the
+forecast where there is one and it is wanted. Older history is fetched one week per poll, so that a
+profile has its history and the start is not delayed. Everything is stored in the journal, so that a
+restart needs no network.
 
-Invariant: an answer about one part is kept though another part fails; nothing that was stored is
-taken back by a poll that fails.
+Invariant: a good answer about one part is stored even if another part fails; a poll that fails
+removes nothing that was stored.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from wattmesh.errors import NoData, SourceRefused, SourceUnavailable
 from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Provider
 
 HISTORY = timedelta(days=60)
-"""So much of the past a forecast can make use of; older gaps are not filled."""
+"""How much of the past forecasts can use; older gaps are not filled."""
 
 CHUNK = timedelta(days=7)
 DAY = timedelta(days=1)
@@ -29,12 +29,12 @@ Failure = SourceUnavailable | SourceRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """What one poll came to.
+    """The result of one poll.
 
     Attributes:
         new: rows and issues that were not known before.
-        refused: what the provider said that was not believed, or parts that did not come.
-        failure: why nothing is known of the signal since the poll before; None when it is.
+        refused: values of the provider that were not trusted, or parts that failed.
+        failure: why the signal got no new values; None when it did.
     """
 
     new: int
@@ -46,12 +46,12 @@ class Poller:
     """Polls one series for every run and role that reads it."""
 
     def __init__(self, provider: Provider, journal: Journal, *, ahead: bool = True) -> None:
-        """Take the provider and where its answers are kept.
+        """Keep the provider and where its answers are stored.
 
         Args:
             provider: whom to ask.
-            journal: where everything goes.
-            ahead: its forecast is wanted; a series that is expected only is asked for it anyway.
+            journal: where all answers go.
+            ahead: its forecast is wanted; a series with forecasts only is asked for them anyway.
         """
         self._provider = provider
         self._journal = journal
@@ -61,18 +61,18 @@ class Poller:
 
     @property
     def provider(self) -> Provider:
-        """Whom it asks."""
+        """The provider that it polls."""
         return self._provider
 
     def poll(self, now: datetime) -> Polled:
-        """Ask for what is new, store it, and remember how it went.
+        """Ask for what is new, store it, and record how it went.
 
         Raises:
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
         store, signal = self._journal.carbon, self._provider.signal
         fetch = store.last_fetch(signal)
-        new, said = 0, dict[str, str]()  # by what makes two sentences one to a reader
+        new, said = 0, dict[str, str]()  # keyed by the sentence without its numbers
         failures = list[Failure]()
         if self._provider.series.observed:
             observed, failure = self._observed(fetch, now)
@@ -100,12 +100,12 @@ class Poller:
     def _observed(
         self, fetch: FetchRow | None, now: datetime
     ) -> tuple[CarbonBatch, Failure | None]:
-        """Ask for the trailing time, and for the running interval where that has not got it."""
+        """Ask for the trailing time, and for the running interval if that is missing from it."""
         series, store = self._provider.series, self._journal.carbon
         deep = self._deep_is_due(fetch, now)
         known_until = store.known_until(self._provider.signal)
         start = now - (series.deep_trailing if deep else series.trailing)
-        if known_until is not None:  # after a long pause from where the stored values end
+        if known_until is not None:  # after a long pause, start where the stored values end
             start = max(min(start, known_until), now - HISTORY * self._scale)
         end = now + timedelta(seconds=series.interval_s)
         try:
@@ -124,7 +124,6 @@ class Poller:
         return _joined(batch, newest), None
 
     def _ahead(self, now: datetime) -> tuple[CarbonBatch, Failure | None]:
-        """Ask for the forecast."""
         try:
             hours = self._provider.series.forecast_s / 3600
             return self._provider.forecast(hours, now=now), None
@@ -132,7 +131,7 @@ class Poller:
             return CarbonBatch(points=()), error
 
     def _deep_is_due(self, fetch: FetchRow | None, now: datetime) -> bool:
-        """Whether the trailing days have not been asked for within a day."""
+        """Whether the trailing days were last asked for more than a day ago."""
         return (
             fetch is None
             or fetch.deep_at is None
@@ -142,7 +141,7 @@ class Poller:
     def _fill(self, now: datetime) -> int:
         """Fetch one more week of the past, if it is wanted; count what was new.
 
-        A provider that has none, or gives none to this key, is not asked for that week again.
+        A provider that has no older data, or refuses it to this key, is not asked for it again.
         """
         store, signal = self._journal.carbon, self._provider.signal
         fetch, goal = store.last_fetch(signal), now - HISTORY * self._scale
@@ -163,14 +162,14 @@ class Poller:
         return new
 
     def _unsaid(self, said: dict[str, str]) -> tuple[str, ...]:
-        """Give the sentences that no poll gave since the last one that had nothing to say."""
+        """Give the sentences that are new since the last poll without any."""
         fresh = tuple(each for same, each in said.items() if same not in self._said)
         self._said = self._said | said.keys() if said else set()
         return fresh
 
 
 def _joined(one: CarbonBatch, other: CarbonBatch) -> CarbonBatch:
-    """Put two answers together; of an interval in both the later answer stands."""
+    """Merge two answers; for an interval in both, the later answer counts."""
     told = {(each.start, each.quality): each for each in (*one.points, *other.points)}
     return CarbonBatch(
         points=tuple(sorted(told.values(), key=lambda each: each.start)),

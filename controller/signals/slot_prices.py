@@ -2,9 +2,9 @@
 
     measured or estimated by the accounting signal
     a declared fallback signal of the same kind, times a factor the user gave, once the accounting
-        signal is later than it usually is
-    a provisional stand-in: the provider's own, or what the newest forecast said of the slot
-    after 48 h, for good: an estimate by the profile of the hours before
+        signal is later than usual
+    a provisional value: the provider's own, or what the newest forecast said of the slot
+    after 48 h, for good: an estimate by the profile of the days before
 
 Invariant: a price is replaced only by one of a higher rung, or by a newer value on the rungs that
 are observed; after 48 h no price is provisional; a slot of which nothing is known has no price.
@@ -52,7 +52,7 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """The intensity of a slot. `signal`: of the series it is of; `model`: "" when it was told."""
+    """The intensity of a slot. `signal`: the series it is from; `model`: "" when observed."""
 
     signal: str
     g_milli_per_kwh: int
@@ -63,7 +63,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """Another signal that stands in; `scale`: its value times this is ours, as the user says."""
+    """A signal used in place of ours; `scale`: the user's factor from its values to ours."""
 
     signal: Signal
     scale: float
@@ -74,9 +74,9 @@ class Tariff:
     """How slots are priced.
 
     Attributes:
-        signal: the accounting signal. `fallbacks`: in the order in which they are asked.
-        late_s: how long after its end a slot is waited for before a fallback stands in.
-        series: how the accounting signal is cut.
+        signal: the accounting signal. `fallbacks`: in the order in which they are tried.
+        late_s: how long after a slot's end a fallback is used.
+        series: the intervals of the accounting signal.
     """
 
     signal: Signal
@@ -86,27 +86,27 @@ class Tariff:
 
     @property
     def settled_after(self) -> timedelta:
-        """When nothing may be provisional any more; sooner in a recording played compressed."""
+        """Age at which no price may be provisional; shorter in a recording played compressed."""
         return SETTLED_AFTER * (self.series.day_s / DAY_S)
 
     def scale(self, signal: str) -> float | None:
-        """Give the factor of a fallback; None of any other signal."""
+        """Give the factor of a fallback; None for any other signal."""
         return next((each.scale for each in self.fallbacks if str(each.signal) == signal), None)
 
 
 class SlotPrices:
-    """Prices of slots as the journal has them; made anew for each turn, read as far as needed."""
+    """Prices of slots from the journal; one instance per cycle, which reads as far as needed."""
 
     def __init__(
         self, journal: Journal, tariff: Tariff, now: datetime, *, settling: bool = True
     ) -> None:
-        """Take the journal, how slots are priced, and the moment.
+        """Keep the journal, how slots are priced, and the moment.
 
         Args:
             journal: the intensities.
             tariff: how slots are priced.
             now: the moment.
-            settling: whether it is trusted: else nothing is estimated for good by it.
+            settling: whether `now` is trusted; if not, no slot gets its final estimate by it.
         """
         self._settling = settling
         self._journal = journal
@@ -119,13 +119,13 @@ class SlotPrices:
     def best(
         self, signal: str, start: datetime, end: datetime, above: Rank | None = None
     ) -> Price | None:
-        """Give the best price of a slot that is kept in `signal`; None when there is none.
+        """Give the best price of a slot in the signal it is accounted in; None when there is none.
 
         Args:
-            signal: what the slot is kept in.
+            signal: what the slot is accounted in.
             start: when the slot begins.
             end: when it ends.
-            above: what it is priced with already; nothing of a lower rank is looked for.
+            above: rank of the price it has; lower ranks are not searched.
         """
         key = (signal, start, end, above)
         if key not in self._found:  # a slot has a row for each GPU
@@ -135,7 +135,7 @@ class SlotPrices:
     def _look(
         self, signal: str, start: datetime, end: datetime, above: Rank | None
     ) -> Price | None:
-        """Go down the ladder."""
+        """Try the rungs of the ladder from the top down."""
         told = cover(self._observed(signal, start), start, end)
         own = _own(signal, told) if told else None
         if own is not None and own.rank > Rank.PROVISIONAL:
@@ -153,7 +153,7 @@ class SlotPrices:
         return self._settled(signal, start, end, standing)
 
     def _observed(self, signal: str, since: datetime) -> tuple[CarbonPoint, ...]:
-        """Give the observed points of a signal that may hold `since` or are later."""
+        """Give the observed points of a signal from the interval that may hold `since` on."""
         held = self._points.get(signal)
         if held is None or since < held[0]:
             start = since - LONGEST_INTERVAL
@@ -163,7 +163,7 @@ class SlotPrices:
         return held[1]
 
     def _fallback(self, start: datetime, end: datetime) -> Price | None:
-        """Give the first fallback that knows the whole slot."""
+        """Give the price by the first fallback that covers the whole slot."""
         for each in self._tariff.fallbacks:
             told = cover(self._observed(str(each.signal), start), start, end)
             if told is not None and told.quality is not Quality.PROVISIONAL:
@@ -178,7 +178,7 @@ class SlotPrices:
         return None
 
     def _expected(self, signal: str, start: datetime) -> Price | None:
-        """Give what the newest forecast that reaches over the slot says of it."""
+        """Give what the newest forecast that covers the slot's start says of it."""
         found = self._journal.forecasts.expected(Signal.parse(signal), start)
         if found is None:
             return None
@@ -194,7 +194,7 @@ class SlotPrices:
     def _settled(
         self, signal: str, start: datetime, end: datetime, standing: Price | None
     ) -> Price | None:
-        """Estimate for good a slot that was not measured: by the profile, else by the stand-in."""
+        """Give an unmeasured slot its final estimate: by the profile, else by the stand-in."""
         slot = self._profile(signal, start, end)
         if slot is not None:
             return Price(
@@ -215,7 +215,7 @@ class SlotPrices:
         )
 
     def _profile(self, signal: str, start: datetime, end: datetime) -> IntensitySlot | None:
-        """Give the profile's value of a slot, made of what is known of the days before it."""
+        """Give the profile's value of a slot, from the history of the days before it."""
         series = self._tariff.series
         if signal != str(self._tariff.signal):
             return None
@@ -234,7 +234,7 @@ class SlotPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """The mean over a slot, and the weakest quality of its parts."""
+    """The mean intensity over a slot, and the weakest quality of its parts."""
 
     g_milli_per_kwh: int
     quality: Quality
@@ -270,7 +270,7 @@ def cover(points: Sequence[CarbonPoint], start: datetime, end: datetime) -> Told
 
 
 def _own(signal: str, told: Told) -> Price:
-    """Give the price that a signal itself tells."""
+    """Give the price by a signal's own values."""
     return Price(
         signal=signal,
         g_milli_per_kwh=told.g_milli_per_kwh,
@@ -281,7 +281,7 @@ def _own(signal: str, told: Told) -> Price:
 
 
 def rank_of(quality: str, model: str) -> Rank:
-    """Give the rank of a price that a row has already."""
+    """Give the rank of the price of a row."""
     if model.startswith(FALLBACK):
         return Rank.FALLBACK
     if model.startswith(SETTLED):

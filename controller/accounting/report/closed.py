@@ -1,7 +1,7 @@
-"""What a closed month still tells when retention has summed its slots up. Pure.
+"""What a closed month still has when retention has summed up its slots. Pure.
 
-Invariant: location-based sums are always the ledger's; only what single slots alone could tell
-(further scenarios, hardware, days) is taken from the day the month was closed, and says so.
+Invariant: location-based sums always come from the ledger; only what needs single slots (further
+scenarios, hardware, days) comes from the day the month was closed, and says so.
 """
 
 from collections.abc import Mapping
@@ -21,22 +21,22 @@ from wattmesh.controller.accounting.report.views import (
 )
 
 DETAIL = ("facility_mj", "gpu_hours", "embodied_ug", "tokens", "sci_g")
-"""What a run's part of a report takes from single slots."""
+"""Fields of a run's part that are computed from single slots."""
 
 
 def closed_carbon(figures: Mapping[str, Any]) -> dict[str, int]:
     """Give the micrograms by signal that a month had when it was closed."""
     told = figures.get("carbon")
-    if told is None:  # closed by a daemon that knew one signal only
+    if told is None:  # closed by a version that had one signal only
         return {figures["signal"]: int(figures["carbon_ug"])}
     return {each["signal"]: int(each["carbon_ug"]) for each in told}
 
 
 def from_closing(made: MonthReport, figures: Mapping[str, Any]) -> MonthReport:
-    """Complete a report by the figures of its closing.
+    """Complete a report with the figures stored when its month was closed.
 
     Args:
-        made: from sums only.
+        made: the report from sums only.
         figures: a `MonthReport` as JSON values, as it was when the month was closed.
     """
     lines = [ReportLine(**_plain(each)) for each in figures["lines"]]
@@ -62,7 +62,7 @@ def from_closing(made: MonthReport, figures: Mapping[str, Any]) -> MonthReport:
 
 
 def _named(total: ScenarioTotal, models: Mapping[str, str]) -> ScenarioTotal:
-    """Say what the values of fallbacks were multiplied by."""
+    """Add what the values of fallbacks were multiplied by."""
     known = (replace(of, model=models.get(of.signal, of.model)) for of in total.stand_ins)
     return replace(total, stand_ins=tuple(known))
 
@@ -70,29 +70,27 @@ def _named(total: ScenarioTotal, models: Mapping[str, str]) -> ScenarioTotal:
 def _completed(
     made: SubjectReport, before: Mapping[tuple[str, str, str], Mapping[str, Any]]
 ) -> SubjectReport:
-    """Complete one run or line."""
     known = before.get((made.kind, made.run, made.subject), {})
     return replace(made, **{name: known[name] for name in DETAIL if name in known})
 
 
 def _key(figures: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Tell subjects apart."""
+    """Give the key of a subject."""
     return figures["kind"], figures["run"], figures["subject"]
 
 
 def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the flags of an object."""
+    """Turn the flags of a JSON object into a tuple."""
     return {**figures, "flags": tuple(figures.get("flags", ()))}
 
 
 def _total(figures: Mapping[str, Any]) -> ScenarioTotal:
-    """Read one total."""
     stand_ins = tuple(StandIn(**_plain(each)) for each in figures.get("stand_ins", ()))
     return ScenarioTotal(**{**_plain(figures), "stand_ins": stand_ins})
 
 
 def _day(figures: Mapping[str, Any], signal: str) -> DayFigure:
-    """Read one day; `signal`: of a month that was closed when there was one signal only."""
+    """Read one day; `signal`: of a month closed by a version that had one signal only."""
     only = {"signal": signal, "carbon_ug": figures["carbon_ug"]}
     told = figures.get("carbon", [only] if figures["carbon_ug"] else ())
     carbon = tuple(SignalCarbon(**_plain(each)) for each in told)

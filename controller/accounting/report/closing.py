@@ -1,9 +1,9 @@
-"""Closing a month: once every slot of it is settled, what it came to is kept for good.
+"""Closing a month: once every slot of it is settled, its figures are stored for good.
 
-Invariant: a closed month has no provisional row, and something measured lies behind its end, so
-that no clock alone closes it; its figures are written once and never changed. What is revised
-later, or booked late, shows as restated against them. One that was closed wrongly is reopened by an
-operator, and what it was closed with stays.
+Invariant: a closed month has no provisional row, and something was measured after its end, so that
+a wrong clock alone cannot close it; its figures are written once and never changed. What is revised
+or booked later shows as restated against them. A month that was closed wrongly is reopened by an
+operator, and the figures it was closed with are kept.
 """
 
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from wattmesh.quantities import grams, joules
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_MONTHS = 36
-"""So far back it is looked for months that nobody has closed; older ones have no slots any more."""
+"""How many months back it looks for open months; older ones have no slots any more."""
 
 
 def waits_for(journal: Journal, month: Period, now: datetime) -> str:
@@ -49,10 +49,10 @@ def waits_for(journal: Journal, month: Period, now: datetime) -> str:
 
 
 def close(journal: Journal, site: Reported, now: datetime) -> tuple[str, ...]:
-    """Close every month that can be; give a sentence for each. Does nothing without a signal.
+    """Close every month that can be closed; give a sentence for each. No signal: close nothing.
 
     Raises:
-        JournalUnavailable: what was closed is closed; the next call goes on.
+        JournalUnavailable: the months closed so far stay closed; the next call goes on.
     """
     if not site.signal:
         return ()
@@ -75,7 +75,7 @@ def close(journal: Journal, site: Reported, now: datetime) -> tuple[str, ...]:
 
 
 def _sentence(made: MonthReport) -> str:
-    """Say what a month was closed with; two signals are two figures."""
+    """Say with which figures a month was closed; two signals are two figures."""
     energy = marked(joules(made.energy_mj / 1e3), made.flags)
     carbon = " and ".join(
         marked(grams(each.carbon_ug / 1e6), each.flags) + f" in {each.signal}"
@@ -87,7 +87,7 @@ def _sentence(made: MonthReport) -> str:
 
 
 def _open(journal: Journal, timezone: str, now: datetime) -> list[Period]:
-    """List ended months that nobody has closed, oldest first, from the first slot there is."""
+    """List ended months that are not closed, oldest first, from that of the first slot on."""
     first = journal.ledger.first_slot(BEGINNING)
     found: list[Period] = []
     at = period_of(now, "month", timezone).start

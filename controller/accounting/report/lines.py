@@ -1,7 +1,7 @@
 """The lines of a report: every subject in every scenario and signal, and their totals. Pure.
 
-Invariant: lines of one scenario and signal add up to its total exactly. A declared fallback stands
-for the accounting signal: its lines are that signal's, with its own name beside.
+Invariant: lines of one scenario and signal add up to its total exactly. A declared fallback
+replaces the accounting signal: its lines count as that signal's, and name the fallback.
 """
 
 from collections import Counter
@@ -82,7 +82,7 @@ class Booked(Protocol):
 
 @dataclass(slots=True)
 class _Amounts:
-    """What is added up for one line. `words`: qualities of its parts."""
+    """The amounts of one line. `words`: qualities of its parts."""
 
     energy_mj: int = 0
     carbon_ug: int = 0
@@ -102,7 +102,7 @@ def lines_of(month: Booked, subjects: Sequence[SubjectReport]) -> tuple[ReportLi
 
 
 def totals_of(month: Booked, lines: Iterable[ReportLine]) -> tuple[ScenarioTotal, ...]:
-    """Add the lines up by scenario and signal, in the order they stand in."""
+    """Add up the lines by scenario and signal, in the order of the lines."""
     found: dict[Price, list[ReportLine]] = {}
     for line in lines:
         found.setdefault((line.scenario, line.signal), []).append(line)
@@ -124,7 +124,7 @@ def totals_of(month: Booked, lines: Iterable[ReportLine]) -> tuple[ScenarioTotal
 def _stand_ins(
     lines: Sequence[ReportLine], models: Mapping[str, Iterable[str]]
 ) -> tuple[StandIn, ...]:
-    """Say what of a total fallbacks stand for."""
+    """Give the parts of a total that were priced by fallbacks."""
     found = []
     for signal in sorted({each.stand_in for each in lines} - {""}):
         mine = [each for each in lines if each.stand_in == signal]
@@ -141,7 +141,7 @@ def _stand_ins(
 
 
 def _joules(month: Booked) -> dict[Subject, tuple[str, ...]]:
-    """Give by subject what its joules are beside measured."""
+    """Give by subject the flags of its joules."""
     words: dict[Subject, set[str]] = {}
     for row in month.joules:
         words.setdefault(subject_of(row.run, row.line), set()).add(row.energy_quality)
@@ -151,7 +151,6 @@ def _joules(month: Booked) -> dict[Subject, tuple[str, ...]]:
 def _line(
     month: Booked, subject: Subject, price: Price, amounts: _Amounts, stand_in: str = ""
 ) -> ReportLine:
-    """Make one line."""
     kind, name = subject
     return ReportLine(
         subject=month.name(subject),
@@ -168,7 +167,6 @@ def _line(
 
 
 def _location(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
-    """Give the location-based lines."""
     places: dict[tuple[Subject, str, str], _Amounts] = {}
     left = month.energy()
     for row in month.actual:
@@ -180,7 +178,7 @@ def _location(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[
         amounts.words.update(row.qualities)
         left[subject] -= row.energy_mj
     for subject, energy_mj in left.items():
-        if energy_mj:  # booked since the accounts looked last
+        if energy_mj:  # booked since the accounts ran last
             amounts = places.setdefault((subject, month.site.signal, ""), _Amounts())
             amounts.energy_mj += energy_mj
             amounts.unpriced_mj += energy_mj
@@ -209,7 +207,7 @@ def _further(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[R
 
 
 def _market(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
-    """Give what each contract covers, and what none does; nothing where there is no contract."""
+    """Give what each contract covers, and what none covers; nothing when there is no contract."""
     if not month.site.contracts:
         return []
     lines, left = [], month.energy()
@@ -235,7 +233,7 @@ def _embodied(
     subjects: Sequence[SubjectReport],
     joules: Mapping[Subject, tuple[str, ...]],
 ) -> list[ReportLine]:
-    """Give what making the GPUs emitted, by the hours that runs held them; a declared figure."""
+    """Give the embodied grams of GPUs, by the hours that runs held them; a declared figure."""
     lines = []
     for each in subjects:
         if each.embodied_ug is not None:

@@ -1,8 +1,8 @@
 """The report of a month: joules and grams by run and line, in every scenario, from the ledger.
 
-Invariant: location-based figures are sums of ledger rows, whole micrograms, and its subjects add up
-to the cluster exactly; two signals are never added; every other scenario is the same joules, slot
-by slot, at another price, and joules without a price stay unpriced. Nothing is netted
+Invariant: location-based figures are sums of ledger rows in whole micrograms, and the subjects add
+up to the cluster exactly; two signals are never added; every other scenario is the same joules,
+slot by slot, at another price, and joules without a price stay unpriced. Nothing is netted
 (docs/reports.md).
 """
 
@@ -57,7 +57,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Month:
-    """What was read of a month. `end`: up to when, not beyond now."""
+    """What was read of a month. `end`: its end, or now while it runs."""
 
     period: Period
     end: datetime
@@ -144,7 +144,6 @@ def report(journal: Journal, period: Period, site: Reported, now: datetime) -> M
 
 
 def _read(journal: Journal, period: Period, site: Reported, now: datetime) -> Month:
-    """Read everything of a month."""
     end = min(period.end, now)
     further = [
         Intensities(each, journal.carbon.observed(each, period.start - DAY, end))
@@ -162,7 +161,6 @@ def _read(journal: Journal, period: Period, site: Reported, now: datetime) -> Mo
 
 
 def _carbon(rows: Sequence[TotalRow]) -> tuple[SignalCarbon, ...]:
-    """Give grams by signal."""
     priced = [row for row in rows if row.quality != UNPRICED]
     found = []
     for signal in sorted({row.signal for row in priced}):
@@ -180,12 +178,12 @@ def _carbon(rows: Sequence[TotalRow]) -> tuple[SignalCarbon, ...]:
 
 
 def _only(carbon: Sequence[SignalCarbon]) -> int | None:
-    """Give the grams of the only signal; None of several, which are never added."""
+    """Give the grams of the only signal; None if there are several, which are never added."""
     return None if len(carbon) > 1 else sum(each.carbon_ug for each in carbon)
 
 
 def _closed(carbon: Sequence[SignalCarbon], closed: ClosedRow | None) -> tuple[SignalCarbon, ...]:
-    """Put beside each signal's grams what they were when the month was closed."""
+    """Add to each signal's grams those it had when the month was closed."""
     known = closed_carbon(closed.figures) if closed else {}
     return tuple(
         replace(each, closed_carbon_ug=known.get(each.signal, 0 if closed else None))
@@ -194,7 +192,7 @@ def _closed(carbon: Sequence[SignalCarbon], closed: ClosedRow | None) -> tuple[S
 
 
 def _flags(rows: Sequence[TotalRow]) -> tuple[str, ...]:
-    """Give what any of these amounts is beside measured."""
+    """Give the flags of these amounts."""
     told = (row for row in rows if row.scenario in (ACTUAL, ENERGY))
     return flags_of(*(word for row in told for word in row.qualities))
 
@@ -275,7 +273,6 @@ def _days(month: Month, plan: PlanRow | None) -> tuple[DayFigure, ...]:
 
 
 def _day(start: datetime, day: Day, planned: int | None) -> DayFigure:
-    """Give one day."""
     carbon = tuple(
         SignalCarbon(signal=signal, carbon_ug=carbon_ug, flags=flags_of(*day.words[signal]))
         for signal, carbon_ug in sorted(day.carbon.items())
@@ -292,7 +289,7 @@ def _day(start: datetime, day: Day, planned: int | None) -> DayFigure:
 
 
 def _plan(journal: Journal, month: Month) -> PlanRow | None:
-    """Give the cluster's newest plan that reaches over the whole month; None without one."""
+    """Give the cluster's newest plan that covers the whole month; None without one."""
     period = month.period
     for each in reversed(journal.budgets.plans(CLUSTER, period.start)):
         if each.curve.start <= period.start and each.curve.end >= period.end:
@@ -301,7 +298,7 @@ def _plan(journal: Journal, month: Month) -> PlanRow | None:
 
 
 def _limit_g(month: Month, plan: PlanRow | None) -> float | None:
-    """Give the cluster's limit of this very month; None where its budget has other periods."""
+    """Give the cluster's limit for exactly this month; None where its budget has other periods."""
     period = month.period
     if plan is None or (plan.curve.start, plan.curve.end) != (period.start, period.end):
         return None
@@ -309,7 +306,7 @@ def _limit_g(month: Month, plan: PlanRow | None) -> float | None:
 
 
 def _cluster_sci(subjects: Sequence[SubjectReport]) -> float | None:
-    """Give grams per 10^9 tokens of everything, idle GPUs too, over the tokens of all runs."""
+    """Give grams of all subjects, idle GPUs included, per 10^9 tokens of all runs."""
     runs = [each for each in subjects if each.kind == "run"]
     if not runs or any(each.embodied_ug is None or each.tokens is None for each in runs):
         return None
@@ -325,7 +322,7 @@ def _cluster_sci(subjects: Sequence[SubjectReport]) -> float | None:
 
 
 def _boundary(month: Month) -> str:
-    """Say what the grams per token are of."""
+    """Say what the grams per token cover."""
     priced = {row.signal for row in month.actual if row.quality != UNPRICED}
     pue = "" if month.site.pue is None else f", x PUE {month.site.pue:g}"
     signal = " or ".join(sorted(priced)) or month.site.signal or "(no signal is set)"
@@ -333,7 +330,6 @@ def _boundary(month: Month) -> str:
 
 
 def _simulated(month: Month, subjects: Sequence[SubjectReport]) -> tuple[str, ...]:
-    """Name what is simulated."""
     names = {name for each in subjects for name in each.simulated}
     if "simulated" in flags_of(*(row.energy_quality for row in month.joules)):
         names.add("power_w")

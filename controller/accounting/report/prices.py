@@ -1,7 +1,7 @@
 """Further prices of a slot, for reports: other signals of the settings, and contracts. Pure.
 
-Invariant: what is not measured (or estimated by its provider) prices nothing; a contract covers the
-share of each slot that the settings say, and what none covers stays unpriced.
+Invariant: only values that are measured, static or estimated by their provider price anything; a
+contract covers the share of each slot that the settings give it, and the rest stays unpriced.
 """
 
 from bisect import bisect_right
@@ -61,7 +61,7 @@ class Covered:
 class Intensities:
     """The intensity of any slot in one signal: the mean over time of the intervals that cover it.
 
-    A slot that is not covered from end to end by final values has none.
+    A slot that final values do not cover from end to end has none.
     """
 
     def __init__(self, signal: Signal, points: Sequence[CarbonPoint]) -> None:
@@ -100,7 +100,7 @@ class Intensities:
 
 
 def scenario_of(signal: Signal) -> str:
-    """Say which line of the report a further signal is."""
+    """Give the scenario of a further signal in the report."""
     if signal.kind == "marginal":
         return "marginal"
     return "lifecycle" if signal.factor == "lifecycle" else "further"

@@ -1,7 +1,7 @@
-"""Opening a closed month again: what it was closed with stays, with who did it and why.
+"""Reopening a closed month: the figures it was closed with are kept, with who did it and why.
 
-Invariant: a month is reopened under the leader's epoch, once; it is closed anew by the same rule as
-any other, when it can be.
+Invariant: a month is reopened under the leader's epoch, once; it is closed again by the same rule
+as any other month.
 """
 
 from datetime import datetime

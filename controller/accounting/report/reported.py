@@ -1,4 +1,4 @@
-"""What the settings and the signals say of budgets and reports, as their modules take it."""
+"""What the settings and the signals say of budgets and reports, in the types of their modules."""
 
 from wattmesh.controller.accounting.budget_plans import Plans
 from wattmesh.controller.accounting.report.month import Reported
@@ -18,7 +18,7 @@ def plans_of(journal: Journal, settings: Settings, signals: Signals) -> Plans:
 
 
 def reported(settings: Settings, signals: Signals) -> Reported:
-    """Give what a report is made by."""
+    """Give what a report needs from settings and signals."""
     site = settings.site
     return Reported(
         timezone=site.timezone,

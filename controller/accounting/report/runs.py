@@ -1,7 +1,7 @@
-"""What a report says of one run beside its ledger rows: tokens, hardware, grams per token.
+"""What a report says of one run besides its ledger rows: tokens, hardware, grams per token.
 
-Invariant: what is not known is None and says nothing; tokens are those between the month's borders,
-so months add up to the run.
+Invariant: an unknown figure is None; tokens are those between the month's borders, so months add up
+to the run.
 """
 
 from datetime import datetime, timedelta
@@ -13,13 +13,13 @@ UG = 1_000_000
 HOUR_S = 3600.0
 BILLION = 1e9
 APART = timedelta(hours=1)
-"""Between two marks so far apart nobody knows how far a run was, unless it stood still."""
+"""Between marks further apart than this the run's progress is unknown, unless it stood still."""
 
 
 def tokens_between(journal: Journal, run: RunRow, start: datetime, end: datetime) -> int | None:
-    """Give the tokens trained in [start, end); None where nobody knows how far it was then.
+    """Give the tokens trained in [start, end); None if the progress at a border is unknown.
 
-    Marks are made once a minute, so a border may be off by as much training.
+    Marks are made once a minute, so a border may be off by a minute's training.
     """
     ended = run.finished_at or run.last_seen_at
     marks = [(each.at, each.tokens) for each in journal.ledger.token_marks(run.run)]
@@ -36,7 +36,7 @@ def tokens_between(journal: Journal, run: RunRow, start: datetime, end: datetime
 
 
 def embodied_ug(run: RunRow, gpu_s: float) -> int | None:
-    """Give the embodied micrograms of the GPU time a run held; None: its catalogue has none."""
+    """Give the embodied micrograms of the GPU time of a run; None: its catalogue has no rate."""
     catalogue = run.catalogue
     if catalogue is None or not catalogue.embodied_g_per_gpu_hour:
         return None
@@ -48,7 +48,7 @@ def sci_g(
 ) -> float | None:
     """Give SCI = (E x I + M) / R in grams per 10^9 tokens.
 
-    None while a part of it is not known, and where its grams are in several signals.
+    None while a part is unknown, and where its grams are in several signals.
     """
     if carbon_ug is None or embodied is None or not tokens or unpriced_mj:
         return None

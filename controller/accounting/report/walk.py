@@ -1,7 +1,7 @@
-"""One pass over the slots of a month: every further price of the same joules, added up by subject.
+"""One pass over the slots of a month: further prices of the same joules, added up by subject.
 
-Invariant: a slot is read once and kept nowhere, so a month of many runs needs little memory; its
-joules are at most counted once in each scenario and signal.
+Invariant: a slot is read once and not kept, so a month of many runs needs little memory; its joules
+count at most once in each scenario and signal.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from wattmesh.telemetry.energy.unobserved import UNOBSERVED
 from wattmesh.telemetry.slots import local_day
 
 OF_RUNS = ("run", UNOBSERVED)
-"""Lines of the ledger that are a run's own: what it drew, and when nobody saw what it drew."""
+"""Lines of the ledger that are a run's own: its joules, and its unobserved time."""
 
 Subject = tuple[str, str]
 """("run", its id) or ("line", its name)."""
@@ -29,7 +29,7 @@ Price = tuple[str, str]
 
 
 def subject_of(run: str, line: str) -> Subject:
-    """Say whom a ledger row belongs to in a report."""
+    """Give the subject of a ledger row in a report."""
     return ("run", run) if run and line in OF_RUNS else ("line", line)
 
 
@@ -60,7 +60,7 @@ class Walk:
         energy_mj: of all slots. `facility`: millijoules times PUE in thousandths, by subject.
         energy, carbon: millijoules and micrograms that have a price, by price and subject.
         blind_s: by price, seconds of slots that have joules and no price.
-        words: by price and subject, what its grams are: qualities of joules and intensities.
+        words: by price and subject, qualities of joules and intensities of its grams.
         days: by the moment a day of the site begins.
         models: by fallback, what its values were multiplied by.
     """
@@ -82,7 +82,7 @@ def walked(
     contracts: Sequence[Contract],
     timezone: str,
 ) -> Walk:
-    """Go through slots in time order.
+    """Price and add up slots in time order.
 
     Args:
         slots: of the actual scenario.
@@ -120,7 +120,6 @@ def _price(walk: Walk, prices: Intensities, slot: SlotSum) -> None:
 
 
 def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
-    """Price a slot by the contracts that hold in it."""
     found = covered(contracts, slot.slot_start, slot.energy_mj, slot.pue_milli)
     for each in found:
         place = ((MARKET, each.label), subject_of(slot.run, slot.line))
@@ -132,7 +131,7 @@ def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
 
 
 def _blind(walk: Walk, price: Price, slot: SlotSum) -> None:
-    """Count a slot without a price once, whoever drew in it."""
+    """Add the time of a slot without a price, once for all subjects."""
     if slot.energy_mj and walk.blind_at.get(price) != slot.slot_start:
         walk.blind_at[price] = slot.slot_start
         length_s = (slot.slot_end - slot.slot_start).total_seconds()

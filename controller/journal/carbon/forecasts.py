@@ -1,7 +1,7 @@
-"""Forecasts, each kept whole as it was issued, and how well each source has forecast so far.
+"""Forecasts, each kept whole as it was issued, and the measured skill of each source.
 
-Invariant: an issue is one row and is never changed, so that no reader can mix two issues; a
-decision keeps the id of the one it rested on, and that row outlives the decision.
+Invariant: an issue is one row that is never changed, so no reader can mix two issues. A decision
+keeps the id of the issue it rested on, and that issue is not pruned while the decision exists.
 """
 
 import json
@@ -19,13 +19,13 @@ from wattmesh.policies.decision import Climatology, IntensitySlot, Rung
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 
 ISSUES_KEPT = timedelta(days=4)
-"""Longer than any forecast reaches: until then an issue is compared with what came."""
+"""Longer than any forecast reaches, so that an issue can be compared with what was observed."""
 
 AHEAD = timedelta(hours=1)
-"""A clock may be ahead of another by so much."""
+"""Clocks differ: an issue that is dated at most this far ahead of ours still counts."""
 
 BLEND, PROFILE = "blend", "profile"
-"""Sources beside the provider: its forecast blended with ours, and ours of its history alone."""
+"""Our own sources: the provider's forecast blended with ours, and ours from its history alone."""
 
 MILLI = 1000.0
 
@@ -35,13 +35,13 @@ class Forecast:
     """One issue of a forecast.
 
     Attributes:
-        id: of its row; 0 before it is stored.
+        id: primary key; 0 before it is stored.
         rung: ISSUED when the provider's own forecast is in it, PROFILE when made of history alone.
-        source: who made it: the provider's name, or ours.
-        issued_at: when the provider said so, or when ours was made.
+        source: who made it: the provider's name, or ours (`BLEND`, `PROFILE`).
+        issued_at: when the provider says it was issued, or when ours was made.
         model: what made it, for people.
         slots: oldest first, without gaps.
-        parts: of ours, what each source alone said, as JSON text; "" of a provider's.
+        parts: what each source that ours was made of said alone, as JSON text; "" of a provider's.
     """
 
     signal: Signal
@@ -64,7 +64,7 @@ class ForecastStore:
         self._read: dict[int, Forecast] = {}
 
     def store(self, forecast: Forecast) -> bool:
-        """Append an issue; say whether it tells anything that the newest of its source does not."""
+        """Append an issue; False when it is empty or equals the newest of its source."""
         if not forecast.slots:
             return False
         values = _values(forecast)
@@ -86,12 +86,12 @@ class ForecastStore:
         return True
 
     def newest(self, signal: Signal, now: datetime | None = None) -> tuple[Forecast, ...]:
-        """Give the newest issue of every source that there is.
+        """Return the newest issue of each source that has one.
 
         Args:
-            signal: of what.
-            now: the wall clock; what says that it is issued much later was dated by a wrong one,
-                and is never the newest. None: whatever they say.
+            signal: which grid signal is forecast.
+            now: the wall clock. An issue dated more than `AHEAD` after it has a wrong date and is
+                passed over. None: no issue is passed over.
         """
         with self._database.reading() as connection:
             found = (
@@ -108,7 +108,7 @@ class ForecastStore:
         return _forecast(row) if row else None
 
     def signals(self, ids: Collection[int]) -> dict[int, str]:
-        """Name the signal of each of these issues that is still known."""
+        """Map the ids of these issues that are still stored to their signals."""
         table = CARBON_FORECASTS.c
         with self._database.reading() as connection:
             rows = connection.execute(select(table.id, table.signal).where(table.id.in_(ids))).all()
@@ -127,7 +127,7 @@ class ForecastStore:
             return tuple(map(_forecast, connection.execute(query)))
 
     def expected(self, signal: Signal, at: datetime) -> tuple[IntensitySlot, Forecast] | None:
-        """Give what the newest issue that reaches over `at` says of it, and the issue."""
+        """Give the slot that covers `at` in the newest issue that has one, and that issue."""
         table = CARBON_FORECASTS.c
         moment = to_us(at)
         query = (
@@ -146,7 +146,7 @@ class ForecastStore:
         return (slot, found) if slot else None
 
     def prune(self, before: datetime) -> int:
-        """Delete old issues that no decision rested on; count them."""
+        """Delete issues that ended before a moment, if no decision rests on them; count them."""
         table = CARBON_FORECASTS.c
         used = select(DECISIONS.c.forecast).where(DECISIONS.c.forecast.is_not(None))
         with self._database.writing() as connection:
@@ -188,7 +188,7 @@ class ForecastStore:
     def _newest_of(
         self, connection: Connection, signal: Signal, source: str, now: datetime | None
     ) -> Forecast | None:
-        """Read the newest issue of one source; a row that was read before is not read again."""
+        """Read the newest issue of one source; one that was read before comes from memory."""
         table = CARBON_FORECASTS.c
         mine = [table.signal == str(signal), table.source == source]
         if now is not None:
@@ -210,9 +210,10 @@ class ForecastStore:
 
 
 def issues(points: Sequence[CarbonPoint]) -> tuple[Forecast, ...]:
-    """Sort the forecast points of one answer into issues: one for each moment of issue.
+    """Group the forecast points of one answer into issues, one per signal and moment of issue.
 
-    Nobody issues later than we hear of it: one that says so would be the newest until that day.
+    A moment of issue after the fetch is set to the fetch: otherwise that issue would count as the
+    newest until its date.
     """
     by_issue: dict[tuple[Signal, datetime], list[CarbonPoint]] = {}
     for point in points:
@@ -244,7 +245,7 @@ def issues(points: Sequence[CarbonPoint]) -> tuple[Forecast, ...]:
 
 
 def unbroken(slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
-    """Cut at the first gap: what lies behind one is no forecast from now on."""
+    """Keep the slots before the first gap: those after it do not continue the forecast."""
     kept = list(slots[:1])
     for slot in slots[1:]:
         if slot.start != kept[-1].end:
@@ -254,7 +255,7 @@ def unbroken(slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
 
 
 def _values(forecast: Forecast) -> dict[str, Any]:
-    """Give the row of an issue: each slot is its end after the issue's start, and its values."""
+    """Give the row of an issue: of each slot the end, in us after the first start, and mg/kWh."""
     first = forecast.slots[0].start
     return {
         "signal": str(forecast.signal),
@@ -287,7 +288,6 @@ def _grams(value: int | None) -> float | None:
 
 
 def _forecast(row: Row[Any]) -> Forecast:
-    """Read one issue."""
     start = first = from_us(row.first_at)
     slots = []
     for until, value, low, high in json.loads(row.slots):

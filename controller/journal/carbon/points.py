@@ -1,8 +1,8 @@
 """What was observed of the grid: append-only, with who said so and when, and how its polls went.
 
-Invariant: nothing is overwritten; a revised value is a further row, and the best row of an interval
-is chosen when it is read: measured before provisional, and of those the newest. Forecasts are kept
-apart, as they were issued (forecasts.py).
+Invariant: nothing is overwritten; a revised value is a further row. A reader chooses the best row
+of an interval: measured before provisional, and of equal rank the newest. Forecasts are kept apart,
+as they were issued (forecasts.py).
 """
 
 from collections.abc import Iterable
@@ -43,10 +43,10 @@ class FetchRow:
     """How the polls of one signal went.
 
     Attributes:
-        detail: the newest failure; "" when the last was ok. `state`: how the newest ended; "" when
-            that is not known.
-        deep_at: when the trailing days were last asked for. `filled_from`: from when on its past
-            has been asked for.
+        detail: the newest failure; "" when the last poll was ok. `state`: how the newest poll
+            ended; "" when that is not known.
+        deep_at: when the trailing days were last asked for. `filled_from`: the start of the past
+            that has been asked for.
         rung: what decisions last rested on; "" before the first. `rung_at`: since when; None while
             that is the first.
     """
@@ -63,7 +63,7 @@ class FetchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """An interval of which a further row was stored."""
+    """An interval for which a row was stored."""
 
     id: int
     signal: str
@@ -75,18 +75,18 @@ class CarbonStore:
     """The carbon tables."""
 
     def __init__(self, database: Database, forecasts: ForecastStore) -> None:
-        """Keep the database, and where forecasts belong."""
+        """Keep the database, and the store that forecasts go to."""
         self._database = database
         self._forecasts = forecasts
         self._read: dict[str, dict[tuple[Any, ...], CarbonPoint]] = {}
 
     def store(self, points: Iterable[CarbonPoint]) -> int:
-        """Append what is new: an interval whose newest row says otherwise, or has none yet.
+        """Append new points: their interval and quality has no row yet, or its newest row differs.
 
         Forecasts among the points are kept as the issues they came in.
 
         Returns:
-            Rows and issues that were new.
+            The number of new rows and issues.
         """
         told = list(points)
         new = [point for point in told if point.quality is not Quality.FORECAST]
@@ -94,7 +94,7 @@ class CarbonStore:
         return self._append(new) + sum(map(self._forecasts.store, issues(ahead)))
 
     def _append(self, new: list[CarbonPoint]) -> int:
-        """Append observed points that are new; count them."""
+        """Append observed points that are new; return how many."""
         if not new:
             return 0
         signals = {str(point.signal) for point in new}
@@ -127,7 +127,7 @@ class CarbonStore:
                 held = best.get(row.start_at)
                 if held is None or _rank(row) >= _rank(held):
                     best[row.start_at] = row
-        # Most rows are those of the reading before, and a point is dearer to make than to find.
+        # Most rows were in the previous read too, and a lookup costs less than making a point.
         known = self._read.get(str(signal), {})
         rows = ((tuple(row), row) for row in best.values())
         points = {key: known.get(key) or _point(row, signal) for key, row in rows}
@@ -143,7 +143,7 @@ class CarbonStore:
         return tuple(_point(row, signal) for row in rows), rows[-1].id if rows else since_id
 
     def known_until(self, signal: Signal) -> datetime | None:
-        """Give the end of the newest interval that anything observed tells of; None of nothing."""
+        """Return the end of the newest observed interval; None when nothing was observed."""
         table = CARBON_POINTS.c
         newest = select(table.end_at).where(table.signal == str(signal))
         with self._database.reading() as connection:
@@ -177,7 +177,7 @@ class CarbonStore:
         *,
         refused: bool = False,
     ) -> None:
-        """Remember how a poll went; `refused`: a person has to mend something."""
+        """Record how a poll ended. `refused`: a person has to fix something."""
         failed = FetchState.REFUSED if refused else FetchState.FAILED
         self._note(
             signal,
@@ -187,15 +187,15 @@ class CarbonStore:
         )
 
     def filled(self, signal: Signal, *, deep_at: datetime, since: datetime) -> None:
-        """Remember from when on a signal's past has been asked for, and when that was."""
+        """Record how far back a signal's past has been asked for, and when it was asked for."""
         self._note(signal, deep_at=to_us(deep_at), filled_from=to_us(since))
 
     def stands_on(self, signal: Signal, rung: str, at: datetime | None) -> None:
-        """Remember what decisions rest on, and since when; None of the first there was."""
+        """Record the rung that decisions rest on and since when; `at` None: it is the first."""
         self._note(signal, rung=rung, rung_at=to_us(at))
 
     def _note(self, signal: Signal, **values: Any) -> None:
-        """Write columns of a signal's row; the others stand."""
+        """Write these columns of a signal's row; the others keep their values."""
         with self._database.writing() as connection:
             upsert(connection, CARBON_FETCHES, [{"signal": str(signal), **values}])
 
@@ -216,7 +216,7 @@ class CarbonStore:
 
 
 def rank(quality: Quality) -> int:
-    """Say how much a quality is worth: of two rows of an interval the higher one stands."""
+    """Rank a quality: of two rows of one interval, the one of higher rank counts."""
     return _RANK.get(quality, 0)
 
 
@@ -229,7 +229,6 @@ def _key(row: Row[Any]) -> tuple[str, int, str]:
 
 
 def _values(point: CarbonPoint) -> dict[str, Any]:
-    """Give the row of one point."""
     return {
         "signal": str(point.signal),
         "start_at": to_us(point.start),
@@ -243,7 +242,6 @@ def _values(point: CarbonPoint) -> dict[str, Any]:
 
 
 def _point(row: Row[Any], signal: Signal) -> CarbonPoint:
-    """Read one row."""
     return CarbonPoint(
         signal=signal,
         start=from_us(row.start_at),

@@ -30,13 +30,13 @@ from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused
 T = TypeVar("T")
 
 BESIDE = ("", "-wal", "-shm")
-"""What one SQLite database consists of (sqlite.org/walformat.html)."""
+"""The files of one SQLite database, by the end of their names (sqlite.org/walformat.html)."""
 
 BEFORE_IDENTITIES = migrations.REVISIONS[: migrations.REVISIONS.index("0004")]
 
 LOCK_WAIT_S = 30.0
 MODE = 0o640
-"""As the daemon's unit makes it (UMask=0027)."""
+"""The mode that the daemon's systemd unit gives its files (UMask=0027)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Copied:
     """A backup that was made.
 
     Attributes:
-        journal: identity of what was copied; "": it has none yet.
+        journal: identity of the journal that was copied; "": it has none yet.
     """
 
     path: Path
@@ -58,8 +58,8 @@ class Restored:
     """A journal that was put back.
 
     Attributes:
-        aside: what stood there before, under its new name; None: nothing did.
-        identity: who it is from now on.
+        aside: the new name of the journal that stood there before; None: there was none.
+        identity: the identity that the restored journal has from now on.
     """
 
     path: Path
@@ -68,10 +68,10 @@ class Restored:
 
 
 def in_use(database: Database) -> durable.Lock | None:
-    """Hold a SQLite journal's lock together with other daemons; give it. None for PostgreSQL.
+    """Take a SQLite journal's lock, which daemons share; None for PostgreSQL.
 
     Raises:
-        Locked: it is being restored. JournalUnavailable: the lock cannot be had at all.
+        Locked: the journal is being restored. JournalUnavailable: the lock file cannot be opened.
     """
     path = _file(database)
     if path is None:
@@ -91,8 +91,8 @@ def backup(url: str, target: Path) -> Copied:
     """Copy a SQLite journal, in use or not, into a new file.
 
     Raises:
-        InputInvalid: it is PostgreSQL, there is no journal, or `target` stands already.
-        CallHuman: what was copied is damaged. RetryLater: the disk or the database does not answer.
+        InputInvalid: it is PostgreSQL, there is no journal, or `target` exists already.
+        CallHuman: the journal is damaged. RetryLater: the disk or the database does not answer.
     """
     source = sqlite_file(url, "back it up with pg_dump (docs/operations.md, Backup and restore)")
     _whole_file(source)
@@ -115,12 +115,12 @@ def restore(
     Args:
         url: of the journal.
         source: the backup, or any whole copy of a journal.
-        replace: move aside what stands there.
-        now: names what is moved aside.
+        replace: move the files that are there aside.
+        now: part of the new name of files that are moved aside.
         upgrade: brings the journal at a URL to this version's revision.
 
     Raises:
-        InputInvalid: it is PostgreSQL, or no backup, or something stands there.
+        InputInvalid: it is PostgreSQL, or no backup, or files are there and `replace` is not set.
         Refused: a daemon has the journal. CallHuman: the backup is damaged.
         RetryLater: the disk does not answer.
     """
@@ -165,7 +165,7 @@ def sqlite_file(url: str, otherwise: str) -> Path:
 
 
 def _file(database: Database) -> Path | None:
-    """Give the file of a SQLite database; None of any other."""
+    """Give the file of a SQLite database; None for another database."""
     path = database.url.database
     return Path(path).absolute() if database.is_sqlite and path else None
 
@@ -175,10 +175,10 @@ def _beside(path: Path, end: str) -> Path:
 
 
 def _whole_file(path: Path) -> None:
-    """Refuse what is no plain file; nothing else is opened.
+    """Refuse a path that is not a readable plain file.
 
     Raises:
-        InputInvalid: there is none, or it is something else.
+        InputInvalid: it is missing, of another kind, or not readable.
     """
     try:
         kind = path.stat().st_mode
@@ -194,10 +194,10 @@ def _whole_file(path: Path) -> None:
 
 
 def _free(path: Path) -> None:
-    """Refuse a name that is taken.
+    """Refuse a path that exists.
 
     Raises:
-        InputInvalid: something stands there.
+        InputInvalid: it exists; nothing is overwritten.
     """
     if path.exists() or path.is_symlink():
         raise InputInvalid(
@@ -206,7 +206,7 @@ def _free(path: Path) -> None:
 
 
 def _owner(target: Path) -> tuple[int, int]:
-    """Say whose the journal is to be: as the one that stands there, else as its folder."""
+    """Return the journal's (uid, gid): those of the file that stands there, else of its folder."""
     known = target if target.exists() else target.parent
     try:
         found = known.stat()
@@ -217,10 +217,10 @@ def _owner(target: Path) -> tuple[int, int]:
 
 @contextmanager
 def _alone(target: Path, owner: tuple[int, int]) -> Iterator[None]:
-    """Keep every daemon out meanwhile.
+    """Hold the journal's exclusive lock, so that no daemon can open it.
 
     Raises:
-        Refused: one has the journal.
+        Refused: a daemon has the journal open.
     """
     try:
         lock = durable.hold(target)
@@ -241,10 +241,10 @@ def _alone(target: Path, owner: tuple[int, int]) -> Iterator[None]:
 
 @contextmanager
 def _staged(target: Path) -> Iterator[Path]:
-    """Give an empty private file beside the target; it is gone afterwards.
+    """Give an empty private file beside the target; delete it afterwards.
 
     Raises:
-        RetryLater: the disk does not take it.
+        RetryLater: the file cannot be written.
     """
     stage = target.absolute().with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -258,14 +258,14 @@ def _staged(target: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, stage: Path, *, live: bool) -> str:
-    """Copy a database and check the copy; give its revision. `live`: others may have it open.
+    """Copy a database, check the copy, and return its revision. `live`: others may have it open.
 
     Raises:
         InputInvalid: it is no journal that this version knows. CallHuman: it is damaged.
     """
-    # Where nobody writes and there is no -wal, the file is all: it may lie where we cannot write.
+    # With no writer and no -wal the file is complete. Immutable also works in a read-only folder.
     settled = "" if live or _beside(source, "-wal").exists() else "&immutable=1"
-    # Who only reads a live one would leave its -wal behind.
+    # A read-only connection to a live database would leave its -wal file behind.
     mode = "rw" if live else "ro"
     address = f"{source.absolute().as_uri()}?mode={mode}{settled}"
     try:
@@ -310,10 +310,10 @@ def _revision(database: sqlite3.Connection, source: Path) -> str:
 
 
 def _in(stage: Path, work: Callable[[Connection], T]) -> T:
-    """Work on a copy that is ours alone, wherever it lies, in one transaction.
+    """Run `work` in one transaction on a staged copy, also where `Database` would refuse the disk.
 
     Raises:
-        RetryLater: the disk does not take it.
+        RetryLater: the copy cannot be written.
     """
     engine = create_engine(sqlite_url(stage), poolclass=NullPool)
     try:
@@ -324,10 +324,10 @@ def _in(stage: Path, work: Callable[[Connection], T]) -> T:
 
 
 def _name(stage: Path, target: Path) -> None:
-    """Give a finished file its name, durably, unless something stands there.
+    """Give a finished file its final name, durably.
 
     Raises:
-        InputInvalid: something does.
+        InputInvalid: the name is taken.
     """
     try:
         os.link(stage, target)
@@ -340,7 +340,7 @@ def _name(stage: Path, target: Path) -> None:
 
 
 def _rename(one: Path, other: Path) -> None:
-    """Give a whole database another name that is free."""
+    """Rename a database with its -wal and -shm files; the new names must be free."""
     for each in BESIDE:
         _free(_beside(other, each))
     for each in BESIDE:

@@ -2,10 +2,10 @@
 
 Invariant: a transaction that `writing` left without an error is on disk, in the file that stands
 at the journal's path (SQLite: WAL with synchronous FULL; PostgreSQL: synchronous_commit on,
-whatever the server's default). Every failure of the database surfaces as `JournalUnavailable`, in
-one sentence with the next step, and no server is waited for without an end; what it cannot hold (a
-text too long, a number out of range, a row that may not stand twice) is the caller's fault and no
-outage: `InputInvalid`.
+whatever the server's default). Every failure of the database is raised as `JournalUnavailable`, in
+one sentence with the next step, and every wait for a server is bounded. A value that the database
+cannot hold (a text too long, a number out of range, a duplicate of a unique row) is the caller's
+fault and no outage: `InputInvalid`.
 """
 
 import os
@@ -32,9 +32,9 @@ BUSY_TIMEOUT_S = 5.0
 WAL_RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 30
-"""No statement of ours takes a second; one that does not end has met a server that hangs."""
+"""Our statements take less than a second; one that runs this long has met a server that hangs."""
 ANSWER_LIMIT_S = STATEMENT_TIMEOUT_S + 5.0
-"""By then the server itself has ended what took too long: one that says nothing hangs."""
+"""By then the server has ended every slow statement itself; one that sends no answer hangs."""
 
 
 class Database:
@@ -71,18 +71,18 @@ class Database:
         return self.engine.dialect.name == "sqlite"
 
     def admit_by(self, check: Callable[[Connection], None], away: str) -> None:
-        """Let nobody in before `check`, made once when the database answers, has found it right.
+        """Run `check` once, when the database first answers; no transaction begins before it.
 
         Args:
             check: raises FixInput where the database is not as it must be.
-            away: why it does not answer yet; told to whoever asks while another one tries.
+            away: why the database is not open yet: the error of callers while another one tries.
         """
         self._check, self._away = check, away
 
     def unanswered_s(self) -> float:
-        """Give how long the oldest question to the server, or who waits to be let in, has waited.
+        """Give how long the oldest query, or the caller that runs the check, has waited.
 
-        Of a file that is open: 0.
+        0 for a SQLite file that is open.
         """
         since_s = self._trying_since_s
         trying_s = 0.0 if since_s is None else time.monotonic() - since_s
@@ -105,9 +105,9 @@ class Database:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Let everything that this thread reads within see the same state: one transaction.
+        """Make everything that this thread reads in the block see one state, in one transaction.
 
-        What it writes within is not seen by what it reads within.
+        These reads do not see what the thread writes in the block.
 
         Raises:
             JournalUnavailable: the database does not answer.
@@ -136,7 +136,7 @@ class Database:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn the driver's errors into ours."""
+        """Turn SQLAlchemy's errors into `JournalUnavailable`."""
         try:
             self._still_there()
             self._admit()
@@ -145,10 +145,11 @@ class Database:
             raise self._unavailable(error) from error
 
     def _admit(self) -> None:
-        """Make the check that waits for a database that answers; one caller tries at a time.
+        """Run the check of `admit_by` if it is still to run; one caller tries at a time.
 
         Raises:
-            JournalUnavailable: it does not answer, is not as it must be, or somebody tries now.
+            JournalUnavailable: the database does not answer or fails the check, or another caller
+                is trying.
         """
         check = self._check
         if check is None:
@@ -174,7 +175,7 @@ class Database:
         return unavailable(error, f"the journal {self.name}", BUSY_TIMEOUT_S)
 
     def _still_there(self) -> None:
-        """Refuse to create an empty database in the place of one that was taken away."""
+        """Refuse to create an empty database in the place of a file that was removed."""
         path = self.url.database
         if not self.is_sqlite or not path or path == ":memory:":
             return
@@ -190,7 +191,6 @@ _POOL: dict[str, Any] = {"pool_size": 4, "max_overflow": 8, "pool_timeout": BUSY
 
 
 def _engine(url: str) -> Engine:
-    """Make the engine for a URL."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         _refuse_network(Path(parsed.database or "."))
@@ -210,8 +210,8 @@ def _engine(url: str) -> Engine:
 
 
 def _end_waits(engine: Engine) -> Callable[[], float]:
-    """Let no connection wait for ever; give who tells how long the oldest question has waited."""
-    # Only here: where the journal is a file, PostgreSQL's driver is not loaded.
+    """Bound every wait for the server; give the function that tells how long the oldest lasts."""
+    # Imported here: where the journal is a file, PostgreSQL's driver is not loaded.
     from wattmesh.controller.journal.database.patience import PatientConnection, Unanswered  # noqa: PLC0415
 
     unanswered = Unanswered()
@@ -224,7 +224,7 @@ def _end_waits(engine: Engine) -> Callable[[], float]:
 
 
 def _postgresql_arguments() -> dict[str, Any]:
-    """Give what a connection is opened with: nothing waits for ever, and a commit is on disk."""
+    """Give the connection arguments: every wait is bounded, and a commit is on disk."""
     settings = {
         "lock_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
         "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
@@ -240,10 +240,10 @@ def _postgresql_arguments() -> dict[str, Any]:
 
 
 def _callers_fault(context: ExceptionContext) -> None:
-    """Tell what the database cannot hold from what it cannot do.
+    """Raise errors about the values that were sent as `InputInvalid`; leave all others alone.
 
     Raises:
-        InputInvalid: it answers, and does not take the value; nothing was written.
+        InputInvalid: the database answers but refuses the value; nothing was written.
     """
     cause = context.original_exception
     if isinstance(context.sqlalchemy_exception, DataError | IntegrityError) or isinstance(
@@ -257,7 +257,7 @@ def _callers_fault(context: ExceptionContext) -> None:
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
-    """Set the pragmas; take transactions into our own hands; remember which file this is."""
+    """Set the pragmas, turn off the driver's own transactions, and remember which file this is."""
     connection.isolation_level = None
     cursor = connection.cursor()
     record.info["path"] = cursor.execute("PRAGMA database_list").fetchone()[2]
@@ -269,7 +269,7 @@ def _prepare_sqlite(connection: Any, record: Any) -> None:
 
 
 def _write_ahead(cursor: sqlite3.Cursor) -> None:
-    """Turn WAL on; the one statement that meets a lock without waiting, so we wait for it.
+    """Turn WAL on; retry while the file is locked, as this one statement does not wait.
 
     SQLite reads the mode before it locks the file to change it, and calls no busy handler for a
     lock wanted within a transaction (sqlite.org/c3ref/busy_handler.html).
@@ -287,7 +287,7 @@ def _write_ahead(cursor: sqlite3.Cursor) -> None:
 
 
 def _check_file(_connection: object, record: Any, _proxy: object) -> None:
-    """Let go of a connection whose file was replaced: its commits would go to the old one.
+    """Drop a pooled connection whose file was replaced: its commits would go to the old file.
 
     Raises:
         DisconnectionError: the pool opens a new connection instead.
@@ -306,7 +306,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _begin_immediate(connection: Connection) -> None:
-    """A writer takes the lock at once: one that reads first might not get it later."""
+    """Begin; a writer takes the write lock at once, as it might not get it after a read."""
     reading = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 

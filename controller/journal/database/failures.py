@@ -1,7 +1,7 @@
 """What is wrong with the database, said so that a person knows what to do next. Pure.
 
-Invariant: one sentence of what happened with the driver's own words where they help, one of what
-to do; never a traceback.
+Invariant: one sentence of what happened, with the driver's own words where they help, and what to
+do; never a traceback.
 """
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -32,17 +32,22 @@ _AWAY = (
 
 
 class Locked(JournalUnavailable):
-    """Another process has it for now: it is waited for, also at the start."""
+    """Another process holds the database for now: callers wait for it, also at start-up."""
 
 
 def unavailable(error: SQLAlchemyError, where: str, waited_s: float) -> JournalUnavailable:
-    """Make the error that a caller is told; see `in_words`."""
+    """Turn SQLAlchemy's error into ours, with the message of `in_words`."""
     kind = Locked if any(sign in _cause(error) for sign in _LOCKED) else JournalUnavailable
     return kind(in_words(error, where, waited_s))
 
 
 def locked(where: str, waited_s: float) -> Locked:
-    """Say that somebody else has the database `where`."""
+    """Return the error which says that another process holds the database.
+
+    Args:
+        where: the database, as the sentence begins.
+        waited_s: how long was waited for it.
+    """
     return Locked(f"{where} {_locked(waited_s)}")
 
 
@@ -76,12 +81,10 @@ def in_words(error: SQLAlchemyError, where: str, waited_s: float) -> str:
 
 
 def _cause(error: SQLAlchemyError) -> str:
-    """Give the driver's own words."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
 def _locked(waited_s: float) -> str:
-    """Say that somebody else holds a lock."""
     return (
         f"is locked by another process for more than {waited_s:.0f} s; end whatever has it open "
         "(`fuser` names it for SQLite, `pg_stat_activity` for PostgreSQL)"

@@ -1,11 +1,12 @@
-"""Which journal this is. Epochs count within one journal alone; actuators fence on both.
+"""Which journal this is. Epochs count within one journal, so actuators fence on journal and epoch.
 
-An identity is made once, by whoever leads first. A copy is another journal: it may be older than
-what actuators have heard, and the one it was made of may come back. So `wattmesh db backup`,
-`restore` and `renew` set a copy apart: it loses identity and leader, and its epochs go on far above
-those of the original, so that runs, which know epochs alone, take its orders (docs/decisions/0030).
+An identity is made once, by the first leader. A copy is another journal: it may be older than what
+actuators have heard, and its original may come back. So `wattmesh db backup`, `restore` and `renew`
+set a copy apart: it loses identity and leader, and its epochs go on far above those of the
+original, so that runs, which know epochs only, take its orders (docs/decisions/0030).
 
-Invariant: whoever leads has an identity, and two journals that both may be led never share one.
+Invariant: a journal with a leader has an identity, and two journals that can both be led never
+share one.
 """
 
 import uuid
@@ -19,7 +20,7 @@ from wattmesh.controller.journal.database.values import clock_us, insert_new
 from wattmesh.errors import RetryLater
 
 APART = 1000
-"""Epochs between a copy and what it was made of: more leaders than one takes until it is lost."""
+"""Epochs added to a copy: more changes of leader than its original sees before it is lost."""
 
 _NONE = {"id": 1, "journal": "", "made_at": 0, "came_from": ""}
 
@@ -30,8 +31,8 @@ class Identity:
 
     Attributes:
         journal: a UUID; "": nobody has led it yet.
-        came_from: the journal that it was copied from; "".
-        epoch: the newest one of it.
+        came_from: the journal that it was copied from; "": it is no copy.
+        epoch: its newest epoch.
     """
 
     journal: str
@@ -40,7 +41,7 @@ class Identity:
 
 
 def read(database: Database) -> Identity:
-    """Read who a journal is.
+    """Read a journal's identity.
 
     Raises:
         JournalUnavailable: the database does not answer.
@@ -50,7 +51,7 @@ def read(database: Database) -> Identity:
 
 
 def settle(connection: Connection, now_us: int) -> str:
-    """Give the journal its identity if it has none, within a leader's transaction; give it."""
+    """Give the journal's identity; make it first, in the leader's transaction, if it has none."""
     found = _read(connection).journal
     if found:
         return found
@@ -61,15 +62,16 @@ def settle(connection: Connection, now_us: int) -> str:
 
 
 def copied_until_us(connection: Connection) -> int:
-    """Give when a copy became a journal of its own, in microseconds since 1970; 0 of no copy."""
+    """Give when a copy became a journal of its own, in microseconds since 1970; 0: no copy."""
     row = connection.execute(select(IDENTITY).where(IDENTITY.c.came_from != "")).one_or_none()
     return row.made_at if row else 0
 
 
 def set_apart(connection: Connection) -> str:
-    """Make a copy another journal than its original; give the original's identity.
+    """Make a copy another journal than its original; return the original's identity.
 
-    It has no leader and no identity (whoever leads it makes one), and its epochs go on far above.
+    The copy has no leader and no identity (its first leader makes one), and `APART` is added to its
+    epoch.
     """
     known = _read(connection)
     insert_new(connection, IDENTITY, _NONE)

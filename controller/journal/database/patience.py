@@ -15,22 +15,22 @@ import psycopg
 
 
 class Unanswered:
-    """Counts the questions that wait for their answer; for any thread."""
+    """The queries that wait for an answer; for any thread."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with no query."""
         self._since_s: dict[object, float] = {}
         self._lock = threading.Lock()
 
     def longest_s(self) -> float:
-        """Give how long the oldest of them has waited; 0 when none does."""
+        """Return how long the oldest query has waited; 0 when none waits."""
         with self._lock:
             oldest_s = min(self._since_s.values(), default=None)
         return 0.0 if oldest_s is None else time.monotonic() - oldest_s
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count one more until the block ends."""
+        """Count one more query until the block ends."""
         question = object()
         with self._lock:
             self._since_s[question] = time.monotonic()
@@ -60,18 +60,18 @@ class PatientConnection(psycopg.Connection[Any]):
         return made
 
     def wait(self, gen: Any, *words: Any, **named: Any) -> Any:
-        """Wait for the server, and no longer than that.
+        """Wait for the server, at most `limit_s`.
 
         Raises:
             psycopg.OperationalError: it does not answer; the connection is closed.
         """
-        if not hasattr(self, "limit_s"):  # what `connect` itself asks
+        if not hasattr(self, "limit_s"):  # a query that `connect` itself sends
             return super().wait(gen, *words, **named)
         with self.unanswered.one():
             return super().wait(self._ending(gen), *words, **named)
 
     def _ending(self, gen: Any) -> Generator[Any, Any, Any]:
-        """Pass everything on until the time is up; psycopg looks in ten times a second."""
+        """Forward to `gen` until the time is up; psycopg resumes us ten times a second."""
         ends_s = time.monotonic() + self.limit_s
         try:
             wanted = next(gen)

@@ -1,9 +1,9 @@
-"""A device's time is booked by one reader: what a node delivers of time that another booked is cut.
+"""Book each moment of a device from one reader: cut from a delivery what another reader booked.
 
-A node that was renamed while its old agent still runs, an agent beside a daemon that reads itself:
-two read one board, and the journal takes one of them (node_devices.py). The other keeps what it
-read, and delivers it once the device is its own. Invariant: of no moment of a device are joules
-added that another reader has booked already, or has booked as unobserved.
+A device has two readers when a node was renamed while its old agent still runs, or when an agent
+runs beside a daemon that samples by itself. The journal takes one of them (node_devices.py). The
+other keeps what it read, and delivers it once the device is its own. Invariant: no joules are added
+for a moment of a device that another reader has booked already, as read or as unobserved.
 """
 
 from collections import defaultdict
@@ -20,18 +20,18 @@ from wattmesh.telemetry.energy.ledger import EnergyRow, Span, share
 from wattmesh.telemetry.energy.unobserved import MILLISECOND, without
 
 Spans = Mapping[str, Sequence[tuple[int, int]]]
-"""By device, in microseconds since 1970, half-open."""
+"""Half-open spans by device, in microseconds since 1970."""
 
 
 def once(
     connection: Connection, node: str, batch: Batch, rows: Sequence[EnergyRow]
 ) -> list[EnergyRow]:
-    """Give a node's changes without what others have booked of the same time.
+    """Return a node's changes without the time that others have booked.
 
     Args:
         connection: of the transaction that adds them.
-        node: whose they are.
-        batch: that they came with.
+        node: whose changes they are.
+        batch: the delivery that they came with.
         rows: its changes, laid over our slots.
     """
     covered = _covered(connection, {row.gpu_uuid for row in rows})
@@ -60,7 +60,7 @@ def once(
 
 
 def _covered(connection: Connection, devices: Iterable[str]) -> Spans:
-    """Give the time of devices that anybody booked."""
+    """Return the booked time of devices, whoever booked it."""
     found = defaultdict[str, list[tuple[int, int]]](list)
     query = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(sorted(devices)))
     for row in connection.execute(query.order_by(COVERAGE.c.from_at)):
@@ -71,10 +71,10 @@ def _covered(connection: Connection, devices: Iterable[str]) -> Spans:
 def _theirs(
     connection: Connection, node: str, devices: Iterable[str], covered: Spans
 ) -> Mapping[str, Sequence[Span]]:
-    """Give the time of devices that other nodes, or our own sampler, booked.
+    """Return the time of devices that other nodes, or our own sampler, booked.
 
-    By their newest counters, which stay when a node is retired; of one that does not say since
-    when, as long as there is coverage.
+    It is read from their newest counters, which stay when a node is retired. A counter that does
+    not say since when it is booked counts from the first covered moment.
     """
     names, own, nodes = sorted(devices), COUNTERS.c, NODE_COUNTERS.c
     query = union_all(
@@ -92,7 +92,7 @@ def _theirs(
 
 
 def _delivered(connection: Connection, node: str, devices: Iterable[str]) -> Mapping[str, int]:
-    """Give up to when a node has delivered devices."""
+    """Give up to when a node has delivered each device, in microseconds since 1970."""
     table = NODE_COUNTERS.c
     query = select(table.gpu_uuid, table.at).where(
         table.node == node, table.gpu_uuid.in_(sorted(devices))
@@ -101,18 +101,19 @@ def _delivered(connection: Connection, node: str, devices: Iterable[str]) -> Map
 
 
 def _window(row: EnergyRow, begun: datetime, until: datetime) -> Span:
-    """Give the time that a change is of: of its slot, what was not delivered before.
+    """Return the time that a change covers: the part of its slot not delivered before.
 
-    What was refused before comes late: then it is of any part of its slot.
+    A change that was refused before comes late and may be of any part of its slot: then it covers
+    the whole slot.
     """
     window = (max(row.slot_start, begun), min(row.slot_end, until))
     return window if window[0] < window[1] else (row.slot_start, row.slot_end)
 
 
 def _outside(row: EnergyRow, window: Span, theirs: Sequence[Span]) -> Sequence[EnergyRow]:
-    """Give the share of a change that lies in nobody else's time; none where there is none.
+    """Give the share of a change that lies outside the time of others; nothing if none does.
 
-    Where that is a part of it, the rest stays as the most that it may be.
+    When only a part lies outside, the joules of the rest are added to `upper_mj`.
     """
     mine_ms = sum((end - start) // MILLISECOND for start, end in without(window, theirs))
     weights = ((window[1] - window[0]) // MILLISECOND - mine_ms, mine_ms)

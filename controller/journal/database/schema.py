@@ -1,8 +1,8 @@
-"""Bring a SQLite journal to this version's shape before it is opened.
+"""Bring a SQLite journal to this version's schema before it is opened.
 
-The migration runs in a child process, for it needs alembic, which the daemon never loads; and only
-when the revision differs, which one query of the standard library tells. Invariant: PostgreSQL is
-never migrated unasked (`wattmesh db upgrade`), nor is a journal newer than this version touched.
+The migration runs in a child process, because it needs alembic, which the daemon never loads. It
+runs only when the revision differs, which one query with `sqlite3` tells. Invariant: PostgreSQL is
+never migrated unasked (`wattmesh db upgrade`), and a journal newer than this version is left alone.
 """
 
 import logging
@@ -26,7 +26,7 @@ def bring_up_to_date(url: str) -> None:
     """Create or upgrade the journal at a SQLite `url`; leave any other alone.
 
     Raises:
-        FixInput: the folder cannot be made, or the address is none.
+        FixInput: the folder cannot be made or written to, or the address is not valid.
         Locked: another process has the journal. JournalUnavailable: the migration failed.
     """
     path = sqlite_path(url)
@@ -76,7 +76,6 @@ def revision(path: Path) -> str:
 
 
 def _migrate(url: str) -> None:
-    """Run the migration in a process of its own."""
     command = [sys.executable, "-m", "wattmesh.migrations", url]
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""A SQLite file as a database URL, and back: as SQLAlchemy reads it, where %41 is an A.
+"""Convert a SQLite file path to a database URL and back, with %-escapes as SQLAlchemy reads them.
 
-Invariant: any path comes back as it went in.
+Invariant: converting any path to a URL and back gives the same path.
 """
 
 from pathlib import Path
@@ -20,10 +20,10 @@ def sqlite_url(path: Path) -> str:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """Give the file of a URL; None of another database's, or of one in memory.
+    """Give the file of a SQLite URL; None for another database or one in memory.
 
     Raises:
-        InputInvalid: it has options, which would be taken for a part of the path here or there.
+        InputInvalid: it has options, which could be read as a part of the path.
     """
     scheme, _, path = url.partition(":///")
     if not scheme.startswith("sqlite"):

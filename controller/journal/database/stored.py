@@ -1,8 +1,8 @@
 """Rows that an older version stored, made fit to be read. Pure.
 
-The door refuses such values today (`wattmesh.reconfig.ranges`); what is in a journal already must
-break neither the cycle nor a screen. Invariant: what is no number is not known (None), a number out
-of range is the nearest one within, and a text has no character that a terminal obeys.
+The API refuses such values today (`wattmesh.reconfig.ranges`), but those already in a journal must
+break neither the cycle nor a screen. Invariant: a value that is no finite number becomes None, a
+number out of range becomes the nearest one within, and text has no terminal control characters.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _MOST = {
 
 
 def sound(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the columns of a run as they may be reckoned with and shown."""
+    """Return a run's columns as values that can be computed with and shown."""
     read = {name: _sound(value) for name, value in values.items()}
     for name, most in _MOST.items():
         read[name] = min(max(read[name], 0), most)
@@ -34,7 +34,6 @@ def sound(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sound(value: Any) -> Any:
-    """Give one value."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     return clean(value) if isinstance(value, str) else value

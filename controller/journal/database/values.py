@@ -56,7 +56,7 @@ def to_text(value: object) -> str:
 
 
 def to_evidence(text: str) -> dict[str, Any]:
-    """Read what a run reported of a switch; nothing where it nests deeper than JSON can be read."""
+    """Read the evidence that a run reported of a switch; {} if it nests too deep to be parsed."""
     try:
         evidence: dict[str, Any] = json.loads(text)
     except RecursionError:
@@ -65,10 +65,10 @@ def to_evidence(text: str) -> dict[str, Any]:
 
 
 def columns(fact: object) -> dict[str, Any]:
-    """Give a flat fact's fields by name; unlike `asdict` it copies nothing, at a tenth of the time.
+    """Give a flat fact's fields by name; unlike `asdict` it copies nothing, in a tenth of the time.
 
     Args:
-        fact: a slotted dataclass whose fields hold no further ones.
+        fact: a slotted dataclass whose fields hold no further dataclasses.
     """
     return {name: getattr(fact, name) for name in type(fact).__slots__}  # type: ignore[attr-defined]
 
@@ -84,7 +84,7 @@ def upsert(
     rows: Sequence[Mapping[str, Any]],
     keep: Sequence[str] = (),
 ) -> None:
-    """Insert rows, or replace those with the same primary key, but for the columns in `keep`."""
+    """Insert rows; of a row with the same primary key, replace all columns but those in `keep`."""
     if rows:
         statement = _replacing(table, connection.dialect.name, tuple(rows[0]), tuple(keep))
         connection.execute(statement, list(rows))
@@ -92,7 +92,7 @@ def upsert(
 
 @cache
 def _replacing(table: Table, dialect: str, names: tuple[str, ...], keep: tuple[str, ...]) -> Any:
-    """Make the statement of an upsert (once: that takes longer than to run it)."""
+    """Build an upsert statement, once: building it takes longer than running it."""
     statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(table)
     key = [column.name for column in table.primary_key]
     replaced = {
@@ -102,7 +102,7 @@ def _replacing(table: Table, dialect: str, names: tuple[str, ...], keep: tuple[s
 
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one stands in its way; say whether it was inserted."""
+    """Insert a row unless one conflicts with it; return whether it was inserted."""
     sqlite = connection.dialect.name == "sqlite"
     statement = (sqlite_insert if sqlite else postgresql_insert)(table).values(**row)
     key = next(iter(table.primary_key))
@@ -111,5 +111,5 @@ def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
 
 
 def one_line(text: str, length: int) -> str:
-    """What somebody else wrote, as one line that a screen bears, of at most `length` characters."""
+    """Clean text that somebody else wrote: one safe line of at most `length` characters."""
     return clean(text[:length])

@@ -1,8 +1,8 @@
 """Plans of budgets, and closed months: both append-only.
 
-Invariant: a plan is never changed; a further one of the same period stands beside it and is the one
-that counts. A month is closed once; what it came to then is never overwritten: reopened, it stands
-in a table of its own, with who did it and why.
+Invariant: a plan is never changed; of several plans of one period the newest counts. A month is
+closed once, and its figures are never overwritten: when it is reopened, they move to a table of
+their own, with who reopened it and why.
 """
 
 import json
@@ -31,8 +31,8 @@ class PlanRow:
 
     Attributes:
         name: of the budget: `cluster`, or a run's. `period`: `2026-11`.
-        why: one sentence: what it rests on, and for whom it was made anew.
-        signal: the grams it is in; "" where no signal was set.
+        why: one sentence: what it rests on, and why or for whom it was made again.
+        signal: the signal that its grams are in; "" where none was set.
     """
 
     name: str
@@ -45,7 +45,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedRow:
-    """A closed month. `figures`: its whole report as it was then, as JSON values."""
+    """A closed month. `figures`: its whole report at that time, as JSON values."""
 
     period: str
     timezone: str
@@ -57,7 +57,7 @@ class ClosedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReopenedRow:
-    """A month that was closed, and reopened by `by`. `figures`: what it had been closed with."""
+    """A month that was closed, and reopened by `by`. `figures`: those it had been closed with."""
 
     period: str
     timezone: str
@@ -69,14 +69,14 @@ class ReopenedRow:
 
 
 class BudgetStore:
-    """Both tables."""
+    """The tables of plans and of closed and reopened months."""
 
     def __init__(self, database: Database) -> None:
         """Keep the database."""
         self._database = database
 
     def add(self, plan: PlanRow) -> None:
-        """Keep a plan."""
+        """Store a plan."""
         curve = plan.curve
         row = {
             "name": plan.name,
@@ -105,7 +105,7 @@ class BudgetStore:
             return tuple(map(_plan, connection.execute(query)))
 
     def close(self, row: ClosedRow) -> bool:
-        """Close a month; False when it has been already, and nothing was changed."""
+        """Close a month; False when it was closed before, and nothing was changed."""
         values = {
             "period": row.period,
             "timezone": row.timezone,
@@ -146,7 +146,7 @@ class BudgetStore:
     def reopen(
         self, period: str, timezone: str, *, by: str, reason: str, now: datetime, epoch: int
     ) -> bool:
-        """Open a closed month again, and keep what it was closed with; False when it is open.
+        """Reopen a closed month and keep the figures it was closed with; False when it is open.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
@@ -187,7 +187,6 @@ class BudgetStore:
 
 
 def _plan(row: Row[Any]) -> PlanRow:
-    """Read one plan."""
     curve = Curve(
         start=from_us(row.start_at),
         end=from_us(row.end_at),

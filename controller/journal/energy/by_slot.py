@@ -1,7 +1,7 @@
-"""The ledger slot by slot, summed over devices: what budgets and reports go through in time order.
+"""The ledger slot by slot, summed over devices, for budgets and reports that walk it in time order.
 
-Invariant: it only reads; what it gives of a stretch of time adds up to what `LedgerStore.between`
-gives of it, days that were rolled up included where a method says so.
+Invariant: it only reads; its sums over a stretch of time equal those of `LedgerStore.between`,
+including rolled-up days where a method says so.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ from wattmesh.telemetry.readings import Component, Quality, component_of, merged
 
 _TIMES = ("slot_start", "slot_end")
 DAY_US = 86_400_000_000
-"""No slot is longer: where an index is searched from."""
+"""No slot is longer, so an index search for slots that overlap a moment begins a day earlier."""
 
 NOBODYS = ("idle", "unattributed")
 """Lines of joules that no run is charged for."""
@@ -48,15 +48,15 @@ _SUMMED = (
 """What rows of one `SlotSum` have in common."""
 
 ROWS_AT_ONCE = 2000
-"""A month of many runs is streamed, so that the daemon stays small."""
+"""Rows fetched at once: a month of many runs is streamed, so that the daemon stays small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSum:
-    """One slot of one run and line, all devices together; rows priced otherwise apart.
+    """One slot of one run and line, summed over devices; rows priced differently are kept apart.
 
     Attributes:
-        energy_mj: of rows that the accounts have seen. `unpriced_mj`: of these, without grams.
+        energy_mj: joules that have an emission row. `unpriced_mj`: those of them without grams.
         pue_milli, signal, stand_in, model: as its rows were priced.
         quality: of the intensity. `energy_quality`: of the joules.
     """
@@ -81,7 +81,8 @@ class SlotPower:
     """What all devices of one run drew in one slot.
 
     Attributes:
-        upper_mj: the most they drew beyond that, unmeasured, or read and not booked to the run.
+        upper_mj: the most they drew beyond `energy_mj`: unmeasured, or measured and not booked to
+            the run.
         gpus: how many GPUs that is of, unread ones included. `quality`: of the joules.
     """
 
@@ -97,7 +98,8 @@ class NobodysSlot:
 
     Attributes:
         line: idle | unattributed.
-        signal: what its grams are accounted in. `carbon_ug`: None without a price; of `pue_milli`.
+        signal: what its grams are accounted in. `carbon_ug`: with the PUE `pue_milli`; None while
+            there is no price.
         quality: of the intensity. `energy_quality`: of the joules.
     """
 
@@ -124,7 +126,7 @@ class BySlot:
     def sums(self, start: datetime, end: datetime) -> Iterator[SlotSum]:
         """Give the actual scenario slot by slot for slots that begin in [start, end).
 
-        What was rolled up is not in it: its slots are gone.
+        Rolled-up days are left out: their slots are gone.
         """
         table = EMISSIONS.c
         key = (*(table[name] for name in _SUMMED),)
@@ -158,16 +160,16 @@ class BySlot:
     ) -> dict[str, tuple[Spent, ...]]:
         """Give what was spent in [start, end), of one run or of all, by signal, in time order.
 
-        A rolled up day is one stretch. A slot that is not over ends at `end`.
+        A rolled-up day is one stretch. A slot that is not over yet ends at `end`.
         """
         return self._spent.read(start, end, run)
 
     def nobodys(
         self, gpus: Sequence[str], start: datetime, end: datetime
     ) -> tuple[NobodysSlot, ...]:
-        """Give what was read of these GPUs and booked to nobody, in slots that [start, end) meets.
+        """Give what was read of these GPUs and booked to nobody, in slots that meet [start, end).
 
-        What GPUs drew that were given back is not among it: that is the cluster's.
+        GPUs that were given back are left out: their joules are the cluster's.
         """
         table = EMISSIONS.c
         query = (
@@ -188,14 +190,14 @@ class BySlot:
     def devices_read(
         self, run: str, start: datetime | None = None, end: datetime | None = None
     ) -> frozenset[str]:
-        """Name the devices whose joules were booked to a run, in slots that [start, end) meets."""
+        """Name the devices with joules booked to a run, in slots that overlap [start, end)."""
         table = ENERGY.c
         every = select(func.min(table.gpu_uuid).label("device")).cte(recursive=True)
         following = select(func.min(table.gpu_uuid)).where(table.gpu_uuid > every.c.device)
         every = every.union_all(
             select(following.correlate(every).scalar_subquery()).where(every.c.device.is_not(None))
         )
-        # One look into the primary key for each device; the rows of a run are many more.
+        # One primary-key lookup per device: a run has far more rows than there are devices.
         booked = select(table.run).where(
             table.gpu_uuid == every.c.device,
             table.run == run,
@@ -211,11 +213,11 @@ class BySlot:
             return frozenset(row.device for row in connection.execute(query))
 
     def unobserved_s(self, start: datetime, end: datetime, run: str | None = None) -> float:
-        """Sum the time that nobody measured in single slots that begin in [start, end)."""
+        """Sum the unobserved time of slots that begin in [start, end), without rolled-up days."""
         table = ENERGY.c
         query = (
             select(func.sum(table.unobserved_ms))
-            .where(table.unobserved_ms > 0)  # by the index of such rows: few are
+            .where(table.unobserved_ms > 0)  # matches the partial index: few rows have any
             .where(table.slot_start.between(to_us(start), to_us(end) - 1))
         )
         if run is not None:
@@ -224,7 +226,7 @@ class BySlot:
             return int(connection.execute(query).scalar() or 0) / 1000
 
     def powers(self, run: str, start: datetime, end: datetime) -> dict[Span, SlotPower]:
-        """Give what a run drew in slots that begin in [start, end) and that no other overlaps."""
+        """Give what a run drew in each slot that begins in [start, end) and overlaps no other."""
         table = ENERGY.c
         amounts = (table.gpu_uuid, table.energy_mj, table.upper_mj, table.quality)
         query = (
@@ -258,7 +260,7 @@ class BySlot:
             return scenario_slots(connection, run)
 
     def changed(self, slot_starts_us: Iterable[int]) -> None:
-        """Hear that rows of these slots were written by this process."""
+        """Note that this process wrote rows of these slots."""
         self._spent.changed(slot_starts_us)
 
     def watts(self, start: datetime, end: datetime) -> tuple[tuple[datetime, float], ...]:
@@ -280,7 +282,7 @@ class BySlot:
     def gpu_s(self, start: datetime, end: datetime) -> dict[str, float]:
         """Give GPU seconds per run in slots that begin in [start, end), up to `end`.
 
-        A slot that a GPU spent for several runs or lines is split evenly: no seconds are kept.
+        A slot that a GPU spent on several runs or lines is split evenly: the ledger has no seconds.
         """
         table = ENERGY.c
         gpus = and_(*(table.gpu_uuid.not_like(each) for each in OTHER_COMPONENTS))
@@ -318,10 +320,11 @@ class BySlot:
             return int(connection.execute(query).scalar() or 0)
 
     def newest_measured(self, settled: str) -> datetime | None:
-        """Give the end of the newest slot whose joules were read and whose grams were told.
+        """Give the end of the newest slot with measured joules and grams that are not provisional.
 
         Args:
-            settled: how the models of prices begin that were estimated for good, for want of any.
+            settled: prefix of the models of prices that were estimated for good, because no value
+                was ever published; slots priced by them do not count.
         """
         table = EMISSIONS.c
         told = (Quality.MEASURED, Quality.ESTIMATED, Quality.STATIC)
@@ -338,7 +341,7 @@ class BySlot:
 
 
 def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
-    """Select what was read in a slot of devices that the run has a row of, and is not the run's."""
+    """Select joules not booked to the run, in slots and devices of which it has a row."""
     table, mine = ENERGY.c, ENERGY.alias()
     same = and_(mine.c.gpu_uuid == table.gpu_uuid, mine.c.slot_start == table.slot_start)
     own = select(mine.c.run).where(same, mine.c.run == run).correlate(ENERGY).exists()
@@ -352,7 +355,7 @@ def _not_of(run: str, start: datetime, end: datetime) -> Select[Any]:
 
 
 def _actual(start: datetime, end: datetime) -> ColumnElement[bool]:
-    """Name the rows of the actual scenario whose slot begins in [start, end)."""
+    """Match rows of the actual scenario whose slot begins in [start, end)."""
     return and_(
         EMISSIONS.c.scenario == ACTUAL,
         EMISSIONS.c.slot_start.between(to_us(start), to_us(end) - 1),

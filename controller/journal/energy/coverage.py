@@ -1,7 +1,7 @@
 """Which time of each GPU its sampler has booked, and which launches held which GPUs.
 
-Invariant: coverage grows in the transaction that takes the counters in, so it never tells of time
-whose joules are not here; rows of unread time are written by the controller alone.
+Invariant: coverage grows in the transaction that books the counters, so it never covers time whose
+joules are not in the journal; only the controller writes rows of unread time.
 """
 
 import json
@@ -40,21 +40,21 @@ Key = tuple[str, str, datetime]
 """GPU, run, slot start."""
 
 AHEAD_US = PATIENCE // timedelta(microseconds=1)
-"""Deliveries lag no further behind each other than this."""
+"""The most that one node's deliveries lag behind another's."""
 
 
 class CoverageStore:
-    """What was read and what was held."""
+    """The tables of booked time and of launches, read together."""
 
     def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
-        """Keep the database; `changed` hears of every slot that is written."""
+        """Keep the database; `changed` is called with every slot that is written."""
         self._database = database
         self._changed = changed
 
     def covered(self) -> dict[str, tuple[Span, ...]]:
-        """Give the time of each device that is booked: from a meter's first reading on, unbroken.
+        """Give the booked time of each device: unbroken from a meter's first reading on.
 
-        A meter that goes on from no other's counter begins a span of its own.
+        A meter that does not continue another's counter begins a span of its own.
         """
         found = defaultdict[str, list[Span]](list)
         with self._database.reading() as connection:
@@ -67,13 +67,13 @@ class CoverageStore:
     ) -> list[Holding]:
         """List who held which GPUs: launches heard since, and those with rows of unread time.
 
-        GPUs that a launch does without, because its run gave them back, are held by nobody (""). Of
-        a launch that named none, each rank uses one that is not known.
+        GPUs that a launch does without, because its run gave them back, are held by nobody (""). A
+        launch that named no GPUs is taken to hold one unknown GPU per rank.
 
         Args:
-            since: launches that ended before, and of which everything was read, are left out.
+            since: a launch that was last seen before is left out, unless it has unread time.
             now: a launch that lives holds its GPUs up to now.
-            heard: when each run was last heard; None of one whose newest launch lives.
+            heard: when each run was last heard; None: its newest launch lives.
         """
         table = INCARNATIONS.c
         unread = select(ENERGY.c.run).where(_UNREAD).distinct()
@@ -117,7 +117,7 @@ class CoverageStore:
         return found
 
     def unread(self, holdings: Collection[Holding]) -> dict[Key, EnergyRow]:
-        """Give the rows of unread time that are booked of these runs; of nobody, by launch."""
+        """Give the booked rows of unread time of these runs; without a run, of these launches."""
         names = sorted({each.run for each in holdings})
         launches = {each.incarnation for each in holdings}
         found: dict[Key, EnergyRow] = {}
@@ -148,7 +148,8 @@ class CoverageStore:
     def largest_w(self, run: str) -> dict[Span, float]:
         """Give by slot the largest mean draw, in watts, of any GPU that a run held all through it.
 
-        Only GPUs of which all of that slot was read by itself, and that had no other row in it.
+        A GPU counts only when its whole slot was read, nothing of it was spread over slots by time,
+        and it has no other row in that slot.
         """
         table, other = ENERGY.c, ENERGY.alias()
         alone = not_(
@@ -177,13 +178,13 @@ class CoverageStore:
 
 
 _UNREAD = and_(ENERGY.c.unobserved_ms > 0, ENERGY.c.line == UNOBSERVED)
-"""Rows of unread time, by the index of rows with unobserved time."""
+"""Rows of unread time; matches the partial index of rows with unobserved time."""
 
 _TIMES = ("slot_start", "slot_end")
 
 
 def _same(table: Any, gpu: str, run: str, start: datetime) -> Any:
-    """Name the rows of unread time of one GPU, run and slot."""
+    """Match the rows of unread time of one GPU, run and slot."""
     return and_(
         table.gpu_uuid == gpu,
         table.run == run,
@@ -199,19 +200,20 @@ def extend(
     now_us: int = 0,
     copied_us: int = 0,
 ) -> None:
-    """Let the coverage of devices reach up to where their counters are booked.
+    """Extend the coverage of devices up to where their counters are booked.
 
-    A counter of which it is not known since when it is booked extends the newest span. A span that
-    ends long after both our clock and what is booked now tells of a wall clock that was ahead: it
-    ends there, or time to come would count as read. None reaches back over `copied_us`, when this
-    journal was restored: what others had delivered between the copy and its restore was lost, and
-    is unread. (Our own sampler goes on from the counters of the copy, and loses nothing.)
+    A counter that does not say since when it is booked extends the newest span. A span that ends
+    more than `AHEAD_US` after both our clock and its counter was written when a wall clock was
+    ahead: it is cut there, or future time would count as read. In a journal that was restored from
+    a copy, no new span begins before `copied_us`: what others had delivered between the copy and
+    its restore was lost, and counts as unread. (Our own sampler goes on from the counters of the
+    copy, and loses nothing.)
 
     Args:
-        connection: of the transaction that takes the counters in.
+        connection: of the transaction that books the counters.
         baselines: the counters.
-        now_us: our wall clock, in microseconds since 1970, where it is not the one that read.
-        copied_us: likewise; 0: this journal is no copy.
+        now_us: our wall clock, in microseconds since 1970, when another clock dated the counters.
+        copied_us: likewise, when this journal was copied; 0: it is no copy.
     """
     advanced = {each.gpu_uuid: each for each in baselines}
     known = defaultdict[str, dict[int, int]](dict)

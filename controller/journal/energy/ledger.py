@@ -42,7 +42,7 @@ ACTUAL = "actual"
 _MARK_TIMES = ("slot_start", "slot_end", "at")
 
 MOST_NAMED = 200
-"""Slots that one statement names; a database takes only so many parameters."""
+"""The most slots that one statement names: databases limit the parameters of a statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class EmissionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intensity:
-    """An intensity that some row of a slot was priced with; None of an unpriced one."""
+    """An intensity that some row of a slot was priced with; None for an unpriced row."""
 
     slot_start: datetime
     slot_end: datetime
@@ -104,7 +104,7 @@ class Intensity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMark:
-    """How far a run was when it was last looked at in a slot, at `at`."""
+    """How many tokens a run had trained when it was last observed in a slot, at `at`."""
 
     slot_start: datetime
     slot_end: datetime
@@ -116,7 +116,7 @@ class LedgerStore:
     """The energy and emission tables."""
 
     def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
-        """Keep the database; `changed` hears of every slot that is written."""
+        """Keep the database; `changed` is called with every slot that is written."""
         self._database = database
         self._changed = changed
         self._sums = Sums(database)
@@ -138,7 +138,7 @@ class LedgerStore:
     def baselines(self) -> dict[str, CounterBaseline]:
         """Give the counters that were booked up to, by GPU.
 
-        Not those of devices that an agent has read since: what was drawn meanwhile is booked.
+        Devices that an agent has read since are left out: what they drew meanwhile is booked.
         """
         later = exists().where(
             NODE_COUNTERS.c.gpu_uuid == COUNTERS.c.gpu_uuid, NODE_COUNTERS.c.at > COUNTERS.c.at
@@ -164,7 +164,7 @@ class LedgerStore:
             )
 
     def emit(self, rows: Iterable[EmissionRow]) -> None:
-        """Replace emission rows; what was reported first stays beside."""
+        """Replace emission rows whole; `first_carbon_ug` carries what was reported first."""
         values = [_times(columns(row), "slot_start", "slot_end") for row in rows]
         with self._database.writing() as connection:
             upsert(connection, EMISSIONS, values)
@@ -193,13 +193,13 @@ class LedgerStore:
     def mark(
         self, run: str, marks: Iterable[TokenMark], since: datetime, rows: Iterable[EmissionRow]
     ) -> None:
-        """Remember how far a run is, and replace its other scenarios, in one transaction.
+        """Store how far a run is, and replace its other scenarios, in one transaction.
 
         Args:
-            run: whose.
-            marks: the newest of a slot stands.
-            since: rows of the other scenarios in slots that begin from here on are replaced.
-            rows: by these.
+            run: whose marks and scenarios.
+            marks: each replaces the one of its slot.
+            since: rows of the other scenarios are replaced in slots that begin from here on.
+            rows: the new rows of the other scenarios.
         """
         emissions = [_times(columns(row), "slot_start", "slot_end") for row in rows]
         values = [{"run": run, **_times(columns(mark), *_MARK_TIMES)} for mark in marks]
@@ -246,7 +246,6 @@ class LedgerStore:
         return tuple(reversed(self._marks(run, TOKEN_MARKS.c.slot_start.desc(), count)))
 
     def _marks(self, run: str, order: Any, count: int) -> tuple[TokenMark, ...]:
-        """Give the first of a run's marks in an order."""
         query = select(TOKEN_MARKS).where(TOKEN_MARKS.c.run == run).order_by(order).limit(count)
         with self._database.reading() as connection:
             return tuple(map(_token_mark, connection.execute(query)))
@@ -262,7 +261,7 @@ class LedgerStore:
             return int(connection.execute(query).scalar() or 0)
 
     def first_slot_of_kind(self, run: str, kind: str) -> datetime | None:
-        """Give the first slot that the other scenarios have of a kind; None: none."""
+        """Give the first slot of this kind in a run's other scenarios; None: there is none."""
         query = select(func.min(EMISSIONS.c.slot_start)).where(
             EMISSIONS.c.scenario != ACTUAL, EMISSIONS.c.run == run, EMISSIONS.c.line == kind
         )
@@ -282,7 +281,7 @@ class LedgerStore:
             return tuple((from_us(start), from_us(end)) for start, end in connection.execute(query))
 
     def unemitted(self, since: datetime | None, scenario: str) -> tuple[EnergyRow, ...]:
-        """List energy rows of slots from `since` that their emission row does not tell as is."""
+        """List energy rows of slots from `since` whose emission row is missing or differs."""
         query = (
             select(ENERGY)
             .outerjoin(EMISSIONS, same_slot(scenario))
@@ -305,7 +304,7 @@ class LedgerStore:
             )
 
     def intensities(self, slots: Collection[datetime] | None = None) -> tuple[Intensity, ...]:
-        """List what slots were priced with, oldest first: these, or all there are."""
+        """List the intensities that slots were priced with, oldest first; None: of all slots."""
         table = EMISSIONS.c
         columns = (
             table.slot_start,
@@ -337,7 +336,7 @@ class LedgerStore:
         return self._sums.totals()
 
     def lately(self, run: str) -> tuple[TotalRow, ...]:
-        """Sum everything of one run, as it was a moment ago: what every run may ask for itself."""
+        """Sum everything of one run, as it was a moment ago; cheap enough to serve every run."""
         return self._sums.lately(run)
 
     def between(
@@ -353,7 +352,7 @@ class LedgerStore:
         return {row.run: json.loads(row.figures) for row in rows}
 
     def close_run(self, run: str, figures: Mapping[str, Any], now: datetime) -> None:
-        """Keep what a run came to; from now on its slots may be summed up."""
+        """Store a run's final figures; from now on its slots may be summed up."""
         row = {"run": run, "closed_at": to_us(now), "figures": to_text(dict(figures))}
         with self._database.writing() as connection:
             upsert(connection, CLOSED_RUNS, [row])
@@ -376,7 +375,7 @@ class LedgerStore:
         return from_us(max((each for each in newest if each is not None), default=None))
 
     def first_slot(self, since: datetime, run: str | None = None) -> datetime | None:
-        """Give the first slot from `since` of which anything was booked, to one run or at all."""
+        """Give the first slot from `since` in which anything was booked, to one run or to any."""
         query = _within(select(func.min(ENERGY.c.slot_start)), ENERGY.c.slot_start, since, None)
         if run is not None:
             query = query.where(ENERGY.c.run == run)
@@ -384,35 +383,33 @@ class LedgerStore:
             return from_us(connection.execute(query).scalar())
 
     def added(self, slot_starts_us: Iterable[int]) -> None:
-        """Hear that a delivery of a node added to these slots."""
+        """Note that a node's delivery added joules to these slots."""
         slots = tuple(slot_starts_us)
         self._told(slots)
         self._booked(slots)
 
     def booked_since(self) -> datetime | None:
-        """Give the first slot that joules came to since the last call; None when none came."""
+        """Give the first slot that got joules since the last call; None when none did."""
         with self._lock:
             first_us, self._booked_us = self._booked_us, None
         return from_us(first_us)
 
     def _booked(self, slot_starts_us: Iterable[int]) -> None:
-        """Remember the first slot that joules came to."""
+        """Remember the first slot that got joules."""
         with self._lock:
             known = () if self._booked_us is None else (self._booked_us,)
             self._booked_us = min((*known, *slot_starts_us), default=None)
 
     def _written(self, *groups: Sequence[Mapping[str, Any]]) -> None:
-        """Tell the sums which slots were written, once that is committed."""
+        """Tell the sums which slots were written; called after the commit."""
         self._told(tuple(row["slot_start"] for rows in groups for row in rows))
 
     def _told(self, slot_starts_us: Sequence[int]) -> None:
-        """Tell whoever keeps sums."""
         self._sums.changed(slot_starts_us)
         self._changed(slot_starts_us)
 
 
 def _token_mark(row: Row[Any]) -> TokenMark:
-    """Read one mark."""
     return TokenMark(
         slot_start=from_us(row.slot_start),
         slot_end=from_us(row.slot_end),
@@ -422,7 +419,7 @@ def _token_mark(row: Row[Any]) -> TokenMark:
 
 
 def _named(slots: Collection[datetime]) -> Iterator[list[int]]:
-    """Give the starts of slots as values, in lists that one statement may name."""
+    """Split the starts of slots into lists that are short enough for one statement."""
     values = sorted(map(to_us, slots))
     for first in range(0, len(values), MOST_NAMED):
         yield values[first : first + MOST_NAMED]

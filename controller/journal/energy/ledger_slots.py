@@ -1,9 +1,8 @@
 """Where slots of the ledger begin and end, over every change of the settings.
 
-Another accounting signal, or another time zone, cuts time otherwise. Invariant: slots that joules
-were booked in stay what they are, and whatever is booked later goes around them: time has one
-partition, so no two slots of it overlap, and what lies in one slot on one side of a saving lies in
-the same slot on the other.
+A new accounting signal, or a new time zone, cuts time differently. Invariant: slots that have
+joules stay as they are, and later slots are cut around them. So time has one partition: no two
+slots overlap, and both sides of a saving use the same slots.
 """
 
 from collections.abc import Callable
@@ -30,15 +29,15 @@ class LedgerSlots:
         self._lock = Lock()
 
     def on(self, grid: SlotGrid, now: datetime, *, afresh: bool = False) -> SlotGrid:
-        """Give the slots of the ledger where those that are new are cut like this.
+        """Give the slots of the ledger, where new ones are cut as `grid` says.
 
-        The ledger is asked when that changes. The slot under way ends as it began: somebody may be
-        about to book joules in it.
+        The ledger is read again when the grid changes. The slot under way keeps its start and end:
+        somebody may be about to book joules in it.
 
         Args:
             grid: how the settings cut slots.
             now: the wall clock.
-            afresh: ask the ledger in any case: another process may have booked in slots of its own.
+            afresh: read the ledger in any case: another process may have booked slots of its own.
 
         Raises:
             JournalUnavailable: the journal does not answer.
@@ -53,18 +52,18 @@ class LedgerSlots:
             return known
 
     def known(self, grid: Callable[[], SlotGrid], now: datetime) -> SlotGrid:
-        """Give the same; while the journal is away, slots as the settings cut them."""
+        """Do the same as `on`; while the journal is away, give slots as the settings cut them."""
         try:
             return self.on(grid(), now)
         except JournalUnavailable:
             return grid()
 
     def whole(self, start: datetime, end: datetime | None) -> Span | None:
-        """Give from where to where booked slots lie whole in [start, end); None where none does.
+        """Shrink [start, end) until it cuts no booked slot; None when nothing is left of it.
 
         Args:
-            start: where the first may begin.
-            end: where the last may end; None: before the newest that is booked.
+            start: a slot that began before and ends after it is left out.
+            end: a slot that ends after it is left out; None: the start of the newest booked slot.
         """
         with self._database.reading() as connection:
 
@@ -83,7 +82,7 @@ class LedgerSlots:
         return (begin, until) if begin < until else None
 
     def _booked(self) -> list[Span]:
-        """List the slots that there are rows of, each once; of their rows one is looked at."""
+        """List the booked slots, each once; it reads one row of each."""
         table = ENERGY.c
         starts = select(func.min(table.slot_start).label("start")).cte(recursive=True)
         following = select(func.min(table.slot_start)).where(table.slot_start > starts.c.start)

@@ -1,6 +1,6 @@
 """The slots of one run in every scenario: what its saving is computed from.
 
-Invariant: it only reads; rows of one slot and scenario are one, whatever devices they are of.
+Invariant: it only reads; all rows of one slot and scenario become one, whatever their devices.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from wattmesh.telemetry.energy.attribution import HOST_DEVICES
 from wattmesh.telemetry.readings import SPREAD
 
 OTHER_COMPONENTS = tuple(f"{each}%" for each in HOST_DEVICES)
-"""Devices that are no GPUs, by how their names begin."""
+"""Devices that are not GPUs, as LIKE patterns of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class PueGrams:
     """Grams that were priced with one PUE, in thousandths.
 
     Attributes:
-        upper_ug: the most beyond them. `spread_ug`, `rate`: as `ScenarioSlot` has them.
+        upper_ug: the most beyond `carbon_ug`. `spread_ug`, `rate`: as in `ScenarioSlot`.
     """
 
     pue_milli: int
@@ -42,11 +42,12 @@ class ScenarioSlot:
     """One slot of one run in one scenario, all devices together.
 
     Attributes:
-        kind: of a scenario that is not the run itself: as_run, modelled, assumed; "" of the run.
-        carbon_ug: None: some of its joules have no price. `upper_ug`: likewise of the most that
+        kind: of a scenario other than the actual one: as_run, modelled, assumed; "" of the actual.
+        carbon_ug: None: some of its joules have no price. `upper_ug`: the same of the most that
             was drawn unobserved.
-        read: joules of some GPU were measured. `hosts`: meters of processors or memory that were.
-        spread_mj, spread_ug: what was laid over it by time. `rate`: its price, mg/kWh x PUE x 1000.
+        read: joules of some GPU were measured. `hosts`: how many rows of processors or memory were.
+        spread_mj, spread_ug: the part that was spread over the slot by time. `rate`: its price,
+            mg/kWh x PUE x 1000.
         signals: what its grams are accounted in. `qualities`: of intensity and joules.
         by_pue: its grams by the PUE that they were priced with; a slot has one.
     """
@@ -107,7 +108,6 @@ _AMOUNTS = ("carbon_ug", "upper_ug", "spread_mj", "spread_ug")
 def _scenario_slot(
     start_us: int, end_us: int, scenario: str, rows: Sequence[Row[Any]]
 ) -> ScenarioSlot:
-    """Put the sums of one slot together."""
     parts = [row._mapping for row in rows]
     carbon_ug, upper_ug, spread_mj, spread_ug = (
         sum(int(row[name]) for row in parts) for name in _AMOUNTS
@@ -136,7 +136,7 @@ def _scenario_slot(
 
 
 def _by_pue(rows: Sequence[Row[Any]]) -> tuple[PueGrams, ...]:
-    """Sum the grams of one slot by their PUE; rows without any say nothing of it."""
+    """Sum the grams of one slot by their PUE; rows without grams are left out."""
     found: dict[int, list[Row[Any]]] = {}
     for row in rows:
         if row.carbon_ug or row.upper_ug:

@@ -1,9 +1,9 @@
-"""What was spent slot by slot, summed over devices: what budgets go through in time order.
+"""What was spent slot by slot, summed over devices, for budgets that walk it in time order.
 
-Slots that are older than three days hardly change, so their sums are kept and only newer slots are
-read at each look. Invariant: what `read` gives is what reading every row would give. What is kept
-goes when this process writes below its end, when anybody rolls up, and after a day of hourly looks
-anyway: another process may have written.
+Slots older than three days hardly change, so their sums are kept and each read fetches only newer
+slots. Invariant: `read` gives what reading every row would give. Kept sums are dropped when this
+process writes a slot before their end, when any process rolls up, and after `LOOKS_KEPT` reads (a
+day of hourly reads), since another process may have written.
 """
 
 from array import array
@@ -26,13 +26,14 @@ UNPRICED = "unpriced"
 LOOKS_KEPT = 24
 
 WIDTH = 8
-"""Numbers of one slot: start, end, which signal, grams, joules without grams, grams by restating,
-the most grams beyond, joules of that most which have no grams."""
+"""Numbers of one slot: start, end, index of the signal, grams, joules without grams, grams added
+by restating, the most grams beyond, unobserved joules that have no price.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """Slots that begin in [start, end), `WIDTH` numbers each. `rolled`: the roll-ups were so."""
+    """Slots that begin in [start, end), `WIDTH` numbers each. `rolled`: `rolled_state` then."""
 
     start_us: int
     end_us: int
@@ -52,10 +53,10 @@ class SpentSlots:
         self._signals: list[str] = []
 
     def changed(self, slot_starts_us: Iterable[int]) -> None:
-        """Hear that rows of these slots were written."""
+        """Note that this process wrote rows of these slots."""
         first_us = min(slot_starts_us, default=None)
         newest_us = max((each.end_us for each in self._kept.values()), default=0)
-        # Counted whatever is kept: a look under way may be about to keep what was before.
+        # Counted even when nothing is kept: a read under way may be about to keep older sums.
         self._changes += 1
         if first_us is not None and first_us < newest_us:
             self._kept = {}
@@ -77,7 +78,7 @@ class SpentSlots:
         return {signal: tuple(each) for signal, each in found.items()}
 
     def _old(self, connection: Connection, run: str | None, start_us: int, until_us: int) -> _Kept:
-        """Give the slots before `until_us`, kept ones where they still hold."""
+        """Give the slots before `until_us`, from the kept ones where these still hold."""
         rolled = tuple(int(value or 0) for value in connection.execute(rolled_state()).one())
         kept, changes = self._kept.get(run), self._changes
         if (
@@ -117,7 +118,7 @@ class SpentSlots:
         return found
 
     def _numbers(self, row: Row[Any]) -> tuple[int, ...]:
-        """Read one row: PostgreSQL's sums are no whole numbers of Python's."""
+        """Read one row as plain integers: PostgreSQL gives sums as Decimal."""
         start_us, end_us, signal, *amounts = tuple(row)
         if signal not in self._signals:
             self._signals.append(signal)
@@ -125,12 +126,11 @@ class SpentSlots:
 
 
 def _each(slots: "array[int]") -> Iterator[tuple[int, ...]]:
-    """Give slot after slot."""
     return zip(*[iter(slots)] * WIDTH, strict=True)
 
 
 def _amounts() -> tuple[Any, ...]:
-    """Sum grams, joules without grams, and what restating has changed of the grams."""
+    """Sum the amounts of `WIDTH`, from the grams on."""
     table = EMISSIONS.c
     unpriced = case((table.carbon_ug.is_(None), table.energy_mj), else_=0)
     return (
@@ -144,7 +144,7 @@ def _amounts() -> tuple[Any, ...]:
 
 
 def _days(start_us: int, end_us: int, run: str | None) -> Any:
-    """Name the rolled up days that begin in [start, end)."""
+    """Select the rolled-up days that begin in [start, end)."""
     rolled = ROLLUPS.c
     return (
         select(
@@ -165,7 +165,7 @@ def _days(start_us: int, end_us: int, run: str | None) -> Any:
 
 
 def _spent(numbers: tuple[int, ...], end: datetime) -> Spent:
-    """Make one stretch; one that is not over ends at `end`."""
+    """Make a `Spent`; a slot that is not over yet ends at `end`."""
     start_us, end_us, _, carbon_ug, unpriced_mj, restated_ug, upper_ug, unbounded_mj = numbers
     start = from_us(start_us)
     return Spent(

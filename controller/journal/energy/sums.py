@@ -1,8 +1,9 @@
 """Sums over the whole ledger: single slots and what was rolled up, for metrics and budgets.
 
-What is older than three days hardly changes, so it is added up once and kept; only newer slots are
-read each time. Invariant: what `totals` gives is what adding up everything would give. What is kept
-goes when this process writes below its end, when anybody rolls up, and after some readings anyway.
+Slots older than three days hardly change, so they are added up once and kept; each call reads only
+newer slots. Invariant: `totals` gives what adding up everything would give. Kept sums are dropped
+when this process writes a slot before their end, when any process rolls up, and after
+`READINGS_KEPT` readings.
 """
 
 import threading
@@ -39,10 +40,10 @@ RECENT_US = 3 * DAY_US
 """Longer than intensities are revised (48 h)."""
 
 LOOKS = 20
-"""A look at all sums is kept for so many times what it took."""
+"""The sums are reused for so many times the seconds that computing them took."""
 
 READINGS_KEPT = 500
-"""Another process may have written below the end: after so many readings all is read again."""
+"""Another process may have written before the end: after so many readings all is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +76,13 @@ class TotalRow:
 
     @property
     def qualities(self) -> tuple[str, ...]:
-        """Give what its amounts are beside measured: by intensity, by joules, by signal."""
+        """What its amounts are besides measured: by intensity, by joules, by signal."""
         return self.quality, self.energy_quality, signal_quality(self.signal)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Sums of slots that begin before `end_us`. `rolled`: what the roll-ups were then."""
+    """Sums of slots that begin before `end_us`. `rolled`: the state of the roll-ups then."""
 
     end_us: int
     rolled: tuple[int, ...]
@@ -90,7 +91,7 @@ class _Kept:
 
 
 class Sums:
-    """Adds the ledger up."""
+    """Adds up the ledger."""
 
     def __init__(self, database: Database) -> None:
         """Keep the database."""
@@ -102,7 +103,7 @@ class Sums:
         self._look_again_s = -inf
 
     def changed(self, slot_starts_us: Iterable[int]) -> None:
-        """Hear that rows of these slots were written."""
+        """Note that this process wrote rows of these slots."""
         kept = self._kept
         if kept is not None and min(slot_starts_us, default=kept.end_us) < kept.end_us:
             self._changes += 1
@@ -126,8 +127,8 @@ class Sums:
     def lately(self, run: str) -> tuple[TotalRow, ...]:
         """Sum everything of one run, as it was a moment ago.
 
-        Every run may ask for itself, so one look serves all who ask within twenty times what it
-        took.
+        Every run may ask for itself, so the sums are reused for `LOOKS` times the time that
+        computing them took.
 
         Raises:
             JournalUnavailable: the database does not answer.
@@ -159,7 +160,7 @@ class Sums:
         return _rows(found)
 
     def _old(self, connection: Connection) -> _Kept:
-        """Give the sums of what is old, kept ones where they still hold."""
+        """Give the sums of old slots: the kept ones where they still hold."""
         rolled = tuple(int(value or 0) for value in connection.execute(rolled_state()).one())
         newest = connection.execute(select(func.max(ENERGY.c.slot_start))).scalar() or 0
         end_us = (newest - RECENT_US) // DAY_US * DAY_US
@@ -194,7 +195,7 @@ def same_slot(scenario: str) -> ColumnElement[bool]:
 
 
 def energy_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
-    """Sum joules per key (and `by`) of the rows that `which` names."""
+    """Sum joules per key (and `by`) of the rows that match `which`."""
     table = ENERGY.c
     key = (table.run, table.line, table.source)
     words = (literal("").label("stand_in"), literal("").label("price_quality"))
@@ -219,7 +220,7 @@ def energy_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
 
 
 def emission_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
-    """Sum grams per key (and `by`) of the rows that `which` names."""
+    """Sum grams per key (and `by`) of the rows that match `which`."""
     table = EMISSIONS.c
     key = (*(table[name] for name in KEY), *by)
     return (
@@ -239,7 +240,7 @@ def emission_sums(which: ColumnElement[bool], *by: ColumnElement[int]) -> Any:
 
 
 def _sum(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Sum what is known; 0 when nothing is."""
+    """Sum a column; 0 when every value is NULL."""
     return func.coalesce(func.sum(column), 0)
 
 
@@ -250,13 +251,12 @@ def rolled_sums() -> Any:
 
 
 def rolled_state() -> Any:
-    """Tell any two states of the roll-ups apart: they only ever grow."""
+    """Give numbers that differ between any two states of the roll-ups, as these only ever grow."""
     amounts = (func.sum(ROLLUPS.c[name]) for name in AMOUNTS)
     return select(func.count(), *amounts).select_from(ROLLUPS)
 
 
 def _add_up(connection: Connection, *queries: Any) -> dict[Key, Amounts]:
-    """Run queries and add their amounts up by key."""
     sums: dict[Key, Amounts] = {}
     for query in queries:
         found = {
@@ -268,7 +268,6 @@ def _add_up(connection: Connection, *queries: Any) -> dict[Key, Amounts]:
 
 
 def _merged(one: _Sums, other: _Sums) -> dict[Key, Amounts]:
-    """Add two sums up."""
     nothing = (0,) * len(AMOUNTS)
     return {
         key: tuple(
@@ -279,7 +278,6 @@ def _merged(one: _Sums, other: _Sums) -> dict[Key, Amounts]:
 
 
 def _rows(sums: _Sums) -> tuple[TotalRow, ...]:
-    """Give sums as rows."""
     found = []
     for key, amounts in sorted(sums.items()):
         values: dict[str, Any] = dict(zip((*KEY, *AMOUNTS), (*key, *amounts), strict=True))

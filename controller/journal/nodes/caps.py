@@ -1,8 +1,8 @@
 """Power caps that operators ordered: append-only rows, the newest of which holds until its end.
 
-Invariant: a row is never changed but by being ended, once; at any time at most one cap is in force.
-A step of the wall clock neither ends nor prolongs one while that step may be a mistake: every
-question names both times, `now` and what the clock would read `unstepped`.
+Invariant: a row changes once at most, when it is ended; at any time at most one cap is in force. A
+step of the wall clock neither ends nor extends a cap while that step may be a mistake: every query
+takes both times, `now` and what the clock would read `unstepped`.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class CapRow:
     ended_by: str = ""
 
     def holds(self, now: datetime, unstepped: datetime) -> bool:
-        """Say whether it holds, if nobody ended it: by the clock as it was, or by its own dates."""
+        """Whether it holds, if nobody ended it: by the unstepped clock, or by its own dates."""
         return self.until > unstepped or self.start <= now < self.until
 
 
@@ -58,7 +58,7 @@ class CapStore:
         epoch: int,
         unstepped: datetime | None = None,
     ) -> CapRow | None:
-        """Put a cap in force from now on; it takes the place of the one before.
+        """Put a cap in force from now on; it replaces the one before.
 
         Returns:
             the cap that was ended by this one; None when there was none.
@@ -111,7 +111,6 @@ class CapStore:
 
 
 def _in_force(connection: Connection, now: datetime, unstepped: datetime) -> CapRow | None:
-    """Find the newest cap that was not ended and holds."""
     table = POWER_CAPS.c
     query = (
         select(POWER_CAPS)
@@ -124,7 +123,6 @@ def _in_force(connection: Connection, now: datetime, unstepped: datetime) -> Cap
 
 
 def _end(connection: Connection, by: str, now: datetime, unstepped: datetime) -> CapRow | None:
-    """End the cap in force."""
     found = _in_force(connection, now, unstepped)
     if found is not None:
         mine = POWER_CAPS.c.id == found.id
@@ -134,7 +132,6 @@ def _end(connection: Connection, by: str, now: datetime, unstepped: datetime) ->
 
 
 def _row(row: Row[Any]) -> CapRow:
-    """Read one cap."""
     return CapRow(
         id=row.id,
         cap_w=row.cap_w,

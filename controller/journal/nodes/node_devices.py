@@ -1,7 +1,7 @@
-"""Which node a device belongs to: to the one that told of it first, for as long as it sees it.
+"""Which node a device belongs to: the one that reported it first, for as long as it sees it.
 
-Invariant: nothing is booked or told of a device by another node than its own. A device is free
-again when its node has not seen it for a day, or was retired: then it was moved, or is gone.
+Invariant: only a device's own node can book its energy or report its state. A device is free again
+when its node has not seen it for a day, or was retired: then it was moved or removed.
 """
 
 import json
@@ -18,16 +18,16 @@ from wattmesh.reconfig.ranges import MOST_METERS, shown
 from wattmesh.telemetry.energy.ledger import EnergyRow
 
 FREE_AFTER = timedelta(days=1)
-"""A device that its node has not seen for so long was taken out (as the sampler reckons too)."""
+"""A device that its node has not seen for so long was removed (the sampler uses the same limit)."""
 
 REFRESHED = timedelta(hours=1)
-"""How often it is written down that a device was seen."""
+"""How often it is recorded that a device was seen."""
 
 
 def elsewhere(
     connection: Connection, node: str, devices: Collection[str], now: datetime
 ) -> dict[str, str]:
-    """Give those of some devices that are another node's, each with that node."""
+    """Map those of these devices that belong to another node to that node."""
     return {
         row.gpu_uuid: row.node
         for row in _rows(connection, devices)
@@ -42,10 +42,10 @@ def bind(
     seen: Collection[str],
     now: datetime,
 ) -> None:
-    """Make free devices a node's own, and note which of them it sees.
+    """Assign free devices to a node, and record which of its devices it sees.
 
     Raises:
-        InputInvalid: it would have more than a node has; nothing is to be written.
+        InputInvalid: it would have more devices than a node can have; nothing is to be written.
     """
     known = {row.gpu_uuid: row for row in _rows(connection, devices)}
     for name in devices:
@@ -77,12 +77,12 @@ def too_many(node: str, many: int) -> str:
 
 
 def check_charged(connection: Connection, node: str, rows: Iterable[EnergyRow]) -> None:
-    """Let a node charge only runs that had a device of it.
+    """Let a node charge only runs that had one of its devices.
 
     A run that this journal does not know (it was restored, or the run is long gone) may be charged.
 
     Raises:
-        InputInvalid: a run is on other nodes alone.
+        InputInvalid: all devices of a run are on other nodes.
     """
     runs = {row.run for row in rows if row.run}
     if not runs:

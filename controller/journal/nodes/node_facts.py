@@ -1,8 +1,8 @@
-"""What a node's agent may tell beside its ledger rows: each fact with its type and its range.
+"""What a node's agent may report besides ledger rows: each fact with its type and its range.
 
-The door reads it strictly (`Delivered`): what does not fit is refused. The agent itself, and
-whoever reads what an older version stored, keep of it what fits (`known`): the rest is not known.
-Invariant: a fact that got past here has the type and the range that everybody after reckons with.
+The API parses it strictly (`Delivered`) and refuses what does not fit. The agent itself, and
+readers of what an older version stored, keep what fits (`known`); the rest is unknown. Invariant: a
+fact that passed here has the type and the range that all later code relies on.
 """
 
 import json
@@ -16,10 +16,10 @@ from wattmesh.reconfig.wire import Message, field_types, read_value
 from wattmesh.telemetry.desired import HIGHEST_CLOCK_MHZ, Applied
 
 CHECKED = "checked"
-"""Key that we add to facts which came through the door as it is now."""
+"""Key that we add to facts that were checked by today's rules."""
 
 STRANGE = "strange"
-"""Key that we add: what of a delivery was left out, and why, as a sentence."""
+"""Key that we add: what was left out of a delivery, and why, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Delivered(Message):
 
 
 def told(message: Message) -> dict[str, Any]:
-    """Give what a message tells; what is not known is left out."""
+    """Give the fields of a message that say something; None, "" and False are left out."""
     return {
         name: value
         for name, value in message.to_json().items()
@@ -104,7 +104,7 @@ def told(message: Message) -> dict[str, Any]:
 
 
 def known(kind: Any, data: object) -> dict[str, Any]:
-    """Keep of a JSON object what fits the fields of a message; the rest is not known."""
+    """Keep the fields of a JSON object that fit a message; the rest is unknown."""
     values = data if isinstance(data, Mapping) else {}
     kinds = field_types(kind)
     found: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def known(kind: Any, data: object) -> dict[str, Any]:
 
 
 def sound_applied(data: object) -> dict[str, Any] | None:
-    """Give an actuator's answer as it may be reckoned with.
+    """Check an actuator's answer, so that its values can be relied on.
 
     Raises:
         InputInvalid: it is not understood, or a clock, a watt or an epoch is out of range.
@@ -145,7 +145,7 @@ def sound_applied(data: object) -> dict[str, Any] | None:
 
 
 def stored(devices: str, facts: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Read what the journal holds of a node; what an older version let in is made sound."""
+    """Read what the journal holds of a node; what an older version stored unchecked is checked."""
     told_of, said = json.loads(devices), json.loads(facts)
     if isinstance(said, dict) and said.get(CHECKED):
         return told_of, said

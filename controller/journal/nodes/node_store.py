@@ -1,9 +1,9 @@
-"""Nodes and what their agents deliver: readings counted once, newest facts, counters to go on from.
+"""Nodes and what their agents deliver: readings counted once, newest facts, newest counters.
 
 Invariant: a batch's changes are added in the transaction that moves the watermark of its
-(node, boot_id); one that comes again finds the watermark there and adds nothing. Where watermarks
-of boots long over were let go (retention.py), the node's floor stands for them: nothing that was
-frozen up to then, of a boot that is not known any more, is added.
+(node, boot_id); a batch that comes again is not above the watermark and adds nothing. Where
+watermarks of boots long over were deleted (retention.py), the node's floor (`forgotten_at`)
+replaces them: of an unknown boot, no batch that was frozen up to the floor is added.
 """
 
 import logging
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 REMOVED = node_devices.FREE_AFTER
 
 TIMES_DARK = 1000
-"""Time of a slot that passed again and again, as the clock was stepped back, counts so often."""
+"""The most that unobserved time may exceed its slot: a clock stepped back repeats the slot."""
 
 _NODE = select(NODES).where(NODES.c.node == bindparam("which")).with_for_update()
 _WATERMARK = select(DELIVERIES.c.seq, DELIVERIES.c.at).where(
@@ -90,26 +90,26 @@ class NodeStore:
     """The tables of nodes, and the energy that they deliver."""
 
     def __init__(self, database: Database, added: Callable[[Iterable[int]], None]) -> None:
-        """Keep the database; `added` hears of the slots that a delivery added to."""
+        """Keep the database; `added` is called with the slots that a delivery added to."""
         self._database = database
         self._added = added
 
     def deliver(self, node: str, report: Report, rows: Sequence[EnergyRow], now: datetime) -> bool:
-        """Take a delivery in, whole.
+        """Store a delivery, all or nothing.
 
         Args:
             node: who delivers.
-            report: what came.
+            report: the delivery.
             rows: the changes of its batch, laid over our own slots.
             now: the wall clock.
 
         Returns:
-            False when the batch was taken in before: then only the newest facts were.
+            False when the batch was stored before: then only the newest facts were.
 
         Raises:
-            InputInvalid: of the batch, a text is longer than there is room for, a device is another
-                node's, a run was never here, or more is added up than can be drawn. Of the rest,
-                it names more devices than a node has. Nothing was taken.
+            InputInvalid: in the batch, a text is too long for its column, a device belongs to
+                another node, a run was never here, or a sum exceeds what can be drawn. In the rest,
+                it names more devices than a node can have. Nothing was stored.
         """
         batch = report.batch
         values = [_values(row) for row in _merged(rows)]
@@ -135,7 +135,7 @@ class NodeStore:
         return new
 
     def taken(self, node: str, boot_id: str, seq: int) -> bool:
-        """Say whether a batch of this number, or a later one of its boot, was taken in."""
+        """Return whether a batch of this number, or a later one of its boot, was stored."""
         with self._database.reading() as connection:
             newest = connection.execute(_WATERMARK, {"which": node, "boot": boot_id}).scalar()
         return newest is not None and seq <= newest
@@ -161,9 +161,9 @@ class NodeStore:
         return _row(row) if row else None
 
     def retire(self, node: str, now: datetime) -> bool:
-        """Expect nothing of a node any more, until it reports again; False if it is not known.
+        """Retire a node until it reports again; False if it is not known.
 
-        Its devices may be another node's from now on.
+        Its devices may belong to another node from now on.
         """
         known = (NODES.c.node == node) & NODES.c.retired_at.is_(None)
         with self._database.writing() as connection:
@@ -187,7 +187,7 @@ def _row(row: Row[Any]) -> NodeRow:
 
 
 def _without(report: Report, strange: Mapping[str, str]) -> Report:
-    """Leave out what is another node's, and say so among the facts."""
+    """Leave out devices of other nodes, and say so among the facts."""
     if not strange:
         return report
     return replace(
@@ -199,7 +199,7 @@ def _without(report: Report, strange: Mapping[str, str]) -> Report:
 
 
 def _check_own(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
-    """Let a node book only what its own devices drew, for runs that were on it.
+    """Let a node book only the energy of its own devices, for runs that were on it.
 
     Raises:
         InputInvalid: a device is another node's, or a run was never here.
@@ -213,7 +213,7 @@ def _check_own(connection: Connection, node: str, batch: Batch, now: datetime) -
 
 
 def _check_sums(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """See that no row holds more than its slot can: each change alone may be believable.
+    """Check that no row holds more than its slot can: changes add up that are each believable.
 
     Raises:
         InputInvalid: one does; nothing is to be written.
@@ -243,7 +243,7 @@ def _check_sums(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> No
 
 
 def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:
-    """Hold a node's row for this transaction, so that no two deliveries of it cross."""
+    """Lock a node's row for this transaction, so that two deliveries of it cannot interleave."""
     known = connection.execute(_NODE, {"which": node}).one_or_none()
     if known is None:
         empty = {"boot_id": "", "devices": "{}", "facts": "{}", "retired_at": None}
@@ -253,7 +253,7 @@ def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:
 
 
 def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: datetime) -> bool:
-    """Move the watermark to this batch; False when it stands there or beyond already."""
+    """Move the watermark to this batch; False when it is there or beyond already."""
     keys = {"which": batch.node, "boot": batch.boot_id}
     newest = connection.execute(_WATERMARK, keys).one_or_none()
     frozen_us = to_us(batch.at)
@@ -267,7 +267,7 @@ def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: 
         return False
     if newest is not None and batch.seq <= newest.seq:
         return False
-    # Never before what a batch of this boot says of itself: the floor is made of it.
+    # Never before the batch's own time: the floor is computed from it.
     at_us = max(to_us(now), frozen_us, newest.at if newest else 0)
     row = {"node": batch.node, "boot_id": batch.boot_id, "seq": batch.seq, "at": at_us}
     upsert(connection, DELIVERIES, [row])
@@ -275,7 +275,7 @@ def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: 
 
 
 def _fits(batch: Batch, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Check that texts fit their columns: PostgreSQL would refuse the delivery for ever.
+    """Check that texts fit their columns: PostgreSQL would refuse such a delivery again and again.
 
     Raises:
         InputInvalid: one does not.
@@ -301,7 +301,6 @@ class _Room(NamedTuple):
 
 @cache
 def _texts(table: Table) -> tuple[_Room, ...]:
-    """Give the columns of a table that hold text with a limit."""
     limits = ((each.name, getattr(each.type, "length", None)) for each in table.c)
     return tuple(_Room(name, letters) for name, letters in limits if letters)
 
@@ -311,7 +310,7 @@ _DEVICE = tuple(each for each in _texts(NODE_COUNTERS) if each.name != "node")
 
 
 def _merged(rows: Iterable[EnergyRow]) -> list[EnergyRow]:
-    """Join changes of one row: one statement must not touch a row twice (PostgreSQL refuses)."""
+    """Join changes of one row: PostgreSQL refuses a statement that touches a row twice."""
     found: dict[tuple[str, str, datetime, str], EnergyRow] = {}
     for row in rows:
         key = (row.gpu_uuid, row.run, row.slot_start, row.line)
@@ -321,7 +320,6 @@ def _merged(rows: Iterable[EnergyRow]) -> list[EnergyRow]:
 
 
 def _both(one: EnergyRow, other: EnergyRow) -> EnergyRow:
-    """Join two changes of one row."""
     amounts = [each for each in (one.energy_mj, other.energy_mj) if each is not None]
     return replace(
         other,
@@ -338,14 +336,14 @@ def _values(row: EnergyRow) -> dict[str, Any]:
 
 
 def _add(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add changes to the rows that there are, or begin new ones."""
+    """Add changes to the existing rows, or insert new ones."""
     if rows:
         connection.execute(_addition(connection.dialect.name), list(rows))
 
 
 @cache
 def _addition(dialect: str) -> Any:
-    """Make the statement that adds a change to a row (once: that takes longer than to run it)."""
+    """Build the statement that adds a change to a row, once: building takes longer than running."""
     statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(ENERGY)
     old, new = ENERGY.c, statement.excluded
     any_has = {
@@ -372,7 +370,7 @@ def _addition(dialect: str) -> Any:
 
 
 def _count(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
-    """Keep the counters of a batch; devices whose rows are not all delivered have none to trust."""
+    """Store the counters of a batch; delete those of devices whose rows are not all delivered."""
     counted = {each.gpu_uuid for each in batch.baselines}
     open_still = {row.gpu_uuid for row in batch.rows} - counted
     if open_still:
@@ -387,7 +385,7 @@ def _count(connection: Connection, node: str, batch: Batch, now: datetime) -> No
 def _remember(
     connection: Connection, node: str, report: Report, known: Row[Any], now: datetime
 ) -> None:
-    """Keep the newest facts of a node; a device that does not answer keeps its old ones."""
+    """Store the newest facts of a node; a device that does not answer keeps its old ones."""
     devices: dict[str, Any] = stored(known.devices, known.facts)[0]
     devices = {name: facts for name, facts in devices.items() if not _removed(facts, now)}
     devices |= report.devices
@@ -408,5 +406,5 @@ def _remember(
 
 
 def _removed(facts: Mapping[str, Any], now: datetime) -> bool:
-    """Whether a device was silent so long that it was taken out, while its node reports."""
+    """Return whether a device was silent so long, while its node reports, that it was removed."""
     return now - datetime.fromisoformat(str(facts["at"])) > REMOVED

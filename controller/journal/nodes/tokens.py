@@ -1,8 +1,8 @@
-"""Tokens of nodes' agents: made here, told once, kept as their hash, and ended for good.
+"""Tokens of nodes' agents: made here, shown once, stored as a hash, and ended for good.
 
-Invariant: a token is 256 random bits, so its plain SHA-256 tells nobody anything; what is in the
-journal, or in a backup of it, opens no door. One that was revoked has no hash any more: no clock
-that is set back makes it valid again.
+Invariant: a token is 256 random bits, so its plain SHA-256 reveals nothing; nothing in the journal,
+or in a backup of it, gives access. A revoked token has no hash any more, so setting a clock back
+does not make it valid again.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from wattmesh.reconfig.ranges import NODE
 
 TOKEN_BYTES = 32
 ENDED = "ended-"
-"""What stands for the hash of a token that opens nothing, whatever time it is."""
+"""Prefix of what replaces the hash of a token that gives no access, whatever the time."""
 
 MOST_VALID = 4
-"""Tokens of one node that are valid at the same time: of rotations that follow each other soon."""
+"""The most valid tokens of one node: rotations may follow each other while old tokens still run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeToken:
-    """What a valid token opens: one node, until `ends_at`."""
+    """What a valid token gives access to: one node, until `ends_at`."""
 
     node: str
     ends_at: datetime | None
@@ -55,16 +55,16 @@ class TokenStore:
         self._database = database
 
     def make(self, node: str, *, by: str, now: datetime, others_end: datetime | None = None) -> str:
-        """Make a token for a node, and give it: nobody can tell it again.
+        """Make a token for a node and return it; it cannot be shown again.
 
         Args:
-            node: whose.
+            node: whose token it is.
             by: who asked.
             now: when.
-            others_end: when those end that the node has; None: it may have none.
+            others_end: when the node's other tokens end; None: it may have none.
 
         Raises:
-            InputInvalid: the node has one already, or too many, or is no node's name.
+            InputInvalid: the node has a token already, or too many, or the name is invalid.
         """
         NODE.read(node, "the node")
         token = secrets.token_urlsafe(TOKEN_BYTES)
@@ -94,12 +94,12 @@ class TokenStore:
         return token
 
     def revoke(self, node: str, *, by: str, now: datetime) -> int:
-        """End every token of a node now; give how many that were."""
+        """End every token of a node now; return how many."""
         with self._database.writing() as connection:
             return _end(connection, node, now, by, now)
 
     def all(self) -> tuple[TokenRow, ...]:
-        """List every token, those that ended too, oldest first."""
+        """List every token, ended ones included, oldest first."""
         with self._database.reading() as connection:
             rows = connection.execute(select(NODE_TOKENS).order_by(NODE_TOKENS.c.made_at)).all()
         return tuple(
@@ -121,7 +121,7 @@ class TokenStore:
 
 
 def digest_of(token: str) -> str:
-    """Give what is kept of a token."""
+    """Give the hash that is stored of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -132,9 +132,9 @@ def _valid(now: datetime) -> Select[Any]:
 
 
 def _end(connection: Connection, node: str, at: datetime, by: str, now: datetime) -> int:
-    """Let the valid tokens of a node end at a time; one that ends sooner stays so.
+    """End the valid tokens of a node at a time; one that ends sooner keeps its end.
 
-    At once: of none that the node ever had anything is kept that could open a door.
+    When that is now, the hashes of all its tokens are replaced, so that none gives access again.
     """
     table, later_us, ended = NODE_TOKENS.c, max(to_us(at), to_us(now)), 0
     theirs = select(NODE_TOKENS).where(table.node == node, table.digest.not_like(f"{ENDED}%"))

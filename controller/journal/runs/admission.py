@@ -1,7 +1,7 @@
-"""Who may begin a run, who may speak for it, and how it ends.
+"""Who may begin a run, who may report for it, and how it ends.
 
 Invariant: the first register binds the owner; a report is taken only from the owner and only from
-the newest incarnation, so that a launch that was superseded can change nothing any more.
+the newest incarnation, so a superseded launch can change nothing.
 """
 
 import json
@@ -64,26 +64,26 @@ _NAMED_FIRST = (
 )
 
 EXPIRED = "expired: "
-"""A run that we ended for its silence; it goes on when it is heard again."""
+"""Begins the reason of a run that we ended for its silence; it goes on when it is heard again."""
 
 RETIRED = "retired: "
-"""A run that a person ended; another launch of it begins it again."""
+"""Begins the reason of a run that a person ended; another launch begins it again."""
 
 MOST_RUNS = 100_000
 
 NEW_RUNS_FACTOR, NEW_RUNS_TIME = 2, timedelta(hours=1)
-"""A user begins at most so many times the quota of new runs in so long."""
+"""Within this time a user begins at most so many times as many runs as the quota allows."""
 
 
 MOST_LAUNCHES = 240
-"""Of one run in an hour: one that crashes at once and is started again every 15 s."""
+"""Launches of one run within an hour: as many as one that is restarted every 15 s makes."""
 
 MOST_NAMED = 16 << 20
-"""Letters of GPU names that the launches of one user may tell in an hour: 250,000 GPUs."""
+"""Letters of GPU names in the launches of one user within an hour: 250,000 GPUs."""
 
 
 class Forgotten(InputInvalid):
-    """The run is none of those that are followed; it has to register again."""
+    """The run is not followed any more; it has to register again."""
 
 
 def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
@@ -96,7 +96,7 @@ def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
 
 
 def speaking(row: Row[Any] | None, message: Any, owner_uid: int) -> Row[Any]:
-    """Check that what is said of a run, as it stands in `row`, is said by whom `speaker` names."""
+    """Check that a report on the run in `row` comes from its owner's newest incarnation."""
     if row is None:
         raise InputInvalid(f"run {message.run} is not known; register it first")
     if row.owner_uid != owner_uid:
@@ -119,7 +119,7 @@ def speaking(row: Row[Any] | None, message: Any, owner_uid: int) -> Row[Any]:
 
 
 def check_name(connection: Connection, message: Register, uid: int, plan: RunPlan) -> None:
-    """Let nobody but its owner use a name that the settings name.
+    """Let only its owner use a name that the settings give to a run.
 
     Raises:
         Refused: it belongs to another user.
@@ -148,7 +148,7 @@ def end_run(connection: Connection, row: Row[Any], reason: str, now: datetime) -
 
 
 def go_on(connection: Connection, row: Row[Any]) -> None:
-    """Take back the end of a launch that was only silent."""
+    """Undo the end of a launch that was only silent."""
     if row.finish_reason:
         change_run(connection, row.run, finished_at=None, finish_reason="")
         connection.execute(
@@ -168,12 +168,13 @@ def make_room(
     most: int,
     node: str = HERE,
 ) -> None:
-    """End the longest silent run of a user who has as many as may be.
+    """End the runs of a user that were silent longest, when the user is at the quota.
 
-    Counted by the node that vouches for the uid: what a node makes up uses up no room elsewhere.
+    Runs are counted per node that vouches for the uid, so uids that a node makes up use no quota of
+    other nodes.
 
     Raises:
-        Refused: all of them report.
+        Refused: all of them report, or the user began too many runs within an hour.
     """
     whose = {"uid": uid, "node": node}
     rows = connection.execute(_THEIRS, whose).all()
@@ -202,10 +203,10 @@ def make_room(
 def check_launches(
     connection: Connection, message: Register, uid: int, *, now: datetime, node: str = HERE
 ) -> None:
-    """Let nobody fill the journal by launching again and again: every launch is kept.
+    """Limit launches and their GPU names per hour: the journal keeps every launch.
 
     Raises:
-        RetryLater: so many were launched, or so much was told of GPUs, within an hour.
+        RetryLater: the limit is reached.
     """
     asked = {"uid": uid, "node": node, **_around(now), "which": message.run}
     launches, letters = connection.execute(_LAUNCHES, asked).one()
@@ -226,26 +227,26 @@ def _check_letters(letters: int, message: Register, uid: int) -> None:
 
 
 def _around(now: datetime) -> dict[str, int]:
-    """Give the hour that counts.
+    """Give the hour before now and the hour after, in microseconds since 1970.
 
-    And as much to come: what a clock dated that was an hour ahead is counted, and what one dated
-    that was a year ahead shuts nobody out for a year.
+    With the hour after, launches dated by a clock that was up to an hour ahead count. Launches that
+    a clock dated a year ahead do not, so they lock nobody out for a year.
     """
     return {"since_us": to_us(now - NEW_RUNS_TIME), "until_us": to_us(now + NEW_RUNS_TIME)}
 
 
 def knows_more(row: Row[Any], message: Register) -> bool:
-    """Whether a launch says other things of its GPUs than when it introduced itself before."""
+    """Return whether a launch names other GPUs than when it registered before."""
     return any(getattr(row, name) != said for name, said in registered_gpus(message).items())
 
 
 def name_gpus(
     connection: Connection, message: Register, uid: int, *, now: datetime, node: str = HERE
 ) -> None:
-    """Let a launch name its GPUs after all: it knows more of itself than when it began.
+    """Store the GPUs that a launch names after its first register.
 
     Raises:
-        RetryLater: so much was told of GPUs within an hour.
+        RetryLater: GPU names reached their limit for an hour.
     """
     asked = {"uid": uid, "node": node, **_around(now), "which": message.run}
     _check_letters(connection.execute(_LAUNCHES, asked).one()[1], message, uid)
@@ -261,10 +262,10 @@ def name_gpus(
 def check_newer(
     row: Row[Any], liveness: Liveness, message: Register, owner_uid: int, now: datetime
 ) -> None:
-    """Let a launch in only when it is the newest and its predecessor is gone.
+    """Admit a launch only when it is the newest and its predecessor is gone.
 
     Raises:
-        Refused: the run belongs to another user. Fenced: it is not the newest, or another lives.
+        Refused: the run belongs to another user. Fenced: it is not the newest, or another is live.
     """
     if row.owner_uid != owner_uid:
         raise Refused(
@@ -315,7 +316,7 @@ def _best_single(
     now: datetime,
     deadline: datetime | None,
 ) -> str:
-    """Choose what a saving is parted by; "" where there is none to tell."""
+    """Choose the best single point, by which a saving is split; "" when there is none."""
     if catalogue is None or baseline not in {point.id for point in catalogue.points}:
         return ""
     return best_single(
@@ -330,7 +331,7 @@ def _best_single(
 def succeed(
     connection: Connection, row: Row[Any], message: Register, now: datetime, seen_us: int
 ) -> None:
-    """Let a launch take the place of the one before, which ended when it was last seen."""
+    """Replace the launch before by this one; the one before ended when it was last seen."""
     ours = row.finish_reason == RESTART
     released = _given_back(row, message, ours=ours)
     values = {
@@ -349,10 +350,10 @@ def succeed(
 
 
 def _given_back(row: Row[Any], message: Register, *, ours: bool) -> list[str]:
-    """Name the GPUs that a run gave back and does not have again.
+    """Name the GPUs that a run gave back and does not hold again.
 
-    A launch that we did not ask for gives none back, and takes back those that it has: a crash does
-    not undo that the others stand idle for us.
+    After a restart that we ordered, GPUs that the new launch lacks are given back. Any other launch
+    gives none back: what was given back before stays so, but for GPUs that the launch holds.
     """
     before = {*json.loads(row.released), *(json.loads(row.gpus) if ours else ())} - {""}
     return sorted(before.difference(message.gpus))

@@ -1,8 +1,8 @@
 """Runs that began while the wall clock was in doubt: their first dates follow its next steps.
 
-Else a run whose deadline is counted from its launch would have a year too much, or too little, once
-a wrong clock is put right. Invariant: a step moves each date once; after a restart, which remembers
-none of these runs, they stand as they were told.
+Otherwise a run whose deadline is counted from its launch would have a year too much, or too little,
+once a wrong clock is corrected. Invariant: a step moves each date once. A restart of the daemon
+forgets these runs, and their dates then stay as they are.
 """
 
 import threading
@@ -17,42 +17,42 @@ _DATES = (
     *(RUNS.c.registered_at, INCARNATIONS.c.started_at, INCARNATIONS.c.last_seen_at),
     *(STAYS.c.at, TOKEN_MARKS.c.at),
 )
-"""When it began, as its clock told; whatever is booked by slots waits until time is trusted."""
+"""The dates of a run's beginning by the wall clock. Bookings by slot wait until time is trusted."""
 
 
 @dataclass(slots=True)
 class _Doubtful:
-    """One run. `counted`: its deadline is counted from its launch. `owed_us`: not written yet."""
+    """One run. `counted`: its deadline counts from its launch. `owed_us`: steps not yet written."""
 
     counted: bool
     owed_us: int = 0
 
 
 class DoubtfulRuns:
-    """Remembers them until the time is trusted again; for any thread."""
+    """The runs that began in doubt, until the time is trusted again; for any thread."""
 
     def __init__(self, database: Database) -> None:
-        """Begin with none."""
+        """Begin with no run."""
         self._database = database
         self._runs: dict[str, _Doubtful] = {}
         self._lock = threading.Lock()
 
     def add(self, run: str, *, counted: bool) -> None:
-        """Take in a run that is new."""
+        """Add a new run."""
         with self._lock:
             self._runs[run] = _Doubtful(counted=counted)
 
     def follow(self, step_s: float) -> None:
-        """Note that the clock was stepped."""
+        """Add a step of the clock to what is owed to each run."""
         with self._lock:
             for each in self._runs.values():
                 each.owed_us += round(step_s * 1e6)
 
     def settle(self, *, trusted: bool) -> None:
-        """Write what is owed; forget all of them once the time is `trusted`.
+        """Write the steps that are owed; forget all runs once the time is `trusted`.
 
         Raises:
-            JournalUnavailable: the next call does it.
+            JournalUnavailable: nothing was written; the next call does it.
         """
         with self._lock:
             if any(each.owed_us for each in self._runs.values()):
@@ -66,7 +66,6 @@ class DoubtfulRuns:
 
 
 def _shift(connection: Connection, run: str, doubtful: _Doubtful) -> None:
-    """Move the dates of one run."""
     dates: tuple[Column[int], ...] = (*_DATES, RUNS.c.deadline) if doubtful.counted else _DATES
     for date in dates:
         moved = {date.name: date + doubtful.owed_us}

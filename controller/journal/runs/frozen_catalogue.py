@@ -32,7 +32,7 @@ def from_text(text: str) -> Catalogue:
     points = tuple(_point(each) for each in data.pop("points"))
     switch = _switch(data.pop("switch"))
     release = Release(data.pop("release"))
-    # Catalogues frozen by an earlier version say nothing of their scope: the default held.
+    # Catalogues frozen by an earlier version have no power scope: the default applied.
     scope = PowerScope(data.pop("power_scope", PowerScope.GPU))
     simulated = tuple(data.pop("simulated"))
     return Catalogue(
@@ -67,7 +67,7 @@ def _point(data: dict[str, Any]) -> OperatingPoint:
 
 
 def point_rows(run: str, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """Give one row per operating point, for whoever asks the database itself."""
+    """Give one row per operating point, for readers that query the database directly."""
     return [
         {
             "run": run,

@@ -9,7 +9,7 @@ from wattmesh.reconfig.wire import Register
 
 
 def first_mark(message: Register, now: datetime) -> dict[str, Any]:
-    """Give the mark of what a run had trained before its first slot: its baseline begins there."""
+    """Give the mark of what a run had trained before its first slot, where its baseline begins."""
     return {
         "run": message.run,
         "slot_start": 0,

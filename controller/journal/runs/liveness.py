@@ -1,11 +1,11 @@
-"""Which runs live: the newest sign of life of every launch, kept in memory by who leads.
+"""Which runs are live: the newest sign of life of every launch, kept in the leader's memory.
 
-A heartbeat every few seconds of every run is not worth a transaction each. The newest one is kept
-here; the journal is told of runs that report nothing else about once a minute, all of them in one
-transaction, and at a clean stop. A daemon that begins to lead has heard nobody yet: what lived when
-the daemon before it was last there counts as live for one limit more, and no longer.
+Heartbeats of every run every few seconds are too many for a transaction each. The newest is kept
+here; the journal gets those of runs that report nothing else about once a minute, in one
+transaction, and at a clean stop. A daemon that begins to lead has heard nobody yet: runs that were
+live when the last leader was there count as live for one more limit, and no longer.
 
-Invariant: a launch of which nothing is heard is lost after its limit, and who has lost the lead
+Invariant: a launch that is not heard is lost after its limit, and a daemon that lost the lead
 remembers nothing.
 """
 
@@ -21,25 +21,26 @@ from wattmesh.controller.journal.database.values import from_us
 from wattmesh.reconfig.wire import Heartbeat, Progress, Register, Transition
 
 LIVE_S = 30.0
-"""A launch whose hook says that it lives is lost when it has not for so long: a pause in which
-Python's lock is held is no loss."""
+"""Seconds without a heartbeat after which a launch is lost, where its hook sends heartbeats. Long
+enough for a pause in which Python's lock (the GIL) is held.
+"""
 
 BEATS = 6
-"""Heartbeats asked for in that time."""
+"""Heartbeats per limit that hooks are asked for."""
 
 REPORTING_S = 900.0
-"""The same for a hook of the protocol before heartbeats, of which only reports are heard."""
+"""The limit for hooks older than heartbeats, which only send reports."""
 
 HEARTBEATS = 2
-"""The first protocol whose hooks say by themselves that they live."""
+"""The first protocol version whose hooks send heartbeats."""
 
 BEHIND_S = 60.0
-"""The journal may be behind the newest heartbeat by so long."""
+"""The most that the journal may be behind the newest heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the journal knows of a run's newest launch. `ended`: it said that it leaves."""
+    """What the journal knows of a run's newest launch. `ended`: the launch said that it leaves."""
 
     run: str
     incarnation: str
@@ -65,7 +66,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """The newest sign of life of a run. `kept_at`: the one that the journal has."""
+    """The newest sign of life of a run. `kept_at`: time of the one that the journal has."""
 
     incarnation: str
     attempt: int
@@ -83,7 +84,7 @@ class Sign:
         phase: str,
         kept_at: datetime | None = None,
     ) -> Self:
-        """Give the sign of life that a message is; by default the journal has it as well."""
+        """Make the sign of life of a message; by default the journal has it as well."""
         return cls(
             incarnation=message.incarnation,
             attempt=message.attempt,
@@ -95,10 +96,10 @@ class Sign:
 
 
 class Liveness:
-    """Remembers signs of life and judges by them; for any thread."""
+    """Keeps signs of life and decides from them whether runs are live; for any thread."""
 
     def __init__(self, live_s: float = LIVE_S) -> None:
-        """Begin as one that does not lead."""
+        """Begin as a daemon that does not lead."""
         self._live_s = live_s
         self._signs: dict[str, Sign] = {}
         self._since: datetime | None = None
@@ -108,11 +109,11 @@ class Liveness:
 
     @property
     def heartbeat_s(self) -> float:
-        """How often hooks are asked to say that they live."""
+        """Seconds between the heartbeats that hooks are asked for."""
         return self._live_s / BEATS
 
     def pace(self, live_s: float) -> None:
-        """Change after how many seconds without a heartbeat a run is lost."""
+        """Set after how many seconds without a heartbeat a run is lost."""
         self._live_s = live_s
 
     def lead(self, now: datetime, before: datetime | None) -> None:
@@ -120,20 +121,20 @@ class Liveness:
 
         Args:
             now: when.
-            before: until when the last leader was there; None: there was none.
+            before: when the last leader was last there; None: there was none.
         """
         with self._lock:
             self._signs.clear()
             self._since, self._before = now, before
 
     def stand_by(self) -> None:
-        """Hear nobody any more; another daemon does."""
+        """Stop hearing runs: another daemon hears them."""
         with self._lock:
             self._signs.clear()
             self._since = self._before = None
 
     def shift(self, step_s: float) -> None:
-        """Follow a step of the wall clock, which makes nobody's silence longer or shorter."""
+        """Move all times by a step of the wall clock, so that no silence gets longer or shorter."""
         step = timedelta(seconds=step_s)
         with self._lock:
             for run, sign in self._signs.items():
@@ -141,20 +142,21 @@ class Liveness:
             self._since = self._since + step if self._since else None
 
     def hear(self, run: str, sign: Sign) -> None:
-        """Take a sign of life of a launch that the journal knows as the newest."""
+        """Store a sign of life of a launch that the journal knows as the newest."""
         with self._lock:
             known = self._signs.get(run)
-            # One of an older launch may come in late: it was checked before that one was known.
+            # A sign of an older launch may arrive late: it was checked before the newer one
+            # registered.
             if known is None or known.attempt <= sign.attempt:
                 self._signs[run] = sign
 
     def hear_again(
         self, run: str, incarnation: str, attempt: int, *, owner_uid: int, phase: str, now: datetime
     ) -> bool:
-        """Take a sign of life of whoever was heard last, without asking the journal.
+        """Store a sign of life of the launch that was heard last, without asking the journal.
 
         Returns:
-            Whether it was the same launch of the same owner; else only the journal can tell.
+            Whether it was the same launch of the same owner; otherwise the journal must be asked.
         """
         with self._lock:
             known = self._signs.get(run)
@@ -166,7 +168,7 @@ class Liveness:
             return True
 
     def forget(self, run: str) -> None:
-        """Forget a launch that has said its last word."""
+        """Forget a run's sign of life."""
         with self._lock:
             self._signs.pop(run, None)
 
@@ -187,11 +189,11 @@ class Liveness:
         return "lost" if (now - heard_at).total_seconds() > limit_s else "live"
 
     def unkept(self, now: datetime, *, everything: bool = False) -> tuple[tuple[str, Sign], ...]:
-        """Give what the journal is to be told now; mostly nothing.
+        """Give the signs of life to be written to the journal now; mostly none.
 
         Args:
             now: the wall clock.
-            everything: the daemon stops.
+            everything: the daemon stops, so all that differ are written.
         """
         half = timedelta(seconds=BEHIND_S / 2)
         with self._lock:
@@ -206,7 +208,7 @@ class Liveness:
             )
 
     def kept(self, told: Iterable[tuple[str, Sign]]) -> None:
-        """Note that the journal knows of these."""
+        """Note that the journal has these signs."""
         with self._lock:
             for run, sign in told:
                 newest = self._signs.get(run)
@@ -217,21 +219,21 @@ class Liveness:
         return (now - sign.at).total_seconds() > self._live_s
 
     def _sign(self, known: Known) -> Sign | None:
-        """What was heard of the launch that the journal knows as the newest."""
+        """Give what was heard of the launch that the journal knows as the newest."""
         with self._lock:
             sign = self._signs.get(known.run)
         return sign if sign is not None and sign.incarnation == known.incarnation else None
 
     def _counted_from(self, known: Known, limit_s: float, now: datetime) -> datetime:
-        """Since when a launch has been silent of which this process heard nothing."""
+        """Give since when a launch that this process has not heard counts as silent."""
         if known.ended:
             return known.seen_at
         if known.seen_at > now:
-            # The wall clock was stepped back meanwhile: how long ago that was is not known.
+            # The wall clock was stepped back meanwhile, so how long ago that was is not known.
             return self._since or now
         behind = timedelta(seconds=BEHIND_S)
         if self._since is None:
-            # Another daemon hears the heartbeats and writes them down now and then.
+            # Another daemon hears the heartbeats and writes them at intervals.
             return known.seen_at + behind
         lived = self._before is not None and (
             known.seen_at >= self._before - behind - timedelta(seconds=limit_s)

@@ -1,7 +1,7 @@
-"""Outages that nobody ordered, from a run's own launches: how much of its time it stood in them.
+"""Outages that nobody ordered, from a run's launches: the share of its time that it stood still.
 
 Invariant: a restart that we asked for is no outage; a history of less than a day counts as a day,
-so that the first outage of a young run does not pass for its habit.
+so that one outage of a young run does not count as its usual share.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from wattmesh.controller.journal.runs.stays import RESTART
 
 DAY_US = 86_400_000_000
 MOST = 0.5
-"""A run that stands more often than not needs a person, and no better estimate."""
+"""A run that stands still more often than not needs a person, not a better estimate."""
 
 _LAUNCHES = (
     select(
@@ -42,14 +42,14 @@ class Launches:
 
     @property
     def unordered(self) -> int:
-        """The attempt of the newest launch that nobody of us ordered; 0: there was none."""
+        """The attempt of the newest launch that we did not order; 0: there was none."""
         after = (
             each.attempt for before, each in pairwise(self.rows) if before.end_reason != RESTART
         )
         return max(after, default=0)
 
     def outage_share(self, now: datetime) -> float:
-        """Give the share of its time that the run stood between two launches, in [0, 0.5]."""
+        """Give the share of its time that the run stood still between launches, in [0, 0.5]."""
         stood_us: int = sum(
             max(0, after.started_at - before.ended_at)
             for before, after in pairwise(self.rows)

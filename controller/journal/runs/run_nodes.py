@@ -1,4 +1,4 @@
-"""On which node a run speaks: the one whose agent brought its newest launch.
+"""Through which node a run reports: the one whose agent registered its newest launch.
 
 Invariant: what is remembered was read or written by this process under the epoch it leads with, so
 no other daemon has bound the run elsewhere since.
@@ -11,29 +11,29 @@ from wattmesh.controller.journal.database.tables import RUN_NODES
 from wattmesh.controller.journal.database.values import upsert
 
 HERE = ""
-"""The run speaks on the daemon's own socket, not through an agent."""
+"""The run reports on the daemon's own socket, not through an agent."""
 
 ANY = "*"
-"""The run speaks through an agent that showed the shared token: nobody knows of which node."""
+"""The run reports through an agent with the shared token, so its node is not known."""
 
 MOST_REMEMBERED = 100_000
 
 
 class RunNodeStore:
-    """The table of bindings, and what of it is remembered."""
+    """The table of bindings, with a cache."""
 
     def __init__(self, database: Database) -> None:
-        """Remember nothing yet."""
+        """Begin with an empty cache."""
         self._database = database
         self._known: dict[str, tuple[int | None, str]] = {}
 
     def remembered(self, run: str, epoch: int | None) -> str | None:
-        """Give a run's node from memory; None: ask `of`."""
+        """Give a run's node from the cache; None: call `of`."""
         known = self._known.get(run)
         return known[1] if known and known[0] == epoch else None
 
     def of(self, run: str, epoch: int | None) -> str | None:
-        """Give a run's node; None while nothing is known (it registered with an older daemon)."""
+        """Give a run's node; None while it is unknown (it registered with an older daemon)."""
         known = self.remembered(run, epoch)
         if known is not None:
             return known

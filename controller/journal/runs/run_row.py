@@ -1,4 +1,4 @@
-"""One run as the settings name it, and as the journal tells it."""
+"""One run as the settings describe it, and as the journal has it."""
 
 import json
 from dataclasses import dataclass
@@ -18,8 +18,9 @@ from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
 DONE = "done"
 
 ENDINGS = (DONE, "stopped", "failed", "retired", "expired")
-"""The first words of a `finish_reason` that ends a run; between two launches of ours it has none
-of them ("restart")."""
+"""First words of the `finish_reason` of a run that ended; between two launches of ours it begins
+with none of them ("restart").
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +48,12 @@ class RunRow:
         last_seen_at: its newest sign of life, `phase`: what it was doing then. `progress_at`: its
             newest report of a step of this launch; None before the first.
         trouble: why its newest save step left no checkpoint, as it says; "" when all is well.
-        released: GPUs it gave back when it was started again on fewer of them.
-        incarnation_at: when the newest launch registered. `outage_from`: since when the one before
-            had been silent, when we did not cause that; None when we did, or there was none.
-        clock_mhz: lock that is wished for its GPUs, since `clock_at`; None: none.
-        protocol: of its hook. `pause_share`: of its time, what it is to be counted with for long
-            pauses between two steps.
+        released: GPUs it gave back when it was restarted on fewer of them.
+        incarnation_at: when the newest launch registered. `outage_from`: when the launch before was
+            last heard, if we did not cause its end; None if we did, or there was none.
+        clock_mhz: the clock lock wished for its GPUs, since `clock_at`; None: none.
+        protocol: version of its hook's protocol. `pause_share`: the share of its time to allow for
+            long pauses between two steps.
         speeds: what was measured of points (`wattmesh.controller.cycle.measured_speeds`), as text.
         thawed_at: when a person last thawed it; None: nobody did.
     """
@@ -106,7 +107,7 @@ class RunRow:
 
     @property
     def point(self) -> OperatingPoint | None:
-        """The catalogue's point it is at: its own layout, and the lock wished for its GPUs."""
+        """The catalogue's point that it is at, by its layout and its GPUs' wished clock lock."""
         return self.catalogue.find(self.layout, self.clock_mhz) if self.catalogue else None
 
     @property
@@ -117,7 +118,7 @@ class RunRow:
 
     @property
     def observed(self) -> bool:
-        """Whether it is only measured and accounted, so that nobody knows its layout."""
+        """Whether it is only measured and accounted, so that its layout is unknown."""
         return OBSERVED in self.capabilities
 
     @property
@@ -128,26 +129,26 @@ class RunRow:
 
     @property
     def ending(self) -> str:
-        """How it ended, in one word of `ENDINGS`; "" while nobody said that it did.
+        """How it ended, in one word of `ENDINGS`; "" while it has not.
 
-        After `stopped` and `failed`, which its newest launch said when it left, another launch may
-        go on from there.
+        After `stopped` and `failed`, which a launch reports when it leaves, another launch may go
+        on from there.
         """
         return next((each for each in ENDINGS if self.finish_reason.startswith(each)), "")
 
     @property
     def step_s(self) -> float | None:
-        """Usual seconds of a step, as it reports them; None until it has trained a few."""
+        """Usual seconds of a step, from its own reports; None until it has trained a few."""
         if not self.tokens_per_s or not self.step or not self.tokens:
             return None
         return self.tokens / self.step / self.tokens_per_s
 
 
 def read_run(row: Row[Any], liveness: Liveness, now: datetime) -> RunRow:
-    """Read one row of the runs, as it stands at `now`.
+    """Make the `RunRow` of a row of `runs` as of `now`.
 
     Raises:
-        WattmeshError, ValueError, TypeError, OverflowError: an older version stored what cannot be.
+        WattmeshError, ValueError, TypeError, OverflowError: an older version stored bad values.
     """
     known = Known.of(row)
     last_seen_at, phase = liveness.seen(known)

@@ -1,6 +1,7 @@
 """Runs: what they last reported, and what an operator and the cycle want of them.
 
-Invariant: whatever is written of a run passes the checks of admission.py in the same transaction.
+Invariant: whatever is written about a run passes the checks of admission.py in the same
+transaction.
 """
 
 import logging
@@ -92,17 +93,17 @@ _CALLED = (
 _SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
 
 BEGINNING = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,28}")
-"""So much of an id names a run; the first part of it is what `wattmesh runs` shows."""
+"""So much of an id names a run; `wattmesh runs` shows the first part of it."""
 
 TROUBLE_LENGTH = 500
-"""Characters that are kept of a run's own sentence."""
+"""Characters kept of a run's own sentence about its trouble."""
 
 
 class RunStore:
     """The runs table and its incarnations."""
 
     def __init__(self, database: Database) -> None:
-        """Keep the database; who lives is known from here on."""
+        """Keep the database; begin with no sign of life."""
         self._database = database
         self.liveness = Liveness()
         self.doubtful = DoubtfulRuns(database)
@@ -120,15 +121,15 @@ class RunStore:
         node: str = HERE,
         doubted: bool = False,
     ) -> tuple[Registered, bool]:
-        """Take in one incarnation of a run; say whether it was new, or went on after an end.
+        """Register one incarnation of a run; return whether it was new, or went on after an end.
 
         Args:
             message: what the run says of itself.
             owner_uid: who says so.
             now: when.
-            epoch: of who leads.
+            epoch: of the leader.
             plan: what the settings say of that name.
-            most: runs of one user that have not ended; one more ends the longest silent of them.
+            most: quota of unfinished runs per user; one more ends the run that was silent longest.
             node: the node whose agent vouches for the owner.
             doubted: the wall clock may be wrong: a new run's dates follow its next steps.
 
@@ -176,7 +177,7 @@ class RunStore:
         return answer, taken
 
     def progress(self, message: Progress, *, owner_uid: int, now: datetime) -> None:
-        """Take in what a run reports; one older than the newest, or after the end, is ignored.
+        """Store a run's report; ignore one older than the newest, or after the end.
 
         Raises:
             InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
@@ -212,9 +213,10 @@ class RunStore:
         self.liveness.hear(message.run, Sign.of(message, owner_uid, now, message.phase))
 
     def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> bool:
-        """Take in the end of a run ("done") or of one incarnation (anything else); once.
+        """Store the end of a run ("done") or of one incarnation (any other reason), once.
 
-        False: it had ended, and nothing was taken.
+        Returns:
+            False: it had ended before, and nothing was stored.
 
         Raises:
             InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
@@ -242,14 +244,14 @@ class RunStore:
         return True
 
     def end(self, run: str, reason: str, *, now: datetime, epoch: int) -> None:
-        """End a run in nobody's name but ours; its rows stay. Once; a finished one stays as it is.
+        """End a run on our own account, once; its rows stay, and a finished run is left alone.
 
         Args:
             run: its id.
             reason: begins with `EXPIRED`: it goes on when it is heard again; or with `RETIRED`:
                 only with another launch.
             now: when.
-            epoch: of who leads.
+            epoch: of the leader.
 
         Raises:
             InputInvalid: no such run. Fenced: another daemon leads by now; nothing was written.
@@ -264,7 +266,7 @@ class RunStore:
         self.liveness.forget(run)
 
     def unreadable(self, run: str) -> bool:
-        """Say whether this process met a row of this id that it could not read."""
+        """Return whether this process met a row of this id that it could not read."""
         return run in self._unreadable
 
     def all(self, now: datetime) -> tuple[RunRow, ...]:
@@ -275,8 +277,8 @@ class RunStore:
         """List runs that have not ended, oldest first.
 
         Args:
-            now: at which they stand.
-            silent: without those that are lost and were not heard for longer; None: with them.
+            now: the time for which their states are given.
+            silent: leave out lost runs that were not heard for longer than this; None: keep all.
         """
         return self._rows(_OPEN, now, lambda row: self._heard(row, now, silent))
 
@@ -289,15 +291,14 @@ class RunStore:
         return self._rows(_RECENT, now, since_us=to_us(since))
 
     def looked_at(self, now: datetime, since: datetime) -> tuple[RunRow, ...]:
-        """List what a turn of the cycle looks at, oldest first.
+        """List the runs that a cycle looks at, oldest first.
 
-        Runs that have not ended, or not before `since`, or of which a switch or a clock is still to
-        be settled.
+        These have not ended, or ended since `since`, or have an open switch or a clock lock.
         """
         return self._rows(_LOOKED_AT, now, since_us=to_us(since))
 
     def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
-        """Say whether a run lives, or was heard within so long; told without reading the row."""
+        """Return whether a run is live, or was heard within `silent`, without parsing its row."""
         known = Known.of(row)
         if silent is None or self.liveness.state(known, now) == "live":
             return True
@@ -313,13 +314,13 @@ class RunStore:
         return self._rows(_CALLED, now, called=word)
 
     def beginning(self, word: str, now: datetime) -> tuple[RunRow, ...]:
-        """List every run whose id begins with `word`; none where that is no such beginning."""
+        """List every run whose id begins with `word`; none if `word` cannot begin an id."""
         if not BEGINNING.fullmatch(word):
             return ()
         return self._rows(_ALL.where(RUNS.c.run.startswith(word)), now)
 
     def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
-        """Take hands off one run, or off everything (None)."""
+        """Freeze one run, or all (None): no act touches it any more."""
         words = f"{by}: {reason}" if reason else by
         with self._database.writing() as connection:
             if run is not None:
@@ -329,10 +330,10 @@ class RunStore:
                 upsert(connection, FREEZE, [row])
 
     def thaw(self, run: str | None, *, by: str, now: datetime) -> None:
-        """Lay hands on again, and forget failed switches."""
+        """Thaw one run, or all (None); a run's earlier failed switches stop counting."""
         with self._database.writing() as connection:
             if run is not None:
-                # No failure so far counts, whatever the wall clock said when it was written.
+                # Failures so far stop counting, even if a wall clock that was ahead dated them.
                 newest = select(func.max(SWITCHES.c.updated_at)).where(SWITCHES.c.run == run)
                 thawed_us = max(to_us(now), connection.execute(newest).scalar() or 0)
                 change_run(connection, run, frozen="", thawed_at=thawed_us)
@@ -340,18 +341,18 @@ class RunStore:
                 connection.execute(delete(FREEZE))
 
     def frozen_all(self) -> str:
-        """Say why nothing at all is acted upon; "" when it is."""
+        """Give the reason of a freeze of everything; "" when there is none."""
         with self._database.reading() as connection:
             return connection.execute(select(FREEZE.c.reason)).scalar() or ""
 
     def order_point(self, run: str, point: str, *, reason: str, by: str, now: datetime) -> None:
-        """Remember what an operator asks for; the cycle decides about it."""
+        """Store the point that an operator asks for; the cycle decides about it."""
         words = f"{by}: {reason}" if reason else by
         with self._database.writing() as connection:
             change_run(connection, run, ordered_point=point, ordered_reason=words)
 
     def clear_ordered_point(self, run: str, point: str) -> None:
-        """Forget an order to a point that was carried out; one that came meanwhile stands."""
+        """Clear an operator's order to a point that was carried out; a newer order stays."""
         carried_out = (RUNS.c.run == run) & (RUNS.c.ordered_point == point)
         with self._database.writing() as connection:
             connection.execute(
@@ -359,7 +360,7 @@ class RunStore:
             )
 
     def wish_clock(self, run: str, clock_mhz: int | None, *, now: datetime, epoch: int) -> None:
-        """Commit the lock that is wished for a run's GPUs (None: none), before anybody sets it.
+        """Commit the clock lock wished for a run's GPUs (None: none), before anybody sets it.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
@@ -370,7 +371,7 @@ class RunStore:
             note_stay(connection, run, now)
 
     def note_speeds(self, run: str, speeds: str, *, epoch: int) -> None:
-        """Remember what was measured of a run's points.
+        """Store what was measured of a run's points.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
@@ -386,9 +387,9 @@ class RunStore:
         wanted: Callable[[Row[Any]], bool] = bool,
         **values: object,
     ) -> tuple[RunRow, ...]:
-        """Read rows; one that cannot be read is left out, and the log says so once.
+        """Read rows; one that cannot be read is left out, and logged once.
 
-        `wanted` is asked first: to read a row takes longer.
+        `wanted` filters first, as parsing a row takes longer.
         """
         with self._database.reading() as connection:
             rows = connection.execute(query, values).all()
@@ -412,12 +413,11 @@ class RunStore:
 
 
 def _seen(connection: Connection, message: Register, now: datetime) -> None:
-    """Remember that a run's incarnation spoke."""
     change_run(connection, message.run, last_seen_at=to_us(now))
     _spoke(connection, message, now)
 
 
 def _spoke(connection: Connection, message: Register | Progress, now: datetime) -> None:
-    """Remember it of the incarnation alone."""
+    """Store when an incarnation was last heard."""
     row = {"which": message.incarnation, "last_seen_at": to_us(now)}
     connection.execute(_SPEAKER, row)

@@ -1,7 +1,7 @@
-"""Signs of life of runs: heard at once, written down now and then.
+"""Signs of life of runs: heard at once, written to the journal at intervals.
 
-Invariant: a sign of life is taken only from the owner and from the newest launch, whoever remembers
-that: the memory of `liveness`, or the journal.
+Invariant: a sign of life is taken only from the owner and from the newest launch, as the memory of
+`liveness` or the journal knows them.
 """
 
 from datetime import datetime
@@ -32,21 +32,21 @@ _LAUNCH_LIVED = (
 
 
 class SignStore:
-    """Hears signs of life, and writes down of which runs."""
+    """Takes signs of life, and writes them to the journal."""
 
     def __init__(self, database: Database, liveness: Liveness) -> None:
-        """Keep the database, and who remembers between two writings."""
+        """Keep the database, and the memory of signs between two writes."""
         self._database = database
         self._liveness = liveness
 
     def hear(
         self, message: Heartbeat | Transition, phase: str, *, owner_uid: int, now: datetime
     ) -> None:
-        """Take a sign of life; nothing is written. One after the launch's end is ignored.
+        """Take a sign of life into memory; one after the launch's end is ignored.
 
         Raises:
             InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
-            JournalUnavailable: the launch is not remembered, and the journal cannot be asked.
+            JournalUnavailable: the launch is not in memory, and the journal does not answer.
         """
         if self.hear_again(message, phase, owner_uid=owner_uid, now=now):
             return
@@ -60,7 +60,7 @@ class SignStore:
     def hear_again(
         self, message: Heartbeat | Transition, phase: str, *, owner_uid: int, now: datetime
     ) -> bool:
-        """Take a sign of life from memory alone; False when only the journal can tell whose."""
+        """Take a sign of life by memory alone; False when only the journal can tell whose it is."""
         return self._liveness.hear_again(
             message.run,
             message.incarnation,
@@ -71,11 +71,11 @@ class SignStore:
         )
 
     def keep(self, now: datetime, *, everything: bool = False) -> int:
-        """Write down, in one transaction, which runs lived until when, as far as that is due.
+        """Write the signs of life that are due, in one transaction.
 
         Args:
             now: the wall clock.
-            everything: write what is not due yet, too: the daemon stops.
+            everything: write those that are not due yet, too: the daemon stops.
 
         Returns:
             How many runs were written.

@@ -1,7 +1,7 @@
 """Where each run was when: its layout and clock, and whether a switch of ours was under way.
 
-Invariant: a row is written in the transaction that changes what it tells, so that the history of a
-run can be read long after its switches: it is what baselines are told apart from the run by.
+Invariant: a row is written in the transaction that changes what it says, so the history of a run
+can be read long after its switches: from it, baselines are told apart from what the run did.
 """
 
 import json
@@ -17,7 +17,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 
 RESTART = "restart"
-"""How a run ends an incarnation that we asked to restart: no outage, but part of a switch."""
+"""End reason of an incarnation that we asked to restart: no outage, but part of a switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class StayStore:
 
 
 def note_stay(connection: Connection, run: str, now: datetime) -> None:
-    """Remember where a run is now, if that is new; part of the caller's transaction."""
+    """Store where a run is now, if that changed; part of the caller's transaction."""
     row = connection.execute(
         select(RUNS.c.layout, RUNS.c.clock_mhz, RUNS.c.tokens, RUNS.c.finish_reason).where(
             RUNS.c.run == run

@@ -2,8 +2,8 @@
 
 Invariant: a run has at most one open switch (a unique column holds it while it is open); the row is
 committed, under the leader's epoch, before anybody can fetch it as an order; a report moves it
-forwards or changes nothing, but that the run may add to its last word how long it took to be at its
-pace.
+forwards or changes nothing. One addition is allowed: with its final report repeated, the run may
+add how long it took to reach its normal pace.
 """
 
 import itertools
@@ -35,10 +35,10 @@ from wattmesh.reconfig.wire import Order, Transition
 UG = 1_000_000
 
 REMEMBERED = 50
-"""Switches of a run that are looked at."""
+"""The newest switches of a run that are read."""
 
 _COUNTED = (SwitchState.FAILED, SwitchState.ROLLED_BACK, SwitchState.CONFIRMED)
-"""What says whether switches of a run work; one that was abandoned says nothing."""
+"""The endings that tell whether a run's switches work; an abandoned switch does not."""
 
 # Made once: building a statement costs more than SQLite takes to run it.
 _OF_RUNS = select(RUNS.c.run).where(
@@ -69,7 +69,7 @@ _BEGUN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchRow:
-    """One switch, with what the run measured: seconds in `evidence`, from the boundary on."""
+    """One switch, with what the run measured: seconds in `evidence`, counted from the boundary."""
 
     plan: str
     run: str
@@ -90,12 +90,12 @@ class SwitchRow:
 
     @property
     def total_s(self) -> float | None:
-        """Seconds until the layout stood; None before it is known."""
+        """Seconds until the new layout was in place; None before it is known."""
         return _seconds(self.evidence.get("total_s"))
 
     @property
     def at_pace_s(self) -> float | None:
-        """Seconds until the first step at normal pace had ended; None: nobody saw that."""
+        """Seconds until the first step at normal pace had ended; None: that was not observed."""
         return _seconds(self.evidence.get(AT_PACE))
 
 
@@ -114,11 +114,11 @@ class TransitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The newest switches of one run, newest first, in the order in which they were lived.
+    """The newest switches of one run, newest first by the run's own count of launches and steps.
 
     Attributes:
-        begun_at: when the run said that it took the order of its open switch; None: it has none, or
-            the order waits.
+        begun_at: when the run reported that it took the order of its open switch; None: it has no
+            open switch, or the order waits.
     """
 
     rows: tuple[SwitchRow, ...] = ()
@@ -130,7 +130,7 @@ class History:
         return next((each for each in self.rows if each.state not in FINAL), None)
 
     def failures_in_a_row(self, thawed_at: datetime | None) -> int:
-        """Count failed and rolled back switches since the last confirmed one, or the thaw."""
+        """Count failed and rolled-back switches since the last confirmed one, or the thaw."""
         since = itertools.takewhile(
             lambda row: (
                 row.state is not SwitchState.CONFIRMED
@@ -144,12 +144,11 @@ class History:
 class Histories:
     """The histories of all runs that have not ended, as one transaction read them.
 
-    Rows are made sense of when a run is asked for: one that cannot be read is no other run's
-    affair.
+    Rows are parsed when a run is asked for, so a bad row affects no other run.
     """
 
     def __init__(self, rows: Mapping[str, list[Row[Any]]], begun: Mapping[str, datetime]) -> None:
-        """Take the rows by run, and when open switches were begun, by their id."""
+        """Take the rows by run, and by plan id when open switches were begun."""
         self._rows, self._begun = rows, begun
         self._read: dict[str, History] = {}
 
@@ -159,7 +158,7 @@ class Histories:
         return frozenset(run for run, rows in self._rows.items() if any(_is_open(r) for r in rows))
 
     def of(self, run: str) -> History:
-        """Give a run's."""
+        """Give the history of a run."""
         if run not in self._read:
             read = sorted(map(_row, self._rows.get(run, ())), key=_lived, reverse=True)
             begun = (self._begun[each.plan] for each in read if each.plan in self._begun)
@@ -228,7 +227,7 @@ class SwitchStore:
         return Histories(by_run, begun)
 
     def history(self, run: str | None = None, limit: int = 50) -> tuple[SwitchRow, ...]:
-        """List switches, newest first; those of one run in the order in which they were lived."""
+        """List switches, newest first; those of one run by its own count of launches and steps."""
         query = select(SWITCHES).order_by(SWITCHES.c.created_at.desc()).limit(limit)
         if run is not None:
             query = query.where(SWITCHES.c.run == run)
@@ -237,7 +236,7 @@ class SwitchStore:
         return tuple(rows if run is None else sorted(rows, key=_lived, reverse=True))
 
     def transitions(self, plan: str) -> tuple[TransitionRow, ...]:
-        """List what the run reported about one switch, in the order in which it lived it."""
+        """List what the run reported about one switch, in the order of its states."""
         query = select(TRANSITIONS).where(TRANSITIONS.c.plan == plan).order_by(TRANSITIONS.c.at)
         with self._database.reading() as connection:
             rows = (
@@ -257,7 +256,7 @@ class SwitchStore:
     def record(
         self, transition: Transition, *, owner_uid: int, now: datetime
     ) -> tuple[SwitchRow, bool]:
-        """Take in one reported step; a repeat or a late one changes nothing.
+        """Store one reported step; a repeated or late one changes nothing.
 
         Gives the switch, and whether the step was reported for the first time.
 
@@ -304,19 +303,18 @@ class SwitchStore:
 
 
 def _seconds(value: object) -> float | None:
-    """Read seconds that a run reported; None where it is no such number."""
+    """Read seconds that a run reported; None unless a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if isfinite(value) and value > 0 else None
 
 
 def _is_open(row: Row[Any]) -> bool:
-    """Say whether a switch has not ended."""
     return row.open_run is not None
 
 
 def _adds_pace(row: Row[Any], transition: Transition) -> bool:
-    """Say whether a run repeats its last word on a switch, and adds when it was at its pace."""
+    """Return whether a run repeats its final report and adds when it reached its pace."""
     if transition.state not in FINAL or transition.state != row.state:
         return False
     return _seconds(transition.evidence.get(AT_PACE)) is not None
@@ -330,7 +328,7 @@ def _lived(row: SwitchRow) -> tuple[int, int, datetime]:
 def _moved(connection: Connection, state: SwitchState, run: str, now: datetime) -> dict[str, Any]:
     """Give the columns that every step sets.
 
-    What ends after a thaw is dated after it, whatever the wall clock says: failures count from it.
+    An end after a thaw is dated after it, whatever the wall clock says: failures count from it.
     """
     thawed_us = connection.execute(select(RUNS.c.thawed_at).where(RUNS.c.run == run)).scalar()
     not_before_us = thawed_us + 1 if thawed_us is not None and state in FINAL else 0
@@ -342,7 +340,6 @@ def _moved(connection: Connection, state: SwitchState, run: str, now: datetime) 
 
 
 def _transition_values(transition: Transition, now: datetime) -> dict[str, Any]:
-    """Give the row of one reported step."""
     return {
         "plan": transition.plan,
         "state": str(transition.state),
@@ -356,7 +353,7 @@ def _transition_values(transition: Transition, now: datetime) -> dict[str, Any]:
 
 
 def _follow(connection: Connection, transition: Transition) -> None:
-    """Take the layout a run reports itself to be in now."""
+    """Store the layout that a run reports after its switch."""
     if transition.layout is not None and transition.state in FINAL:
         layout = to_text(transition.layout.to_dict())
         connection.execute(
@@ -371,7 +368,7 @@ def _one(plan: str) -> Any:
 
 
 def _hold(connection: Connection, plan: str) -> Row[Any] | None:
-    """Read a switch and hold it for this transaction."""
+    """Read a switch and lock its row for this transaction."""
     row: Row[Any] | None = connection.execute(_one(plan).with_for_update()).one_or_none()
     return row
 
@@ -381,7 +378,6 @@ def _update(connection: Connection, plan: str, values: Mapping[str, Any]) -> Non
 
 
 def _row(row: Row[Any]) -> SwitchRow:
-    """Read one row."""
     return SwitchRow(
         plan=row.plan,
         run=row.run,
