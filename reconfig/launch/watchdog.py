@@ -114,6 +114,8 @@ class Watchdog:
 
         For a process that ends by itself, after `stop`.
         """
+        if not self._ending.acquire(blocking=False):
+            return  # a thread of this process ends the launch and said why, before it caused this
         self._note(1, sentence)
         gone = self._detector.gone()
         if gone:
@@ -184,12 +186,15 @@ class Watchdog:
         self._fail(EXIT_DEADLINE, sentence)
 
     def _fail(self, code: int, sentence: str) -> None:
-        """End the launch: first stopped peers, which cannot end themselves, then this process."""
+        """End the launch: tell why, end stopped peers, which cannot end themselves, then leave."""
         if not self._ending.acquire(blocking=False):
             # The other thread is doing this already, and needs time to report why.
             return
-        end_stopped(self._detector.beside())
+        # Kept and told before any peer is ended: ranks that lose their connection to it would name
+        # that as the cause. A store whose own process is stopped does not answer.
+        within(PATIENCE_S, lambda: self._note(code, sentence), None)
         first = within(PATIENCE_S, lambda: self._detector.tell(sentence), True)
+        end_stopped(self._detector.beside())
         if first:
             killed = end_stragglers(self._detector.beside(), self._deadlines.leave_s)
             if killed:

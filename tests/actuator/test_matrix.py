@@ -7,7 +7,8 @@ import pytest
 from benchmarks.safety_node import Node
 from benchmarks.safety_rows import CASES, Case
 
-PAGE = Path(__file__).parents[2] / "docs" / "safety.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, INDEX = DOCS / "safety.md", DOCS / "held-by.md"
 
 
 @pytest.mark.parametrize("case", CASES, ids=[each.name for each in CASES])
@@ -21,11 +22,12 @@ def test_every_gpu_ends_where_it_must(case: Case) -> None:
 def test_the_page_has_the_row(case: Case) -> None:
     """What is promised is what is run, and the other way round."""
     test = f"`tests/actuator/test_matrix.py::test_every_gpu_ends_where_it_must` [{case.name}] |"
-    assert f"{case.line} {test}" in PAGE.read_text().splitlines()
+    assert case.line in PAGE.read_text().splitlines()
+    assert f"| {case.state} / {case.vanishes} | {test}" in INDEX.read_text().splitlines()
 
 
 def test_the_page_has_no_other_row() -> None:
     """A row that nobody runs would be a promise without a holder."""
-    assert PAGE.read_text().count("test_matrix.py::test_every_gpu_ends_where_it_must`") == len(
+    assert INDEX.read_text().count("test_matrix.py::test_every_gpu_ends_where_it_must`") == len(
         CASES
     )
