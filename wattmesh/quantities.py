@@ -38,7 +38,7 @@ def grams(value_g: float | None) -> str:
 
 def watts(value_w: float | None) -> str:
     """Write a power: 96 W, 41.2 kW, 1.2 MW."""
-    return "0 W" if value_w == 0 else _scaled(value_w, _WATTS)
+    return _scaled(value_w, _WATTS)
 
 
 def size(nbytes: float | None) -> str:
@@ -68,20 +68,21 @@ def duration(seconds: float | None) -> str:
         return f"-{duration(-seconds)}" if seconds <= -5e-4 else "0 s"
     for unit_s, unit in _SECONDS:
         if seconds >= unit_s * 0.9995:
-            return f"{_short(seconds / unit_s, unit)} {unit}"
+            amount = seconds / unit_s
+            return f"{amount:.0f} ms" if unit == "ms" else f"{short(amount)} {unit}"
     return "0 s" if seconds < 5e-4 else "1 ms"
 
 
 def intensity(g_per_kwh: float | None) -> str:
     """Write a carbon intensity: 212 g/kWh."""
-    return UNKNOWN if g_per_kwh is None else f"{_short(g_per_kwh, 'g/kWh')} g/kWh"
+    return UNKNOWN if g_per_kwh is None else f"{short(g_per_kwh)} g/kWh"
 
 
-def _short(amount: float, unit: str) -> str:
-    """Whole numbers from 10 on and for milliseconds; one decimal below."""
-    if abs(amount) >= 9.95 or unit == "ms":
-        return f"{amount:.0f}"
-    return f"{amount:.1f}".removesuffix(".0")
+def short(amount: float | None) -> str:
+    """Write a number whose unit stands elsewhere: whole from 10 on, with one decimal below."""
+    if amount is None:
+        return UNKNOWN
+    return f"{amount:.0f}" if abs(amount) >= 9.95 else f"{amount:.1f}".removesuffix(".0")
 
 
 def _scaled(value: float | None, units: _Units) -> str:

@@ -58,7 +58,7 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 def intensity(g_per_kwh: float | None) -> str:
     """Write a carbon intensity without its unit: 212."""
-    return quantities.intensity(g_per_kwh).removesuffix(" g/kWh")
+    return quantities.short(g_per_kwh)
 
 
 def moment(text: str | None) -> datetime | None:

@@ -32,10 +32,17 @@ class SignalFacts:
 
 
 def carbon_view(journal: Journal, facts: SignalFacts | None, now: datetime) -> CarbonView:
-    """Read the decision signal: the current slot, the forecast, and what is wrong with it."""
+    """Read the decision signal: the current slot, the forecast, and why it is unusable."""
+    fetch = journal.carbon.last_fetch(facts.signal) if facts else None
+    return view_after(journal, facts, fetch, now)
+
+
+def view_after(
+    journal: Journal, facts: SignalFacts | None, fetch: FetchRow | None, now: datetime
+) -> CarbonView:
+    """Read the same where its newest polls, `fetch`, have been read already."""
     if facts is None:
         return CarbonView(signal="", slots=(), age_s=None, trouble="No decision signal is set.")
-    fetch = journal.carbon.last_fetch(facts.signal)
     ok_at = fetch.ok_at if fetch else None
     # After a clock step back, a recent answer seems to come from the future.
     age_s = max(0.0, (now - ok_at).total_seconds()) if ok_at else None

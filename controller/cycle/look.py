@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import inf
 
-from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
+from wattmesh.controller.cycle.carbon_view import SignalFacts, view_after
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import Seen
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Fleet
@@ -100,7 +100,8 @@ def look(
     begin = now - timedelta(seconds=settings.policy.sla_window_s)
     with journal.database.one_state():
         journal.check_revision()
-        fetch = journal.carbon.last_fetch(settings.facts.signal) if settings.facts else None
+        facts = settings.facts
+        fetch = journal.carbon.last_fetch(facts.signal) if facts else None
         return Look(
             now=now,
             runs=journal.runs.looked_at(now, now - SILENT_HELD),
@@ -110,6 +111,6 @@ def look(
             histories=journal.switches.histories(),
             launches=journal.outages.launches(),
             marks=journal.ledger.marks_of_runs(begin - SLOT) if level else {},
-            carbon=carbon_view(journal, settings.facts, now),
+            carbon=view_after(journal, facts, fetch, now),
             written_rung=fetch.rung if fetch else None,
         )

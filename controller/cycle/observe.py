@@ -94,7 +94,8 @@ def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
     fleet, silent = looked.fleet, LOST_HELD if looked.cap else timedelta(0)
     for row in looked.runs:
         lost = row.state != "live"
-        if row.finished_at is not None or (lost and looked.now - row.last_seen_at > silent):
+        heard = not lost or (bool(silent) and looked.now - row.last_seen_at <= silent)
+        if row.finished_at is not None or not heard:
             continue
         try:
             coverage = fleet.gpus.of(row) if fleet.gpus else (0, 0)

@@ -17,7 +17,7 @@ from typing import assert_never
 
 from wattmesh.controller.cycle.cycle import Cycle, Plans, Seen
 from wattmesh.controller.replay.forecasts import Forecast
-from wattmesh.controller.replay.views import now_of, observation
+from wattmesh.controller.replay.views import observation
 from wattmesh.controller.replay.world import Scene, State, World
 from wattmesh.policies.decision import (
     SUSPENDS,
@@ -231,7 +231,7 @@ def _see(
     return observation(
         scene,
         state,
-        means.forecast.slots(now_of(scene, state), scene.deadline),
+        means.forecast.slots(scene.moment(state.at_s), scene.deadline),
         policy=means.policy,
         cycle_s=means.cycle_s,
         pause=means.pause,

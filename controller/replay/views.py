@@ -5,7 +5,6 @@ from the forecast alone, and only the running interval is as recorded.
 """
 
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.replay.world import Scene, State
@@ -23,11 +22,6 @@ from wattmesh.policies.decision import (
 
 DAY_S = 86_400.0
 CAPABILITIES = ("in_place", "parking", SUSPENDS)
-
-
-def now_of(scene: Scene, state: State) -> datetime:
-    """Give the time on the virtual clock."""
-    return scene.start + timedelta(seconds=state.at_s)
 
 
 def observation(
@@ -52,7 +46,7 @@ def observation(
         trained: (seconds ago, tokens by then) over the window of the service level.
     """
     return Observation(
-        now=now_of(scene, state),
+        now=scene.moment(state.at_s),
         mode=Mode.ACT,
         runs=(_run(scene, state, pause, trained),),
         carbon=CarbonView(

@@ -128,6 +128,10 @@ class Scene:
         """GPUs the run was launched on."""
         return max(point.gpus for point in self.catalogue.points)
 
+    def moment(self, at_s: float) -> datetime:
+        """Give the time on the virtual clock, so many seconds after the start."""
+        return self.start + timedelta(seconds=at_s)
+
     @property
     def interval_tokens(self) -> float:
         """Tokens from boundary to boundary."""
@@ -224,7 +228,7 @@ class World:
     @property
     def now(self) -> datetime:
         """The time on the virtual clock."""
-        return self.scene.start + timedelta(seconds=self.state.at_s)
+        return self.scene.moment(self.state.at_s)
 
     def freeze(self, reason: str) -> None:
         """Freeze the run."""
@@ -320,10 +324,8 @@ class World:
 
     def _charge(self, from_s: float, to_s: float) -> None:
         """Charge the seconds from `from_s` to `to_s` at the grid's recorded intensity."""
-        power_w, grid, start = self._power_w(), self.scene.grid, self.scene.start
-        burnt = grid.burnt(start + timedelta(seconds=to_s)) - grid.burnt(
-            start + timedelta(seconds=from_s)
-        )
+        power_w, grid, moment = self._power_w(), self.scene.grid, self.scene.moment
+        burnt = grid.burnt(moment(to_s)) - grid.burnt(moment(from_s))
         self.state.energy_j += power_w * (to_s - from_s)
         self.state.carbon_g += power_w * burnt / J_PER_KWH
 
@@ -402,7 +404,7 @@ class World:
         state.switched_s = (*state.switched_s, state.at_s)
         state.busy_w = energy_j / (seconds + wait_s) if seconds + wait_s else 0.0
         if not seconds + wait_s:
-            index = self.scene.grid.index(self.scene.start + timedelta(seconds=state.at_s))
+            index = self.scene.grid.index(self.scene.moment(state.at_s))
             state.energy_j += energy_j
             state.carbon_g += energy_j * self.scene.grid.values[index] / J_PER_KWH
         self._took_s = wait_s + seconds

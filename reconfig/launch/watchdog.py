@@ -34,8 +34,6 @@ TRAINING_TICK_S = 0.5
 GUARD_TICK_S = 0.2
 PATIENCE_S = 2.0
 """How long a call to the store or to the disk may take while this process ends."""
-CAUSE_S = 1.0
-"""How long a rank that lost a peer waits for the word of who ended that peer."""
 
 
 class Watchdog:
@@ -119,18 +117,10 @@ class Watchdog:
         self._note(1, sentence)
         gone = self._detector.gone()
         if gone:
-            self._await_cause()
             sentence = f"{', '.join(gone)} is gone; {sentence}"
         self._detector.tell(sentence)
         # The first sentence names the cause; what this rank saw is mostly its consequence.
         self._note(1, self._detector.told() or sentence)
-
-    def _await_cause(self) -> None:
-        """Give whoever ended a peer the time to say why: what this rank saw is its consequence."""
-        until = time.monotonic() + CAUSE_S
-        with suppress(RuntimeError):
-            while self._detector.told() is None and time.monotonic() < until:
-                time.sleep(GUARD_TICK_S)
 
     def _set(self, phase: Phase, generation: int, step: int) -> None:
         self._watch = Watch(phase=phase, generation=generation, step=step, since=time.monotonic())

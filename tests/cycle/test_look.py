@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import event
 
 from tests.cycle.build import acting, live
-from tests.cycle.test_cycle import CATALOGUE, T0, UID, A, introduce
+from tests.cycle.test_cycle import CATALOGUE, SIGNAL, T0, UID, A, introduce
 from tests.migrated import migrate
+from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.look import look
 from wattmesh.controller.journal.journal import Journal
@@ -50,12 +51,13 @@ def statements(journal: Journal, **changes: Any) -> list[str]:
     asked: list[str] = []
 
     def note(*told: Any) -> None:
-        asked.append(told[2])
+        asked.append(f"{told[2]} {told[3]}")
 
     event.listen(journal.database.engine, "before_cursor_execute", note)
     try:
         policy = PolicySettings(sla_throughput_share=0.5)
-        report = live(journal, acting(policy=policy, **changes), None).run(T0)
+        facts = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0)
+        report = live(journal, acting(policy=policy, facts=facts, **changes), None).run(T0)
     finally:
         event.remove(journal.database.engine, "before_cursor_execute", note)
     assert report.trouble == ""
@@ -68,6 +70,7 @@ def test_more_runs_ask_no_more(journal: Journal) -> None:
     for number in range(5):
         further(journal, f"x{number}")
     assert len(statements(journal)) == len(alone)
+    assert [each for each in alone if alone.count(each) > 1] == []
 
 
 def test_a_turn_that_asked_run_by_run_would_be_seen(

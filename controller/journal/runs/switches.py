@@ -145,17 +145,16 @@ class Histories:
     """The histories of all runs that have not ended, as one transaction read them.
 
     Rows are parsed when a run is asked for, so a bad row affects no other run.
+
+    Attributes:
+        switching: the runs that have an open switch.
     """
 
     def __init__(self, rows: Mapping[str, list[Row[Any]]], begun: Mapping[str, datetime]) -> None:
         """Take the rows by run, and by plan id when open switches were begun."""
         self._rows, self._begun = rows, begun
         self._read: dict[str, History] = {}
-
-    @property
-    def switching(self) -> frozenset[str]:
-        """The runs that have an open switch."""
-        return frozenset(run for run, rows in self._rows.items() if any(_is_open(r) for r in rows))
+        self.switching = frozenset(run for run, each in rows.items() if any(map(_is_open, each)))
 
     def of(self, run: str) -> History:
         """Give the history of a run."""
