@@ -13,7 +13,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Message, Progress, Transition
 
-_KINDS = (
+HOOK_SENTENCES = (
     (
         "still held in memory",
         "references",
@@ -227,7 +227,7 @@ def _of(sentence: str, prefix: str) -> Finding:
     """Make a finding of one of the hook's sentences."""
     core = _core(sentence)
     check, do = next(
-        ((check, do) for words, check, do in _KINDS if words in core), ("switch", _LOOK)
+        ((check, do) for words, check, do in HOOK_SENTENCES if words in core), ("switch", _LOOK)
     )
     return _placed(problem(check, f"{prefix}{core}", do))
 

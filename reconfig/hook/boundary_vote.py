@@ -94,8 +94,8 @@ def _refuse_other_data(facts: Sequence[Fact], ranks: Sequence[int], samples: int
     if problem:
         raise Diverged(
             f"{problem}: what was trained since the last checkpoint is not this run and was "
-            "not saved. Does the loader follow session.position, and are samples of a later epoch "
-            "numbered on (index + epoch * len(data))?"
+            "not saved. Does the loader follow session.position? Samples of a later epoch are "
+            "numbered on: index + epoch * len(data)."
         )
 
 

@@ -219,17 +219,18 @@ class Session(Closing):
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._unheed()
-        self._job.watchdog.stop()
         clean = error is None or self.done or isinstance(error, SystemExit)
-        # The watchdog has stopped, and every call to the store may hang if a host is lost.
+        # Every call to the store may hang if a host is lost.
         with suppress(RuntimeError):
             if clean:
+                self._job.watchdog.stop()
                 within(self._job.deadlines.leave_s, self._job.launch_store.leave, None)
             else:
                 words = f"rank {self._job.rank} failed: {error!r}"
                 tell = partial(self._job.watchdog.give_reason, words)
                 within(self._job.deadlines.leave_s, tell, None)
+        # SIGTERM ends this process from here: before, it would have come before the reason.
+        self._unheed()
         if clean:
             # After a failure, ending the group might hang on a peer: process exit ends it.
             self._runner.leave_group()

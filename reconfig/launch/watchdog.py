@@ -108,13 +108,15 @@ class Watchdog:
             self._set(before.phase, before.generation, step)
 
     def give_reason(self, sentence: str) -> None:
-        """Tell every rank why this process ends, naming peers that died, and keep that on disk.
+        """Keep on disk why this process ends, stop watching, and tell every rank; names lost peers.
 
-        For a process that ends by itself, after `stop`.
+        For a process that ends by itself. The disk comes first: once one rank has ended, the
+        launcher may end this one at any moment.
         """
         if not self._ending.acquire(blocking=False):
             return  # a thread of this process ends the launch and said why, before it caused this
         self._note(1, sentence)
+        self.stop()
         gone = self._detector.gone()
         if gone:
             sentence = f"{', '.join(gone)} is gone; {sentence}"

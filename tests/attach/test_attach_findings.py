@@ -1,5 +1,6 @@
 """What was told of a walk, judged; what could not be walked, and what is refused before."""
 
+import ast
 import re
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hook.harness import until
-from wattmesh.controller.attach_check.judge import Seen, judge
+from wattmesh.controller.attach_check.judge import HOOK_SENTENCES, Seen, judge
 from wattmesh.controller.attach_check.run import Asked, check, hear
 from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.controller.cli.main import main
@@ -100,6 +101,19 @@ def test_each_finding_follows_from_what_was_told(
     """Ok only where something was compared."""
     found, said = line(*told, check=check)
     assert (found.value, text in said) == (verdict, True), said
+
+
+def test_the_words_that_sort_a_sentence_stand_in_the_hooks_sentences() -> None:
+    """A sentence that was changed in the hook alone would be sorted as a failed switch."""
+    room = Path(__file__).parents[2] / "reconfig"
+    said = [
+        each.value
+        for path in room.rglob("*.py")
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    for words, _, _ in HOOK_SENTENCES:
+        assert any(words in each for each in said), words
 
 
 def test_one_cause_is_one_line_however_often_it_was_met() -> None:

@@ -1,5 +1,7 @@
 """A rank that silently trains something else is found at the next save step, and given up."""
 
+import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,7 +15,11 @@ from hypothesis import strategies as st
 from tests.hook.harness import DP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.reconfig.hook.consumed import Consumed, problem
+from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.layout import Layout, Ranks
+from wattmesh.reconfig.state.state import State
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 
@@ -46,7 +52,7 @@ def test_a_silent_divergence_is_given_up_and_trained_again(
         runs = list(pool.map(partial(diverge, zygote), folders, WORDS))
     for what, run in zip(WORDS, runs, strict=True):
         assert len(run.launches) == 2, (what, run.said)
-        assert WORDS[what] in run.said[0], (what, run.said)
+        assert WORDS[what] in run.said[0], (what, run.said, run.log())
         assert "launching again from step 5" in run.said[0], run.said
         assert worst_difference(run.losses(), expected) <= 1e-5, what
 
@@ -67,6 +73,37 @@ def test_last_words_wait_for_no_disk(zygote: Zygote, tmp_path: Path) -> None:
     assert run.once() != 0
     told = [read_json(each) or {} for each in RunFolder(run.checkpoints).failures.glob("*.json")]
     assert any(WORDS["stale"] in each["sentence"] for each in told), run.log()
+
+
+def rank_that_is_ended_as_it_fails() -> int:
+    """Fail in a step; the launcher ends this process before it has told any other rank."""
+    folder = Path(os.environ["FOLDER"])
+    stop = Watchdog.stop
+
+    def ended(watchdog: Watchdog) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop(watchdog)
+
+    Watchdog.stop = ended  # type: ignore[method-assign]
+
+    def build(layout: Layout, ranks: Ranks) -> State:
+        del layout, ranks
+        model = torch.nn.Linear(2, 2)
+        return State(modules=[model], optimizers=[torch.optim.SGD(model.parameters(), lr=0.1)])
+
+    with attach(
+        "failing", build=build, probe=lambda state: 1.0, layout=Layout(), checkpoint_dir=folder
+    ):
+        raise ValueError("the loss is not finite")
+
+
+def test_a_rank_that_is_ended_while_it_fails_has_said_why(zygote: Zygote, tmp_path: Path) -> None:
+    """When one rank has ended, torchrun sends the others SIGTERM: their reason is kept by then."""
+    job = "tests.hook.test_data:rank_that_is_ended_as_it_fails"
+    launch = zygote.start(1, {"FOLDER": str(tmp_path)}, tmp_path, job)
+    assert zygote.wait(launch) == 1
+    told = read_json(RunFolder(tmp_path).failures / "rank-0.json") or {}
+    assert "the loss is not finite" in told.get("sentence", ""), told
 
 
 def facts(*reads: list[int], since: int = 0) -> list[dict[str, object]]:

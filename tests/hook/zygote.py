@@ -170,8 +170,10 @@ def _wait_for(ranks: dict[int, int], request: dict[str, Any], asked: list[int]) 
         for pid in list(ranks):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                ranks.pop(pid)
-                failed = failed or os.waitstatus_to_exitcode(status)
+                code = os.waitstatus_to_exitcode(status)
+                with (Path(request["out"]) / f"rank-{ranks.pop(pid)}.log").open("a") as log:
+                    log.write(f"(pid {pid} ended with {code})\n")
+                failed = failed or code
         if (failed or asked) and ended_at is None:
             ended_at = time.monotonic()
             for pid in ranks:
