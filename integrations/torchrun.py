@@ -279,10 +279,9 @@ class Supervisor:
         return -1
 
     def _last_words(self) -> str:
-        """Return the reason that a rank wrote before it was ended."""
+        """Return the reason that the first rank to fail wrote before it was ended."""
         with suppress(OSError):
-            for path in sorted(self._folder.failures.glob("*.json")):
-                return str((read_json(path) or {}).get("sentence", ""))
+            return next(iter(self._folder.failure_sentences()), "no rank said why")
         return "no rank said why"
 
 

@@ -17,7 +17,7 @@ from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
 from wattmesh.reconfig.hook.job import Job
 from wattmesh.reconfig.hook.start import Begun, Wanted, first_generation
 from wattmesh.reconfig.launch.attempt import Claim
-from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_phase import LaunchPhase
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
@@ -156,12 +156,10 @@ class LaunchLeader:
 
     def _last_words(self) -> str:
         """Collect and delete the failure sentences that ranks of the launch before left."""
-        words = []
-        if self._folder.failures.is_dir():
-            for path in sorted(self._folder.failures.glob("*.json")):
-                words.append(str((read_json(path) or {}).get("sentence", "")))
-                path.unlink(missing_ok=True)
-        return " ".join(filter(None, words))
+        words = " ".join(self._folder.failure_sentences())
+        for path in self._folder.failures.glob("*.json"):
+            path.unlink(missing_ok=True)
+        return words
 
 
 def _capabilities(job: Job) -> tuple[str, ...]:

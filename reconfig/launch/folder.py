@@ -95,6 +95,16 @@ class RunFolder:
         """Sentences of ranks that were ended."""
         return self.path / "failures"
 
+    def failure_sentences(self) -> list[str]:
+        """Return why ranks of the last launch ended; the first that was kept comes first.
+
+        What ended the launch comes before what its end broke on other ranks.
+        """
+        told = [read_json(each) or {} for each in sorted(self.failures.glob("*.json"))]
+        told = [each for each in told if isinstance(each.get("at_s"), float)]
+        told.sort(key=lambda each: float(each["at_s"]))
+        return [str(each["sentence"]) for each in told if each.get("sentence")]
+
     def checkpoint(self, step: int) -> Path:
         """Return where the checkpoint of `step` is published."""
         return self.path / f"step-{step:08d}"

@@ -63,6 +63,7 @@ class Watchdog:
         self._folder = folder
         self._watch = Watch(phase=Phase.WAKE, generation=0, step=0, since=time.monotonic())
         self._trained = 0
+        self._failed_at_s = 0.0
         self._stop = threading.Event()
         self._ending = threading.Lock()
         self._kick = threading.Event()
@@ -204,9 +205,13 @@ class Watchdog:
     def _note(self, code: int, sentence: str) -> None:
         """Write this rank's failure sentence to the run folder; errors are ignored.
 
+        A better sentence replaces the first one and keeps its time.
         Without fsync: this process ends within seconds, and a busy disk may take longer.
         """
-        words = {"rank": self._rank, "code": code, "sentence": sentence}
+        self._failed_at_s = self._failed_at_s or time.time()
+        words = {
+            "rank": self._rank, "code": code, "sentence": sentence, "at_s": self._failed_at_s
+        }  # fmt: skip
         with suppress(OSError):
             write_json(self._folder.failures / f"rank-{self._rank}.json", words, sync=False)
 

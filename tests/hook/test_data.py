@@ -16,7 +16,7 @@ from tests.hook.harness import DP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.reconfig.hook.consumed import Consumed, problem
 from wattmesh.reconfig.hook.session import attach
-from wattmesh.reconfig.launch.folder import RunFolder, read_json
+from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.watchdog import Watchdog
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
@@ -84,7 +84,7 @@ def rank_that_is_ended_as_it_fails() -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         stop(watchdog)
 
-    Watchdog.stop = ended  # type: ignore[method-assign]
+    Watchdog.stop = ended  # type: ignore[method-assign, assignment]
 
     def build(layout: Layout, ranks: Ranks) -> State:
         del layout, ranks
@@ -102,8 +102,20 @@ def test_a_rank_that_is_ended_while_it_fails_has_said_why(zygote: Zygote, tmp_pa
     job = "tests.hook.test_data:rank_that_is_ended_as_it_fails"
     launch = zygote.start(1, {"FOLDER": str(tmp_path)}, tmp_path, job)
     assert zygote.wait(launch) == 1
-    told = read_json(RunFolder(tmp_path).failures / "rank-0.json") or {}
-    assert "the loss is not finite" in told.get("sentence", ""), told
+    (told,) = RunFolder(tmp_path).failure_sentences()
+    assert "the loss is not finite" in told
+
+
+def test_the_first_to_fail_is_named_first(tmp_path: Path) -> None:
+    """What its end broke on a rank with a lower number is not the cause; a torn file is nothing."""
+    folder = RunFolder(tmp_path)
+    assert folder.failure_sentences() == []
+    for rank, at_s, sentence in [(0, 9.0, "rank 2 is gone"), (2, 8.0, "the loss is nan")]:
+        words = {"rank": rank, "code": 1, "at_s": at_s, "sentence": sentence}
+        write_json(folder.failures / f"rank-{rank}.json", words)
+    (folder.failures / "rank-1.json").write_text("{")
+    (folder.failures / "rank-3.json").write_text('{"at_s": "soon", "sentence": "?"}')
+    assert folder.failure_sentences() == ["the loss is nan", "rank 2 is gone"]
 
 
 def facts(*reads: list[int], since: int = 0) -> list[dict[str, object]]:
