@@ -47,7 +47,7 @@ class Answer:
         return self.status == 409 and self.body.get("kind") == "fenced"
 
 
-class Link:
+class DaemonLink:
     """A client of one daemon."""
 
     def __init__(self, path: str) -> None:
@@ -55,7 +55,7 @@ class Link:
         self._path = path
 
     @classmethod
-    def from_environment(cls) -> "Link | None":
+    def from_environment(cls) -> "DaemonLink | None":
         """Find the daemon in WATTMESH_URL; None when the job runs without one.
 
         Raises:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 import wattmesh
 from wattmesh.controller.agent.knowledge import PATIENCE_S, Knowledge, Told
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, known
@@ -117,7 +117,7 @@ class Delivering:
     def __init__(
         self,
         outbox: Outbox,
-        link: Link,
+        link: ControllerLink,
         newest: Newest,
         clock: Clock,
         facts: Callable[[], Mapping[str, Any]],
@@ -195,7 +195,7 @@ class Hearing:
 
     def __init__(
         self,
-        link: Link,
+        link: ControllerLink,
         knowledge: Knowledge,
         *,
         newest: Newest,

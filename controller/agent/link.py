@@ -47,7 +47,7 @@ class Reply:
         return body
 
 
-class Link:
+class ControllerLink:
     """One controller; a connection for each call, from any thread."""
 
     def __init__(self, address: str, *, token: str = "", ca_file: Path | None = None) -> None:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import Outbox
@@ -145,7 +145,7 @@ class AgentParts:
         if self._metrics is not None:
             self._metrics.stop()
 
-    def _opened_relay(self, link: Link) -> Relay | None:
+    def _opened_relay(self, link: ControllerLink) -> Relay | None:
         settings = self._settings
         if settings.agent.relay is None:
             return None
@@ -176,7 +176,7 @@ def own_source(settings: Settings) -> PowerSource:
     return source
 
 
-def _link(settings: Settings) -> Link:
+def _link(settings: Settings) -> ControllerLink:
     """Make the link to the controller.
 
     Raises:
@@ -185,7 +185,7 @@ def _link(settings: Settings) -> Link:
     agent = settings.agent
     address = agent.controller or f"unix://{settings.api.socket}"
     token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
-    return Link(address, token=token, ca_file=agent.ca_file)
+    return ControllerLink(address, token=token, ca_file=agent.ca_file)
 
 
 def _served(address: tuple[str, int], *collectors: Collector) -> ScrapeServer:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.heartbeat import Heartbeats
 from wattmesh.reconfig.client.outbox import Outbox
-from wattmesh.reconfig.link import Answer, Link
+from wattmesh.reconfig.link import Answer, DaemonLink
 from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register, Transition
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class DaemonClient:
 
     def __init__(
         self,
-        link: Link,
+        link: DaemonLink,
         register: Register,
         outbox: Outbox,
         fence: Fence,

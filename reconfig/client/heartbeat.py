@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.reconfig.link import Answer, Link
+from wattmesh.reconfig.link import Answer, DaemonLink
 from wattmesh.reconfig.wire import HEARTBEAT_S, Beaten, Heartbeat
 
 CALL_LIMIT_S = 10.0
@@ -27,7 +27,7 @@ class Heartbeats:
 
     def __init__(
         self,
-        link: Link,
+        link: DaemonLink,
         current: Callable[[], Heartbeat | None],
         refused: Callable[[Answer], None],
     ) -> None:

@@ -23,7 +23,7 @@ from wattmesh.reconfig.launch.launch_phase import LaunchPhase
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.launch.launched import scheduler_key
 from wattmesh.reconfig.launch.peers import Peer
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Register, Transition
 
@@ -56,7 +56,7 @@ class LaunchLeader:
         generation = begun.generation
         self._launch_store.put("attempt", self._claim.identity.attempt)
         self._launch_store.put("reached", reached.read(self._folder.reached_file))
-        link = Link.from_environment()
+        link = DaemonLink.from_environment()
         self._launch_store.put("daemon", link is not None)
         self._launch_store.put("scripted", not isinstance(job.client, Silent))
         if link is not None:
@@ -73,7 +73,7 @@ class LaunchLeader:
         """Release the claim on the run."""
         self._claim.close()
 
-    def _client(self, link: Link, generation: Generation, job: Job) -> DaemonClient:
+    def _client(self, link: DaemonLink, generation: Generation, job: Job) -> DaemonClient:
         identity = self._claim.identity
         peers = self._all_peers()
         client = DaemonClient(

@@ -34,7 +34,7 @@ from wattmesh.reconfig.hook import reported
 from wattmesh.reconfig.launch.closing import Closing
 from wattmesh.reconfig.launch.launched import Launched, scheduler_key
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.wire import (
     OBSERVED,
     Finish,
@@ -97,7 +97,7 @@ class ObservedRun(Closing):
         run: its UUID, on global rank 0; "" elsewhere.
     """
 
-    def __init__(self, name: str, launched: Launched, link: Link | None) -> None:
+    def __init__(self, name: str, launched: Launched, link: DaemonLink | None) -> None:
         """Prepare; `start` begins threads and reports."""
         self.name = name
         self.run = launched.run(os.getuid(), name) if launched.rank == 0 else ""
@@ -353,13 +353,13 @@ def observe(name: str) -> ObservedRun:
     return run
 
 
-def _link(name: str, launched: Launched) -> tuple[Link | None, str]:
+def _link(name: str, launched: Launched) -> tuple[DaemonLink | None, str]:
     """Return the link to the daemon, or None and the reason."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # A spawned worker imports the script again; it is not a run, and is killed without notice.
         return None, SPAWNED
     try:
-        link = Link.from_environment()
+        link = DaemonLink.from_environment()
     except InputInvalid as error:
         log.warning("observe: %s is not measured: %s", name, error)
         return None, str(error)

@@ -24,7 +24,7 @@ from tests.api.stranger import STRANGER, as_stranger, connecting, needs_root
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.agent.knowledge import Told
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
 from wattmesh.controller.api import attested
 from wattmesh.controller.api.agents_server import AgentsServer
@@ -134,7 +134,7 @@ def test_an_agent_on_this_machine_attests_who_made_a_call(served: Served) -> Non
     """The owner is whom the agent names; root over there is no operator here."""
     register = json.dumps(facts.register()).encode()
     target = f"/v1/runs/{facts.RUN}/register"
-    link = Link(f"unix://{served.socket}")
+    link = ControllerLink(f"unix://{served.socket}")
 
     def call(path: str, body: bytes, uid: str) -> int:
         headers = {ATTESTED_UID: uid}
@@ -259,12 +259,12 @@ def remote(served: Served) -> Iterator[Remote]:
 
 def test_an_agent_of_another_node_delivers_over_tls(served: Served, remote: Remote) -> None:
     """With the token and a certificate that it trusts; and not without."""
-    link = Link(remote.url, token=TOKEN, ca_file=remote.certificate)
+    link = ControllerLink(remote.url, token=TOKEN, ca_file=remote.certificate)
     body = json.dumps(report()).encode()
     reply = link.call("POST", READINGS, body, limit_s=10.0)
     assert (reply.status, reply.json()["applied"]) == (200, True)
     with pytest.raises(SourceUnavailable, match="certificate"):
-        Link(remote.url, token=TOKEN).call("POST", READINGS, body, limit_s=10.0)
+        ControllerLink(remote.url, token=TOKEN).call("POST", READINGS, body, limit_s=10.0)
 
 
 def test_without_the_token_nothing_is_answered(served: Served, remote: Remote) -> None:
@@ -311,10 +311,10 @@ def test_an_address_that_is_taken_names_the_setting(served: Served, remote: Remo
 
 def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Path) -> None:
     """What a job says of itself is not passed on, and a controller that is away is a 503."""
-    relay = Relay(tmp_path / "r.sock", "", Link(f"unix://{served.socket}"))
+    relay = Relay(tmp_path / "r.sock", "", ControllerLink(f"unix://{served.socket}"))
     relay.start()
     try:
-        job = Link(f"unix://{tmp_path}/r.sock")
+        job = ControllerLink(f"unix://{tmp_path}/r.sock")
         target = f"/v1/runs/{facts.RUN}/register"
         body = json.dumps(facts.register()).encode()
         lie = {ATTESTED_UID: "4711"}
@@ -325,7 +325,9 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         spent = job.call("GET", f"/v1/runs/{facts.RUN}/spent", limit_s=10.0).json()
         assert (spent["energy_j"], spent["carbon_g"]) == (None, None)
         (line,) = (
-            Link(f"unix://{served.socket}").call("GET", "/v1/budget", limit_s=10.0).json()["runs"]
+            ControllerLink(f"unix://{served.socket}")
+            .call("GET", "/v1/budget", limit_s=10.0)
+            .json()["runs"]
         )
         assert line["energy_j"] is line["carbon_g"] is None
         assert line["unread"] == spent["why_unknown"]
@@ -340,10 +342,10 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert _head(tmp_path / "r.sock", target, "Transfer-Encoding: chunked") == b"411"
     finally:
         relay.stop()
-    away = Relay(tmp_path / "s.sock", "", Link(f"unix://{tmp_path}/nobody"))
+    away = Relay(tmp_path / "s.sock", "", ControllerLink(f"unix://{tmp_path}/nobody"))
     away.start()
     try:
-        job = Link(f"unix://{tmp_path}/s.sock")
+        job = ControllerLink(f"unix://{tmp_path}/s.sock")
         assert job.call("POST", target, body, limit_s=10.0).status == 503
         assert job.call("POST", beat, lives, limit_s=10.0).status == 503, "nobody speaks for it"
     finally:
@@ -355,7 +357,7 @@ def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
 ) -> None:
     """As many connections as a user may have, silent or in the middle of a call, and one more."""
     path = tmp_path / "r.sock"
-    relay = Relay(path, "", Link(f"unix://{served.socket}"))
+    relay = Relay(path, "", ControllerLink(f"unix://{served.socket}"))
     relay.start()
     target = f"/v1/runs/{facts.RUN}/heartbeat"
     half = f"POST {target} HTTP/1.1\r\nContent-Length: 5\r\n\r\n{{".encode()
@@ -368,7 +370,7 @@ def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
             connection.connect(str(path))
             connection.sendall((b"", b"POST", half)[number % 3 if number < 60 else 0])
             crowd.append(connection)
-        job = Link(f"unix://{path}")
+        job = ControllerLink(f"unix://{path}")
         for _ in range(3):
             register = json.dumps(facts.register()).encode()
             answer = job.call("POST", f"/v1/runs/{facts.RUN}/register", register, limit_s=20.0)

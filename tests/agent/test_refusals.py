@@ -16,7 +16,7 @@ from tests.agent.outboxes import _closed, opened
 from tests.agent.test_api import look, settings
 from tests.api.conftest import Served, open_folder, served
 from wattmesh.controller.agent.duties import Delivering, Newest, facts
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.refusals import KeptBack
@@ -215,7 +215,7 @@ def test_a_real_daemon_gets_the_rest_and_tells_of_what_it_refuses(
     exporter = DeviceExporter()
     delivering = Delivering(
         outbox,
-        Link(f"unix://{served.socket}"),
+        ControllerLink(f"unix://{served.socket}"),
         newest,
         clock,
         lambda: facts(newest, exporter, boot_id="boot-1", deliver_s=10.0),

@@ -16,7 +16,7 @@ from wattmesh.errors import (
     SourceUnavailable,
     WattmeshError,
 )
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 
 
 def test_an_answer_is_read_and_the_question_is_exact(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_is_no_socket_is_called_what_it_is(tmp_path: Path, kind: str, said:
         Daemon(str(path)).get("/v1/status")
     assert "restart" not in str(caught.value)
     with pytest.raises(SourceUnavailable, match=said):
-        Link(str(path)).call("GET", "/v1/status", None, 5.0)
+        DaemonLink(str(path)).call("GET", "/v1/status", None, 5.0)
 
 
 def test_a_closed_socket_names_the_group_that_opens_it(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.attach_check.place import Attached, SaveStep
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Progress, Transition
 
@@ -79,7 +79,7 @@ def exports(line: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(name, value)
         assert name == "WATTMESH_URL"
-        assert Link.from_environment() is not None
+        assert DaemonLink.from_environment() is not None
 
 
 LINES: dict[str, Callable[[str], None]] = {
