@@ -11,7 +11,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Order, SwitchMode
 
 
-class Answer(StrEnum):
+class OrderAnswer(StrEnum):
     """What to do with an order now."""
 
     TAKE = "take"
@@ -43,14 +43,14 @@ class Standing:
     seekable: bool = True
 
 
-def judge(order: Order, standing: Standing) -> tuple[Answer, str]:
+def judge(order: Order, standing: Standing) -> tuple[OrderAnswer, str]:
     """Decide on one order; the sentence says why it is not taken, "" if it is."""
     void = _void_reason(order, standing)
     if void:
-        return Answer.VOID, void
+        return OrderAnswer.VOID, void
     if standing.step < order.not_before_step:
-        return Answer.WAIT, f"not before step {order.not_before_step}"
-    return Answer.TAKE, ""
+        return OrderAnswer.WAIT, f"not before step {order.not_before_step}"
+    return OrderAnswer.TAKE, ""
 
 
 def _void_reason(order: Order, standing: Standing) -> str:
