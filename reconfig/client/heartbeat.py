@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.reconfig.link import Answer, DaemonLink
+from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
 from wattmesh.reconfig.wire import HEARTBEAT_S, Beaten, Heartbeat
 
 CALL_LIMIT_S = 10.0
@@ -29,7 +29,7 @@ class Heartbeats:
         self,
         link: DaemonLink,
         current: Callable[[], Heartbeat | None],
-        refused: Callable[[Answer], None],
+        refused: Callable[[DaemonAnswer], None],
     ) -> None:
         """Prepare to send; `start` begins.
 
