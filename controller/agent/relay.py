@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.client import responses
 from pathlib import Path
 
-from wattmesh.controller.agent.link import ControllerLink, Reply
+from wattmesh.controller.agent.link import ControllerAnswer, ControllerLink
 from wattmesh.controller.api.transport.sockets import listen
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.peer_credentials import credentials
@@ -157,7 +157,7 @@ class Relay:
         await _write(writer, reply, closing=head.closes)
         return not head.closes
 
-    def _passed_on(self, head: "_Head", body: bytes, uid: int) -> Reply:
+    def _passed_on(self, head: "_Head", body: bytes, uid: int) -> ControllerAnswer:
         """Pass one call on under the uid that the kernel gives for the caller."""
         try:
             reply = self._link.call(
@@ -214,7 +214,7 @@ class _Head:
         return self.fields.get("connection", "").lower() == "close"
 
     @property
-    def refusal(self) -> Reply | None:
+    def refusal(self) -> ControllerAnswer | None:
         """The error answer if the body cannot be read; None if it can."""
         length = self.fields.get("content-length", "0")
         if "transfer-encoding" in self.fields or not (length.isascii() and length.isdecimal()):
@@ -231,7 +231,7 @@ class _Head:
         return self.method in ("GET", "POST") and PASSED.fullmatch(path) is not None
 
 
-async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -> None:
+async def _write(writer: asyncio.StreamWriter, reply: ControllerAnswer, *, closing: bool) -> None:
     """Send an answer; raise TimeoutError if it is not read within `REQUEST_LIMIT_S`."""
     reason = responses.get(reply.status, "")
     close = "Connection: close\r\n" if closing else ""
@@ -244,8 +244,10 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -
         await writer.drain()
 
 
-def _problem(status: int, sentence: str, kind: str) -> Reply:
-    return Reply(status=status, content=json.dumps({"error": sentence, "kind": kind}).encode())
+def _problem(status: int, sentence: str, kind: str) -> ControllerAnswer:
+    return ControllerAnswer(
+        status=status, content=json.dumps({"error": sentence, "kind": kind}).encode()
+    )
 
 
 NOT_PASSED = _problem(404, "the agent passes on the calls of runs only", "not_found")
