@@ -17,7 +17,7 @@ from wattmesh.policies.planner.mpc import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SolveRequest:
     """A question, and the plan that is followed until the answer comes."""
 
     question: Question
@@ -38,12 +38,12 @@ class Told:
     reason: str = ""
 
 
-def written(said: Asked | Told) -> bytes:
+def written(said: SolveRequest | Told) -> bytes:
     """Write one line."""
     return json.dumps(as_json(said), separators=(",", ":")).encode() + b"\n"
 
 
-def read_asked(line: bytes) -> Asked:
+def read_asked(line: bytes) -> SolveRequest:
     """Read a question.
 
     Raises:
@@ -68,9 +68,9 @@ def read_told(line: bytes) -> Told:
 
 
 @cache
-def _asked() -> TypeAdapter[Asked]:
+def _asked() -> TypeAdapter[SolveRequest]:
     """Made on first use: a daemon without runs needs none."""
-    return TypeAdapter(Asked)
+    return TypeAdapter(SolveRequest)
 
 
 @cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from wattmesh.controller.planner.asking import Key, Planning, PlanState, moment, terms, why_none
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
-from wattmesh.controller.planner.wire import Asked, Told, read_told, written
+from wattmesh.controller.planner.wire import SolveRequest, Told, read_told, written
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation, PlanView, RunView
 from wattmesh.policies.planner.mpc import question
@@ -198,7 +198,7 @@ class PlanWorker:
             return Told(digest="", seconds=0.0, reason=str(error))
         if asked is None:
             return Told(digest="", seconds=0.0, reason="no time is left to plan")
-        line = written(Asked(question=asked, before=before))
+        line = written(SolveRequest(question=asked, before=before))
         answer = self._process.ask(line, self._patience.solve_s)
         try:
             told = read_told(answer)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.planner.process import PlanProcess
-from wattmesh.controller.planner.wire import Asked, written
+from wattmesh.controller.planner.wire import SolveRequest, written
 from wattmesh.policies.decision import Observation, PlanView
 from wattmesh.policies.planner.mpc import Question, question
 
@@ -73,7 +73,7 @@ def asked(seen: Observation, run: int = 0) -> Question:
 
 def line(seen: Observation, before: PlanView | None = None) -> bytes:
     """Give the question of the first run as it is sent."""
-    return written(Asked(question=asked(seen), before=before))
+    return written(SolveRequest(question=asked(seen), before=before))
 
 
 def runs(pid: int) -> bool:
