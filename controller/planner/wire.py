@@ -25,7 +25,7 @@ class SolveRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SolveResult:
     """The answer to the question with this digest.
 
     Attributes:
@@ -38,7 +38,7 @@ class Told:
     reason: str = ""
 
 
-def written(said: SolveRequest | Told) -> bytes:
+def written(said: SolveRequest | SolveResult) -> bytes:
     """Write one line."""
     return json.dumps(as_json(said), separators=(",", ":")).encode() + b"\n"
 
@@ -55,7 +55,7 @@ def read_asked(line: bytes) -> SolveRequest:
         raise InputInvalid(f"no question: {_first(error)}") from error
 
 
-def read_told(line: bytes) -> Told:
+def read_told(line: bytes) -> SolveResult:
     """Read an answer.
 
     Raises:
@@ -74,9 +74,9 @@ def _asked() -> TypeAdapter[SolveRequest]:
 
 
 @cache
-def _told() -> TypeAdapter[Told]:
+def _told() -> TypeAdapter[SolveResult]:
     """Made on first use."""
-    return TypeAdapter(Told)
+    return TypeAdapter(SolveResult)
 
 
 def _first(error: ValidationError) -> str:

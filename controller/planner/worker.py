@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from wattmesh.controller.planner.asking import Key, Planning, PlanState, moment, terms, why_none
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
-from wattmesh.controller.planner.wire import SolveRequest, Told, read_told, written
+from wattmesh.controller.planner.wire import SolveRequest, SolveResult, read_told, written
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation, PlanView, RunView
 from wattmesh.policies.planner.mpc import question
@@ -186,7 +186,7 @@ class PlanWorker:
                 self._changed.wait(rest_s if self._wishes else None)
         return None, None
 
-    def _told(self, wish: _Wish, before: PlanView | None) -> Told:
+    def _told(self, wish: _Wish, before: PlanView | None) -> SolveResult:
         """Put a question to the process.
 
         Raises:
@@ -195,9 +195,9 @@ class PlanWorker:
         try:
             asked = question(wish.seen, wish.run)
         except InputInvalid as error:
-            return Told(digest="", seconds=0.0, reason=str(error))
+            return SolveResult(digest="", seconds=0.0, reason=str(error))
         if asked is None:
-            return Told(digest="", seconds=0.0, reason="no time is left to plan")
+            return SolveResult(digest="", seconds=0.0, reason="no time is left to plan")
         line = written(SolveRequest(question=asked, before=before))
         answer = self._process.ask(line, self._patience.solve_s)
         try:
@@ -210,7 +210,7 @@ class PlanWorker:
             raise PlannerFailed("the planning process answered another question than was asked")
         return told
 
-    def _keep(self, wish: _Wish, told: Told) -> None:
+    def _keep(self, wish: _Wish, told: SolveResult) -> None:
         """Store an answer as the newest."""
         with self._changed:
             self._totals = replace(
