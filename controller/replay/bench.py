@@ -43,7 +43,7 @@ BOUNDARY_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplayRequest:
     """What is to be replayed.
 
     Attributes:
@@ -152,7 +152,7 @@ def replayed(catalogue: Catalogue, release: Release | None = None) -> Catalogue:
     return replace(catalogue, points=points, release=release or catalogue.release)
 
 
-def cells(asked: Asked, traces: Sequence[Path]) -> tuple[list[Cell], list[str]]:
+def cells(asked: ReplayRequest, traces: Sequence[Path]) -> tuple[list[Cell], list[str]]:
     """Spread the starts over the traces; give the cells, and a sentence per trace left out."""
     found: list[Cell] = []
     left_out: list[str] = []
@@ -174,7 +174,7 @@ def cells(asked: Asked, traces: Sequence[Path]) -> tuple[list[Cell], list[str]]:
     return found, left_out
 
 
-def bench(asked: Asked, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[Row, ...]]:
+def bench(asked: ReplayRequest, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[Row, ...]]:
     """Replay cell by cell, in order."""
     work = partial(rows, asked)
     if jobs <= 1 or len(wanted) < 2:
@@ -186,7 +186,7 @@ def bench(asked: Asked, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[
         yield from pool.map(work, wanted)
 
 
-def rows(asked: Asked, cell: Cell) -> tuple[Row, ...]:
+def rows(asked: ReplayRequest, cell: Cell) -> tuple[Row, ...]:
     """Replay one cell."""
     grid = read(cell.trace)
     forecast = maker(asked.forecast)(grid)
@@ -197,7 +197,7 @@ def rows(asked: Asked, cell: Cell) -> tuple[Row, ...]:
     )
 
 
-def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
+def _scene(asked: ReplayRequest, grid: Grid, cell: Cell, slack: float) -> Scene:
     """Make the scene of one run."""
     return Scene(
         catalogue=asked.catalogue,
@@ -212,7 +212,9 @@ def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
     )
 
 
-def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> Iterator[Row]:
+def _of_scene(
+    asked: ReplayRequest, forecast: Forecast, slack: float, scene: Scene
+) -> Iterator[Row]:
     means = Means(forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause)
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
     held = _Held(
@@ -228,7 +230,7 @@ def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> I
         yield _split(asked, means, held, row) if asked.regret and policy == MPC else row
 
 
-def _split(asked: Asked, means: Means, held: "_Held", row: Row) -> Row:
+def _split(asked: ReplayRequest, means: Means, held: "_Held", row: Row) -> Row:
     """Split what `mpc` lost into planning and forecast."""
     foreseen_g = row.carbon_g
     if asked.forecast != PERFECT:

@@ -10,7 +10,15 @@ import pytest
 from tests.replay.build import CYCLE_S, days, grid, job, means, perfect, scene
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cycle.cycle import NoPlans
-from wattmesh.controller.replay.bench import POLICIES, Asked, Cell, bench, cells, replayed, rows
+from wattmesh.controller.replay.bench import (
+    POLICIES,
+    Cell,
+    ReplayRequest,
+    bench,
+    cells,
+    replayed,
+    rows,
+)
 from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Forecast, Own, Persist
@@ -148,7 +156,7 @@ def trace(path: Path, on: Grid) -> Path:
     return path
 
 
-def asked(**changes: object) -> Asked:
+def asked(**changes: object) -> ReplayRequest:
     """A small bench."""
     facts: dict[str, object] = {
         "catalogue": job(),
@@ -158,7 +166,7 @@ def asked(**changes: object) -> Asked:
         "forecast": "persist",
     }
     facts.update(changes)
-    return Asked(**facts)  # type: ignore[arg-type]
+    return ReplayRequest(**facts)  # type: ignore[arg-type]
 
 
 def test_rows_are_those_of_every_policy_trace_slack_and_start(tmp_path: Path) -> None:
@@ -267,7 +275,7 @@ class Tiring(Noise):
         return 1.0 if at_s < 14 * 3600.0 else 1.0 - self.throughput
 
 
-class Unaware(Asked):
+class Unaware(ReplayRequest):
     """A sabotaged bench whose guard does not know of the noise."""
 
     @property
@@ -276,9 +284,9 @@ class Unaware(Asked):
         return self.settings
 
 
-@pytest.mark.parametrize(("kind", "met"), [(Asked, True), (Unaware, False)])
+@pytest.mark.parametrize(("kind", "met"), [(ReplayRequest, True), (Unaware, False)])
 def test_replay_tells_the_guard_how_much_speed_noise_takes(
-    kind: type[Asked], met: bool, tmp_path: Path
+    kind: type[ReplayRequest], met: bool, tmp_path: Path
 ) -> None:
     """Every policy is in time under noise, and late if its margin is smaller."""
     path = trace(tmp_path / "made-up.csv", days(6))
