@@ -47,7 +47,7 @@ _FATAL = "Fatal Python error: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CheckRequest:
     """What is to be checked.
 
     Attributes:
@@ -72,7 +72,7 @@ class Asked:
         return self.script[1] if self.script[0] == "-m" and self.script[1:] else self.script[0]
 
 
-def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Seen:
+def check(asked: CheckRequest, ended: Callable[[int], None] = lambda count: None) -> Seen:
     """Start the script, let it walk through the layouts, and give what was seen.
 
     Args:
@@ -110,7 +110,10 @@ def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Se
 
 
 def hear(
-    child: Child, place: Place, asked: Asked, ended: Callable[[int], None] = lambda count: None
+    child: Child,
+    place: Place,
+    asked: CheckRequest,
+    ended: Callable[[int], None] = lambda count: None,
 ) -> Seen:
     """Follow a script until it ends or is taken to hang; the caller ends it.
 
@@ -130,7 +133,7 @@ def hear(
     return seen
 
 
-def _refuse(asked: Asked) -> None:
+def _refuse(asked: CheckRequest) -> None:
     """Refuse what cannot be started.
 
     Raises:
@@ -163,7 +166,11 @@ def _refuse(asked: Asked) -> None:
 
 
 def _wait(
-    child: Child, place: Place, asked: Asked, told: list[Message], ended: Callable[[int], None]
+    child: Child,
+    place: Place,
+    asked: CheckRequest,
+    told: list[Message],
+    ended: Callable[[int], None],
 ) -> str:
     """Append messages to `told` until the script ends; say what went wrong, "" for nothing."""
     read, heard_s, over = 0, time.monotonic(), False
@@ -277,7 +284,7 @@ def _signalled(line: str) -> str:
     return f"rank {rank} was ended by {name}{memory}"
 
 
-def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
+def _refuse_unwalked(seen: Seen, asked: CheckRequest) -> None:
     """Refuse a script that reached no save step.
 
     Raises:

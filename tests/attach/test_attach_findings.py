@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.hook.harness import until
 from wattmesh.controller.attach_check.judge import HOOK_SENTENCES, Seen, judge
-from wattmesh.controller.attach_check.run import Asked, check, hear
+from wattmesh.controller.attach_check.run import CheckRequest, check, hear
 from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.process.children import Children
@@ -192,7 +192,7 @@ def test_a_script_that_cannot_be_walked_is_one_sentence_with_its_log(
     place, log = Place(tmp_path), tmp_path / "log"
     for each in told:
         place.tell(each)
-    asked = Asked(
+    asked = CheckRequest(
         script=("script.py",), layouts=(TP2,), nproc=2, steps_each=0, patience_s=1.0, log=log,
         scratch=None,
     )  # fmt: skip
@@ -223,7 +223,7 @@ def test_a_crash_leaves_no_process_and_no_endless_log(
     )
     monkeypatch.setattr("wattmesh.controller.attach_check.run.words_of", plainly)
     monkeypatch.setattr("wattmesh.controller.attach_check.run.MOST_LOG_BYTES", most)
-    asked = Asked(
+    asked = CheckRequest(
         script=(str(script),), layouts=(Layout(),), nproc=1, steps_each=0, patience_s=60.0,
         log=tmp_path / "log", scratch=None,
     )  # fmt: skip
@@ -245,7 +245,7 @@ def test_a_script_that_fails_after_its_walk_is_told_with_the_line(tmp_path: Path
     over = Finish(**WHO, step=10, tokens=10, reason="stopped: attach-check has seen enough")
     for each in (ATTACHED, at(5), SAVED, DONE, at(10, TP2), over):
         place.tell(each)
-    asked = Asked(
+    asked = CheckRequest(
         script=(str(script),), layouts=(TP2,), nproc=2, steps_each=0, patience_s=60.0,
         log=tmp_path / "log", scratch=None,
     )  # fmt: skip

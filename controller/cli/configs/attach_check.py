@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from wattmesh.controller.attach_check.judge import Seen, Switched, judge, worst
-from wattmesh.controller.attach_check.run import MOST_RANKS, Asked, check
+from wattmesh.controller.attach_check.run import MOST_RANKS, CheckRequest, check
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.doctor.doctor import screen
 from wattmesh.controller.cli.doctor.findings import Finding, Verdict
@@ -65,7 +65,7 @@ def attach_check(
     Exit status 0: all is well. 1: something to mend. 2: something could not be checked.
     """
     try:
-        asked = Asked(
+        asked = CheckRequest(
             script=_script(script or []),
             layouts=(found := _layouts(layouts, script or [])),
             nproc=nproc or _ranks(found),
@@ -87,7 +87,7 @@ def attach_check(
     raise typer.Exit(STATUS[worst(findings)])
 
 
-def to_json(asked: Asked, seen: Seen, findings: Sequence[Finding]) -> dict[str, Any]:
+def to_json(asked: CheckRequest, seen: Seen, findings: Sequence[Finding]) -> dict[str, Any]:
     """Give the keys of `attach-check --json`."""
     return {
         "verdict": worst(findings).value,
