@@ -20,7 +20,7 @@ from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.energy.attribution import Claim
-from wattmesh.telemetry.energy.delivery import Batch, Report, baseline, live
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report, baseline, live
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.node_claims import NodeClaims
 from wattmesh.telemetry.energy.sampler import Sample, Sampler
@@ -172,7 +172,7 @@ class Delivering:
             self._outbox.acknowledged(batch)
         return batch is not None
 
-    def _report(self, batch: Batch | None, *, fresh: bool) -> Report:
+    def _report(self, batch: EnergyBatch | None, *, fresh: bool) -> Report:
         sample = self._newest.sample
         return Report(
             batch=batch,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.telemetry.energy.attribution import Claim
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
@@ -68,7 +68,7 @@ class Hardware:
         )
 
 
-def deliver(batch: Batch, address: Path) -> bool:
+def deliver(batch: EnergyBatch, address: Path) -> bool:
     """Hand a batch over; False when no answer came."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10.0)

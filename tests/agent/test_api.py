@@ -34,7 +34,7 @@ from wattmesh.controller.cycle.fleet import Snapshot
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SourceUnavailable
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 
 __all__ = ["open_folder", "served"]
 
@@ -56,7 +56,9 @@ def settings(open_folder: Path) -> Settings:
 
 def report(seq: int = 1, **changes: Any) -> dict[str, Any]:
     """Give a delivery of n1 with one row."""
-    batch = Batch(node="n1", boot_id="b", seq=seq, at=T0, rows=(row(),), baselines=(counter(1000),))
+    batch = EnergyBatch(
+        node="n1", boot_id="b", seq=seq, at=T0, rows=(row(),), baselines=(counter(1000),)
+    )
     devices = {"G0": {"at": T0.isoformat(), "power_w": 400.0}}
     values: dict[str, Any] = {"batch": batch, "devices": devices}
     return Report(**values | changes).to_json()

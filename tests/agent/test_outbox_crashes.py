@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.agent.ledgers import Controller, amounts
 from tests.agent.lives import Hardware
 from wattmesh.controller.agent.outbox import Outbox
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 
 MOST_STATEMENTS = 75
 
@@ -40,7 +40,7 @@ class LossyController:
                 if not line.endswith(b"\n"):
                     continue  # killed while it spoke
                 self._count += 1
-                self.repeats += not self.holds.take(Batch.from_json(json.loads(line)))
+                self.repeats += not self.holds.take(EnergyBatch.from_json(json.loads(line)))
                 if self._count % 3 == 0:
                     self.lost += 1
                     continue

@@ -22,7 +22,7 @@ from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.process.loops import Clock
 from wattmesh.controller.status.status import status
-from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, EnergyBatch
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.ledger import EnergyRow
 from wattmesh.telemetry.energy.sampler import Sample
@@ -46,7 +46,7 @@ class Strict(Controller):
         self.bad = bad
         self.calls = 0
 
-    def answer(self, outbox: Outbox, batch: Batch) -> bool:
+    def answer(self, outbox: Outbox, batch: EnergyBatch) -> bool:
         """Take a batch or refuse it, and tell; say whether it was taken."""
         self.calls += 1
         if any(map(self.bad, batch.rows)):

@@ -12,7 +12,7 @@ from typing import Any
 from wattmesh.controller.journal.nodes.node_facts import STRANGE, Delivered, sound_applied, told
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 
 AHEAD = timedelta(days=1)
@@ -47,7 +47,7 @@ def read_delivery(body: Mapping[str, Any], now: datetime, grid: SlotGrid) -> Rep
         _not_ahead(datetime.fromisoformat(device.at), now, f"devices.{name}.at")
     if len(set(delivered.missing)) < len(delivered.missing):
         raise InputInvalid("missing names a device twice; send each once")
-    batch = None if delivered.batch is None else Batch.from_json(delivered.batch)
+    batch = None if delivered.batch is None else EnergyBatch.from_json(delivered.batch)
     if batch is not None:
         _check_batch(batch, now, grid)
     return Report(
@@ -70,7 +70,7 @@ def _facts(delivered: Delivered) -> dict[str, Any]:
     return facts
 
 
-def _check_batch(batch: Batch, now: datetime, grid: SlotGrid) -> None:
+def _check_batch(batch: EnergyBatch, now: datetime, grid: SlotGrid) -> None:
     """Check everything in a batch that its types do not."""
     ranges.NODE.read(batch.node, "batch.node")
     ranges.TOKEN.read(batch.boot_id, "batch.boot_id")

@@ -53,7 +53,7 @@ from wattmesh.controller.journal.nodes import node_devices
 from wattmesh.controller.journal.nodes.node_facts import CHECKED, STRANGE, stored
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.ranges import HIGHEST_W, MOST_METERS
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import SPREAD, Quality, merged_quality
 
@@ -198,7 +198,7 @@ def _without(report: Report, strange: Mapping[str, str]) -> Report:
     )
 
 
-def _check_own(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
+def _check_own(connection: Connection, node: str, batch: EnergyBatch, now: datetime) -> None:
     """Let a node book only the energy of its own devices, for runs that were on it.
 
     Raises:
@@ -252,7 +252,9 @@ def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:
     return known
 
 
-def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: datetime) -> bool:
+def _moved(
+    connection: Connection, batch: EnergyBatch, forgotten_us: int | None, now: datetime
+) -> bool:
     """Move the watermark to this batch; False when it is there or beyond already."""
     keys = {"which": batch.node, "boot": batch.boot_id}
     newest = connection.execute(_WATERMARK, keys).one_or_none()
@@ -274,7 +276,7 @@ def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: 
     return True
 
 
-def _fits(batch: Batch, rows: Iterable[Mapping[str, Any]]) -> None:
+def _fits(batch: EnergyBatch, rows: Iterable[Mapping[str, Any]]) -> None:
     """Check that texts fit their columns: PostgreSQL would refuse such a delivery again and again.
 
     Raises:
@@ -369,7 +371,7 @@ def _addition(dialect: str) -> Any:
     return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
-def _count(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
+def _count(connection: Connection, node: str, batch: EnergyBatch, now: datetime) -> None:
     """Store the counters of a batch; delete those of devices whose rows are not all delivered."""
     counted = {each.gpu_uuid for each in batch.baselines}
     open_still = {row.gpu_uuid for row in batch.rows} - counted
