@@ -24,7 +24,7 @@ from wattmesh.reconfig.catalogue import OperatingPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class GpuPowerLimits:
     """One GPU.
 
     Attributes:
@@ -78,7 +78,7 @@ class Capping:
         return self.bound_w <= self.cap_w + LEAST_W
 
 
-def cap(cap_w: float, boards: Iterable[Board], loads: Sequence[Load]) -> Capping:
+def cap(cap_w: float, boards: Iterable[GpuPowerLimits], loads: Sequence[Load]) -> Capping:
     """Keep the sum of what all boards can draw at or under `cap_w`, as far as that can be done.
 
     Args:
@@ -103,7 +103,7 @@ def cap(cap_w: float, boards: Iterable[Board], loads: Sequence[Load]) -> Capping
 class _Site:
     """All boards with the runs on them."""
 
-    def __init__(self, boards: Iterable[Board], loads: Sequence[Load]) -> None:
+    def __init__(self, boards: Iterable[GpuPowerLimits], loads: Sequence[Load]) -> None:
         """Sort boards into those that train and those that do not."""
         known = {board.gpu_uuid: board for board in boards}
         largest = max((each.limit_w for each in known.values() if each.limit_w), default=0.0)
