@@ -19,7 +19,7 @@ from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, known
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.desired import Applied
-from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report, baseline, live
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.node_claims import NodeClaims
@@ -47,7 +47,7 @@ class Newest:
     """The newest facts of an agent's loops; each field is replaced whole, by one thread."""
 
     sample: Sample
-    claims: Mapping[str, Claim]
+    claims: Mapping[str, EnergyClaim]
     told: Told | None = None
     applied: Applied | None = None
     heard_s: float | None = None

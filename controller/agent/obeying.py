@@ -16,7 +16,7 @@ from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import Fenced, WattmeshError
 from wattmesh.telemetry.actuator.wire import ProcessClaim as Owners
 from wattmesh.telemetry.desired import Applied, Desired
-from wattmesh.telemetry.energy.attribution import Claim, NodeView
+from wattmesh.telemetry.energy.attribution import EnergyClaim, NodeView
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.node_claims import NodeClaims
 
@@ -113,7 +113,9 @@ def left(desired: Desired, age_s: float) -> Desired | None:
     return replace(desired, wishes=wishes)
 
 
-def owners(told: Told, view: NodeView | None, claims: Mapping[str, Claim]) -> dict[str, Owners]:
+def owners(
+    told: Told, view: NodeView | None, claims: Mapping[str, EnergyClaim]
+) -> dict[str, Owners]:
     """Give each holder's user and, where this node sees them, the holder's own processes."""
     uids = {each.run: each.owner_uid for each in told.holders if each.owner_uid is not None}
     if view is None:

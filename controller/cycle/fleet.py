@@ -17,7 +17,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.policies.isolation import cause
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.energy.attribution import Claim, Holder, Standing, is_gpu
+from wattmesh.telemetry.energy.attribution import EnergyClaim, Holder, Standing, is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component, PowerReading, Quality
 
@@ -52,7 +52,7 @@ class Snapshot:
     runs: tuple[RunRow, ...]
     nodes: Mapping[str, NodeRow]
     by_gpu: Mapping[str, tuple[int, ...]]
-    claims: Mapping[str, Claim] = field(default_factory=dict)
+    claims: Mapping[str, EnergyClaim] = field(default_factory=dict)
     cap: CapNow | None = None
 
     @classmethod
@@ -64,7 +64,7 @@ class Snapshot:
         *,
         epoch: int | None,
         frozen: str,
-        claims: Mapping[str, Claim] | None = None,
+        claims: Mapping[str, EnergyClaim] | None = None,
         cap: CapNow | None = None,
     ) -> "Snapshot":
         """Build a snapshot from what a turn has read."""

@@ -23,7 +23,7 @@ from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status.status import status
 from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
-from wattmesh.telemetry.energy.attribution import Claim, attribute
+from wattmesh.telemetry.energy.attribution import EnergyClaim, attribute
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.node_claims import NodeClaims
 from wattmesh.telemetry.energy.sampler import Sample, Sampler
@@ -208,7 +208,7 @@ class SampleDuty:
         if self._node is not None:
             self._node.close()
 
-    def _claims(self) -> Mapping[str, Claim] | None:
+    def _claims(self) -> Mapping[str, EnergyClaim] | None:
         """Say whose each device is; None while the journal has not been read yet."""
         pulse, snapshot = self._pulse, self._pulse.snapshot
         if self._node is None or snapshot is None:

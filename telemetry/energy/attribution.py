@@ -125,7 +125,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class EnergyClaim:
     """The ledger line that a device's energy is booked to.
 
     `line`: run | idle | unattributed | idle_after_release.
@@ -136,14 +136,14 @@ class Claim:
     line: str = "idle"
 
 
-IDLE = Claim()
-DISPUTED = Claim(line="unattributed")
-RELEASED = Claim(line="idle_after_release")
+IDLE = EnergyClaim()
+DISPUTED = EnergyClaim(line="unattributed")
+RELEASED = EnergyClaim(line="idle_after_release")
 
 
 def attribute(
     holders: Iterable[Holder], view: NodeView | None = None, devices: Collection[str] = ()
-) -> Mapping[str, Claim]:
+) -> Mapping[str, EnergyClaim]:
     """Return the claim on every device that is registered, in `view` or in `devices`.
 
     Any other device is `IDLE`. Of two launches of one run the later one in `holders` counts.
@@ -170,11 +170,11 @@ def is_gpu(device: str) -> bool:
     return not device.startswith(HOST_DEVICES)
 
 
-def _registered(holders: Sequence[Holder]) -> dict[str, Claim]:
+def _registered(holders: Sequence[Holder]) -> dict[str, EnergyClaim]:
     """Believe the registrations; a GPU registered by two runs goes to the better `Standing`."""
-    claims: dict[str, Claim] = {}
+    claims: dict[str, EnergyClaim] = {}
     for standing in reversed(Standing):
-        tier: dict[str, Claim] = {}
+        tier: dict[str, EnergyClaim] = {}
         for holder in holders:
             if holder.standing is not standing:
                 continue
@@ -191,7 +191,7 @@ def _seen(
     holders: Sequence[Holder],
     by_job: Mapping[str, Sequence[Holder]],
     host: str,
-) -> Claim:
+) -> EnergyClaim:
     """Decide whose a GPU is from the processes that compute on it."""
     if not users:
         gave_back = any(gpu in holder.released for holder in holders)
@@ -276,7 +276,7 @@ def _own_job(holder: Holder, view: NodeView) -> str:
     return process.job if process is not None and _is_rank_0(holder, process) else ""
 
 
-def _whole(claims: Collection[Claim]) -> Claim:
+def _whole(claims: Collection[EnergyClaim]) -> EnergyClaim:
     """Claim for the node's other devices: the run that has all its GPUs, else unattributed."""
     if len({claim.run for claim in claims}) != 1:
         return DISPUTED
@@ -287,8 +287,8 @@ def _whole(claims: Collection[Claim]) -> Claim:
     return DISPUTED if DISPUTED.line in lines else IDLE
 
 
-def _claim(holder: Holder) -> Claim:
-    return Claim(run=holder.run, incarnation=holder.incarnation, line="run")
+def _claim(holder: Holder) -> EnergyClaim:
+    return EnergyClaim(run=holder.run, incarnation=holder.incarnation, line="run")
 
 
 def _holder(data: Any) -> Holder:

@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wattmesh.controller.agent.outbox import Outbox
-from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 GRID = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=0.2)
-CLAIM = {"G0": Claim(run="run-1", incarnation="inc-1", line="run")}
+CLAIM = {"G0": EnergyClaim(run="run-1", incarnation="inc-1", line="run")}
 DRAWN_MJ = 17
 STEPS = 2
 

@@ -17,7 +17,7 @@ from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.delivery import Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline
 from wattmesh.telemetry.energy.sampler import Book, Sampler
@@ -327,7 +327,7 @@ def read_by(
     """
     boards, claims = (
         Boards(),
-        {gpu: Claim(run="r", incarnation="r1", line="run") for gpu in story.GPUS},
+        {gpu: EnergyClaim(run="r", incarnation="r1", line="run") for gpu in story.GPUS},
     )
     journal = site.journal
     outbox = None

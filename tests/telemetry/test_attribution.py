@@ -13,7 +13,7 @@ from wattmesh.telemetry.energy.attribution import (
     DISPUTED,
     IDLE,
     RELEASED,
-    Claim,
+    EnergyClaim,
     Holder,
     NodeView,
     Process,
@@ -50,7 +50,7 @@ def by(uid: int | None, pid: int = 40, job: str = "") -> Process:
     return Process(pid=pid, uid=uid, job=job)
 
 
-MINE = Claim(run="run-1", incarnation="run-1-a", line="run")
+MINE = EnergyClaim(run="run-1", incarnation="run-1-a", line="run")
 
 
 def test_without_a_view_registrations_stand_as_they_are() -> None:
@@ -59,7 +59,7 @@ def test_without_a_view_registrations_stand_as_they_are() -> None:
     assert attribute([holder(), other]) == {
         "G0": MINE,
         "G1": DISPUTED,
-        "G2": Claim(run="run-2", incarnation="run-2-a", line="run"),
+        "G2": EnergyClaim(run="run-2", incarnation="run-2-a", line="run"),
     }
     lost = holder("run-2", gpus=("G1", "G2"), standing=Standing.LOST)
     assert attribute([lost, holder()])["G1"] == MINE
@@ -142,7 +142,7 @@ def test_a_registered_process_that_computes_decides_whose_a_shared_gpu_is(
     holders: tuple[Holder, ...],
 ) -> None:
     """Whoever was heard last: one run's process there is that run's, both are nobody's."""
-    theirs = Claim(run="run-2", incarnation="run-2-a", line="run")
+    theirs = EnergyClaim(run="run-2", incarnation="run-2-a", line="run")
     shown = view(G0=(by(ALICE, 7),), G1=(by(ALICE, 7), by(ALICE, 8)), G2=(by(ALICE, 8),))
     assert attribute(holders, shown) == {"G0": MINE, "G1": DISPUTED, "G2": theirs}
 
@@ -211,7 +211,7 @@ def test_a_process_that_stayed_on_a_released_gpu_is_still_the_runs() -> None:
     ],
 )
 def test_processors_follow_the_gpus_when_all_of_them_agree(
-    users: dict[str, tuple[Process, ...]], expected: Claim
+    users: dict[str, tuple[Process, ...]], expected: EnergyClaim
 ) -> None:
     """A whole node is the run's; a shared one is nobody's to charge; a node without GPUs too."""
     devices = (*users, "cpu:n1:package-0", "dram:n1:package-0")
