@@ -16,7 +16,7 @@ from wattmesh.reconfig.client.reporter import Reporter, Silent
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
 from wattmesh.reconfig.hook.job import Job
 from wattmesh.reconfig.hook.start import Begun, Wanted, first_generation
-from wattmesh.reconfig.launch.attempt import Claim
+from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_phase import LaunchPhase
@@ -46,7 +46,7 @@ class LaunchLeader:
         """
         self._launch_store = launch_store
         self._folder = folder
-        self._claim = Claim(folder, name)
+        self._claim = AttemptLock(folder, name)
         self.voice: Reporter = Silent()
 
     def open(self, wanted: Wanted, job: Job) -> Generation:

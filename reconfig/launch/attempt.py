@@ -47,7 +47,7 @@ class Identity:
     supersedes: str | None
 
 
-class Claim:
+class AttemptLock:
     """The lock on a run folder and the attempt number taken under it; held until `close`."""
 
     def __init__(self, folder: RunFolder, name: str) -> None:
