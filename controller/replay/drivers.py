@@ -54,7 +54,7 @@ class Means:
 
 
 @dataclass(slots=True)
-class Clock:
+class SolveTimer:
     """Real seconds spent on answers."""
 
     solved: int = 0
@@ -81,7 +81,7 @@ class PlansNow:
         """Start without a plan."""
         self._plan: PlanView | None = None
         self._asked: tuple[object, ...] | None = None
-        self._clock = Clock()
+        self._clock = SolveTimer()
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
         """Give the plan for now; a new one if the grid, the cap or the run's place has changed."""
@@ -172,7 +172,7 @@ class Rival:
         self._asked: tuple[object, str] | None = None
         self._wish = ""
         self._begun: tuple[float, float] | None = None
-        self._clock = Clock()
+        self._clock = SolveTimer()
 
     @property
     def solve_s(self) -> float:
