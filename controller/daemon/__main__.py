@@ -31,7 +31,7 @@ One control cycle allocates a few thousand, without reference cycles.
 """
 
 
-class Daemon:
+class DaemonLifecycle:
     """One process from its first signal to its last."""
 
     def __init__(self, path: Path, parts: Parts, notifier: Notifier) -> None:
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one daemon; give the exit status."""
 
     def run(path: Path) -> int:
-        return Daemon(path, Parts(reader.load(path), path), Notifier()).run()
+        return DaemonLifecycle(path, Parts(reader.load(path), path), Notifier()).run()
 
     return live("wattmesh daemon", "Run the daemon in the foreground.", run, arguments)
 
