@@ -18,7 +18,7 @@ from typing import Any
 from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
 from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Forecast, Perfect, maker
+from wattmesh.controller.replay.forecasts import Perfect, ReplayForecast, maker
 from wattmesh.controller.replay.grid import Grid, read, starts
 from wattmesh.controller.replay.regret import regret
 from wattmesh.controller.replay.world import Noise, Scene, State, run
@@ -213,7 +213,7 @@ def _scene(asked: ReplayRequest, grid: Grid, cell: Cell, slack: float) -> Scene:
 
 
 def _of_scene(
-    asked: ReplayRequest, forecast: Forecast, slack: float, scene: Scene
+    asked: ReplayRequest, forecast: ReplayForecast, slack: float, scene: Scene
 ) -> Iterator[Row]:
     means = Means(forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause)
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)

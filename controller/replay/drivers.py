@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from wattmesh.controller.cycle.cycle import Cycle, Plans, Seen
-from wattmesh.controller.replay.forecasts import Forecast
+from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.views import observation
 from wattmesh.controller.replay.world import Scene, State, World
 from wattmesh.policies.decision import (
@@ -47,7 +47,7 @@ class Means:
         pause: whether runs can be suspended.
     """
 
-    forecast: Forecast
+    forecast: ReplayForecast
     policy: PolicySettings
     cycle_s: float
     pause: bool = True

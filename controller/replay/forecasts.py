@@ -36,7 +36,7 @@ LONGEST = timedelta(days=30)
 DAY = timedelta(days=1)
 
 
-class Forecast(Protocol):
+class ReplayForecast(Protocol):
     """Tells what is known of the grid at a moment."""
 
     def slots(self, now: datetime, end: datetime) -> Slots:
@@ -121,7 +121,7 @@ class Sighted:
 
     grid: Grid
     sight: timedelta
-    beyond: Forecast
+    beyond: ReplayForecast
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Give the recorded values within sight, then the other forecast."""
@@ -211,7 +211,7 @@ def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
     return tuple(slots)
 
 
-def maker(mode: str) -> Callable[[Grid], Forecast]:
+def maker(mode: str) -> Callable[[Grid], ReplayForecast]:
     """Give the function that makes a grid's forecast.
 
     Args:
@@ -220,7 +220,7 @@ def maker(mode: str) -> Callable[[Grid], Forecast]:
     sight = sight_of(mode)
     if sight is not None:
         return lambda grid: Sighted(grid=grid, sight=sight, beyond=Own(grid))
-    kinds: dict[str, Callable[[Grid], Forecast]] = {
+    kinds: dict[str, Callable[[Grid], ReplayForecast]] = {
         "own": Own,
         "perfect": lambda grid: Perfect(grid=grid),
         "persist": lambda grid: Persist(grid=grid),

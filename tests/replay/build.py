@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.policies.build import catalogue, point
 from wattmesh.controller.replay.drivers import Means
-from wattmesh.controller.replay.forecasts import Forecast, Perfect
+from wattmesh.controller.replay.forecasts import Perfect, ReplayForecast
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Scene
 from wattmesh.policies.decision import PolicySettings
@@ -72,7 +72,7 @@ def scene(on: Grid, *, hours: float, slack: float, day: int = 0, **changes: Any)
     return Scene(**facts)
 
 
-def means(forecast: Forecast, **changes: Any) -> Means:
+def means(forecast: ReplayForecast, **changes: Any) -> Means:
     """What a driver is given."""
     facts: dict[str, Any] = {
         "forecast": forecast,

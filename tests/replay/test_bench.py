@@ -21,7 +21,7 @@ from wattmesh.controller.replay.bench import (
 )
 from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Forecast, Own, Persist
+from wattmesh.controller.replay.forecasts import Own, Persist, ReplayForecast
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Driver, Noise, World, run
 from wattmesh.policies.decision import IntensitySlot, PolicySettings
@@ -48,7 +48,7 @@ class Inverted:
         )
 
 
-def mpc(forecast: Forecast, **changes: object) -> Ours:
+def mpc(forecast: ReplayForecast, **changes: object) -> Ours:
     """Our own decisions."""
     return Ours(means(forecast, **changes), PlansNow())
 
@@ -104,7 +104,7 @@ def test_the_deadline_is_met_whatever_the_forecast_says_and_whatever_fails(
 ) -> None:
     """Within the guard's reserve for speed, and never two failures in a row."""
     on = days(34, seed=3)
-    kinds: dict[str, Forecast] = {
+    kinds: dict[str, ReplayForecast] = {
         "inverted": Inverted(grid=on),
         "persist": Persist(grid=on),
         "own": Own(on),

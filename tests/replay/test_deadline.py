@@ -19,7 +19,7 @@ from tests.replay.build import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import NoPlans, Plans, Seen
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Forecast
+from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Loss, Noise, Scene, World, run
 from wattmesh.policies.decision import (
@@ -197,7 +197,7 @@ class Adversary:
     """
 
     scene: Scene
-    told: Forecast
+    told: ReplayForecast
     plans: Callable[[], Plans]
     cycle_s: float
     limits: PolicySettings = LIMITS

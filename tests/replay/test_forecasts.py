@@ -9,10 +9,10 @@ import pytest
 
 from tests.replay.build import HOUR, START, days, grid
 from wattmesh.controller.replay.forecasts import (
-    Forecast,
     Own,
     Perfect,
     Persist,
+    ReplayForecast,
     from_file,
     maker,
 )
@@ -33,7 +33,7 @@ def altered(on: Grid, after: int) -> Grid:
     [(Own, True), (maker("persist"), True), (lambda on: Perfect(grid=on), False)],
 )
 def test_a_forecast_does_not_change_with_the_future(
-    make: Callable[[Grid], Forecast], causal: bool
+    make: Callable[[Grid], ReplayForecast], causal: bool
 ) -> None:
     """But for the perfect one, which is the sabotaged twin."""
     on = days(40)
