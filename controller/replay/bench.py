@@ -19,7 +19,7 @@ from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
 from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Perfect, ReplayForecast, maker
-from wattmesh.controller.replay.grid import Grid, read, starts
+from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.regret import regret
 from wattmesh.controller.replay.world import Noise, Scene, State, run
 from wattmesh.policies.decision import PolicySettings
@@ -197,7 +197,7 @@ def rows(asked: ReplayRequest, cell: Cell) -> tuple[Row, ...]:
     )
 
 
-def _scene(asked: ReplayRequest, grid: Grid, cell: Cell, slack: float) -> Scene:
+def _scene(asked: ReplayRequest, grid: GridSeries, cell: Cell, slack: float) -> Scene:
     """Make the scene of one run."""
     return Scene(
         catalogue=asked.catalogue,

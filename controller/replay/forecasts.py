@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from wattmesh.controller.replay.grid import Grid, cut
+from wattmesh.controller.replay.grid import GridSeries, cut
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.reading.trace import MOST_BYTES
 from wattmesh.named_file import read_named
@@ -48,7 +48,7 @@ class ReplayForecast(Protocol):
 class Perfect:
     """The truth: a bound on what forecasts can do."""
 
-    grid: Grid
+    grid: GridSeries
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Give the recorded values."""
@@ -59,7 +59,7 @@ class Perfect:
 class Persist:
     """Each hour as the same hour of the last known day."""
 
-    grid: Grid
+    grid: GridSeries
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Repeat the last 24 h until `end`."""
@@ -82,7 +82,7 @@ class Persist:
 class Own:
     """Our own forecast, made from the recorded history before now, and kept for further calls."""
 
-    def __init__(self, grid: Grid, every: timedelta = timedelta(hours=1)) -> None:
+    def __init__(self, grid: GridSeries, every: timedelta = timedelta(hours=1)) -> None:
         """Make a new forecast at most once per `every`; until then the newest is cut shorter."""
         self._grid, self._every = grid, every
         self._made: dict[datetime, Slots] = {}
@@ -119,7 +119,7 @@ class Sighted:
         sight: how far ahead the truth is known.
     """
 
-    grid: Grid
+    grid: GridSeries
     sight: timedelta
     beyond: ReplayForecast
 
@@ -133,7 +133,7 @@ class Sighted:
 class Issued:
     """Forecasts from a file, each used from when it was issued until the next one."""
 
-    grid: Grid
+    grid: GridSeries
     issued: tuple[datetime, ...]
     points: tuple[Slots, ...]
 
@@ -155,7 +155,7 @@ def _joined(known: Slots, told: Slots) -> Slots:
     return (*known, replace(later[0], start=last), *later[1:])
 
 
-def from_file(path: Path, grid: Grid) -> Issued:
+def from_file(path: Path, grid: GridSeries) -> Issued:
     """Read forecasts: a trace file with one more column, `generated_at_utc`.
 
     Raises:
@@ -211,7 +211,7 @@ def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
     return tuple(slots)
 
 
-def maker(mode: str) -> Callable[[Grid], ReplayForecast]:
+def maker(mode: str) -> Callable[[GridSeries], ReplayForecast]:
     """Give the function that makes a grid's forecast.
 
     Args:
@@ -220,7 +220,7 @@ def maker(mode: str) -> Callable[[Grid], ReplayForecast]:
     sight = sight_of(mode)
     if sight is not None:
         return lambda grid: Sighted(grid=grid, sight=sight, beyond=Own(grid))
-    kinds: dict[str, Callable[[Grid], ReplayForecast]] = {
+    kinds: dict[str, Callable[[GridSeries], ReplayForecast]] = {
         "own": Own,
         "perfect": lambda grid: Perfect(grid=grid),
         "persist": lambda grid: Persist(grid=grid),

@@ -15,7 +15,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.policies.guard import FAILED_SWITCH
 from wattmesh.policies.speed import SpeedWatch, watch
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord, catalogued_s
@@ -113,7 +113,7 @@ class Scene:
     """
 
     catalogue: Catalogue
-    grid: Grid
+    grid: GridSeries
     start: datetime
     deadline: datetime
     tokens: float

@@ -22,7 +22,7 @@ from wattmesh.controller.replay.bench import (
 from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Own, Persist, ReplayForecast
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Driver, Noise, World, run
 from wattmesh.policies.decision import IntensitySlot, PolicySettings
 from wattmesh.policies.rivals import RULES
@@ -37,7 +37,7 @@ DEAR = SwitchCost(layout_s=300.0, layout_energy_j=500_000.0, reacquire_s=120.0, 
 class Inverted:
     """A forecast that says the opposite of what will be."""
 
-    grid: Grid
+    grid: GridSeries
 
     def slots(self, now: datetime, end: datetime) -> tuple[IntensitySlot, ...]:
         """Mirror the truth about 250."""
@@ -146,7 +146,7 @@ def test_a_run_that_cannot_be_suspended_never_is() -> None:
     assert state.at_s <= 40 * 3600
 
 
-def trace(path: Path, on: Grid) -> Path:
+def trace(path: Path, on: GridSeries) -> Path:
     """Write a grid as a trace."""
     rows = ["zone,timestamp_utc,carbon_intensity_gco2eq_per_kwh,kind,emission_factor_type"]
     rows += [

@@ -20,7 +20,7 @@ from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import NoPlans, Plans, Seen
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import ReplayForecast
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Loss, Noise, Scene, World, run
 from wattmesh.policies.decision import (
     SUSPENDS,
@@ -82,7 +82,7 @@ class Whims:
 class Told:
     """A forecast that somebody made up."""
 
-    grid: Grid
+    grid: GridSeries
     values: tuple[float, ...]
 
     def slots(self, now: datetime, end: datetime) -> tuple[IntensitySlot, ...]:

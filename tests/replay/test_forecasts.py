@@ -16,14 +16,14 @@ from wattmesh.controller.replay.forecasts import (
     from_file,
     maker,
 )
-from wattmesh.controller.replay.grid import Grid, read, starts
+from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.errors import InputInvalid
 
 NOW = START + timedelta(days=30, minutes=20)
 END = NOW + timedelta(days=6)
 
 
-def altered(on: Grid, after: int) -> Grid:
+def altered(on: GridSeries, after: int) -> GridSeries:
     """The same grid with another future."""
     return grid([*on.values[:after], *(999.0 for _ in on.values[after:])])
 
@@ -33,7 +33,7 @@ def altered(on: Grid, after: int) -> Grid:
     [(Own, True), (maker("persist"), True), (lambda on: Perfect(grid=on), False)],
 )
 def test_a_forecast_does_not_change_with_the_future(
-    make: Callable[[Grid], ReplayForecast], causal: bool
+    make: Callable[[GridSeries], ReplayForecast], causal: bool
 ) -> None:
     """But for the perfect one, which is the sabotaged twin."""
     on = days(40)

@@ -10,14 +10,14 @@ from tests.replay.build import days, grid, job
 from tests.replay.test_bench import asked, trace
 from wattmesh.controller.replay.bench import PERFECT, Cell, Row, rows
 from wattmesh.controller.replay.forecasts import Perfect
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.regret import regret
 
 POLICIES = ("static-efficient", "mpc", "oracle")
 TOLERANCE = 1e-9
 
 
-def fickle() -> Grid:
+def fickle() -> GridSeries:
     """Six days, each the mirror of the one before: yesterday tells the opposite."""
     values = enumerate(days(6, seed=1).values)
     return grid([500 - each if at // 24 % 2 else each for at, each in values])
