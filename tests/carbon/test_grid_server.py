@@ -25,10 +25,10 @@ from tests.carbon.clock import Clock
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server import (
     Fault,
-    Grid,
     GridServer,
     Measure,
     Service,
+    SimulatedGrid,
 )
 from wattmesh.integrations.carbon.grid_server.__main__ import _words, main, settings_lines
 from wattmesh.integrations.carbon.reading import trace
@@ -438,7 +438,7 @@ def test_a_fault_that_a_provider_cannot_have_is_refused() -> None:
 
 def test_two_servers_agree_and_zones_differ() -> None:
     """The truth is a function of zone, time and measure; a day has its sun, and noon is cleaner."""
-    first, second = Grid(), Grid()
+    first, second = SimulatedGrid(), SimulatedGrid()
     hours = [datetime(2026, 6, 1, tzinfo=UTC) + i * HOUR for i in range(24 * 7)]
     series = [first.truth("US-CAL-CISO", at) for at in hours]
     assert series == [second.truth("US-CAL-CISO", at) for at in hours]
@@ -464,7 +464,7 @@ def test_the_command_line_reads_faults_and_traces(tmp_path: Path) -> None:
         "MINE,2026-01-01T00:00:00Z,100,average,lifecycle\n"
         "MINE,2026-01-01T01:00:00Z,200,average,lifecycle\n"
     )
-    grid = Grid(traces=(trace.load(path),))
+    grid = SimulatedGrid(traces=(trace.load(path),))
     at = datetime(2026, 8, 1, 1, tzinfo=UTC)
     assert grid.truth("MINE", at, measure=Measure.LIFECYCLE) == 200
     assert grid.truth("MINE", at, 2 * HOUR, Measure.LIFECYCLE) == 150

@@ -17,13 +17,13 @@ Invariant: values are invented, or come from a trace of the user; never from a p
 
 from wattmesh.integrations.carbon.grid_server.answers import Service
 from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
-from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure, Ripening, Shape
+from wattmesh.integrations.carbon.grid_server.grids import Measure, Ripening, Shape, SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.server import Asked, GridServer
 
 __all__ = [
     "Asked",
     "Fault",
-    "Grid",
+    "SimulatedGrid",
     "GridServer",
     "Measure",
     "Ripening",

@@ -19,7 +19,7 @@ from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.integrations.carbon.grid_server.answers import Service, moment
 from wattmesh.integrations.carbon.grid_server.control import rule
 from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
-from wattmesh.integrations.carbon.grid_server.grids import Grid
+from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.server import GridServer, utc_now
 from wattmesh.integrations.carbon.reading import trace
 
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace, ended: threading.Event) -> None:
         OSError: the address is in use.
     """
     shift = arguments.clock - utc_now() if arguments.clock else timedelta()
-    grid = Grid(traces=tuple(trace.load(path) for path in arguments.trace))
+    grid = SimulatedGrid(traces=tuple(trace.load(path) for path in arguments.trace))
     server = GridServer(clock=lambda: utc_now() + shift, grid=grid, keys=frozenset(arguments.key))
     for each in arguments.fault:
         server.faults.add(each)

@@ -89,7 +89,7 @@ class Ripening:
 
 
 @dataclass(slots=True, kw_only=True)
-class Grid:
+class SimulatedGrid:
     """All zones of the server.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
 from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
-from wattmesh.integrations.carbon.grid_server.grids import HOUR, Grid
+from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid
 
 AHEAD = timedelta(hours=48)
 MOST_HOURS = 24 * 31
@@ -22,7 +22,9 @@ def zone_of(request: Request) -> str:
     return request.path[1] if len(request.path) > 1 else ""
 
 
-def answer(request: Request, grid: Grid, suffering: Suffering, keys: frozenset[str]) -> Reply:
+def answer(
+    request: Request, grid: SimulatedGrid, suffering: Suffering, keys: frozenset[str]
+) -> Reply:
     """Answer one request. With `keys`, one must come as `Authorization: Bearer`."""
     zone = zone_of(request)
     token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -52,7 +54,7 @@ def _hours(text: str) -> int:
 
 
 def _row(
-    zone: str, at: datetime, now: datetime, grid: Grid, suffering: Suffering
+    zone: str, at: datetime, now: datetime, grid: SimulatedGrid, suffering: Suffering
 ) -> dict[str, Any]:
     value: float | None = None
     if at + HOUR <= now and not suffering.hits(Fault.NULL, at):

@@ -10,7 +10,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
 from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
-from wattmesh.integrations.carbon.grid_server.grids import HOUR, Grid
+from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid
 
 ZONE = "GB"
 HALF_HOUR = HOUR / 2
@@ -28,7 +28,7 @@ def zone_of(request: Request) -> str:
     return ZONE
 
 
-def answer(request: Request, grid: Grid, suffering: Suffering, delay: timedelta) -> Reply:
+def answer(request: Request, grid: SimulatedGrid, suffering: Suffering, delay: timedelta) -> Reply:
     """Answer one request. `delay`: how long after its end a half hour gets its actual value."""
     try:
         span = _span(request)
@@ -108,7 +108,7 @@ def _between(since: datetime, until: str) -> tuple[datetime, datetime]:
 def _rows(
     span: tuple[datetime, datetime],
     now: datetime,
-    grid: Grid,
+    grid: SimulatedGrid,
     suffering: Suffering,
     delay: timedelta,
 ) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ def _rows(
 
 
 def _row(
-    at: datetime, now: datetime, grid: Grid, suffering: Suffering, delay: timedelta
+    at: datetime, now: datetime, grid: SimulatedGrid, suffering: Suffering, delay: timedelta
 ) -> dict[str, Any]:
     # What the last forecast before it said stays printed for ever.
     issued = min(now, at - HALF_HOUR)

@@ -32,7 +32,7 @@ from wattmesh.integrations.carbon.grid_server.faults import (
     Rule,
     Suffering,
 )
-from wattmesh.integrations.carbon.grid_server.grids import Grid
+from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.spoiled import instead_of, sent
 
 MOST_ASKED = 1 << 17
@@ -76,7 +76,7 @@ class GridServer:
     """
 
     clock: Callable[[], datetime] = utc_now
-    grid: Grid = field(default_factory=Grid)
+    grid: SimulatedGrid = field(default_factory=SimulatedGrid)
     keys: frozenset[str] = frozenset()
     accounts: dict[str, str] = field(default_factory=dict)
     neso_delay: timedelta = timedelta()
