@@ -92,7 +92,7 @@ class Signals:
 
     @property
     def ahead(self) -> "tuple[SignalFacts, ...]":
-        """The signals whose hours ahead are forecast (see `Grid.ahead`), each once."""
+        """The signals whose hours ahead are forecast (see `GridProviders.ahead`), each once."""
         return _once(self.decision, self.accounting)
 
     @property

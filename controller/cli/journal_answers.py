@@ -69,7 +69,7 @@ class JournalAnswers:
         )
 
     def get(self, path: str, **query: object) -> Any:
-        """Read one answer; see `Daemon.get`.
+        """Read one answer; see `DaemonConnection.get`.
 
         Raises:
             InputInvalid: only a daemon can answer that.

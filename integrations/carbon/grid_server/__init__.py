@@ -23,11 +23,11 @@ from wattmesh.integrations.carbon.grid_server.server import Asked, GridServer
 __all__ = [
     "Asked",
     "Fault",
-    "SimulatedGrid",
     "GridServer",
     "Measure",
     "Ripening",
     "Rule",
     "Service",
     "Shape",
+    "SimulatedGrid",
 ]
