@@ -18,7 +18,7 @@ from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import MOST, Launches
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.controller.journal.runs.switches import History, SwitchRow
+from wattmesh.controller.journal.runs.switches import SwitchHistory, SwitchRow
 from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import Observation, RunView, SwitchView
 from wattmesh.policies.isolation import cause
@@ -104,7 +104,7 @@ def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
                 looked.now,
                 clock_trouble=trouble(row, fleet.controls, coverage),
                 # No decision is made for a silent run, and its row alone tells what it may draw.
-                history=History() if lost else looked.histories.of(row.run),
+                history=SwitchHistory() if lost else looked.histories.of(row.run),
                 launches=Launches() if lost else looked.launches.get(row.run, Launches()),
             )
             marks = () if lost else looked.marks.get(row.run, ())
@@ -121,7 +121,7 @@ def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
 
 
 def run_view(
-    row: RunRow, now: datetime, *, clock_trouble: str, history: History, launches: Launches
+    row: RunRow, now: datetime, *, clock_trouble: str, history: SwitchHistory, launches: Launches
 ) -> RunView:
     """Convert one run with its switches to the policy's view.
 
