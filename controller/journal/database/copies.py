@@ -23,7 +23,7 @@ from wattmesh import durable, migrations
 from wattmesh.controller.journal.database import identity
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.failures import Locked
-from wattmesh.controller.journal.database.identity import Identity
+from wattmesh.controller.journal.database.identity import JournalIdentity
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused, RetryLater
 
@@ -63,7 +63,7 @@ class Restored:
     """
 
     path: Path
-    identity: Identity
+    identity: JournalIdentity
     aside: Path | None
 
 
