@@ -12,7 +12,7 @@ from typing import Any
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.checkpoint import foreign
 from wattmesh.reconfig.checkpoint.checkpoint import Header, read_whole
-from wattmesh.reconfig.launch.attempt import Identity
+from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
@@ -44,7 +44,7 @@ class Begun:
     died_in: dict[str, Any] | None = None
 
 
-def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> Begun:
+def first_generation(folder: RunFolder, identity: LaunchIdentity, wanted: Wanted) -> Begun:
     """Decide how this launch begins; the caller holds the folder's lock.
 
     Raises:
@@ -102,7 +102,7 @@ def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
 
 
 def _restart(
-    folder: RunFolder, identity: Identity, path: Path, header: Header, launched: int
+    folder: RunFolder, identity: LaunchIdentity, path: Path, header: Header, launched: int
 ) -> Generation | None:
     """Return the generation that a restart switch asked for; None if there is no valid request."""
     asked = read_json(folder.next_file)
@@ -170,7 +170,7 @@ def _fits(layout: Layout, ranks: tuple[int, ...], launched: int) -> None:
 
 
 def _generation(
-    identity: Identity,
+    identity: LaunchIdentity,
     layout: Layout,
     ranks: tuple[int, ...],
     path: Path | None = None,

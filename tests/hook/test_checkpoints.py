@@ -12,7 +12,7 @@ from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.integrations.torchrun import EXIT_REFUSED
 from wattmesh.reconfig.checkpoint.checkpoint import prune, read_whole
 from wattmesh.reconfig.hook.start import Wanted, first_generation, newest_whole
-from wattmesh.reconfig.launch.attempt import Identity
+from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
@@ -204,10 +204,10 @@ def wanted(launched: int, layout: Layout) -> Wanted:
     return Wanted(layout=layout, ranks=None, launched=launched)
 
 
-def identity(folder: RunFolder, run: str = "") -> Identity:
+def identity(folder: RunFolder, run: str = "") -> LaunchIdentity:
     """A launch of the run that wrote the checkpoints in `folder`."""
     known = read_whole(folder.checkpoints()[0]).run
-    return Identity(run=run or known, name="r", incarnation="i", attempt=2, supersedes=None)
+    return LaunchIdentity(run=run or known, name="r", incarnation="i", attempt=2, supersedes=None)
 
 
 def test_a_launch_with_fewer_ranks_takes_the_layout_it_asked_for(folder: RunFolder) -> None:
