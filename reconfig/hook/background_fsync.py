@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from wattmesh.errors import Fenced, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.early_rebuild import Footing, free_memory, refusal
-from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
@@ -74,7 +74,7 @@ def settle(folder: RunFolder, staged: Staged, fence: Callable[[], None]) -> None
 class BackgroundFsync:
     """Makes the staged checkpoints that one rank leads durable, one at a time."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: AttachedJob) -> None:
         """Start idle."""
         self._job = job
         self._folder = job.folder

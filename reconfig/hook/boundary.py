@@ -16,7 +16,7 @@ from wattmesh.reconfig.client.orderbook import OrderBook
 from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.background_fsync import Saved
 from wattmesh.reconfig.hook.boundary_vote import Agreed, Fact, conclude, left_out
-from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch import group, usage
@@ -54,7 +54,7 @@ class Ready:
 class Boundary:
     """The sequence at a save step, for one rank."""
 
-    def __init__(self, job: Job, runner: RankRunner) -> None:
+    def __init__(self, job: AttachedJob, runner: RankRunner) -> None:
         """Act on the state and generation of `runner`."""
         self._job = job
         self._runner = runner

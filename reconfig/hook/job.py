@@ -29,11 +29,11 @@ Evidence = dict[str, float | str]
 
 
 def _unnoted(step: int, agreed: Agreed, trouble: str) -> None:
-    """Ignore a save step: the default of `Job.noted`."""
+    """Ignore a save step: the default of `AttachedJob.noted`."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class AttachedJob:
     """One rank's surroundings, for the life of the process.
 
     Attributes:
@@ -143,7 +143,7 @@ class Job:
 class SwitchReporter:
     """Reports the states of one switch, with elapsed seconds and evidence."""
 
-    job: Job
+    job: AttachedJob
     generation: Generation
     note: SwitchNote
     heard: float = field(default_factory=time.monotonic)

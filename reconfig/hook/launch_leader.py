@@ -14,7 +14,7 @@ from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import Outbox
 from wattmesh.reconfig.client.reporter import Reporter, Silent
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
-from wattmesh.reconfig.hook.job import Job
+from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.hook.start import Begun, Wanted, first_generation
 from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
@@ -49,7 +49,7 @@ class LaunchLeader:
         self._claim = AttemptLock(folder, name)
         self.voice: Reporter = Silent()
 
-    def open(self, wanted: Wanted, job: Job) -> Generation:
+    def open(self, wanted: Wanted, job: AttachedJob) -> Generation:
         """Decide how this launch begins, tell the daemon, and announce generation 1."""
         self._folder.stop_file.unlink(missing_ok=True)
         begun = first_generation(self._folder, self._claim.identity, wanted)
@@ -73,7 +73,7 @@ class LaunchLeader:
         """Release the claim on the run."""
         self._claim.close()
 
-    def _client(self, link: DaemonLink, generation: Generation, job: Job) -> DaemonClient:
+    def _client(self, link: DaemonLink, generation: Generation, job: AttachedJob) -> DaemonClient:
         identity = self._claim.identity
         peers = self._all_peers()
         client = DaemonClient(
@@ -162,7 +162,7 @@ class LaunchLeader:
         return words
 
 
-def _capabilities(job: Job) -> tuple[str, ...]:
+def _capabilities(job: AttachedJob) -> tuple[str, ...]:
     restart = ("restart",) if job.relaunched else ()
     fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
     return (*CAPABILITIES, *restart, *fixed)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from wattmesh.errors import InputInvalid, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.digest import Values, combine, pieces_of, pieces_of_values
-from wattmesh.reconfig.hook.job import Evidence, Job
+from wattmesh.reconfig.hook.job import AttachedJob, Evidence
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.deadlines import Phase
 from wattmesh.reconfig.launch.generation import Generation
@@ -40,7 +40,7 @@ class Proof:
 
     def __init__(
         self,
-        job: Job,
+        job: AttachedJob,
         state: State,
         generation: Generation,
         *,

@@ -16,7 +16,7 @@ from wattmesh.reconfig.checkpoint.checkpoint import prune
 from wattmesh.reconfig.checkpoint.digest import combine, pieces_of, pieces_of_values
 from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
 from wattmesh.reconfig.hook.background_fsync import Saved
-from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.attempt import highest_attempt
@@ -40,7 +40,7 @@ deadline, so that all of them together end before the watchdog ends the rank."""
 class Saves:
     """The checkpoints of one rank's run."""
 
-    def __init__(self, job: Job, runner: RankRunner) -> None:
+    def __init__(self, job: AttachedJob, runner: RankRunner) -> None:
         """Save the state of `runner`."""
         self._job = job
         self._runner = runner

@@ -35,7 +35,7 @@ from wattmesh.reconfig.hook import reported
 from wattmesh.reconfig.hook.attach_check import walker
 from wattmesh.reconfig.hook.boundary import Boundary
 from wattmesh.reconfig.hook.first_steps import FirstSteps
-from wattmesh.reconfig.hook.job import Build, Job, Probe
+from wattmesh.reconfig.hook.job import AttachedJob, Build, Probe
 from wattmesh.reconfig.hook.launch_leader import LaunchLeader
 from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.hook.rank_runner import RankRunner
@@ -63,7 +63,9 @@ FLUSH_S = 3.0
 class Session(Closing):
     """One rank's handle on a run; made by `attach`."""
 
-    def __init__(self, job: Job, leader: LaunchLeader | None, unheed: Callable[[], None]) -> None:
+    def __init__(
+        self, job: AttachedJob, leader: LaunchLeader | None, unheed: Callable[[], None]
+    ) -> None:
         """Start before the first generation; `unheed` restores the SIGTERM handler."""
         self._job = job
         self._leader = leader
@@ -395,7 +397,7 @@ def attach(
     folder = walker.folder_of(checkpoint_dir)
     launch_store = LaunchStore.connect(deadlines.wake_s)
     launch_store.introduce(*gpu_of_rank(gpu_uuid, device, launch_store.rank))
-    job = Job(
+    job = AttachedJob(
         name=name,
         launch_store=launch_store,
         watchdog=Watchdog(
@@ -423,7 +425,7 @@ def attach(
     return _join(job, wanted)
 
 
-def _join(job: Job, wanted: Wanted) -> Session:
+def _join(job: AttachedJob, wanted: Wanted) -> Session:
     """Start the watchdog, claim the run on global rank 0, and follow the first generation."""
     job.folder.path.mkdir(parents=True, exist_ok=True)
     unheed = heed_sigterm(job)
@@ -434,7 +436,7 @@ def _join(job: Job, wanted: Wanted) -> Session:
     return session
 
 
-def _begin_launch(job: Job, wanted: Wanted) -> LaunchLeader:
+def _begin_launch(job: AttachedJob, wanted: Wanted) -> LaunchLeader:
     """Do global rank 0's part of a launch; a refusal is told to every rank."""
     try:
         leader = LaunchLeader(job.launch_store, job.folder, job.name)

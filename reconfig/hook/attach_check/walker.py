@@ -20,7 +20,7 @@ from wattmesh.reconfig.hook.attach_check.place import (
     UnknownLoss,
 )
 from wattmesh.reconfig.hook.boundary_vote import Agreed
-from wattmesh.reconfig.hook.job import Job
+from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder
 from wattmesh.reconfig.layout import Layout
@@ -53,7 +53,7 @@ def folder_of(checkpoint_dir: str | Path) -> RunFolder:
     return RunFolder(place.run)
 
 
-def prepare(job: Job, layout: Layout) -> None:
+def prepare(job: AttachedJob, layout: Layout) -> None:
     """Prepare a run under a check to be walked through layouts; leaves any other run alone.
 
     Args:
@@ -85,7 +85,7 @@ class Walker(Silent):
     """A reporter that orders one layout after the other and records what happens."""
 
     def __init__(
-        self, place: Place, job: Job, layouts: tuple[Layout, ...], steps_each: int
+        self, place: Place, job: AttachedJob, layouts: tuple[Layout, ...], steps_each: int
     ) -> None:
         """Start in the layout in which the script begins."""
         self._place = place
