@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from wattmesh.errors import Fenced, InputInvalid, JournalUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
-from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.journal import ActuatorJournal
 from wattmesh.telemetry.actuator.recovery import recovered
 from wattmesh.telemetry.actuator.rules import fence, rules
 from wattmesh.telemetry.actuator.rules.clock import moment
@@ -75,7 +75,7 @@ class Engine:
     def __init__(
         self,
         *,
-        journal: Journal,
+        journal: ActuatorJournal,
         device: Device,
         settings: ActuatorSettings,
         clock: Callable[[], BootTime] = moment,

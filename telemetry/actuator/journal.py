@@ -134,7 +134,7 @@ def held_record(held: LockAndCap) -> dict[str, Any]:
     }
 
 
-class Journal:
+class ActuatorJournal:
     """The file, held open and locked. Not thread safe: the engine's lock guards it."""
 
     def __init__(self, path: Path, lock: durable.Lock, memory: Memory) -> None:

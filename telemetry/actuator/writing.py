@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from wattmesh.errors import JournalUnavailable, SourceUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
-from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.journal import ActuatorJournal
 from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuWatch, LockAndCap
 from wattmesh.telemetry.actuator.rules.watching import same
 from wattmesh.telemetry.sources.nvml_library import NvmlFailed
@@ -35,7 +35,7 @@ class Writer:
     def __init__(
         self,
         *,
-        journal: Journal,
+        journal: ActuatorJournal,
         device: Device,
         baseline_lock_mhz: int | None,
         boot_s: Callable[[], float],
