@@ -65,7 +65,7 @@ ZONES: Mapping[str, Shape] = {
 """Zones and regions as the providers spell them. The levels are invented."""
 
 
-class Known(NamedTuple):
+class ReportedValue(NamedTuple):
     """A provider's value of an interval. `estimated`: it is not measured yet."""
 
     g_per_kwh: float
@@ -136,16 +136,16 @@ class SimulatedGrid:
         now: datetime,
         length: timedelta = HOUR,
         measure: Measure = Measure.DIRECT,
-    ) -> Known:
+    ) -> ReportedValue:
         """Return a provider's value at `now` for an interval that has begun."""
         truth = self.truth(zone, start, length, measure)
         end, ripe = start + length, self.ripening
         if now >= end + ripe.final_after:
-            return Known(truth, False, end + ripe.final_after)
+            return ReportedValue(truth, False, end + ripe.final_after)
         estimated = now < end + ripe.measured_after
         error = ripe.estimate_error if estimated else ripe.first_error
         value = truth * (1 + error * noise(zone, "estimate" if estimated else "first", start))
-        return Known(
+        return ReportedValue(
             max(1.0, round(value)), estimated, start if estimated else end + ripe.measured_after
         )
 
