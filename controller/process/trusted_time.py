@@ -13,8 +13,8 @@ from typing import Protocol
 
 from wattmesh.controller.process.loops import Clock
 from wattmesh.controller.process.wall_clock import (
+    ClockReading,
     ClockStep,
-    Look,
     Mark,
     left_s,
     step_clause,
@@ -73,7 +73,7 @@ class TrustedTime:
         self._clock = clock
         self._believed = believed
         self._lock = threading.Lock()
-        self._before: Look | None = None
+        self._before: ClockReading | None = None
         self._until_s = clock.monotonic()
         self._why = ""
         self._stepped_s = 0.0
@@ -171,7 +171,7 @@ class TrustedTime:
                 self._hold(clause, look.monotonic_s + HOLD_S, step_s)
             self._recalled = True
 
-    def _look(self) -> Look:
+    def _look(self) -> ClockReading:
         """Read both clocks, and note a step since the look before; the caller holds the lock."""
         look = self._read()
         if look.monotonic_s >= self._until_s:
@@ -190,11 +190,11 @@ class TrustedTime:
         if until_s > self._until_s:
             self._why, self._until_s = why, until_s
 
-    def _read(self) -> Look:
+    def _read(self) -> ClockReading:
         """Read both clocks as of one moment."""
         for _ in range(READS):
             began_s = self._clock.monotonic()
             now, ended_s = self._clock.now(), self._clock.monotonic()
             if ended_s - began_s < READ_S:
                 break
-        return Look(now=now, monotonic_s=ended_s)
+        return ClockReading(now=now, monotonic_s=ended_s)
