@@ -48,7 +48,7 @@ class CycleSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class JournalSnapshot:
     """The journal as one turn saw it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Look:
 class JournalSeen(Seen):
     """An observation with the look and settings behind it; `epoch`: None if another leads."""
 
-    look: Look
+    look: JournalSnapshot
     settings: CycleSettings
     epoch: int | None
 
@@ -89,7 +89,7 @@ def look(
     settings: CycleSettings,
     fleet: Callable[[datetime], Fleet],
     now: datetime,
-) -> Look:
+) -> JournalSnapshot:
     """Read everything that one turn needs.
 
     Raises:
@@ -102,7 +102,7 @@ def look(
         journal.check_revision()
         facts = settings.facts
         fetch = journal.carbon.last_fetch(facts.signal) if facts else None
-        return Look(
+        return JournalSnapshot(
             now=now,
             runs=journal.runs.looked_at(now, now - SILENT_HELD),
             fleet=fleet(now),

@@ -1,4 +1,4 @@
-"""The port that observes the live journal: one `Look` becomes one frozen `Observation`.
+"""The port that observes the live journal: one `JournalSnapshot` becomes one frozen `Observation`.
 
 Invariant: what is unknown stays unknown (None, or a sentence in `trouble`); no value is invented to
 make a decision possible.
@@ -13,7 +13,7 @@ from wattmesh.controller.cycle.act import can_be_carried_out
 from wattmesh.controller.cycle.carbon_view import age_s
 from wattmesh.controller.cycle.clocks import trouble
 from wattmesh.controller.cycle.fleet import LOST_HELD, Fleet
-from wattmesh.controller.cycle.look import CycleSettings, JournalSeen, Look, look
+from wattmesh.controller.cycle.look import CycleSettings, JournalSeen, JournalSnapshot, look
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import MOST, Launches
@@ -75,7 +75,7 @@ class JournalObserver:
         return self.newest
 
 
-def observation(looked: Look, settings: CycleSettings) -> Observation:
+def observation(looked: JournalSnapshot, settings: CycleSettings) -> Observation:
     """Convert what was read to the policy's observation."""
     return Observation(
         now=looked.now,
@@ -89,7 +89,7 @@ def observation(looked: Look, settings: CycleSettings) -> Observation:
     )
 
 
-def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
+def _views(looked: JournalSnapshot, settings: CycleSettings) -> Iterable[RunView]:
     """Yield every live run, and under a power cap silent runs that may still draw power."""
     fleet, silent = looked.fleet, LOST_HELD if looked.cap else timedelta(0)
     for row in looked.runs:
