@@ -32,7 +32,7 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
-from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
+from wattmesh.policies.rivals.look import SLEEP, Ahead, Rated, RivalInputs, Rule
 from wattmesh.policies.run_context import RunContext, examine
 
 PAST = timedelta(days=14)
@@ -198,7 +198,7 @@ class Rival:
         if wish is not None:
             world.order(wish)
 
-    def _look(self, scene: Scene, case: RunContext, here: str) -> Look:
+    def _look(self, scene: Scene, case: RunContext, here: str) -> RivalInputs:
         """Give the rule the view that it may see."""
         seen, guard = case.seen, case.guard
         catalogue = scene.catalogue
@@ -211,7 +211,7 @@ class Rival:
         if self._begun is None:
             self._begun = (tokens, time_left_s)
         index = scene.grid.index(seen.now)
-        return Look(
+        return RivalInputs(
             ahead=tuple(map(_ahead, horizon.slots)),
             tokens_left=tokens,
             time_left_s=time_left_s,

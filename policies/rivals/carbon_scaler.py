@@ -8,10 +8,10 @@ published code does not do: the stronger form.
 
 from heapq import heapify, heappop, heappush
 
-from wattmesh.policies.rivals.look import SLEEP, Look, Rated
+from wattmesh.policies.rivals.look import SLEEP, Rated, RivalInputs
 
 
-def carbon_scaler(look: Look) -> str:
+def carbon_scaler(look: RivalInputs) -> str:
     """Give the scale of the first slot."""
     scales = look.full_clock()
     levels = [0] * len(look.ahead)

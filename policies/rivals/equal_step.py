@@ -6,7 +6,7 @@ included, emit least. All points are compared over the same number of steps, so 
 cancels and joules per token decide.
 """
 
-from wattmesh.policies.rivals.look import Look, Rated
+from wattmesh.policies.rivals.look import Rated, RivalInputs
 from wattmesh.telemetry.readings import J_PER_KWH
 
 STEPS = 200
@@ -14,7 +14,7 @@ TOKENS_PER_STEP = 2048 * 8192
 """Its window, for the job of the example catalogue: 200 steps."""
 
 
-def equal_step(look: Look) -> str:
+def equal_step(look: RivalInputs) -> str:
     """Choose by the grams of the next 200 steps."""
     tokens = min(look.tokens_left, float(STEPS * TOKENS_PER_STEP))
     feasible = [
@@ -27,13 +27,13 @@ def equal_step(look: Look) -> str:
     return min(feasible, key=lambda each: (_grams(look, each, tokens), -each.tokens_per_s)).id
 
 
-def _switch_s(look: Look, point: Rated) -> float:
+def _switch_s(look: RivalInputs, point: Rated) -> float:
     """Seconds until it trains at a point."""
     here = next((each.layout for each in look.points if each.id == look.current), "")
     return 0.0 if here == point.layout else look.switch_s
 
 
-def _grams(look: Look, point: Rated, tokens: float) -> float:
+def _grams(look: RivalInputs, point: Rated, tokens: float) -> float:
     """Grams of the next `tokens` at a point, with the switch there."""
     switching = _switch_s(look, point) > 0
     total = look.switch_j * look.g_per_kwh if switching else 0.0

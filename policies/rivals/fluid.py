@@ -8,7 +8,7 @@ then is at is the answer. The run never sleeps here.
 from collections.abc import Sequence
 from itertools import pairwise
 
-from wattmesh.policies.rivals.look import Look, Rated
+from wattmesh.policies.rivals.look import Rated, RivalInputs
 
 
 def hull(points: Sequence[Rated]) -> list[Rated]:
@@ -28,7 +28,7 @@ def hull(points: Sequence[Rated]) -> list[Rated]:
     return chain
 
 
-def cheapest(look: Look, points: Sequence[Rated], *, carbon: bool) -> str:
+def cheapest(look: RivalInputs, points: Sequence[Rated], *, carbon: bool) -> str:
     """Give the point of the first slot in the schedule of the least grams, or joules."""
     useful = hull(points)
     tokens = useful[0].tokens_per_s * sum(each.seconds for each in look.ahead)

@@ -1,6 +1,6 @@
 """What a rival rule may look at, and what it answers. Types only.
 
-Invariant: a rule is a function of one `Look` and nothing else; it knows the grid ahead only as the
+Invariant: a rule is a function of one `RivalInputs` and nothing else; it knows the grid ahead only as the
 forecast that every policy is given.
 """
 
@@ -37,7 +37,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RivalInputs:
     """What is known now.
 
     Attributes:
@@ -78,5 +78,5 @@ class Look:
         return tuple(sorted(alike, key=lambda each: (each.gpus, each.tokens_per_s)))
 
 
-Rule = Callable[[Look], str]
+Rule = Callable[[RivalInputs], str]
 """Gives the id of the point to be at from now on, or SLEEP."""

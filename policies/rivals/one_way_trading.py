@@ -12,13 +12,13 @@ rest.
 
 from math import exp
 
-from wattmesh.policies.rivals.look import SLEEP, Look
+from wattmesh.policies.rivals.look import SLEEP, RivalInputs
 
 STEPS = 60
 """Halvings in the search for a: to the last digit."""
 
 
-def one_way_trading(look: Look) -> str:
+def one_way_trading(look: RivalInputs) -> str:
     """Run if the grid is cheap enough for how much is done."""
     known = look.past or (look.g_per_kwh,)
     low, high = min(known), max(known)

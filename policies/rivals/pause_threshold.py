@@ -4,13 +4,13 @@ Ecovisor's rule as "Going Green for Less Green" (GAIA, ASPLOS 2024) states it: r
 is at most the 30th percentile of the next 24 h, else suspend.
 """
 
-from wattmesh.policies.rivals.look import SLEEP, Look
+from wattmesh.policies.rivals.look import SLEEP, RivalInputs
 
 SHARE = 0.30
 WINDOW_S = 86_400.0
 
 
-def pause_threshold(look: Look) -> str:
+def pause_threshold(look: RivalInputs) -> str:
     """Run at full speed in the cleanest 30 % of the next day, sleep else."""
     values, seconds = [], 0.0
     for slot in look.ahead:

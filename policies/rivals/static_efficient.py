@@ -3,10 +3,10 @@
 What a careful user chooses once (a locked clock, a smaller job) and never touches again.
 """
 
-from wattmesh.policies.rivals.look import Look
+from wattmesh.policies.rivals.look import RivalInputs
 
 
-def static_efficient(look: Look) -> str:
+def static_efficient(look: RivalInputs) -> str:
     """Stay at the most efficient point that alone does all the work in all the time."""
     return min(
         (

@@ -4,10 +4,10 @@ The interruptible strategy of "Let's Wait Awhile" (Wiesner et al., Middleware 20
 to the deadline take the cleanest until the work fits, and sleep in the others.
 """
 
-from wattmesh.policies.rivals.look import SLEEP, Look
+from wattmesh.policies.rivals.look import SLEEP, RivalInputs
 
 
-def wait_awhile(look: Look) -> str:
+def wait_awhile(look: RivalInputs) -> str:
     """Run now if now is one of the cleanest slots that are needed."""
     fastest = look.fastest
     needed_s = look.tokens_left / fastest.tokens_per_s

@@ -15,7 +15,7 @@ from wattmesh.policies.rivals.dvfs_only import dvfs_only
 from wattmesh.policies.rivals.energy_min import energy_min
 from wattmesh.policies.rivals.equal_step import equal_step
 from wattmesh.policies.rivals.fluid import hull
-from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated
+from wattmesh.policies.rivals.look import SLEEP, Ahead, Rated, RivalInputs
 from wattmesh.policies.rivals.one_way_trading import one_way_trading, ratio
 from wattmesh.policies.rivals.pause_threshold import pause_threshold
 from wattmesh.policies.rivals.static_efficient import static_efficient
@@ -40,7 +40,7 @@ E = rated("E", 2, 1300, 430.0, 540.0)
 POINTS = (E, D, B, A)
 
 
-def look(values: Sequence[float], work_h: float, **changes: object) -> Look:
+def look(values: Sequence[float], work_h: float, **changes: object) -> RivalInputs:
     """Hours of a grid, and work that A does in `work_h`; at A, with everything still to do."""
     facts: dict[str, object] = {
         "ahead": tuple(Ahead(seconds=HOUR, g_per_kwh=value) for value in values),
@@ -54,7 +54,7 @@ def look(values: Sequence[float], work_h: float, **changes: object) -> Look:
         "switch_j": 300_000.0,
     }
     facts.update(changes)
-    return Look(**facts)  # type: ignore[arg-type]
+    return RivalInputs(**facts)  # type: ignore[arg-type]
 
 
 def test_static_fastest_is_always_the_fastest() -> None:
