@@ -38,7 +38,7 @@ class ClockStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ClockRecord:
     """Both clocks as a daemon of this machine last wrote them down.
 
     Attributes:
@@ -81,7 +81,7 @@ def step_sentence(step_s: float, now: datetime) -> str:
 
 
 def while_away(
-    known: Mark | None, newest: datetime | None, look: ClockReading, boot_id: str
+    known: ClockRecord | None, newest: datetime | None, look: ClockReading, boot_id: str
 ) -> tuple[str, float]:
     """Say how the wall clock was stepped while no daemon ran here, as a clause; "" if it was not.
 
@@ -111,7 +111,7 @@ def while_away(
     return clause, away_s
 
 
-def left_s(known: Mark, look: ClockReading, boot_id: str) -> float:
+def left_s(known: ClockRecord, look: ClockReading, boot_id: str) -> float:
     """Give the seconds left of a hold that was written down; after a reboot all of it is left."""
     if not boot_id or known.boot_id != boot_id:
         return known.held_s
