@@ -19,7 +19,7 @@ from typing import Any
 
 from wattmesh.controller.process.children import Child, Children, wait_for
 from wattmesh.controller.profile.job import ProfileJob, fill
-from wattmesh.controller.profile.meter import Meter
+from wattmesh.controller.profile.meter import PowerRecorder
 from wattmesh.controller.profile.numbers import (
     Measured,
     Watched,
@@ -126,7 +126,7 @@ def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
             limit_s=_GPUS_LIMIT_S,
             what=f"Finding {job.processes} GPUs through {fake.library}",
         )
-        with Meter(source, main.pid) as meter:
+        with PowerRecorder(source, main.pid) as meter:
             main.finish(_PATIENCE_S)
         if reference is not None:
             reference.finish(_PATIENCE_S)
