@@ -23,7 +23,7 @@ from wattmesh.telemetry.energy.ledger import (
     EnergyRow,
     SlotGrid,
 )
-from wattmesh.telemetry.energy.meter import EnergyPiece, Meter, micros
+from wattmesh.telemetry.energy.meter import EnergyPiece, MeterState, micros
 from wattmesh.telemetry.energy.pending import MICROSECOND, Pending, SlotPart, cells
 from wattmesh.telemetry.readings import Closes, Component, Explains, PowerReading, PowerSource
 
@@ -151,7 +151,7 @@ class Sampler:
         self._hold_us = micros(hold_s)
         self._deadline_s = deadline_s
         self._reader = Worker("power-source")
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[str, MeterState] = {}
         self._dark: dict[str, list[SlotPart]] = {}
         self._gone: set[str] = set()
         self._claims: Mapping[str, EnergyClaim] | None = None
@@ -269,7 +269,7 @@ class Sampler:
             if baseline.boot_id != self._boot_id:
                 away_us = (clocks.wall - baseline.at) // MICROSECOND
                 moment_us = clocks.monotonic_us - max(0, away_us)
-            meter = self._meters[gpu] = Meter.resumed(baseline, moment_us)
+            meter = self._meters[gpu] = MeterState.resumed(baseline, moment_us)
             self._totals[gpu] = DeviceTotal(
                 booked_mj=baseline.booked_mj,
                 unobserved_ms=baseline.unobserved_ms,
@@ -282,7 +282,7 @@ class Sampler:
         self._waiting = set()
 
     def _begin(self, clocks: _Clocks, reading: PowerReading) -> None:
-        meter = self._meters[reading.gpu_uuid] = Meter.first(reading)
+        meter = self._meters[reading.gpu_uuid] = MeterState.first(reading)
         self._since_us[reading.gpu_uuid] = clocks.at_us(meter.monotonic_us)
 
     def _begin_anew(self, clocks: _Clocks) -> None:
@@ -320,7 +320,7 @@ class Sampler:
         self,
         clocks: _Clocks,
         gpu: str,
-        after: Meter,
+        after: MeterState,
         piece: EnergyPiece,
         held: Mapping[str, EnergyClaim],
     ) -> None:
@@ -374,7 +374,7 @@ class Sampler:
         self,
         clocks: _Clocks,
         gpu: str,
-        after: Meter,
+        after: MeterState,
         piece: EnergyPiece,
         held: Mapping[str, EnergyClaim],
     ) -> list[SlotPart]:
