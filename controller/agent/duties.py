@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import wattmesh
 from wattmesh.controller.agent.knowledge import PATIENCE_S, Knowledge, Told
 from wattmesh.controller.agent.link import ControllerLink
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, known
 from wattmesh.controller.process.loops import Clock
@@ -116,7 +116,7 @@ class Delivering:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: AgentOutbox,
         link: ControllerLink,
         newest: Newest,
         clock: Clock,

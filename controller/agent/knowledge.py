@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.desired import Desired
 from wattmesh.telemetry.energy.attribution import Holder
@@ -60,7 +60,7 @@ class Told:
 class Knowledge:
     """The newest answer; one thread writes, others read."""
 
-    def __init__(self, outbox: Outbox, started_s: float) -> None:
+    def __init__(self, outbox: AgentOutbox, started_s: float) -> None:
         """Begin with what the outbox has kept."""
         self._outbox = outbox
         self._started_s = started_s

@@ -52,7 +52,7 @@ def boot_us() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
-class Outbox:
+class AgentOutbox:
     """The file of one agent; `sampler` and delivery may use it from two threads."""
 
     def __init__(

@@ -14,7 +14,7 @@ from wattmesh.controller.agent.knowledge import Knowledge
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.metrics.scrapes import ScrapeServer
@@ -59,7 +59,9 @@ class AgentParts:
         link = _link(settings)
         source = own_source(settings)
         boot = boot_id()
-        self.outbox = Outbox(agent.outbox, node=self.node, boot_id=boot, limit_mib=agent.outbox_mib)
+        self.outbox = AgentOutbox(
+            agent.outbox, node=self.node, boot_id=boot, limit_mib=agent.outbox_mib
+        )
         self.newest = Newest(sample=Sample(), claims={})
         self.exporter = DeviceExporter(node=self.node)
         knowledge = Knowledge(self.outbox, clock.monotonic())

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.ledger import SlotGrid
@@ -80,7 +80,7 @@ def deliver(batch: EnergyBatch, address: Path) -> bool:
 def live(folder: Path, address: Path, statements: int) -> None:
     """Sample, book and deliver; die at the nth statement of the database, if not 0."""
     hardware = Hardware(folder / "hardware")
-    outbox = Outbox(folder / "agent.db", node="n1", boot_id="boot-1")
+    outbox = AgentOutbox(folder / "agent.db", node="n1", boot_id="boot-1")
     left = [statements]
 
     def count(statement: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.agent.ledgers import SLOT, T0, Controller, amounts, counter, row
 from tests.agent.outboxes import _closed, fresh, opened
 from wattmesh.controller.agent.coarsen import Kept, coarser
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.telemetry.energy.delivery import MOST_ROWS, EnergyBatch
 from wattmesh.telemetry.readings import merged_quality
@@ -20,7 +20,7 @@ from wattmesh.telemetry.readings import merged_quality
 __all__ = ["_closed"]
 
 
-def deliver(outbox: Outbox, controller: Controller) -> int:
+def deliver(outbox: AgentOutbox, controller: Controller) -> int:
     """Deliver until nothing is left; count the batches."""
     count = 0
     while (batch := outbox.batch()) is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.agent.ledgers import Controller, amounts
 from tests.agent.lives import Hardware
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.telemetry.energy.delivery import EnergyBatch
 
 MOST_STATEMENTS = 75
@@ -115,7 +115,7 @@ class _Forgetful(dict[tuple[str, str], int]):
 
 def _booked_up_to(folder: Path) -> int:
     """Read the counter up to which the outbox has booked."""
-    outbox = Outbox(folder / "agent.db", node="n1", boot_id="boot-1")
+    outbox = AgentOutbox(folder / "agent.db", node="n1", boot_id="boot-1")
     try:
         return outbox.baselines()["G0"].energy_mj
     finally:

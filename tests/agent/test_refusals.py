@@ -18,7 +18,7 @@ from tests.api.conftest import Served, open_folder, served
 from wattmesh.controller.agent.duties import Delivering, Newest, facts
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.metrics import AgentMetrics
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.process.loops import Clock
 from wattmesh.controller.status.status import status
@@ -46,7 +46,7 @@ class Strict(Controller):
         self.bad = bad
         self.calls = 0
 
-    def answer(self, outbox: Outbox, batch: EnergyBatch) -> bool:
+    def answer(self, outbox: AgentOutbox, batch: EnergyBatch) -> bool:
         """Take a batch or refuse it, and tell; say whether it was taken."""
         self.calls += 1
         if any(map(self.bad, batch.rows)):
@@ -57,7 +57,7 @@ class Strict(Controller):
         return True
 
 
-def deliver(outbox: Outbox, controller: Strict, most: int = 10_000) -> None:
+def deliver(outbox: AgentOutbox, controller: Strict, most: int = 10_000) -> None:
     """Deliver until there is nothing to offer."""
     for _ in range(most):
         batch = outbox.batch()
