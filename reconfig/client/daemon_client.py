@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.heartbeat import Heartbeats
-from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
 from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register, Transition
 
@@ -51,7 +51,7 @@ class DaemonClient:
         self,
         link: DaemonLink,
         register: Register,
-        outbox: Outbox,
+        outbox: JobOutbox,
         fence: Fence,
         phase: Callable[[], str] = str,
         *,

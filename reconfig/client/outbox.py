@@ -26,7 +26,7 @@ class QueuedMessage:
     path: Path | None
 
 
-class Outbox:
+class JobOutbox:
     """A durable queue of messages in one folder; used by one thread."""
 
     def __init__(self, folder: Path | None) -> None:

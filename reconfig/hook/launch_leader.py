@@ -11,7 +11,7 @@ import time
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client import reached
 from wattmesh.reconfig.client.daemon_client import DaemonClient
-from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.reporter import Reporter, Silent
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
 from wattmesh.reconfig.hook.job import AttachedJob
@@ -101,7 +101,7 @@ class LaunchLeader:
                 pid=os.getpid(),
                 host=socket.gethostname(),
             ),
-            Outbox(self._folder.outbox),
+            JobOutbox(self._folder.outbox),
             self,
             LaunchPhase(self._launch_store, job.watchdog).read,
         )

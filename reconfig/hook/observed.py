@@ -26,7 +26,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.daemon_client import CALL_LIMIT_S, DaemonClient
-from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus, gpus_unknown, own_gpus
 from wattmesh.reconfig.gpus.rank_gpus import RankGpus
@@ -182,7 +182,7 @@ class ObservedRun(Closing):
         if self._launched.rank == 0:
             # No folder: the only report that must arrive is the last one of this process.
             self._client = DaemonClient(
-                self._link, self._register(), Outbox(None), self, _phase, takes_orders=False
+                self._link, self._register(), JobOutbox(None), self, _phase, takes_orders=False
             )
             self._client.start()
         else:

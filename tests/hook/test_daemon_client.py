@@ -13,7 +13,7 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, until
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.daemon_client import DaemonClient
-from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
@@ -75,7 +75,7 @@ class Attempts:
 
 def client(socket_path: Path, folder: Path, register: Register = REGISTER) -> DaemonClient:
     """Start a daemon client for a launch."""
-    started = DaemonClient(DaemonLink(str(socket_path)), register, Outbox(folder), Attempts())
+    started = DaemonClient(DaemonLink(str(socket_path)), register, JobOutbox(folder), Attempts())
     started.start()
     return started
 
@@ -179,7 +179,7 @@ def test_an_unreadable_leftover_is_dropped_aloud(
 ) -> None:
     """A torn or foreign file in the outbox does not block what comes after."""
     (tmp_path / "00000001.json").write_text('{"kind": "transi')
-    outbox = Outbox(tmp_path)
+    outbox = JobOutbox(tmp_path)
     assert len(outbox) == 0
     assert "it is dropped" in caplog.text
 
