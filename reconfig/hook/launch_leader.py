@@ -22,7 +22,7 @@ from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_phase import LaunchPhase
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.launch.launched import scheduler_key
-from wattmesh.reconfig.launch.peers import Peer
+from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Register, Transition
@@ -108,7 +108,7 @@ class LaunchLeader:
         client.start()
         return client
 
-    def _all_peers(self) -> list[Peer]:
+    def _all_peers(self) -> list[RankProcess]:
         """Return every rank's process and GPU, once all have introduced themselves."""
         while len(found := self._launch_store.peers()) < self._launch_store.launched:
             time.sleep(POLL_S)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.launch.peers import Peer
+from wattmesh.reconfig.launch.peers import RankProcess
 
 PEER_GONE_LOOKS = 2
 """Looks in a row that must miss a peer: it may be about to write that it left on purpose."""
@@ -59,7 +59,7 @@ class FailureDetector:
         self._deadlines = deadlines
         self._interrupt = interrupt
         self._posted: Watch | None = None
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, RankProcess] = {}
         self._missing: dict[int, int] = {}
         self._spoiled: tuple[int, float] | None = None
         self._beats = 0
@@ -86,7 +86,7 @@ class FailureDetector:
         """Return why this launch must end, as the first rank said; None if none did."""
         return self._launch_store.failure()
 
-    def beside(self) -> list[Peer]:
+    def beside(self) -> list[RankProcess]:
         """Return the other ranks on this host, from memory, without asking the store."""
         me = self._peers.get(self._launch_store.rank)
         if me is None:
