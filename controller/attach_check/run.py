@@ -21,7 +21,13 @@ from wattmesh.controller.attach_check.judge import Seen
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import TOKEN_VARIABLE, end_all_with, words_of
-from wattmesh.reconfig.hook.attach_check.place import VARIABLE, Attached, LeftOut, Place, SaveStep
+from wattmesh.reconfig.hook.attach_check.place import (
+    VARIABLE,
+    Attached,
+    CheckFolder,
+    LeftOut,
+    SaveStep,
+)
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL
@@ -89,7 +95,7 @@ def check(asked: CheckRequest, ended: Callable[[int], None] = lambda count: None
                 prefix="wattmesh-attach-check-", dir=asked.scratch, ignore_cleanup_errors=True
             )
         )
-        place = Place(Path(folder))
+        place = CheckFolder(Path(folder))
         place.ask(asked.layouts, asked.steps_each)
         token = str(uuid.uuid4())
         # Processes that a crashed script had started are no longer children of ours.
@@ -111,7 +117,7 @@ def check(asked: CheckRequest, ended: Callable[[int], None] = lambda count: None
 
 def hear(
     child: Child,
-    place: Place,
+    place: CheckFolder,
     asked: CheckRequest,
     ended: Callable[[int], None] = lambda count: None,
 ) -> Seen:
@@ -167,7 +173,7 @@ def _refuse(asked: CheckRequest) -> None:
 
 def _wait(
     child: Child,
-    place: Place,
+    place: CheckFolder,
     asked: CheckRequest,
     told: list[Message],
     ended: Callable[[int], None],

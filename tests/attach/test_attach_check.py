@@ -20,7 +20,7 @@ from tests.hook.harness import Zygote
 from wattmesh.controller.attach_check.judge import Seen, judge, worst
 from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.hook.attach_check.place import VARIABLE, Place
+from wattmesh.reconfig.hook.attach_check.place import VARIABLE, CheckFolder
 from wattmesh.reconfig.hook.attach_check.walker import folder_of
 from wattmesh.reconfig.layout import Layout
 
@@ -88,7 +88,7 @@ TWINS: dict[str, list[tuple[Verdict, str, str]]] = {
 
 def walk(zygote: Zygote, folder: Path, fault: str) -> Seen:
     """Walk the script with a fault to the end of its walk, by forked ranks."""
-    place = Place(folder / "check")
+    place = CheckFolder(folder / "check")
     place.path.mkdir(parents=True)
     place.ask(LAYOUTS, 0)
     job = "documented" if fault in (DOCUMENTED, EARLY) else "main"

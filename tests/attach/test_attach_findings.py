@@ -19,7 +19,7 @@ from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.process.children import Children
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.hook.attach_check.place import Attached, Place, SaveStep, UnknownLoss
+from wattmesh.reconfig.hook.attach_check.place import Attached, CheckFolder, SaveStep, UnknownLoss
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
@@ -189,7 +189,7 @@ def test_a_script_that_cannot_be_walked_is_one_sentence_with_its_log(
     code: str, told: tuple[Message, ...], sentence: str, tmp_path: Path
 ) -> None:
     """A real process that ends, fails or hangs, after it told what it came to."""
-    place, log = Place(tmp_path), tmp_path / "log"
+    place, log = CheckFolder(tmp_path), tmp_path / "log"
     for each in told:
         place.tell(each)
     asked = CheckRequest(
@@ -240,7 +240,7 @@ def test_a_crash_leaves_no_process_and_no_endless_log(
 
 def test_a_script_that_fails_after_its_walk_is_told_with_the_line(tmp_path: Path) -> None:
     """What uses the state behind the loop fails there; the walk itself counts."""
-    place, script = Place(tmp_path), tmp_path / "train.py"
+    place, script = CheckFolder(tmp_path), tmp_path / "train.py"
     script.write_text("def export():\n    raise RuntimeError('nothing to train')\n\nexport()\n")
     over = Finish(**WHO, step=10, tokens=10, reason="stopped: attach-check has seen enough")
     for each in (ATTACHED, at(5), SAVED, DONE, at(10, TP2), over):

@@ -92,7 +92,7 @@ KINDS: dict[str, type[Message]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckFolder:
     """The folder of one check."""
 
     path: Path

@@ -14,8 +14,8 @@ from pathlib import Path
 from wattmesh.reconfig.client.reporter import Silent
 from wattmesh.reconfig.hook.attach_check.place import (
     Attached,
+    CheckFolder,
     LeftOut,
-    Place,
     SaveStep,
     UnknownLoss,
 )
@@ -46,7 +46,7 @@ def folder_of(checkpoint_dir: str | Path) -> RunFolder:
     Raises:
         InputInvalid: the environment names a folder that is not one of a check.
     """
-    place = Place.from_environment()
+    place = CheckFolder.from_environment()
     if place is None:
         return RunFolder(Path(checkpoint_dir).absolute())
     place.asked()
@@ -60,7 +60,7 @@ def prepare(job: AttachedJob, layout: Layout) -> None:
         job: the job, before it begins.
         layout: the layout in which it begins.
     """
-    place = Place.from_environment()
+    place = CheckFolder.from_environment()
     if place is None:
         return
     layouts, steps_each = place.asked()
@@ -85,7 +85,7 @@ class Walker(Silent):
     """A reporter that orders one layout after the other and records what happens."""
 
     def __init__(
-        self, place: Place, job: AttachedJob, layouts: tuple[Layout, ...], steps_each: int
+        self, place: CheckFolder, job: AttachedJob, layouts: tuple[Layout, ...], steps_each: int
     ) -> None:
         """Start in the layout in which the script begins."""
         self._place = place
