@@ -22,7 +22,7 @@ from wattmesh.controller.agent.link import ControllerAnswer, ControllerLink
 from wattmesh.controller.api.transport.sockets import listen
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.peer_credentials import credentials
-from wattmesh.telemetry.places import Places
+from wattmesh.telemetry.places import ConcurrencyLimit
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ class Relay:
         """
         self._listening = listen(path, group, "agent.relay")
         self._link = link
-        self._calls = Places(MOST_CALLS, MOST_CALLS_PER_USER)
-        self._connections = Places(MOST_CONNECTIONS, MOST_CONNECTIONS_PER_USER)
+        self._calls = ConcurrencyLimit(MOST_CALLS, MOST_CALLS_PER_USER)
+        self._connections = ConcurrencyLimit(MOST_CONNECTIONS, MOST_CONNECTIONS_PER_USER)
         self._workers = ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="relay")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
