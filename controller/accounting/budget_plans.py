@@ -1,7 +1,7 @@
 """Plans of budgets, made and stored: a curve of expected intensity x expected power over a period.
 
 A plan is made when its period begins, or as soon afterwards as a daemon runs. Invariant: after any
-outage, `Plans.due` makes the plans that are missing now; a plan is never changed, a newer one is
+outage, `BudgetPlans.due` makes the plans that are missing now; a plan is never changed, a newer one is
 stored beside it (docs/reports.md).
 """
 
@@ -52,7 +52,7 @@ class Limit(Protocol):
         ...
 
 
-class Plans:
+class BudgetPlans:
     """The plans of all budgets in the settings."""
 
     def __init__(
