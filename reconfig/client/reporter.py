@@ -61,7 +61,7 @@ class Silent:
         """Do nothing."""
 
 
-class Relay:
+class StoreReporter:
     """Reports for a leader other than global rank 0, through the store, to global rank 0."""
 
     def __init__(self, launch_store: LaunchStore) -> None:

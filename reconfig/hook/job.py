@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.foreign import Save
-from wattmesh.reconfig.client.reporter import Pump, Relay, Reporter
+from wattmesh.reconfig.client.reporter import Pump, Reporter, StoreReporter
 from wattmesh.reconfig.hook.boundary_vote import Agreed
 from wattmesh.reconfig.hook.consumed import Consumed
 from wattmesh.reconfig.launch.deadlines import Deadlines
@@ -110,7 +110,7 @@ class AttachedJob:
 
     def voice(self, generation: Generation) -> Reporter:
         """Return the reporter to use while this rank leads: the client, or a relay to rank 0."""
-        return self.client if self.rank == 0 else Relay(self.launch_store)
+        return self.client if self.rank == 0 else StoreReporter(self.launch_store)
 
     def may_be_switched(self, generation: Generation) -> bool:
         """Return whether a daemon in mode `act`, or a script in its place, may switch this run.
