@@ -24,7 +24,7 @@ from wattmesh.durable import cannot_write
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshError
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.restore import returned_json
-from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Op, Request, line, read_request
+from wattmesh.telemetry.actuator.wire import LONGEST_LINE, ActuatorRequest, Op, line, read_request
 from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.peer_credentials import credentials, supplementary_groups
 from wattmesh.telemetry.places import ConcurrencyLimit
@@ -147,7 +147,7 @@ class Server:
             text = f"a bug in the actuator: {type(error).__name__}: {error}"
             return line({"ok": False, "error": "bug", "sentence": text})
 
-    def _carry_out(self, request: Request, uid: int) -> dict[str, object]:
+    def _carry_out(self, request: ActuatorRequest, uid: int) -> dict[str, object]:
         """Carry out a request that the caller is allowed to make.
 
         Raises:
