@@ -16,7 +16,7 @@ Invariant: values are invented, or come from a trace of the user; never from a p
 """
 
 from wattmesh.integrations.carbon.grid_server.answers import Service
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault
 from wattmesh.integrations.carbon.grid_server.grids import Measure, Ripening, Shape, SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.server import Asked, GridServer
 
@@ -26,7 +26,7 @@ __all__ = [
     "GridServer",
     "Measure",
     "Ripening",
-    "Rule",
+    "ActiveFault",
     "Service",
     "Shape",
     "SimulatedGrid",

@@ -18,13 +18,13 @@ from pathlib import Path
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.integrations.carbon.grid_server.answers import Service, moment
 from wattmesh.integrations.carbon.grid_server.control import rule
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault
 from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.server import GridServer, utc_now
 from wattmesh.integrations.carbon.reading import trace
 
 
-def fault(word: str) -> Rule:
+def fault(word: str) -> ActiveFault:
     """Read `provider:fault`, `provider:fault:times` or `fault`."""
     provider, _, rest = word.partition(":")
     if not rest:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Service, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, FaultBook, Rule
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault, FaultBook
 
 KNOWN = frozenset(
     {"fault", "provider", "zone", "path", "times", "during", "about", "retry_after_s"}
@@ -67,7 +67,7 @@ def controlled(method: str, path: Sequence[str], body: bytes, server: Controlled
     return Reply(body={"faults": [_told(each) for each in server.faults.rules()]})
 
 
-def rule(words: Mapping[str, Any]) -> Rule:
+def rule(words: Mapping[str, Any]) -> ActiveFault:
     """Read a rule.
 
     Raises:
@@ -87,7 +87,7 @@ def rule(words: Mapping[str, Any]) -> Rule:
     about = _two(words, "about")
     if about is not None and None in about:
         raise InputInvalid("about needs two times")
-    return Rule(
+    return ActiveFault(
         fault=fault,
         service=service,
         zone=str(words.get("zone", "")),
@@ -135,7 +135,7 @@ def _object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def _told(each: Rule) -> dict[str, Any]:
+def _told(each: ActiveFault) -> dict[str, Any]:
     since, until = each.during
     return {
         "fault": each.fault,

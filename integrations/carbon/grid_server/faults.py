@@ -96,7 +96,7 @@ WHOLE = frozenset(
 """Faults that stand in place of the answer."""
 
 PAST = frozenset({Fault.GAP, Fault.REVISED, Fault.ZERO, Fault.NULL})
-"""Faults of single intervals; `Rule.about` selects them."""
+"""Faults of single intervals; `ActiveFault.about` selects them."""
 
 ONLY: dict[Fault, frozenset[Service]] = {
     **dict.fromkeys(
@@ -129,7 +129,7 @@ ONCE = frozenset({Fault.TOKEN_EXPIRED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ActiveFault:
     """One fault that is switched on.
 
     Attributes:
@@ -178,7 +178,7 @@ class Rule:
 class Suffering:
     """The faults of one answer."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ActiveFault, ...] = ()
     now: datetime
 
     def has(self, fault: Fault) -> bool:
@@ -189,7 +189,7 @@ class Suffering:
         """Say whether the interval that begins at `start` suffers from it."""
         return any(rule.fault is fault and rule.concerns(start, self.now) for rule in self.rules)
 
-    def instead(self) -> Rule | None:
+    def instead(self) -> ActiveFault | None:
         """Return the fault that replaces the answer."""
         return next((rule for rule in self.rules if rule.fault in WHOLE), None)
 
@@ -202,10 +202,10 @@ class Suffering:
 class FaultBook:
     """The rules that are switched on, shared by the threads of the server."""
 
-    _rules: list[Rule] = field(default_factory=list)
+    _rules: list[ActiveFault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: ActiveFault) -> None:
         """Switch a fault on.
 
         Raises:
@@ -229,7 +229,7 @@ class FaultBook:
                 if (fault and rule.fault is not fault) or (service and rule.service is not service)
             ]
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[ActiveFault, ...]:
         """Return the rules that are on, oldest first."""
         with self._lock:
             return tuple(self._rules)
@@ -248,7 +248,7 @@ class FaultBook:
                 self._count(rule)
             return Suffering(rules=tuple(taken), now=now)
 
-    def _count(self, rule: Rule) -> None:
+    def _count(self, rule: ActiveFault) -> None:
         """Count one use of a rule with a limit; call it with the lock held."""
         if rule.times is None:
             return

@@ -27,9 +27,9 @@ from wattmesh.integrations.carbon.grid_server import (
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, Service
 from wattmesh.integrations.carbon.grid_server.control import controlled
 from wattmesh.integrations.carbon.grid_server.faults import (
+    ActiveFault,
     Fault,
     FaultBook,
-    Rule,
     Suffering,
 )
 from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
@@ -108,7 +108,7 @@ class GridServer:
         about: tuple[datetime, datetime] | None = None,
         retry_after_s: int = 60,
     ) -> None:
-        """Switch a fault on; `Rule` says what the arguments mean.
+        """Switch a fault on; `ActiveFault` says what the arguments mean.
 
         Raises:
             InputInvalid: no such provider, or it cannot have that fault.
@@ -117,7 +117,7 @@ class GridServer:
             names = ", ".join(Service)
             raise InputInvalid(f"no provider {provider!r}; there are {names}")
         self.faults.add(
-            Rule(
+            ActiveFault(
                 fault=fault,
                 service=None if provider is None else Service(provider),
                 zone=zone,

@@ -11,7 +11,7 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Service
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule, Suffering
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault, Suffering
 from wattmesh.integrations.carbon.grid_server.neso import OUTAGE, bad_request
 from wattmesh.integrations.carbon.grid_server.watttime import NGINX_403, SCOPE
 
@@ -21,7 +21,7 @@ PAUSE_S = 0.05
 HTML = "text/html"
 
 
-def instead_of(rule: Rule, service: Service, now: datetime, url: str) -> Reply | None:
+def instead_of(rule: ActiveFault, service: Service, now: datetime, url: str) -> Reply | None:
     """Return the answer that replaces the right one; None: the fault is in the answer itself."""
     fault = rule.fault
     if fault is Fault.SERVER_ERROR:
@@ -61,7 +61,7 @@ def _outage(service: Service) -> Reply:
     return Reply(status=500, body=page, content_type=HTML)
 
 
-def _limited(rule: Rule, service: Service, now: datetime) -> Reply:
+def _limited(rule: ActiveFault, service: Service, now: datetime) -> Reply:
     """Return a status 429 with the time to wait, in seconds or as a date."""
     wait = str(rule.retry_after_s)
     if rule.fault is Fault.RATE_LIMITED_DATE:
