@@ -11,7 +11,7 @@ from math import inf
 
 from wattmesh.controller.cycle.carbon_view import SignalFacts, view_after
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.cycle.cycle import Seen
+from wattmesh.controller.cycle.cycle import CycleObservation
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Fleet
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
@@ -76,7 +76,7 @@ class JournalSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalSeen(Seen):
+class JournalSeen(CycleObservation):
     """An observation with the look and settings behind it; `epoch`: None if another leads."""
 
     look: JournalSnapshot

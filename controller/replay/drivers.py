@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from wattmesh.controller.cycle.cycle import Cycle, Plans, Seen
+from wattmesh.controller.cycle.cycle import Cycle, CycleObservation, Plans
 from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.views import observation
 from wattmesh.controller.replay.world import Scene, State, World
@@ -124,19 +124,21 @@ class Ours:
         self.world = world
         self._cycle.run(world.now)
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Observe the simulated run."""
         scene, state = self.world.scene, self.world.state
         seen = _see(scene, state, self._means, self._window(state))
-        return Seen(observation=seen)
+        return CycleObservation(observation=seen)
 
-    def settle(self, seen: Seen) -> bool:
+    def settle(self, seen: CycleObservation) -> bool:
         """Release a frozen run's clock; nothing else is ever left open here."""
         if self.world.state.frozen:
             self.world.let_go()
         return False
 
-    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
+    def act(
+        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
+    ) -> None:
         """Carry out what was decided."""
         for decision in decisions:
             match decision.action:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.policies.build import catalogue, measured, point
 from tests.replay.build import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.cycle.cycle import NoPlans, Plans, Seen
+from wattmesh.controller.cycle.cycle import CycleObservation, NoPlans, Plans
 from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries
@@ -162,11 +162,11 @@ class Deceived(Ours):
         super().__init__(*words)
         self._changes, self._view = changes, view
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Observe what is not."""
         seen = super().observe(now).observation
         views = tuple(replace(each, **self._view) for each in seen.runs)
-        return Seen(observation=replace(seen, runs=views, **self._changes))
+        return CycleObservation(observation=replace(seen, runs=views, **self._changes))
 
 
 class Noted(Ours):
@@ -179,7 +179,9 @@ class Noted(Ours):
         self.planned = self.failed = False
         self.points: list[str] = []
 
-    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
+    def act(
+        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
+    ) -> None:
         """Remember what was decided."""
         self.decisions.extend(decisions)
         self.planned |= any(each.plan is not None for each in planned.runs)
@@ -282,7 +284,7 @@ class Word(Noted):
 
     word: bool | None = None
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Observe."""
         shown = super().observe(now)
         seen = shown.observation
