@@ -60,7 +60,7 @@ _PLACE = re.compile(r"\((/[^()\n]*:\d+)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CheckedRun:
     """Everything that was seen of one checked run.
 
     Attributes:
@@ -129,7 +129,7 @@ class Switched:
         return float(found) if isinstance(found, int | float) else None
 
 
-def judge(seen: Seen) -> list[Finding]:
+def judge(seen: CheckedRun) -> list[Finding]:
     """Give every finding: problems first, then what is unknown, then what is well."""
     found = [*_switches(seen), *_not_reached(seen)]
     causes = {_cause(each.end.detail) for each in seen.switches}
@@ -182,7 +182,7 @@ def worst(findings: Sequence[Finding]) -> Verdict:
     return min((each.verdict for each in findings), key=_ORDER.index, default=Verdict.UNKNOWN)
 
 
-def _switches(seen: Seen) -> Iterator[Finding]:
+def _switches(seen: CheckedRun) -> Iterator[Finding]:
     for each in seen.switches:
         if each.good:
             yield ok(
@@ -200,7 +200,7 @@ def _switches(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def _not_reached(seen: Seen) -> Iterator[Finding]:
+def _not_reached(seen: CheckedRun) -> Iterator[Finding]:
     met = len(seen.switches) + sum(isinstance(each, LeftOut) for each in seen.told)
     begins = seen.attached is not None and seen.asked[:1] == (seen.attached.layout,)
     last = seen.save_steps[-1].step if seen.save_steps else 0
@@ -212,7 +212,7 @@ def _not_reached(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _troubles(seen: Seen) -> Iterator[tuple[str, str]]:
+def _troubles(seen: CheckedRun) -> Iterator[tuple[str, str]]:
     """Give (layout and step, trouble) for each trouble reported at a save step."""
     for each in seen.save_steps:
         if each.trouble and each.trouble != each.for_good:
@@ -250,7 +250,7 @@ def _cause(sentence: str) -> str:
     return re.sub(r"\d+", "", _core(sentence))
 
 
-def _references(seen: Seen) -> Finding:
+def _references(seen: CheckedRun) -> Finding:
     shares = [share for each in seen.switches if (share := each.number("held_share")) is not None]
     if not shares:
         return unknown("references", "no layout was torn down, so nothing is known", _AGAIN)
@@ -261,7 +261,7 @@ def _references(seen: Seen) -> Finding:
     )
 
 
-def _probe(seen: Seen) -> Finding:
+def _probe(seen: CheckedRun) -> Finding:
     found = []
     for each in seen.switches:
         before, after = each.number("probe_before"), each.number("probe_after")
@@ -280,7 +280,7 @@ def _probe(seen: Seen) -> Finding:
     )
 
 
-def _data(seen: Seen) -> Finding:
+def _data(seen: CheckedRun) -> Finding:
     done = [each for each in seen.save_steps if not each.deferred and each.told >= 0]
     silent = sorted({str(each.layout) for each in done if not each.told})
     missing = seen.untold(done)
@@ -303,7 +303,7 @@ def _data(seen: Seen) -> Finding:
     )
 
 
-def _buffers(seen: Seen) -> Finding:
+def _buffers(seen: CheckedRun) -> Finding:
     compared = [
         each for each in seen.save_steps if each.ranks > 1 and not (each.deferred or each.trouble)
     ]

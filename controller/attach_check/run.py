@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import Signals
 
 import wattmesh
-from wattmesh.controller.attach_check.judge import Seen
+from wattmesh.controller.attach_check.judge import CheckedRun
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import TOKEN_VARIABLE, end_all_with, words_of
@@ -78,7 +78,7 @@ class CheckRequest:
         return self.script[1] if self.script[0] == "-m" and self.script[1:] else self.script[0]
 
 
-def check(asked: CheckRequest, ended: Callable[[int], None] = lambda count: None) -> Seen:
+def check(asked: CheckRequest, ended: Callable[[int], None] = lambda count: None) -> CheckedRun:
     """Start the script, let it walk through the layouts, and give what was seen.
 
     Args:
@@ -120,7 +120,7 @@ def hear(
     place: CheckFolder,
     asked: CheckRequest,
     ended: Callable[[int], None] = lambda count: None,
-) -> Seen:
+) -> CheckedRun:
     """Follow a script until it ends or is taken to hang; the caller ends it.
 
     Args:
@@ -134,7 +134,7 @@ def hear(
     """
     told: list[Message] = []
     why = _wait(child, place, asked, told, ended)
-    seen = Seen(asked=asked.layouts, told=tuple(told), ended=why)
+    seen = CheckedRun(asked=asked.layouts, told=tuple(told), ended=why)
     _refuse_unwalked(seen, asked)
     return seen
 
@@ -290,7 +290,7 @@ def _signalled(line: str) -> str:
     return f"rank {rank} was ended by {name}{memory}"
 
 
-def _refuse_unwalked(seen: Seen, asked: CheckRequest) -> None:
+def _refuse_unwalked(seen: CheckedRun, asked: CheckRequest) -> None:
     """Refuse a script that reached no save step.
 
     Raises:

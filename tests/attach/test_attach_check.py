@@ -17,7 +17,7 @@ import pytest
 from tests.attach import checked
 from tests.docs.blocks import block
 from tests.hook.harness import Zygote
-from wattmesh.controller.attach_check.judge import Seen, judge, worst
+from wattmesh.controller.attach_check.judge import CheckedRun, judge, worst
 from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.hook.attach_check.place import VARIABLE, CheckFolder
@@ -86,7 +86,7 @@ TWINS: dict[str, list[tuple[Verdict, str, str]]] = {
 """What is wrong with the script, and lines that are said of it, in their order."""
 
 
-def walk(zygote: Zygote, folder: Path, fault: str) -> Seen:
+def walk(zygote: Zygote, folder: Path, fault: str) -> CheckedRun:
     """Walk the script with a fault to the end of its walk, by forked ranks."""
     place = CheckFolder(folder / "check")
     place.path.mkdir(parents=True)
@@ -98,7 +98,7 @@ def walk(zygote: Zygote, folder: Path, fault: str) -> Seen:
     status = zygote.wait(launch, PATIENCE_S)
     assert status == 0, [path.read_text() for path in folder.glob("*.log")]
     assert not real.exists()
-    return Seen(asked=LAYOUTS, told=tuple(place.told()[0]))
+    return CheckedRun(asked=LAYOUTS, told=tuple(place.told()[0]))
 
 
 def test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hook.harness import until
-from wattmesh.controller.attach_check.judge import HOOK_SENTENCES, Seen, judge
+from wattmesh.controller.attach_check.judge import HOOK_SENTENCES, CheckedRun, judge
 from wattmesh.controller.attach_check.run import CheckRequest, check, hear
 from wattmesh.controller.cli.doctor.findings import Verdict
 from wattmesh.controller.cli.main import main
@@ -60,7 +60,7 @@ def at(step: int, layout: Layout = DP2) -> Progress:
 
 def line(*told: Message, check: str, ended: str = "") -> tuple[Verdict, str]:
     """The first finding about something."""
-    seen = Seen(asked=(TP2,), told=(ATTACHED, at(5), *told), ended=ended)
+    seen = CheckedRun(asked=(TP2,), told=(ATTACHED, at(5), *told), ended=ended)
     found = next(each for each in judge(seen) if each.check == check)
     return found.verdict, found.text
 
@@ -119,7 +119,7 @@ def test_the_words_that_sort_a_sentence_stand_in_the_hooks_sentences() -> None:
 def test_one_cause_is_one_line_however_often_it_was_met() -> None:
     """At other steps the same sentence has other numbers."""
     told = [replace(SAVED, step=step, trouble=f"no room, {step} bytes") for step in (5, 10, 15)]
-    found = judge(Seen(asked=(TP2,), told=(ATTACHED, at(5), *told)))
+    found = judge(CheckedRun(asked=(TP2,), told=(ATTACHED, at(5), *told)))
     assert [each.text for each in found if "no room" in each.text] == [
         "dp2, step 5: no room, 5 bytes"
     ]

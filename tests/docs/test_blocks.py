@@ -23,7 +23,7 @@ import typer
 
 from tests.docs.blocks import REPOSITORY, blocks
 from tests.docs.test_held import missing
-from wattmesh.controller.attach_check.judge import Seen, judge
+from wattmesh.controller.attach_check.judge import CheckedRun, judge
 from wattmesh.controller.cli.doctor.doctor import screen
 from wattmesh.controller.cli.tree import whole
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
@@ -152,7 +152,7 @@ def checked(text: str) -> None:
         saved,
         replace(saved, layout=tp2),
     )
-    lines = [line.plain.rstrip() for line in screen(judge(Seen(asked=(tp2,), told=told)))]
+    lines = [line.plain.rstrip() for line in screen(judge(CheckedRun(asked=(tp2,), told=told)))]
     assert text.splitlines() == [line for line in lines if not line.startswith("probe")]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from wattmesh.controller.attach_check.judge import Seen, Switched, judge, worst
+from wattmesh.controller.attach_check.judge import CheckedRun, Switched, judge, worst
 from wattmesh.controller.attach_check.run import MOST_RANKS, CheckRequest, check
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.doctor.doctor import screen
@@ -87,7 +87,7 @@ def attach_check(
     raise typer.Exit(STATUS[worst(findings)])
 
 
-def to_json(asked: CheckRequest, seen: Seen, findings: Sequence[Finding]) -> dict[str, Any]:
+def to_json(asked: CheckRequest, seen: CheckedRun, findings: Sequence[Finding]) -> dict[str, Any]:
     """Give the keys of `attach-check --json`."""
     return {
         "verdict": worst(findings).value,
