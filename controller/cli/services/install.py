@@ -26,7 +26,7 @@ UNSEEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 """Folders that the units cannot see (ProtectHome, PrivateTmp)."""
 
 
-class Service(StrEnum):
+class ServiceUnit(StrEnum):
     """A process with a unit of its own."""
 
     DAEMON = "daemon"
@@ -43,9 +43,9 @@ class Shell(StrEnum):
 
 
 UNIT = {
-    Service.DAEMON: "wattmesh.service",
-    Service.AGENT: "wattmesh-agent.service",
-    Service.ACTUATOR: "wattmesh-actuator.service",
+    ServiceUnit.DAEMON: "wattmesh.service",
+    ServiceUnit.AGENT: "wattmesh-agent.service",
+    ServiceUnit.ACTUATOR: "wattmesh-actuator.service",
 }
 
 
@@ -68,7 +68,7 @@ Replace = Annotated[
 
 def units(
     services: Annotated[
-        list[Service] | None, typer.Argument(metavar="[daemon|agent|actuator]...")
+        list[ServiceUnit] | None, typer.Argument(metavar="[daemon|agent|actuator]...")
     ] = None,
     *,
     root: Root = None,
@@ -79,7 +79,7 @@ def units(
 
     The head node wants daemon, each node with GPUs agent and actuator. All three if none is named.
     """
-    chosen = services or list(Service)
+    chosen = services or list(ServiceUnit)
     program = _program()
     below = root or Path("/")
     shipped = files("wattmesh.integrations") / "systemd"
