@@ -15,7 +15,7 @@ For whoever must test carbon code without keys, without a network and without wa
 Invariant: values are invented, or come from a trace of the user; never from a provider.
 """
 
-from wattmesh.integrations.carbon.grid_server.answers import Service
+from wattmesh.integrations.carbon.grid_server.answers import ServedProvider
 from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault
 from wattmesh.integrations.carbon.grid_server.grids import Measure, Ripening, Shape, SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.server import Asked, GridServer
@@ -27,7 +27,7 @@ __all__ = [
     "Measure",
     "Ripening",
     "ActiveFault",
-    "Service",
+    "ServedProvider",
     "Shape",
     "SimulatedGrid",
 ]

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, WattmeshError
-from wattmesh.integrations.carbon.grid_server.answers import Service, moment
+from wattmesh.integrations.carbon.grid_server.answers import ServedProvider, moment
 from wattmesh.integrations.carbon.grid_server.control import rule
 from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault
 from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
@@ -55,7 +55,9 @@ def start_of(word: str) -> datetime:
 
 def settings_lines(server: GridServer) -> str:
     """Give the address of every provider, as `base_url` wants it."""
-    return "\n".join(f'{service:<18} base_url = "{server.base(service)}"' for service in Service)
+    return "\n".join(
+        f'{service:<18} base_url = "{server.base(service)}"' for service in ServedProvider
+    )
 
 
 def _words() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 
 
-class Service(StrEnum):
+class ServedProvider(StrEnum):
     """A provider that is answered for; the value is the first part of its paths."""
 
     ELECTRICITY_MAPS = "electricity_maps"

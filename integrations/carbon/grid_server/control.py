@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.grid_server.answers import Reply, Service, moment
+from wattmesh.integrations.carbon.grid_server.answers import Reply, ServedProvider, moment
 from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault, FaultBook
 
 KNOWN = frozenset(
@@ -25,7 +25,7 @@ class Asked(Protocol):
     """A request that came."""
 
     @property
-    def service(self) -> Service | None:
+    def service(self) -> ServedProvider | None:
         """Who was asked."""
         ...
 
@@ -116,13 +116,13 @@ def _two(words: Mapping[str, Any], name: str) -> tuple[datetime | None, datetime
     return since, until
 
 
-def _named(words: Mapping[str, Any]) -> tuple[Fault | None, Service | None]:
+def _named(words: Mapping[str, Any]) -> tuple[Fault | None, ServedProvider | None]:
     fault, provider = words.get("fault"), words.get("provider")
     if fault is not None and fault not in set(Fault):
         raise InputInvalid(f"no fault {fault!r}; there are {', '.join(Fault)}")
-    if provider is not None and provider not in set(Service):
+    if provider is not None and provider not in set(ServedProvider):
         raise InputInvalid(f"no provider {provider!r}; there are {', '.join(Service)}")
-    return (fault and Fault(fault)), (provider and Service(provider))
+    return (fault and Fault(fault)), (provider and ServedProvider(provider))
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.grid_server.answers import Service
+from wattmesh.integrations.carbon.grid_server.answers import ServedProvider
 
 
 class Fault(StrEnum):
@@ -98,12 +98,12 @@ WHOLE = frozenset(
 PAST = frozenset({Fault.GAP, Fault.REVISED, Fault.ZERO, Fault.NULL})
 """Faults of single intervals; `ActiveFault.about` selects them."""
 
-ONLY: dict[Fault, frozenset[Service]] = {
+ONLY: dict[Fault, frozenset[ServedProvider]] = {
     **dict.fromkeys(
         (Fault.SANDBOX, Fault.UPDATED_EARLY, Fault.MISSING_OPTIONALS),
-        frozenset({Service.ELECTRICITY_MAPS}),
+        frozenset({ServedProvider.ELECTRICITY_MAPS}),
     ),
-    Fault.WRONG_ZONE: frozenset({Service.ELECTRICITY_MAPS, Service.WATTTIME}),
+    Fault.WRONG_ZONE: frozenset({ServedProvider.ELECTRICITY_MAPS, ServedProvider.WATTTIME}),
     **dict.fromkeys(
         (
             Fault.TOKEN_EXPIRED,
@@ -112,11 +112,11 @@ ONLY: dict[Fault, frozenset[Service]] = {
             Fault.IMPUTED,
             Fault.PERCENTILE,
         ),
-        frozenset({Service.WATTTIME}),
+        frozenset({ServedProvider.WATTTIME}),
     ),
-    **dict.fromkeys((Fault.EARLY_FIRST, Fault.WITHOUT_ACTUAL), frozenset({Service.NESO})),
+    **dict.fromkeys((Fault.EARLY_FIRST, Fault.WITHOUT_ACTUAL), frozenset({ServedProvider.NESO})),
     **dict.fromkeys(
-        (Fault.NUMBERS, Fault.NEW_FUEL, Fault.MISSING_FUEL), frozenset({Service.EIA930})
+        (Fault.NUMBERS, Fault.NEW_FUEL, Fault.MISSING_FUEL), frozenset({ServedProvider.EIA930})
     ),
 }
 """Faults that only some providers can have; the others fit all."""
@@ -145,7 +145,7 @@ class ActiveFault:
     """
 
     fault: Fault
-    service: Service | None = None
+    service: ServedProvider | None = None
     zone: str = ""
     path: str = ""
     times: int | None = None
@@ -153,7 +153,7 @@ class ActiveFault:
     about: tuple[datetime, datetime] | None = None
     retry_after_s: int = 60
 
-    def fits(self, service: Service, zone: str, path: str, now: datetime) -> bool:
+    def fits(self, service: ServedProvider, zone: str, path: str, now: datetime) -> bool:
         """Say whether a request made now meets this rule."""
         since, until = self.during
         return (
@@ -220,7 +220,7 @@ class FaultBook:
         with self._lock:
             self._rules.append(rule)
 
-    def clear(self, fault: Fault | None = None, service: Service | None = None) -> None:
+    def clear(self, fault: Fault | None = None, service: ServedProvider | None = None) -> None:
         """Switch off one fault, those of one provider, or all."""
         with self._lock:
             self._rules = [
@@ -234,7 +234,7 @@ class FaultBook:
         with self._lock:
             return tuple(self._rules)
 
-    def take(self, service: Service, zone: str, path: str, now: datetime) -> Suffering:
+    def take(self, service: ServedProvider, zone: str, path: str, now: datetime) -> Suffering:
         """Return the faults of this answer, and count it.
 
         Of the faults that stand in place of the answer only the oldest is taken: ten rules with
