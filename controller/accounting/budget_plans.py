@@ -15,7 +15,7 @@ from wattmesh.controller.journal.energy.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import FixInput
-from wattmesh.policies.accounting.budget import Curve, HourProfile, Spent, hour_profile, spread
+from wattmesh.policies.accounting.budget import Curve, HourProfile, Spending, hour_profile, spread
 from wattmesh.quantities import grams
 from wattmesh.telemetry.carbon import Signal
 
@@ -206,7 +206,7 @@ def runs_of(runs: Iterable[RunRow], name: str, since: datetime) -> tuple[str, ..
 
 def spent_by_signal(
     journal: Journal, runs: Collection[str] | None, start: datetime, end: datetime
-) -> dict[str, tuple[Spent, ...]]:
+) -> dict[str, tuple[Spending, ...]]:
     """Give what runs spent in [start, end) by signal, slot by slot in time order; None: all runs.
 
     Joules of a run's GPUs that were booked to nobody are added to its upper bound. With all runs
@@ -214,7 +214,7 @@ def spent_by_signal(
     """
     if runs is None:
         return journal.by_slot.spent(start, end)
-    found: dict[str, dict[tuple[datetime, datetime], Spent]] = {}
+    found: dict[str, dict[tuple[datetime, datetime], Spending]] = {}
     parts = [
         part
         for run in runs

@@ -19,7 +19,7 @@ from wattmesh.policies.accounting.budget import (
     Alert,
     BudgetCourse,
     Curve,
-    Spent,
+    Spending,
     budget_course,
 )
 from wattmesh.quantities import grams
@@ -215,7 +215,7 @@ def _line(
 
 
 def _others(
-    by_signal: Mapping[str, Sequence[Spent]], signal: str, since: datetime
+    by_signal: Mapping[str, Sequence[Spending]], signal: str, since: datetime
 ) -> tuple[SignalGrams, ...]:
     """Give the grams of the period that are in other signals."""
     found = []
