@@ -17,7 +17,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.policies.isolation import cause
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.energy.attribution import EnergyClaim, Holder, Standing, is_gpu
+from wattmesh.telemetry.energy.attribution import EnergyClaim, Holder, LaunchState, is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component, PowerReading, Quality
 
@@ -254,7 +254,7 @@ def holder(row: RunRow) -> Holder:
         incarnation=row.incarnation,
         gpus=tuple(filter(None, row.gpus)),
         released=(*row.released, *(unused if gives_back else ())),
-        standing=Standing(row.state),
+        standing=LaunchState(row.state),
         owner_uid=row.owner_uid,
         job=row.scheduler_key,
         host=row.host,

@@ -25,7 +25,7 @@ STARTED_LATE_S = 60.0
 pid."""
 
 
-class Standing(StrEnum):
+class LaunchState(StrEnum):
     """State of a launch. Of two that could own a process, the first in this order does."""
 
     LIVE = "live"
@@ -49,7 +49,7 @@ class Holder:
     incarnation: str
     gpus: tuple[str, ...]
     released: tuple[str, ...] = ()
-    standing: Standing = Standing.LIVE
+    standing: LaunchState = LaunchState.LIVE
     owner_uid: int | None = None
     job: str = ""
     host: str = ""
@@ -171,9 +171,9 @@ def is_gpu(device: str) -> bool:
 
 
 def _registered(holders: Sequence[Holder]) -> dict[str, EnergyClaim]:
-    """Believe the registrations; a GPU registered by two runs goes to the better `Standing`."""
+    """Believe the registrations; a GPU registered by two runs goes to the better `LaunchState`."""
     claims: dict[str, EnergyClaim] = {}
-    for standing in reversed(Standing):
+    for standing in reversed(LaunchState):
         tier: dict[str, EnergyClaim] = {}
         for holder in holders:
             if holder.standing is not standing:
@@ -238,7 +238,7 @@ def _owner(
     if not mine:
         mine = [each for each in registered if _could_own(each, process)]
     mine = [each for each in mine if not _began_later(process, each)]
-    for standing in Standing:
+    for standing in LaunchState:
         tier = [each for each in mine if each.standing is standing]
         if tier:
             return tier[-1] if len({each.run for each in tier}) == 1 else None
@@ -299,7 +299,7 @@ def _holder(data: Any) -> Holder:
         incarnation=str(data["incarnation"]),
         gpus=tuple(str(each) for each in data["gpus"]),
         released=tuple(str(each) for each in data.get("released", ())),
-        standing=Standing(data.get("standing", "live")),
+        standing=LaunchState(data.get("standing", "live")),
         owner_uid=None if owner is None else int(owner),
         job=str(data.get("job", "")),
         host=str(data.get("host", "")),
