@@ -8,7 +8,7 @@ within one journal (docs/decisions/0030): no order is obeyed with an older epoch
 import logging
 from typing import Any
 
-from wattmesh.reconfig.client.orders import OrderAnswer, Standing, judge
+from wattmesh.reconfig.client.orders import OrderAnswer, OrderContext, judge
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.wire import Order, Orders
@@ -48,7 +48,7 @@ class OrderBook:
         book = self._read()
         answer, why = judge(
             order,
-            Standing(
+            OrderContext(
                 run=generation.run,
                 attempt=attempt,
                 step=step,

@@ -20,7 +20,7 @@ class OrderAnswer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class OrderContext:
     """The facts about this run that decide whether an order may be taken.
 
     Attributes:
@@ -43,7 +43,7 @@ class Standing:
     seekable: bool = True
 
 
-def judge(order: Order, standing: Standing) -> tuple[OrderAnswer, str]:
+def judge(order: Order, standing: OrderContext) -> tuple[OrderAnswer, str]:
     """Decide on one order; the sentence says why it is not taken, "" if it is."""
     void = _void_reason(order, standing)
     if void:
@@ -53,7 +53,7 @@ def judge(order: Order, standing: Standing) -> tuple[OrderAnswer, str]:
     return OrderAnswer.TAKE, ""
 
 
-def _void_reason(order: Order, standing: Standing) -> str:
+def _void_reason(order: Order, standing: OrderContext) -> str:
     """Say why this order can never be taken; "" when it can."""
     checks = (
         (order.run != standing.run, f"it is for run {order.run}"),

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from wattmesh.reconfig.client.orderbook import OrderBook
-from wattmesh.reconfig.client.orders import OrderAnswer, Standing, judge
+from wattmesh.reconfig.client.orders import OrderAnswer, OrderContext, judge
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Order, Orders, SwitchMode
 
-HERE = Standing(
+HERE = OrderContext(
     run="r",
     attempt=3,
     step=100,
