@@ -21,7 +21,7 @@ from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import Perfect, ReplayForecast, maker
 from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.regret import regret
-from wattmesh.controller.replay.world import Noise, Scene, State, run
+from wattmesh.controller.replay.world import Noise, RunState, Scene, run
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Release
@@ -260,7 +260,7 @@ class _Held:
     known: Hindsight
     base_g: float
 
-    def row(self, policy: str, state: State, solve_s: float) -> Row:
+    def row(self, policy: str, state: RunState, solve_s: float) -> Row:
         """Sum up one run."""
         time_s = (self.scene.deadline - self.scene.start).total_seconds()
         return self._row(

@@ -18,7 +18,7 @@ from typing import assert_never
 from wattmesh.controller.cycle.cycle import Cycle, CycleObservation, Plans
 from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.views import observation
-from wattmesh.controller.replay.world import Scene, State, World
+from wattmesh.controller.replay.world import RunState, Scene, World
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
@@ -153,7 +153,7 @@ class Ours:
                 case _:
                     assert_never(decision.action)
 
-    def _window(self, state: State) -> tuple[tuple[float, int], ...]:
+    def _window(self, state: RunState) -> tuple[tuple[float, int], ...]:
         """Give what was trained over the window of the service level; empty without one."""
         policy, past = self._means.policy, self._trained
         if not policy.sla_throughput_share:
@@ -228,7 +228,7 @@ class Rival:
 
 
 def _see(
-    scene: Scene, state: State, means: Means, trained: tuple[tuple[float, int], ...] = ()
+    scene: Scene, state: RunState, means: Means, trained: tuple[tuple[float, int], ...] = ()
 ) -> Observation:
     return observation(
         scene,
