@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import wattmesh
-from wattmesh.controller.agent.knowledge import PATIENCE_S, Knowledge, Told
+from wattmesh.controller.agent.knowledge import PATIENCE_S, AgentInstructions, Knowledge
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack
@@ -48,7 +48,7 @@ class Newest:
 
     sample: Sample
     claims: Mapping[str, EnergyClaim]
-    told: Told | None = None
+    told: AgentInstructions | None = None
     applied: Applied | None = None
     heard_s: float | None = None
     delivered_s: float | None = None
@@ -227,7 +227,7 @@ class Hearing:
                 f"the controller does not say what is wished ({reply.status}): "
                 f"{answer.get('error', 'no reason given')}"
             )
-        told = Told.from_json(answer)
+        told = AgentInstructions.from_json(answer)
         self._newest.told, self._newest.heard_s = told, self._clock.monotonic()
         self._heard()
         self._serial = told.desired.serial

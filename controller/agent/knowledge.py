@@ -27,7 +27,7 @@ HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AgentInstructions:
     """One answer of the controller.
 
     Attributes:
@@ -40,7 +40,7 @@ class Told:
     grid: SlotGrid
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Told":
+    def from_json(cls, data: Mapping[str, Any]) -> "AgentInstructions":
         """Read the controller's answer.
 
         Raises:
@@ -75,7 +75,7 @@ class Knowledge:
             except (InputInvalid, ValueError, KeyError, TypeError) as error:
                 log.warning("what the controller said before is not readable: %s", error)
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: AgentInstructions) -> None:
         """Take an answer, and keep it in the outbox.
 
         Raises:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from wattmesh.controller.agent.duties import Newest
-from wattmesh.controller.agent.knowledge import Told
+from wattmesh.controller.agent.knowledge import AgentInstructions
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import Fenced, WattmeshError
 from wattmesh.telemetry.actuator.wire import ProcessClaim as Owners
@@ -114,7 +114,7 @@ def left(desired: Desired, age_s: float) -> Desired | None:
 
 
 def owners(
-    told: Told, view: NodeView | None, claims: Mapping[str, EnergyClaim]
+    told: AgentInstructions, view: NodeView | None, claims: Mapping[str, EnergyClaim]
 ) -> dict[str, Owners]:
     """Give each holder's user and, where this node sees them, the holder's own processes."""
     uids = {each.run: each.owner_uid for each in told.holders if each.owner_uid is not None}

@@ -23,7 +23,7 @@ from tests.api.conftest import Served, open_folder, served
 from tests.api.stranger import STRANGER, as_stranger, connecting, needs_root
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.agent.knowledge import Told
+from wattmesh.controller.agent.knowledge import AgentInstructions
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
 from wattmesh.controller.api import attested
@@ -160,20 +160,20 @@ def test_what_is_wished_is_waited_for_and_heard_again(served: Served) -> None:
     """A known serial waits for another one; a run that registers is heard of at once."""
     assert served.get(DESIRED).status == 503  # no cycle yet
     look(served)
-    first = Told.from_json(served.get(DESIRED).body)
+    first = AgentInstructions.from_json(served.get(DESIRED).body)
     assert (first.known, first.holders, first.desired.wishes) == (False, (), ())
     served.post(READINGS, report())
     look(served)
-    second = Told.from_json(served.get(DESIRED).body)
+    second = AgentInstructions.from_json(served.get(DESIRED).body)
     assert second.known
     serial = second.desired.serial
-    same = Told.from_json(served.get(f"{DESIRED}?wait=0.1&serial={serial}").body)
+    same = AgentInstructions.from_json(served.get(f"{DESIRED}?wait=0.1&serial={serial}").body)
     assert same.desired.serial == serial
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(served.get, f"{DESIRED}?wait=30&serial={serial}")
         served.register(gpus=("G0", "G9", "", ""))
         look(served)
-        told = Told.from_json(waiting.result(20).body)
+        told = AgentInstructions.from_json(waiting.result(20).body)
     assert [each.run for each in told.holders] == [facts.RUN]
     assert told.holders[0].owner_uid == os.geteuid()
     assert told.holders[0].gpus == ("G0",)
