@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from wattmesh.controller.cli.doctor.findings import Finding, Verdict, ok, problem, unknown
+from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding, ok, problem, unknown
 from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, SaveStep, UnknownLoss
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
@@ -46,7 +46,7 @@ HOOK_SENTENCES = (
 )
 """For the hook's sentences: words they contain, the check they belong to, and what to do."""
 
-_ORDER = (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.OK)
+_ORDER = (CheckStatus.PROBLEM, CheckStatus.UNKNOWN, CheckStatus.OK)
 _LOOK = "look at the log"
 _AGAIN = "mend what else is said here, or name another layout, and check again"
 _WRAPPED = re.compile(
@@ -155,7 +155,7 @@ def judge(seen: CheckedRun) -> list[Finding]:
         for each in seen.told
         if isinstance(each, UnknownLoss)
     ]
-    bad = {each.check for each in found if each.verdict is Verdict.PROBLEM}
+    bad = {each.check for each in found if each.verdict is CheckStatus.PROBLEM}
     overall = (
         ("references", _references(seen)),
         ("probe", _probe(seen)),
@@ -177,9 +177,9 @@ def judge(seen: CheckedRun) -> list[Finding]:
     return sorted(found, key=lambda each: _ORDER.index(each.verdict))
 
 
-def worst(findings: Sequence[Finding]) -> Verdict:
+def worst(findings: Sequence[Finding]) -> CheckStatus:
     """Give the verdict on everything: one problem is a problem, one unknown is not ok."""
-    return min((each.verdict for each in findings), key=_ORDER.index, default=Verdict.UNKNOWN)
+    return min((each.verdict for each in findings), key=_ORDER.index, default=CheckStatus.UNKNOWN)
 
 
 def _switches(seen: CheckedRun) -> Iterator[Finding]:

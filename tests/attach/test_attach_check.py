@@ -18,7 +18,7 @@ from tests.attach import checked
 from tests.docs.blocks import block
 from tests.hook.harness import Zygote
 from wattmesh.controller.attach_check.judge import CheckedRun, judge, worst
-from wattmesh.controller.cli.doctor.findings import Verdict
+from wattmesh.controller.cli.doctor.findings import CheckStatus
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.hook.attach_check.place import VARIABLE, CheckFolder
 from wattmesh.reconfig.hook.attach_check.walker import folder_of
@@ -26,13 +26,13 @@ from wattmesh.reconfig.layout import Layout
 
 LAYOUTS = (Layout(dp_shard=2), Layout(tp=2), Layout())
 PATIENCE_S = 150.0
-OK, PROBLEM, UNKNOWN = Verdict.OK, Verdict.PROBLEM, Verdict.UNKNOWN
+OK, PROBLEM, UNKNOWN = CheckStatus.OK, CheckStatus.PROBLEM, CheckStatus.UNKNOWN
 
 DOCUMENTED = "the script of docs/attach.md"
 EARLY = "early loader"
 """The same script with its loader made in `build`, before the position is known."""
 
-TWINS: dict[str, list[tuple[Verdict, str, str]]] = {
+TWINS: dict[str, list[tuple[CheckStatus, str, str]]] = {
     DOCUMENTED: [
         (OK, "switch", "dp2 -> tp2: in place at step 5"),
         (OK, "switch", "tp2 -> 1 rank: in place at step 10"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.hook.harness import until
 from wattmesh.controller.attach_check.judge import HOOK_SENTENCES, CheckedRun, judge
 from wattmesh.controller.attach_check.run import CheckRequest, check, hear
-from wattmesh.controller.cli.doctor.findings import Verdict
+from wattmesh.controller.cli.doctor.findings import CheckStatus
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.process.children import Children
 from wattmesh.errors import InputInvalid
@@ -58,7 +58,7 @@ def at(step: int, layout: Layout = DP2) -> Progress:
     )  # fmt: skip
 
 
-def line(*told: Message, check: str, ended: str = "") -> tuple[Verdict, str]:
+def line(*told: Message, check: str, ended: str = "") -> tuple[CheckStatus, str]:
     """The first finding about something."""
     seen = CheckedRun(asked=(TP2,), told=(ATTACHED, at(5), *told), ended=ended)
     found = next(each for each in judge(seen) if each.check == check)
@@ -252,7 +252,11 @@ def test_a_script_that_fails_after_its_walk_is_told_with_the_line(tmp_path: Path
     with Children() as children:
         child = children.start("s", [sys.executable, str(script)], log=asked.log, environment={})
         first, *_ = judge(hear(child, place, asked))
-    assert (first.check, first.verdict, first.where) == ("script", Verdict.PROBLEM, f"{script}:2")
+    assert (first.check, first.verdict, first.where) == (
+        "script",
+        CheckStatus.PROBLEM,
+        f"{script}:2",
+    )
     assert "after its run had ended: RuntimeError: nothing to train" in first.text
 
 

@@ -13,14 +13,14 @@ from wattmesh.controller.attach_check.judge import CheckedRun, Switched, judge, 
 from wattmesh.controller.attach_check.run import MOST_RANKS, CheckRequest, check
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.doctor.doctor import screen
-from wattmesh.controller.cli.doctor.findings import Finding, Verdict
+from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding
 from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.controller.cli.progress import counted
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.ranges import clean_lines
 
-STATUS = {Verdict.OK: 0, Verdict.PROBLEM: 1, Verdict.UNKNOWN: 2}
+STATUS = {CheckStatus.OK: 0, CheckStatus.PROBLEM: 1, CheckStatus.UNKNOWN: 2}
 
 _USE = "wattmesh attach-check --layouts dp2,tp2,1 -- train.py"
 
