@@ -51,14 +51,16 @@ class RunNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SwitchOutcome:
     """How an open switch ends, and why, in one sentence."""
 
     state: SwitchState
     reason: str
 
 
-def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float) -> Verdict | None:
+def verdict(
+    switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float
+) -> SwitchOutcome | None:
     """Return how an open switch ends, or None while it may still be confirmed.
 
     A switch that the run never began is abandoned, which has no consequence. One that was begun and
@@ -68,7 +70,7 @@ def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float)
     if reason is None:
         return None
     begun = switch.state not in (SwitchState.ORDERED, SwitchState.ANNOUNCED)
-    return Verdict(
+    return SwitchOutcome(
         state=SwitchState.FAILED if begun else SwitchState.ABANDONED,
         reason=f"{reason} while the switch was {switch.state}.",
     )
