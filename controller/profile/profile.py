@@ -27,7 +27,7 @@ from wattmesh.controller.profile.numbers import (
     measure,
     probe_evidence,
 )
-from wattmesh.controller.profile.walk import Walk, WalkServer
+from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import words_of
 from wattmesh.reconfig import step_log
@@ -85,13 +85,13 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     folder.mkdir(parents=True, exist_ok=True)
     # A paced step is shorter than the update interval of a real board's counter.
     fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
-    walk = Walk(job, tell)
+    walk = ProfileWalk(job, tell)
     tell(f"starting {job.processes} processes, and the reference beside them")
     watched = _run(job, folder, walk, fake)
     return judge(job, walk, watched, time.monotonic() - began_s)
 
 
-def judge(job: ProfileJob, walk: Walk, watched: Watched, wall_s: float) -> Profile:
+def judge(job: ProfileJob, walk: ProfileWalk, watched: Watched, wall_s: float) -> Profile:
     """Say what each layout costs and which may be switched to; nothing is run.
 
     Raises:
@@ -110,7 +110,7 @@ def judge(job: ProfileJob, walk: Walk, watched: Watched, wall_s: float) -> Profi
     )
 
 
-def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
+def _run(job: ProfileJob, folder: Path, walk: ProfileWalk, fake: FakeNvml) -> Watched:
     """Run the job and its reference to their ends, while NVML is read from outside."""
     # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
     with (
@@ -186,7 +186,7 @@ def _environment(job: ProfileJob) -> dict[str, str]:
     return {"PYTHONPATH": str(job.directory), "OMP_NUM_THREADS": "1"}
 
 
-def _unproven(job: ProfileJob, walk: Walk, measured: tuple[Measured, ...]) -> dict[str, str]:
+def _unproven(job: ProfileJob, walk: ProfileWalk, measured: tuple[Measured, ...]) -> dict[str, str]:
     """Say of each point why it may not be switched to automatically; empty when all may."""
     found = {each.point.id: each for each in measured}
     reasons = {}
