@@ -21,7 +21,7 @@ from wattmesh.controller.accounting.report.views import (
     StandIn,
     SubjectReport,
 )
-from wattmesh.controller.accounting.report.walk import Price, Subject, Walk, subject_of
+from wattmesh.controller.accounting.report.walk import Price, ReportTotals, Subject, subject_of
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.readings import Quality, flags_of
@@ -57,7 +57,7 @@ class Booked(Protocol):
         ...
 
     @property
-    def walk(self) -> Walk:
+    def walk(self) -> ReportTotals:
         """Further prices of its slots."""
         ...
 

@@ -26,7 +26,13 @@ from wattmesh.controller.accounting.report.views import (
     SignalCarbon,
     SubjectReport,
 )
-from wattmesh.controller.accounting.report.walk import Day, Subject, Walk, subject_of, walked
+from wattmesh.controller.accounting.report.walk import (
+    Day,
+    ReportTotals,
+    Subject,
+    subject_of,
+    walked,
+)
 from wattmesh.controller.journal.energy.budgets import ClosedRow, PlanRow
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
@@ -63,7 +69,7 @@ class Month:
     end: datetime
     site: Reported
     totals: tuple[TotalRow, ...]
-    walk: Walk
+    walk: ReportTotals
     runs: Mapping[str, RunRow]
 
     @property
