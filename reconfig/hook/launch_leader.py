@@ -15,7 +15,7 @@ from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.reporter import Reporter, Silent
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
 from wattmesh.reconfig.hook.job import AttachedJob
-from wattmesh.reconfig.hook.start import Begun, Wanted, first_generation
+from wattmesh.reconfig.hook.start import AttachRequest, Begun, first_generation
 from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
@@ -49,7 +49,7 @@ class LaunchLeader:
         self._claim = AttemptLock(folder, name)
         self.voice: Reporter = Silent()
 
-    def open(self, wanted: Wanted, job: AttachedJob) -> Generation:
+    def open(self, wanted: AttachRequest, job: AttachedJob) -> Generation:
         """Decide how this launch begins, tell the daemon, and announce generation 1."""
         self._folder.stop_file.unlink(missing_ok=True)
         begun = first_generation(self._folder, self._claim.identity, wanted)

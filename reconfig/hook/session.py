@@ -39,7 +39,7 @@ from wattmesh.reconfig.hook.job import AttachedJob, Build, Probe
 from wattmesh.reconfig.hook.launch_leader import LaunchLeader
 from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.hook.rank_runner import RankRunner
-from wattmesh.reconfig.hook.start import Wanted
+from wattmesh.reconfig.hook.start import AttachRequest
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.bounded import within
 from wattmesh.reconfig.launch.closing import Closing
@@ -419,13 +419,13 @@ def attach(
         gc_freeze=gc_freeze,
     )
     walker.prepare(job, layout)
-    wanted = Wanted(
+    wanted = AttachRequest(
         layout=layout, ranks=initial_ranks, launched=launch_store.launched, seekable=seekable
     )
     return _join(job, wanted)
 
 
-def _join(job: AttachedJob, wanted: Wanted) -> Session:
+def _join(job: AttachedJob, wanted: AttachRequest) -> Session:
     """Start the watchdog, claim the run on global rank 0, and follow the first generation."""
     job.folder.path.mkdir(parents=True, exist_ok=True)
     unheed = heed_sigterm(job)
@@ -436,7 +436,7 @@ def _join(job: AttachedJob, wanted: Wanted) -> Session:
     return session
 
 
-def _begin_launch(job: AttachedJob, wanted: Wanted) -> LaunchLeader:
+def _begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
     """Do global rank 0's part of a launch; a refusal is told to every rank."""
     try:
         leader = LaunchLeader(job.launch_store, job.folder, job.name)

@@ -24,7 +24,7 @@ RESTART_TRIES = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AttachRequest:
     """What the caller of `attach` asked for; used where no checkpoint says otherwise.
 
     `launched`: how many ranks the launcher started.
@@ -44,7 +44,7 @@ class Begun:
     died_in: dict[str, Any] | None = None
 
 
-def first_generation(folder: RunFolder, identity: LaunchIdentity, wanted: Wanted) -> Begun:
+def first_generation(folder: RunFolder, identity: LaunchIdentity, wanted: AttachRequest) -> Begun:
     """Decide how this launch begins; the caller holds the folder's lock.
 
     Raises:
@@ -127,7 +127,7 @@ def _restart(
     return replace(base, switch=note, probe=probe)
 
 
-def layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]:
+def layout_of(header: Header, wanted: AttachRequest) -> tuple[Layout, tuple[int, ...]]:
     """Return the checkpoint's own layout if enough ranks were launched, else the wanted one.
 
     Raises:
