@@ -16,7 +16,7 @@ from pathlib import Path
 from wattmesh.controller.daemon.loop_bodies import remember
 from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.process.life import STOPPING, WATCHED, leave, live
-from wattmesh.controller.process.notify import Notifier, Watchdog
+from wattmesh.controller.process.notify import Notifier, SystemdWatchdog
 from wattmesh.controller.settings import read as reader
 from wattmesh.errors import SettingsInvalid, WattmeshError
 
@@ -39,7 +39,7 @@ class DaemonLifecycle:
         self._path = path
         self._parts = parts
         self._notifier = notifier
-        self._watchdog = Watchdog(
+        self._watchdog = SystemdWatchdog(
             notifier,
             [
                 lambda: parts.cycle.state.last_progress_s,
