@@ -17,7 +17,7 @@ from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.launch.peers import boot_id
-from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.switch import SwitchState
@@ -60,7 +60,7 @@ class AttachedJob:
 
     name: str
     launch_store: LaunchStore
-    watchdog: Watchdog
+    watchdog: RankWatchdog
     folder: RunFolder
     deadlines: Deadlines
     build: Build

@@ -47,7 +47,7 @@ from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
 from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
-from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.ranges import shown
@@ -400,7 +400,7 @@ def attach(
     job = AttachedJob(
         name=name,
         launch_store=launch_store,
-        watchdog=Watchdog(
+        watchdog=RankWatchdog(
             launch_store, deadlines=deadlines, folder=folder, interrupt=group.interrupt
         ),
         folder=folder,

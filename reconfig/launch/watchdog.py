@@ -36,7 +36,7 @@ PATIENCE_S = 2.0
 """How long a call to the store or to the disk may take while this process ends."""
 
 
-class Watchdog:
+class RankWatchdog:
     """Watches one rank; armed by `phase` and `resting`."""
 
     def __init__(
