@@ -1,7 +1,7 @@
 """The picture of the ledger's rules, docs/energy.svg: what a GPU drew, and what was booked of it.
 
-Drawn by the ledger's own code: the readings below go through `telemetry.meter.MeterState`, and what it
-books is what is coloured. Invariant: plain SVG; the same code gives the same bytes.
+Drawn by the ledger's own code: the readings below go through `telemetry.energy.meter.MeterState`,
+and what it books is what is coloured. Invariant: plain SVG; the same code gives the same bytes.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Plans of budgets, made and stored: a curve of expected intensity x expected power over a period.
 
 A plan is made when its period begins, or as soon afterwards as a daemon runs. Invariant: after any
-outage, `BudgetPlans.due` makes the plans that are missing now; a plan is never changed, a newer one is
-stored beside it (docs/reports.md).
+outage, `BudgetPlans.due` makes the plans that are missing now; a plan is never changed, a newer one
+is stored beside it (docs/reports.md).
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,8 @@
 """Tell the service manager the daemon's state: the sd_notify protocol, by the standard library.
 
 Invariant: a failed notification never fails the daemon; without NOTIFY_SOCKET nothing is sent. Only
-`SystemdWatchdog` sends WATCHDOG=1, and only once every watched loop has made progress since the last one.
+`SystemdWatchdog` sends WATCHDOG=1, and only once every watched loop has made progress since the
+last one.
 """
 
 import logging

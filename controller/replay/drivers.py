@@ -32,7 +32,7 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
-from wattmesh.policies.rivals.look import SLEEP, Ahead, Rated, RivalInputs, Rule
+from wattmesh.policies.rivals.look import SLEEP, Ahead, Rated, RivalInputs, RivalRule
 from wattmesh.policies.run_context import RunContext, examine
 
 PAST = timedelta(days=14)
@@ -168,7 +168,7 @@ class Ours:
 class Rival:
     """A rule from other systems."""
 
-    def __init__(self, means: Means, rule: Rule) -> None:
+    def __init__(self, means: Means, rule: RivalRule) -> None:
         """Keep the forecast, the settings and the rule."""
         self._means, self._rule = means, rule
         self._asked: tuple[object, str] | None = None

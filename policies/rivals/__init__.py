@@ -29,14 +29,14 @@ from wattmesh.policies.rivals.carbon_scaler import carbon_scaler
 from wattmesh.policies.rivals.dvfs_only import dvfs_only
 from wattmesh.policies.rivals.energy_min import energy_min
 from wattmesh.policies.rivals.equal_step import equal_step
-from wattmesh.policies.rivals.look import Rule
+from wattmesh.policies.rivals.look import RivalRule
 from wattmesh.policies.rivals.one_way_trading import one_way_trading
 from wattmesh.policies.rivals.pause_threshold import pause_threshold
 from wattmesh.policies.rivals.static_efficient import static_efficient
 from wattmesh.policies.rivals.static_fastest import static_fastest
 from wattmesh.policies.rivals.wait_awhile import wait_awhile
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, RivalRule] = {
     "static-fastest": static_fastest,
     "static-efficient": static_efficient,
     "dvfs-only": dvfs_only,

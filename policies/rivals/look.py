@@ -1,7 +1,7 @@
 """What a rival rule may look at, and what it answers. Types only.
 
-Invariant: a rule is a function of one `RivalInputs` and nothing else; it knows the grid ahead only as the
-forecast that every policy is given.
+Invariant: a rule is a function of one `RivalInputs` and nothing else; it knows the grid ahead only
+as the forecast that every policy is given.
 """
 
 from collections.abc import Callable
@@ -78,5 +78,5 @@ class RivalInputs:
         return tuple(sorted(alike, key=lambda each: (each.gpus, each.tokens_per_s)))
 
 
-Rule = Callable[[RivalInputs], str]
+RivalRule = Callable[[RivalInputs], str]
 """Gives the id of the point to be at from now on, or SLEEP."""

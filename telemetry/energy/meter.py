@@ -9,9 +9,10 @@ The first rule that applies counts:
 (c) without a usable counter: the mean of both powers times the time, over at most `hold_s`;
 (d) without a power either: unobserved, with the power limit as upper bound.
 
-Invariant: `MeterState.counter_mj` is the counter value up to which energy is booked. While the counter
-does not answer and power is integrated, it is extrapolated (`guessed_mj`); when the counter answers
-again, only the difference is booked. So all pieces sum up to the counter's rise, to the millijoule.
+Invariant: `MeterState.counter_mj` is the counter value up to which energy is booked. While the
+counter does not answer and power is integrated, it is extrapolated (`guessed_mj`); when the counter
+answers again, only the difference is booked. So all pieces sum up to the counter's rise, to the
+millijoule.
 
 The counter belongs to one source, and counters of two sources are never compared. What a stand-in
 source reads extrapolates the first counter; after `ADOPT_US` the stand-in becomes the source.

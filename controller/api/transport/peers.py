@@ -1,7 +1,7 @@
 """Who is at the other end of a connection, as the kernel says; and how long we wait for them.
 
-Invariant: `PeerIdentity` comes from SO_PEERCRED of this connection, never from anything that was sent. A
-client that does not finish a request in time is cut off; it holds no thread meanwhile.
+Invariant: `PeerIdentity` comes from SO_PEERCRED of this connection, never from anything that was
+sent. A client that does not finish a request in time is cut off; it holds no thread meanwhile.
 """
 
 import asyncio

@@ -82,7 +82,8 @@ class Delivered(Message):
     """One delivery of a node's agent.
 
     Attributes:
-        batch: changes of ledger rows (`wattmesh.telemetry.energy.delivery.EnergyBatch`); null: none.
+        batch: changes of ledger rows (`wattmesh.telemetry.energy.delivery.EnergyBatch`); null:
+            none.
         fresh: the agent has no file of its own and asks for its baselines.
         devices: those that answered lately. `missing`: those that are known and do not answer.
     """

@@ -49,6 +49,16 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedRequest:
+    """One request as the server notes it. `key`: the credential it carried, as sent; "": none."""
+
+    service: ServedProvider | None
+    path: str
+    key: str
+    at: datetime
+
+
 def moment(text: str) -> datetime:
     """Read an ISO 8601 time that names its offset.
 

@@ -13,21 +13,17 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.grid_server.answers import Reply, ServedProvider, moment
+from wattmesh.integrations.carbon.grid_server.answers import (
+    ReceivedRequest,
+    Reply,
+    ServedProvider,
+    moment,
+)
 from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault, FaultBook
 
 KNOWN = frozenset(
     {"fault", "provider", "zone", "path", "times", "during", "about", "retry_after_s"}
 )
-
-
-class Asked(Protocol):
-    """A request that came."""
-
-    @property
-    def service(self) -> ServedProvider | None:
-        """Who was asked."""
-        ...
 
 
 class Controlled(Protocol):
@@ -39,7 +35,7 @@ class Controlled(Protocol):
         ...
 
     @property
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[ReceivedRequest]:
         """The requests so far."""
         ...
 
@@ -121,7 +117,7 @@ def _named(words: Mapping[str, Any]) -> tuple[Fault | None, ServedProvider | Non
     if fault is not None and fault not in set(Fault):
         raise InputInvalid(f"no fault {fault!r}; there are {', '.join(Fault)}")
     if provider is not None and provider not in set(ServedProvider):
-        raise InputInvalid(f"no provider {provider!r}; there are {', '.join(Service)}")
+        raise InputInvalid(f"no provider {provider!r}; there are {', '.join(ServedProvider)}")
     return (fault and Fault(fault)), (provider and ServedProvider(provider))
 
 

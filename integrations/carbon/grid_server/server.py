@@ -24,7 +24,12 @@ from wattmesh.integrations.carbon.grid_server import (
     neso,
     watttime,
 )
-from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, ServedProvider
+from wattmesh.integrations.carbon.grid_server.answers import (
+    ReceivedRequest,
+    Reply,
+    Request,
+    ServedProvider,
+)
 from wattmesh.integrations.carbon.grid_server.control import controlled
 from wattmesh.integrations.carbon.grid_server.faults import (
     ActiveFault,
@@ -52,16 +57,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One request that came. `key`: the credential it carried, as sent; "" for none."""
-
-    service: ServedProvider | None
-    path: str
-    key: str
-    at: datetime
-
-
 @dataclass(slots=True, kw_only=True)
 class GridServer:
     """All providers on one local address.
@@ -81,7 +76,7 @@ class GridServer:
     accounts: dict[str, str] = field(default_factory=dict)
     neso_delay: timedelta = timedelta()
     eia_lag: timedelta = timedelta(hours=6)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
     url: str = ""
     faults: FaultBook = field(default_factory=FaultBook)
     tokens: watttime.Tokens = field(init=False)
@@ -94,7 +89,7 @@ class GridServer:
     def base(self, service: ServedProvider | str) -> str:
         """Give the address under which a provider answers: what `base_url` must be."""
         version = {ServedProvider.ELECTRICITY_MAPS: "/v4", ServedProvider.EIA930: "/v2"}
-        return f"{self.url}/{service}{version.get(Service(service), '')}"
+        return f"{self.url}/{service}{version.get(ServedProvider(service), '')}"
 
     def fail(
         self,
@@ -138,7 +133,7 @@ class GridServer:
         with self._lock:
             return sum(each.service == service and path in each.path for each in self.asked)
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: ReceivedRequest) -> None:
         """Count a request."""
         with self._lock:
             self.asked.append(asked)
@@ -237,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
             if first == "control":
                 sent(self, controlled(self.command, rest, body, server), quiet, server.released)
                 return
-            server.note(Asked(service=service, path=self.path, key=_key(request), at=now))
+            server.note(ReceivedRequest(service=service, path=self.path, key=_key(request), at=now))
             if service is None:
                 sent(self, Reply(status=404, body={"error": NOWHERE}), quiet, server.released)
             else:

@@ -248,8 +248,8 @@ class _Plan:
             shape = placing.logical_shape(rule, stored)
             for slot in read[group].flat if read else ():
                 self.row[param, slot.state] = len(self.entries)
-                entry = TensorEntry(name=logical[name], state=slot.state, dtype=slot.dtype, shape=shape,
-                              rule=rule)  # fmt: skip
+                entry = TensorEntry(name=logical[name], state=slot.state, dtype=slot.dtype,
+                                    shape=shape, rule=rule)  # fmt: skip
                 self.entries.append(entry)
 
     def flat_segments(self) -> Segments:
