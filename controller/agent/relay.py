@@ -21,8 +21,8 @@ from pathlib import Path
 from wattmesh.controller.agent.link import ControllerAnswer, ControllerLink
 from wattmesh.controller.api.transport.sockets import listen
 from wattmesh.errors import SourceUnavailable
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 from wattmesh.telemetry.peer_credentials import credentials
-from wattmesh.telemetry.places import ConcurrencyLimit
 
 log = logging.getLogger(__name__)
 

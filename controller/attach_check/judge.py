@@ -8,7 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding, ok, problem, unknown
-from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, SaveStep, UnknownLoss
+from wattmesh.reconfig.hook.attach_check.check_folder import (
+    Attached,
+    LeftOut,
+    SaveStep,
+    UnknownLoss,
+)
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Message, Progress, Transition

@@ -21,7 +21,7 @@ from wattmesh.controller.attach_check.judge import CheckedRun
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import TOKEN_VARIABLE, end_all_with, words_of
-from wattmesh.reconfig.hook.attach_check.place import (
+from wattmesh.reconfig.hook.attach_check.check_folder import (
     VARIABLE,
     Attached,
     CheckFolder,

@@ -13,7 +13,7 @@ from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Snapshot, holders
 from wattmesh.controller.cycle.fleet import sample as fleet_sample
-from wattmesh.controller.cycle.look import JournalSeen
+from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.cycle.observe import JournalObserver
 from wattmesh.controller.journal.carbon.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
@@ -40,7 +40,7 @@ class CycleDuty:
 
     def __init__(
         self,
-        cycle: Cycle[JournalSeen],
+        cycle: Cycle[JournalObservation],
         observer: JournalObserver,
         journal: Journal,
         pulse: Pulse,
@@ -87,9 +87,9 @@ class CycleDuty:
         pulse, seen = self._pulse, self._observer.newest
         if seen is None:
             return
-        pulse.fleet = seen.look.fleet
+        pulse.fleet = seen.snapshot.fleet
         if pulse.settings.power.source == "agents":
-            pulse.tokens = self._journal.tokens.valid(seen.look.now)
+            pulse.tokens = self._journal.tokens.valid(seen.snapshot.now)
 
     def _keep_signs(self) -> None:
         """Write down from time to time which runs are alive; only the leader hears them.

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from wattmesh.reconfig.link import cut_socket
-from wattmesh.telemetry.places import ConcurrencyLimit
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 log = logging.getLogger(__name__)
 

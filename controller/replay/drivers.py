@@ -32,7 +32,7 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
-from wattmesh.policies.rivals.look import SLEEP, Ahead, Rated, RivalInputs, RivalRule
+from wattmesh.policies.rivals.rival_inputs import SLEEP, Ahead, Rated, RivalInputs, RivalRule
 from wattmesh.policies.run_context import RunContext, examine
 
 PAST = timedelta(days=14)

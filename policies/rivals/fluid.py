@@ -8,7 +8,7 @@ then is at is the answer. The run never sleeps here.
 from collections.abc import Sequence
 from itertools import pairwise
 
-from wattmesh.policies.rivals.look import Rated, RivalInputs
+from wattmesh.policies.rivals.rival_inputs import Rated, RivalInputs
 
 
 def hull(points: Sequence[Rated]) -> list[Rated]:
@@ -28,22 +28,22 @@ def hull(points: Sequence[Rated]) -> list[Rated]:
     return chain
 
 
-def cheapest(look: RivalInputs, points: Sequence[Rated], *, carbon: bool) -> str:
+def cheapest(inputs: RivalInputs, points: Sequence[Rated], *, carbon: bool) -> str:
     """Give the point of the first slot in the schedule of the least grams, or joules."""
     useful = hull(points)
-    tokens = useful[0].tokens_per_s * sum(each.seconds for each in look.ahead)
+    tokens = useful[0].tokens_per_s * sum(each.seconds for each in inputs.ahead)
     rises = [
         (level, _slope(low, high), high.tokens_per_s - low.tokens_per_s)
         for level, (low, high) in enumerate(pairwise(useful), start=1)
     ]
     steps = [
         ((slot.g_per_kwh if carbon else 1.0) * slope, when, level, more * slot.seconds)
-        for when, slot in enumerate(look.ahead)
+        for when, slot in enumerate(inputs.ahead)
         for level, slope, more in rises
     ]
     first = 0
     for _, when, level, more in sorted(steps):
-        if tokens >= look.tokens_left:
+        if tokens >= inputs.tokens_left:
             break
         tokens += more
         if when == 0:

@@ -25,9 +25,9 @@ from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshE
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.restore import returned_json
 from wattmesh.telemetry.actuator.wire import LONGEST_LINE, ActuatorRequest, Op, line, read_request
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.peer_credentials import credentials, supplementary_groups
-from wattmesh.telemetry.places import ConcurrencyLimit
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from tests.hook.harness import Zygote
 from wattmesh.controller.attach_check.judge import CheckedRun, judge, worst
 from wattmesh.controller.cli.doctor.findings import CheckStatus
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.hook.attach_check.place import VARIABLE, CheckFolder
+from wattmesh.reconfig.hook.attach_check.check_folder import VARIABLE, CheckFolder
 from wattmesh.reconfig.hook.attach_check.walker import folder_of
 from wattmesh.reconfig.layout import Layout
 

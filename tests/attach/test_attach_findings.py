@@ -19,7 +19,12 @@ from wattmesh.controller.cli.doctor.findings import CheckStatus
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.process.children import Children
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.hook.attach_check.place import Attached, CheckFolder, SaveStep, UnknownLoss
+from wattmesh.reconfig.hook.attach_check.check_folder import (
+    Attached,
+    CheckFolder,
+    SaveStep,
+    UnknownLoss,
+)
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Message, Progress, Transition

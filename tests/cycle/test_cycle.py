@@ -12,7 +12,7 @@ from tests.migrated import migrate
 from wattmesh.controller.cycle import cycle
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport, NoPlans, think
-from wattmesh.controller.cycle.look import CycleSettings
+from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches

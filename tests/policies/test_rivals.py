@@ -15,9 +15,9 @@ from wattmesh.policies.rivals.dvfs_only import dvfs_only
 from wattmesh.policies.rivals.energy_min import energy_min
 from wattmesh.policies.rivals.equal_step import equal_step
 from wattmesh.policies.rivals.fluid import hull
-from wattmesh.policies.rivals.look import SLEEP, Ahead, Rated, RivalInputs
 from wattmesh.policies.rivals.one_way_trading import one_way_trading, ratio
 from wattmesh.policies.rivals.pause_threshold import pause_threshold
+from wattmesh.policies.rivals.rival_inputs import SLEEP, Ahead, Rated, RivalInputs
 from wattmesh.policies.rivals.static_efficient import static_efficient
 from wattmesh.policies.rivals.static_fastest import static_fastest
 from wattmesh.policies.rivals.wait_awhile import wait_awhile

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wattmesh.reconfig.link import cut_socket
-from wattmesh.telemetry.places import ConcurrencyLimit
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 MOST = 256
 MOST_OF_ONE = 64

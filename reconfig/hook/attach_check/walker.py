@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from wattmesh.reconfig.client.reporter import Silent
-from wattmesh.reconfig.hook.attach_check.place import (
+from wattmesh.reconfig.hook.attach_check.check_folder import (
     Attached,
     CheckFolder,
     LeftOut,

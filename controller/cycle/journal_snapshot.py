@@ -76,15 +76,15 @@ class JournalSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalSeen(CycleObservation):
-    """An observation with the look and settings behind it; `epoch`: None if another leads."""
+class JournalObservation(CycleObservation):
+    """An observation with the snapshot and settings behind it; `epoch`: None if another leads."""
 
-    look: JournalSnapshot
+    snapshot: JournalSnapshot
     settings: CycleSettings
     epoch: int | None
 
 
-def look(
+def read_snapshot(
     journal: Journal,
     settings: CycleSettings,
     fleet: Callable[[datetime], Fleet],

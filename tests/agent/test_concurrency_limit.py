@@ -1,7 +1,7 @@
 """The calls that one node's relay passes on at the same time, in all and of one user."""
 
 from wattmesh.controller.agent.relay import MOST_CALLS, MOST_CALLS_PER_USER
-from wattmesh.telemetry.places import ConcurrencyLimit
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 
 def test_one_users_waiting_calls_leave_room_for_others() -> None:
