@@ -15,7 +15,7 @@ from wattmesh.controller.agent.knowledge import PATIENCE_S, AgentInstructions, K
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack
-from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, known
+from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, fitting_fields
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.desired import Applied
@@ -48,7 +48,7 @@ class Newest:
 
     sample: Sample
     claims: Mapping[str, EnergyClaim]
-    told: AgentInstructions | None = None
+    instructions: AgentInstructions | None = None
     applied: Applied | None = None
     heard_s: float | None = None
     delivered_s: float | None = None
@@ -178,7 +178,9 @@ class Delivering:
             batch=batch,
             fresh=fresh,
             # A nonsensical value from a driver is left out; the device's other values are reported.
-            devices={each.gpu_uuid: known(DeviceFacts, live(each)) for each in sample.readings},
+            devices={
+                each.gpu_uuid: fitting_fields(DeviceFacts, live(each)) for each in sample.readings
+            },
             missing=sample.missing,
             facts=self._facts(),
         )
@@ -227,11 +229,11 @@ class Hearing:
                 f"the controller does not say what is wished ({reply.status}): "
                 f"{answer.get('error', 'no reason given')}"
             )
-        told = AgentInstructions.from_json(answer)
-        self._newest.told, self._newest.heard_s = told, self._clock.monotonic()
+        instructions = AgentInstructions.from_json(answer)
+        self._newest.instructions, self._newest.heard_s = instructions, self._clock.monotonic()
         self._heard()
-        self._serial = told.desired.serial
-        self._knowledge.hear(told)
+        self._serial = instructions.desired.serial
+        self._knowledge.hear(instructions)
 
 
 def facts(

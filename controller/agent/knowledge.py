@@ -75,18 +75,18 @@ class Knowledge:
             except (InputInvalid, ValueError, KeyError, TypeError) as error:
                 log.warning("what the controller said before is not readable: %s", error)
 
-    def hear(self, told: AgentInstructions) -> None:
+    def hear(self, instructions: AgentInstructions) -> None:
         """Take an answer, and keep it in the outbox.
 
         Raises:
             JournalUnavailable: it could not be kept; it holds only for this process.
         """
-        self.grid = told.grid
-        if not told.known:
+        self.grid = instructions.grid
+        if not instructions.known:
             return
-        self._holders = told.holders
-        grid = write_grid(told.grid)
-        holders = [each.to_json() for each in told.holders]
+        self._holders = instructions.holders
+        grid = write_grid(instructions.grid)
+        holders = [each.to_json() for each in instructions.holders]
         text = json.dumps({"holders": holders, "grid": grid})
         if text != self._kept:
             self._outbox.keep("told", text)

@@ -60,15 +60,17 @@ class Obeying:
 
     def turn(self) -> None:
         """Send the part of the wish whose leases still run, and keep the actuator's answer."""
-        told, heard_s = self._newest.told, self._newest.heard_s
-        if told is None or heard_s is None:
+        instructions, heard_s = self._newest.instructions, self._newest.heard_s
+        if instructions is None or heard_s is None:
             return
-        wish = left(told.desired, self._clock.monotonic() - heard_s)
+        wish = left(instructions.desired, self._clock.monotonic() - heard_s)
         if wish is None:
             return
         before = self._newest.applied
         try:
-            applied = self._actuator.apply(wish, owners(told, self._view.view, self._newest.claims))
+            applied = self._actuator.apply(
+                wish, owners(instructions, self._view.view, self._newest.claims)
+            )
         except Fenced as error:
             applied = self._fenced(wish, str(error))
         except WattmeshError as error:
@@ -114,10 +116,10 @@ def left(desired: Desired, age_s: float) -> Desired | None:
 
 
 def owners(
-    told: AgentInstructions, view: NodeView | None, claims: Mapping[str, EnergyClaim]
+    instructions: AgentInstructions, view: NodeView | None, claims: Mapping[str, EnergyClaim]
 ) -> dict[str, Owners]:
     """Give each holder's user and, where this node sees them, the holder's own processes."""
-    uids = {each.run: each.owner_uid for each in told.holders if each.owner_uid is not None}
+    uids = {each.run: each.owner_uid for each in instructions.holders if each.owner_uid is not None}
     if view is None:
         return {run: Owners(uids=frozenset({uid})) for run, uid in uids.items()}
     pids: dict[str, set[int]] = {}

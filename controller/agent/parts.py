@@ -78,10 +78,12 @@ class AgentParts:
             flush_s=min(agent.deliver_s, 10.0),
         )
 
-        def told() -> Mapping[str, Any]:
+        def newest_facts() -> Mapping[str, Any]:
             return facts(self.newest, self.exporter, boot_id=boot, deliver_s=agent.deliver_s)
 
-        self._delivering = Delivering(self.outbox, link, self.newest, clock, told, node=self.node)
+        self._delivering = Delivering(
+            self.outbox, link, self.newest, clock, newest_facts, node=self.node
+        )
         self.sampler = Loop("sampler", settings.loops.sample_s, self._reading.turn, clock)
         self.delivery = Loop("delivery", agent.deliver_s, self._delivering.turn, clock)
         obeying = Obeying(

@@ -69,34 +69,34 @@ class CheckedRun:
     """Everything that was seen of one checked run.
 
     Attributes:
-        asked: the layouts, in the order of the walk.
-        told: the run's messages, in order.
+        layouts: those asked for, in the order of the walk.
+        messages: the run's messages, in order.
         ended: how the script failed; "" if it did not.
     """
 
-    asked: tuple[Layout, ...]
-    told: tuple[Message, ...]
+    layouts: tuple[Layout, ...]
+    messages: tuple[Message, ...]
     ended: str = ""
 
     @property
     def attached(self) -> Attached | None:
         """What the script gave to `attach`; None while it has not."""
-        return next((each for each in self.told if isinstance(each, Attached)), None)
+        return next((each for each in self.messages if isinstance(each, Attached)), None)
 
     @property
     def save_steps(self) -> list[SaveStep]:
         """Every save step, and every step that waited to be one."""
-        return [each for each in self.told if isinstance(each, SaveStep)]
+        return [each for each in self.messages if isinstance(each, SaveStep)]
 
     @property
     def switches(self) -> "list[Switched]":
         """Every switch that was begun and has ended."""
         found: list[Switched] = []
         before: Layout | None = None
-        for each in self.told:
+        for each in self.messages:
             before = each.layout if isinstance(each, Progress) else before
             if isinstance(each, Transition) and each.state in FINAL and before is not None:
-                to = self.asked[int(each.plan.removeprefix("walk-"))]
+                to = self.layouts[int(each.plan.removeprefix("walk-"))]
                 # The final state is reported again when the first step at normal pace has ended.
                 if not found or found[-1].end.plan != each.plan:
                     found.append(Switched(before=before, to=to, end=each))
@@ -157,7 +157,7 @@ def judge(seen: CheckedRun) -> list[Finding]:
             "find out where it leaves the finite numbers; a probe that is equal proves nothing of "
             "a model that does not train",
         )
-        for each in seen.told
+        for each in seen.messages
         if isinstance(each, UnknownLoss)
     ]
     bad = {each.check for each in found if each.verdict is CheckStatus.PROBLEM}
@@ -196,7 +196,7 @@ def _switches(seen: CheckedRun) -> Iterator[Finding]:
             )
         else:
             yield _of(each.end.detail, f"{each.words}: ")
-    for left in seen.told:
+    for left in seen.messages:
         if isinstance(left, LeftOut) and "seekable" in left.why:
             yield problem(
                 "data",
@@ -206,10 +206,10 @@ def _switches(seen: CheckedRun) -> Iterator[Finding]:
 
 
 def _not_reached(seen: CheckedRun) -> Iterator[Finding]:
-    met = len(seen.switches) + sum(isinstance(each, LeftOut) for each in seen.told)
-    begins = seen.attached is not None and seen.asked[:1] == (seen.attached.layout,)
+    met = len(seen.switches) + sum(isinstance(each, LeftOut) for each in seen.messages)
+    begins = seen.attached is not None and seen.layouts[:1] == (seen.attached.layout,)
     last = seen.save_steps[-1].step if seen.save_steps else 0
-    for layout in seen.asked[met or begins :]:
+    for layout in seen.layouts[met or begins :]:
         yield unknown(
             "switch",
             f"{layout}: not reached; the last save step was {last}",

@@ -38,43 +38,43 @@ class SolveResult:
     reason: str = ""
 
 
-def written(said: SolveRequest | SolveResult) -> bytes:
+def to_line(value: SolveRequest | SolveResult) -> bytes:
     """Write one line."""
-    return json.dumps(as_json(said), separators=(",", ":")).encode() + b"\n"
+    return json.dumps(as_json(value), separators=(",", ":")).encode() + b"\n"
 
 
-def read_asked(line: bytes) -> SolveRequest:
+def read_request(line: bytes) -> SolveRequest:
     """Read a question.
 
     Raises:
         InputInvalid: the line is not a question.
     """
     try:
-        return _asked().validate_json(line)
+        return _request_adapter().validate_json(line)
     except ValidationError as error:
         raise InputInvalid(f"no question: {_first(error)}") from error
 
 
-def read_told(line: bytes) -> SolveResult:
+def read_result(line: bytes) -> SolveResult:
     """Read an answer.
 
     Raises:
         InputInvalid: the line is not an answer.
     """
     try:
-        return _told().validate_json(line)
+        return _result_adapter().validate_json(line)
     except ValidationError as error:
         raise InputInvalid(f"no answer: {_first(error)}") from error
 
 
 @cache
-def _asked() -> TypeAdapter[SolveRequest]:
+def _request_adapter() -> TypeAdapter[SolveRequest]:
     """Made on first use: a daemon without runs needs none."""
     return TypeAdapter(SolveRequest)
 
 
 @cache
-def _told() -> TypeAdapter[SolveResult]:
+def _result_adapter() -> TypeAdapter[SolveResult]:
     """Made on first use."""
     return TypeAdapter(SolveResult)
 

@@ -105,7 +105,7 @@ def digest_of(piece: TensorPiece, staging: Staging) -> bytes:
     return digest.digest()
 
 
-def told(piece: TensorPiece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
+def report_of(piece: TensorPiece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
     """Build the report of a piece to the coordinator."""
     return Placed(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
 
@@ -138,7 +138,7 @@ def _write_file(
             for block in staging.blocks(piece.local):
                 digest.update(block)
                 file.write(block)
-            placed.append(told(piece, digest.digest(), path.name, at))
+            placed.append(report_of(piece, digest.digest(), path.name, at))
             at += piece.nbytes
         file.flush()
         if durable:

@@ -25,7 +25,7 @@ from torch.futures import Future
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, digest_of, told, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, digest_of, report_of, write_files
 from wattmesh.reconfig.checkpoint.dcp_merge import index_of, values_of
 from wattmesh.reconfig.checkpoint.dcp_parts import Part, PlanReader
 from wattmesh.reconfig.state.memory import Staging
@@ -146,7 +146,7 @@ class UniversalWriter(StorageWriter):
         if self._check_replicas:
             staging = Staging()
             others = (*holder.pieces(dropped), *inside)
-            left_out = [told(piece, digest_of(piece, staging)) for piece in others]
+            left_out = [report_of(piece, digest_of(piece, staging)) for piece in others]
         part = Part(self._rank, files, written, left_out, {**values, **same})
         size = sum(file.size for file in files.values())
         future: Future[list[WriteResult]] = Future()

@@ -29,7 +29,7 @@ class RankGpus:
         self._world_size = launched.world_size
         self._environment = environment
         self._store: Any = None
-        self._told: dict[int, OwnGpus] = {}
+        self._published: dict[int, OwnGpus] = {}
 
     @property
     def offered(self) -> bool:
@@ -42,18 +42,18 @@ class RankGpus:
             lambda store: store.set(str(self._rank), json.dumps([found.uuids, found.why]))
         )
 
-    def told(self) -> Mapping[int, OwnGpus]:
+    def published(self) -> Mapping[int, OwnGpus]:
         """Return what other ranks have published so far."""
         self._ask(self._collect)
-        return self._told
+        return self._published
 
     def _collect(self, store: Any) -> None:
         for rank in range(self._world_size):
             # A rank publishes again when it knows more.
-            known = self._told.get(rank)
+            known = self._published.get(rank)
             if rank != self._rank and not (known and known.uuids) and store.check([str(rank)]):
                 uuids, why = json.loads(store.get(str(rank)))
-                self._told[rank] = OwnGpus(uuids=tuple(uuids), why=why)
+                self._published[rank] = OwnGpus(uuids=tuple(uuids), why=why)
 
     def _ask(self, act: Any) -> bool:
         """Use the store, if it is available."""

@@ -248,7 +248,7 @@ class ObservedRun(Closing):
 
     def _name_gpus(self, own: OwnGpus, others: RankGpus) -> None:
         """Register the run again when the known GPUs have changed."""
-        told = {**others.told(), 0: own} if self._launched.world_size > 1 else {0: own}
+        told = {**others.published(), 0: own} if self._launched.world_size > 1 else {0: own}
         gpus = tuple(told.get(rank, OwnGpus()) for rank in range(self._launched.world_size))
         if gpus != self._gpus and self._client is not None:
             self._gpus = gpus

@@ -54,12 +54,12 @@ class RankProcess(Message):
             pids=f"{boot_id()} {_pid_namespace()}",
         )
 
-    def beside(self, other: "RankProcess") -> bool:
+    def shares_host_with(self, other: "RankProcess") -> bool:
         """Return whether both share a host and pid namespace, so that one can end the other."""
         return (self.host, self.pids) == (other.host, other.pids)
 
     def alive(self) -> bool:
-        """Return whether the process still runs or is stopped; call it only for a peer `beside`."""
+        """Return whether the process still runs or is stopped; for one that shares this host."""
         state, started = _stat(self.pid)
         return state not in ("", "Z", "X") and started == self.started
 

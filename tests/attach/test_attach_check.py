@@ -98,7 +98,7 @@ def walk(zygote: Zygote, folder: Path, fault: str) -> CheckedRun:
     status = zygote.wait(launch, PATIENCE_S)
     assert status == 0, [path.read_text() for path in folder.glob("*.log")]
     assert not real.exists()
-    return CheckedRun(asked=LAYOUTS, told=tuple(place.told()[0]))
+    return CheckedRun(layouts=LAYOUTS, messages=tuple(place.messages()[0]))
 
 
 def test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault(

@@ -65,7 +65,7 @@ def at(step: int, layout: Layout = DP2) -> Progress:
 
 def line(*told: Message, check: str, ended: str = "") -> tuple[CheckStatus, str]:
     """The first finding about something."""
-    seen = CheckedRun(asked=(TP2,), told=(ATTACHED, at(5), *told), ended=ended)
+    seen = CheckedRun(layouts=(TP2,), messages=(ATTACHED, at(5), *told), ended=ended)
     found = next(each for each in judge(seen) if each.check == check)
     return found.verdict, found.text
 
@@ -124,7 +124,7 @@ def test_the_words_that_sort_a_sentence_stand_in_the_hooks_sentences() -> None:
 def test_one_cause_is_one_line_however_often_it_was_met() -> None:
     """At other steps the same sentence has other numbers."""
     told = [replace(SAVED, step=step, trouble=f"no room, {step} bytes") for step in (5, 10, 15)]
-    found = judge(CheckedRun(asked=(TP2,), told=(ATTACHED, at(5), *told)))
+    found = judge(CheckedRun(layouts=(TP2,), messages=(ATTACHED, at(5), *told)))
     assert [each.text for each in found if "no room" in each.text] == [
         "dp2, step 5: no room, 5 bytes"
     ]

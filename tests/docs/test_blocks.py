@@ -152,7 +152,9 @@ def checked(text: str) -> None:
         saved,
         replace(saved, layout=tp2),
     )
-    lines = [line.plain.rstrip() for line in screen(judge(CheckedRun(asked=(tp2,), told=told)))]
+    lines = [
+        line.plain.rstrip() for line in screen(judge(CheckedRun(layouts=(tp2,), messages=told)))
+    ]
     assert text.splitlines() == [line for line in lines if not line.startswith("probe")]
 
 

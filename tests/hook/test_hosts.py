@@ -127,9 +127,9 @@ def test_hosts_of_one_name_are_told_apart() -> None:
     here = RankProcess.here(0, "")
     namesake = replace(here, rank=1, pids="another boot pid:[1]")
     elsewhere = replace(here, rank=2, host=f"{here.host}-2")
-    assert here.beside(replace(here, rank=3))
-    assert not here.beside(namesake)
-    assert not here.beside(elsewhere)
+    assert here.shares_host_with(replace(here, rank=3))
+    assert not here.shares_host_with(namesake)
+    assert not here.shares_host_with(elsewhere)
 
 
 def lose_the_second_host(run: Run) -> None:

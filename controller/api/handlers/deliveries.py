@@ -9,7 +9,12 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from wattmesh.controller.journal.nodes.node_facts import STRANGE, Delivered, sound_applied, told
+from wattmesh.controller.journal.nodes.node_facts import (
+    STRANGE,
+    Delivered,
+    sound_applied,
+    stated_fields,
+)
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
@@ -53,7 +58,7 @@ def read_delivery(body: Mapping[str, Any], now: datetime, grid: SlotGrid) -> Rep
     return Report(
         batch=batch,
         fresh=delivered.fresh,
-        devices={name: told(device) for name, device in delivered.devices.items()},
+        devices={name: stated_fields(device) for name, device in delivered.devices.items()},
         missing=delivered.missing,
         facts=_facts(delivered),
     )
@@ -61,7 +66,7 @@ def read_delivery(body: Mapping[str, Any], now: datetime, grid: SlotGrid) -> Rep
 
 def _facts(delivered: Delivered) -> dict[str, Any]:
     """Give a node's other facts; an actuator whose report is not understood counts as none."""
-    facts = told(delivered.facts)
+    facts = stated_fields(delivered.facts)
     try:
         facts["applied"] = sound_applied(delivered.facts.applied)
     except InputInvalid as error:

@@ -194,7 +194,7 @@ def _without(report: Report, strange: Mapping[str, str]) -> Report:
         report,
         devices={name: each for name, each in report.devices.items() if name not in strange},
         missing=tuple(name for name in report.missing if name not in strange),
-        facts={**report.facts, STRANGE: node_devices.said(strange)},
+        facts={**report.facts, STRANGE: node_devices.left_out_sentence(strange)},
     )
 
 
@@ -207,7 +207,7 @@ def _check_own(connection: Connection, node: str, batch: EnergyBatch, now: datet
     booked = {row.gpu_uuid for row in batch.rows} | {each.gpu_uuid for each in batch.baselines}
     strange = node_devices.elsewhere(connection, node, booked, now)
     if strange:
-        raise InputInvalid(node_devices.said(strange))
+        raise InputInvalid(node_devices.left_out_sentence(strange))
     node_devices.bind(connection, node, booked, (), now)
     node_devices.check_charged(connection, node, batch.rows)
 

@@ -194,7 +194,7 @@ def make_room(
             f"uid {uid} has {len(others)} runs that report, and no more than {most} are taken "
             "of one user (api.runs_per_user); end one with `wattmesh retire RUN` first"
         )
-    oldest = sorted(silent, key=lambda row: liveness.seen(LaunchStatus.of(row))[0])
+    oldest = sorted(silent, key=lambda row: liveness.last_heard(LaunchStatus.of(row))[0])
     for row in oldest[: len(others) - most + 1]:
         end_run(connection, row, f"{EXPIRED}made room for a newer run of uid {uid}", now)
         liveness.forget(row.run)
@@ -282,7 +282,7 @@ def check_newer(
     if message.supersedes == row.incarnation or known.ended or known.finished:
         return
     if liveness.state(known, now) == "live":
-        seen_at, phase = liveness.seen(known)
+        seen_at, phase = liveness.last_heard(known)
         raise Fenced(
             f"run {row.name}: attempt {row.attempt} on {row.host} is alive (heard "
             f"{(now - seen_at).total_seconds():.1f} s ago, {phase}); end it before launching "

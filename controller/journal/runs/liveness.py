@@ -172,7 +172,7 @@ class Liveness:
         with self._lock:
             self._signs.pop(run, None)
 
-    def seen(self, known: LaunchStatus) -> tuple[datetime, str]:
+    def last_heard(self, known: LaunchStatus) -> tuple[datetime, str]:
         """Give when a run was last heard, and what it was doing."""
         sign = self._sign(known)
         return (sign.at, sign.phase) if sign else (known.seen_at, known.phase)
@@ -207,10 +207,10 @@ class Liveness:
                 or (sign.at != sign.kept_at and (everything or self._silent(sign, now)))
             )
 
-    def kept(self, told: Iterable[tuple[str, Sign]]) -> None:
+    def mark_kept(self, signs: Iterable[tuple[str, Sign]]) -> None:
         """Note that the journal has these signs."""
         with self._lock:
-            for run, sign in told:
+            for run, sign in signs:
                 newest = self._signs.get(run)
                 if newest is not None and newest.incarnation == sign.incarnation:
                     self._signs[run] = replace(newest, kept_at=sign.at)

@@ -151,7 +151,7 @@ def read_run(row: Row[Any], liveness: Liveness, now: datetime) -> RunRow:
         WattmeshError, ValueError, TypeError, OverflowError: an older version stored bad values.
     """
     known = LaunchStatus.of(row)
-    last_seen_at, phase = liveness.seen(known)
+    last_seen_at, phase = liveness.last_heard(known)
     values = sound(
         {each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)}
     )

@@ -155,7 +155,7 @@ class RunStore:
                 check_newer(row, self.liveness, message, owner_uid, now)
                 if row.incarnation != message.incarnation:
                     check_launches(connection, message, owner_uid, now=now, node=node)
-                    seen_at, _ = self.liveness.seen(LaunchStatus.of(row))
+                    seen_at, _ = self.liveness.last_heard(LaunchStatus.of(row))
                     succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
                     more = OBSERVED in message.capabilities and knows_more(row, message)
@@ -302,7 +302,7 @@ class RunStore:
         known = LaunchStatus.of(row)
         if silent is None or self.liveness.state(known, now) == "live":
             return True
-        return bool(silent) and now - self.liveness.seen(known)[0] <= silent
+        return bool(silent) and now - self.liveness.last_heard(known)[0] <= silent
 
     def find(self, run: str, now: datetime) -> RunRow | None:
         """Find a run by its id, or the newest of that name."""
