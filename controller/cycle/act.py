@@ -124,7 +124,7 @@ class JournalActor:
                 state=switch.state,
                 created_at=switch.created_at,
                 begun_at=None if switch.state is SwitchState.ORDERED else history.begun_at,
-                asked=switch.requested_by == OPERATOR,
+                by_operator=switch.requested_by == OPERATOR,
             ),
             RunNow(
                 step=row.step,

@@ -23,14 +23,14 @@ class OpenSwitch:
     Attributes:
         created_at: when its intent was written.
         begun_at: when the run reported that it took the order; None while the order waits.
-        asked: whether an operator asked for it.
+        by_operator: whether an operator asked for it.
     """
 
     order: Order
     state: SwitchState
     created_at: datetime
     begun_at: datetime | None = None
-    asked: bool = False
+    by_operator: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,4 +106,4 @@ def _limit_s(switch: OpenSwitch, run: RunNow, timeout_s: float) -> float:
     """
     if switch.state is not SwitchState.ORDERED:
         return timeout_s
-    return inf if switch.asked and run.live else max(timeout_s, run.window_s)
+    return inf if switch.by_operator and run.live else max(timeout_s, run.window_s)
