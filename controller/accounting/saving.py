@@ -15,7 +15,7 @@ from typing import Any
 from wattmesh.controller.accounting.accounts import ACTUAL, BASELINE, BEST_SINGLE
 from wattmesh.controller.accounting.constant_pue import pues, slots_at, unclaimed_at
 from wattmesh.controller.accounting.scopes import MIXED, gpus_read, mixed_launches
-from wattmesh.controller.accounting.spread import Laid, bounded
+from wattmesh.controller.accounting.spread import SlotSpread, bounded
 from wattmesh.controller.accounting.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.energy.scenario_slots import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
@@ -355,7 +355,7 @@ def _paired(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
 
     Where the length of slots was changed within a slot, all that overlaps is compared as one slot.
     """
-    found, laid = list[Slot](), list[Laid]()
+    found, laid = list[Slot](), list[SlotSpread]()
     for group in together(slots, _span):
         own = [each for each in group if each.scenario == ACTUAL]
         other = [each for each in group if each.scenario == scenario]
@@ -372,7 +372,7 @@ def _paired(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
             )
         )
         laid.append(
-            Laid(
+            SlotSpread(
                 energy_mj=sum(each.spread_mj for each in own),
                 carbon_ug=sum(each.spread_ug for each in own),
                 rates=tuple(each.rate for each in own if each.spread_mj),

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from wattmesh.controller.agent import refusals
-from wattmesh.controller.agent.coarsen import Kept, Key, coarser
+from wattmesh.controller.agent.coarsen import Key, UnsentRow, coarser
 from wattmesh.controller.agent.outbox_file import OutboxFile
 from wattmesh.controller.agent.outbox_rows import (
     BOOK,
@@ -264,7 +264,9 @@ class AgentOutbox:
     def _coarsen(self, connection: sqlite3.Connection) -> bool:
         """Join neighbouring slots of one device and line; say whether there were any."""
         query = f"SELECT * FROM rows WHERE {UNSENT} ORDER BY slot_start"
-        found = [Kept(key=key_of(row), unsent=change_of(row)) for row in connection.execute(query)]
+        found = [
+            UnsentRow(key=key_of(row), unsent=change_of(row)) for row in connection.execute(query)
+        ]
         joined = coarser([each for each in found if each.key not in self._remembered])
         if not joined:
             return False

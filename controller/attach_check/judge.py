@@ -89,9 +89,9 @@ class CheckedRun:
         return [each for each in self.messages if isinstance(each, SaveStep)]
 
     @property
-    def switches(self) -> "list[Switched]":
+    def switches(self) -> "list[CheckedSwitch]":
         """Every switch that was begun and has ended."""
-        found: list[Switched] = []
+        found: list[CheckedSwitch] = []
         before: Layout | None = None
         for each in self.messages:
             before = each.layout if isinstance(each, Progress) else before
@@ -99,7 +99,7 @@ class CheckedRun:
                 to = self.layouts[int(each.plan.removeprefix("walk-"))]
                 # The final state is reported again when the first step at normal pace has ended.
                 if not found or found[-1].end.plan != each.plan:
-                    found.append(Switched(before=before, to=to, end=each))
+                    found.append(CheckedSwitch(before=before, to=to, end=each))
         return found
 
     def untold(self, compared: Sequence[SaveStep], *, least_ranks: int = 1) -> str:
@@ -111,7 +111,7 @@ class CheckedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switched:
+class CheckedSwitch:
     """One switch from its layout `before`, and the report of its end."""
 
     before: Layout

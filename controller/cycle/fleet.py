@@ -35,7 +35,7 @@ SILENT_HELD = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class FleetSnapshot:
     """Nodes and runs as one turn of the cycle saw them, at a monotonic time.
 
     Attributes:
@@ -66,7 +66,7 @@ class Snapshot:
         frozen: str,
         claims: Mapping[str, EnergyClaim] | None = None,
         cap: CapNow | None = None,
-    ) -> "Snapshot":
+    ) -> "FleetSnapshot":
         """Build a snapshot from what a turn has read."""
         places: dict[str, list[int]] = {}
         for place, row in enumerate(runs):

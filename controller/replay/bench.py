@@ -17,8 +17,8 @@ from typing import Any
 
 from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
-from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Perfect, ReplayForecast, maker
+from wattmesh.controller.replay.drivers import DriverSettings, LivePolicy, PlansNow, Rival
+from wattmesh.controller.replay.forecasts import PerfectForecast, ReplayForecast, maker
 from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.regret import regret
 from wattmesh.controller.replay.world import Noise, RunState, Scene, run
@@ -215,7 +215,9 @@ def _scene(asked: ReplayRequest, grid: GridSeries, cell: Cell, slack: float) -> 
 def _of_scene(
     asked: ReplayRequest, forecast: ReplayForecast, slack: float, scene: Scene
 ) -> Iterator[Row]:
-    means = Means(forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause)
+    means = DriverSettings(
+        forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause
+    )
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
     held = _Held(
         scene=scene, slack=slack, known=hindsight(scene, pause=asked.pause), base_g=base.carbon_g
@@ -230,11 +232,11 @@ def _of_scene(
         yield _split(asked, means, held, row) if asked.regret and policy == MPC else row
 
 
-def _split(asked: ReplayRequest, means: Means, held: "_Held", row: Row) -> Row:
+def _split(asked: ReplayRequest, means: DriverSettings, held: "_Held", row: Row) -> Row:
     """Split what `mpc` lost into planning and forecast."""
     foreseen_g = row.carbon_g
     if asked.forecast != PERFECT:
-        knows = replace(means, forecast=Perfect(grid=held.scene.grid))
+        knows = replace(means, forecast=PerfectForecast(grid=held.scene.grid))
         foreseen_g = run(held.scene, _driver(MPC, knows), cycle_s=asked.cycle_s).carbon_g
     lost = regret(
         row.carbon_g, foreseen_g=foreseen_g, bound_g=held.known.bound_g, base_g=held.base_g
@@ -242,12 +244,12 @@ def _split(asked: ReplayRequest, means: Means, held: "_Held", row: Row) -> Row:
     return replace(row, regret_planning=lost.planning, regret_forecast=lost.forecast)
 
 
-def _driver(policy: str, means: Means) -> Ours | Rival:
+def _driver(policy: str, means: DriverSettings) -> LivePolicy | Rival:
     """Give the driver for a policy's name."""
     if policy == MPC:
-        return Ours(means, PlansNow())
+        return LivePolicy(means, PlansNow())
     if policy == THRESHOLD:
-        return Ours(means, NoPlans())
+        return LivePolicy(means, NoPlans())
     return Rival(means, RULES[policy])
 
 

@@ -32,7 +32,13 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
-from wattmesh.policies.rivals.rival_inputs import SLEEP, Ahead, Rated, RivalInputs, RivalRule
+from wattmesh.policies.rivals.rival_inputs import (
+    SLEEP,
+    IntensityAhead,
+    RatedPoint,
+    RivalInputs,
+    RivalRule,
+)
 from wattmesh.policies.run_context import RunContext, examine
 
 PAST = timedelta(days=14)
@@ -40,7 +46,7 @@ PAST = timedelta(days=14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class DriverSettings:
     """What every driver of one replay gets.
 
     Attributes:
@@ -104,10 +110,10 @@ class PlansNow:
         return self._clock.mean_s
 
 
-class Ours:
+class LivePolicy:
     """Wattmesh: the live cycle, which observes and acts on a simulated run."""
 
-    def __init__(self, means: Means, plans: Plans) -> None:
+    def __init__(self, means: DriverSettings, plans: Plans) -> None:
         """Keep the forecast, the settings and the planner."""
         self._means, self._plans = means, plans
         self._cycle = Cycle(self, self, plans)
@@ -168,7 +174,7 @@ class Ours:
 class Rival:
     """A rule from other systems."""
 
-    def __init__(self, means: Means, rule: RivalRule) -> None:
+    def __init__(self, means: DriverSettings, rule: RivalRule) -> None:
         """Keep the forecast, the settings and the rule."""
         self._means, self._rule = means, rule
         self._asked: tuple[object, str] | None = None
@@ -228,7 +234,10 @@ class Rival:
 
 
 def _see(
-    scene: Scene, state: RunState, means: Means, trained: tuple[tuple[float, int], ...] = ()
+    scene: Scene,
+    state: RunState,
+    means: DriverSettings,
+    trained: tuple[tuple[float, int], ...] = (),
 ) -> Observation:
     return observation(
         scene,
@@ -260,14 +269,14 @@ def _guarded(case: RunContext, here: str, wish: str) -> str | None:
     return target.id if wish != here and guard.may_go(current, target) else None
 
 
-def _ahead(slot: IntensitySlot) -> Ahead:
-    return Ahead(seconds=(slot.end - slot.start).total_seconds(), g_per_kwh=slot.g_per_kwh)
+def _ahead(slot: IntensitySlot) -> IntensityAhead:
+    return IntensityAhead(seconds=(slot.end - slot.start).total_seconds(), g_per_kwh=slot.g_per_kwh)
 
 
-def _rated(scene: Scene) -> tuple[Rated, ...]:
+def _rated(scene: Scene) -> tuple[RatedPoint, ...]:
     points = sorted(scene.catalogue.points, key=lambda each: each.tokens_per_s)
     return tuple(
-        Rated(
+        RatedPoint(
             id=each.id,
             layout=str(each.layout),
             gpus=each.gpus,

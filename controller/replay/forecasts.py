@@ -45,7 +45,7 @@ class ReplayForecast(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Perfect:
+class PerfectForecast:
     """The truth: a bound on what forecasts can do."""
 
     grid: GridSeries
@@ -56,7 +56,7 @@ class Perfect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class PersistenceForecast:
     """Each hour as the same hour of the last known day."""
 
     grid: GridSeries
@@ -79,7 +79,7 @@ class Persist:
         )
 
 
-class Own:
+class OwnForecast:
     """Our own forecast, made from the recorded history before now, and kept for further calls."""
 
     def __init__(self, grid: GridSeries, every: timedelta = timedelta(hours=1)) -> None:
@@ -112,7 +112,7 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighted:
+class ForesightForecast:
     """The truth for some time ahead, then another forecast: what would a better one be worth?
 
     Attributes:
@@ -130,7 +130,7 @@ class Sighted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class RecordedForecasts:
     """Forecasts from a file, each used from when it was issued until the next one."""
 
     grid: GridSeries
@@ -155,7 +155,7 @@ def _joined(known: Slots, told: Slots) -> Slots:
     return (*known, replace(later[0], start=last), *later[1:])
 
 
-def from_file(path: Path, grid: GridSeries) -> Issued:
+def from_file(path: Path, grid: GridSeries) -> RecordedForecasts:
     """Read forecasts: a trace file with one more column, `generated_at_utc`.
 
     Raises:
@@ -186,7 +186,7 @@ def from_file(path: Path, grid: GridSeries) -> Issued:
     if not issues:
         raise InputInvalid(f"{path} holds no forecast")
     ordered = sorted(issues)
-    return Issued(
+    return RecordedForecasts(
         grid=grid,
         issued=tuple(ordered),
         points=tuple(_chain(sorted(issues[each]), grid.step) for each in ordered),
@@ -219,11 +219,11 @@ def maker(mode: str) -> Callable[[GridSeries], ReplayForecast]:
     """
     sight = sight_of(mode)
     if sight is not None:
-        return lambda grid: Sighted(grid=grid, sight=sight, beyond=Own(grid))
+        return lambda grid: ForesightForecast(grid=grid, sight=sight, beyond=OwnForecast(grid))
     kinds: dict[str, Callable[[GridSeries], ReplayForecast]] = {
-        "own": Own,
-        "perfect": lambda grid: Perfect(grid=grid),
-        "persist": lambda grid: Persist(grid=grid),
+        "own": OwnForecast,
+        "perfect": lambda grid: PerfectForecast(grid=grid),
+        "persist": lambda grid: PersistenceForecast(grid=grid),
     }
     return kinds.get(mode) or (lambda grid: from_file(Path(mode), grid))
 

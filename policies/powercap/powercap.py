@@ -40,7 +40,7 @@ class GpuPowerLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lowered:
+class BoardTarget:
     """What one board is to be held at; None: that lever is left alone."""
 
     clock_mhz: int | None = None
@@ -63,7 +63,7 @@ class Capping:
     """
 
     cap_w: float
-    boards: Mapping[str, Lowered] = field(default_factory=dict)
+    boards: Mapping[str, BoardTarget] = field(default_factory=dict)
     bound_w: float
     lowest_w: float
     points: Mapping[str, OperatingPoint] = field(default_factory=dict)
@@ -243,9 +243,9 @@ class _Site:
 
     def _lowered(
         self, limits: Mapping[str, float], levels: Mapping[str, int]
-    ) -> dict[str, Lowered]:
+    ) -> dict[str, BoardTarget]:
         """Give what each board is to be held at; those that do not obey are told as well."""
-        found: dict[str, Lowered] = {}
+        found: dict[str, BoardTarget] = {}
         for gpu, limit_w in limits.items():
             load = self.loads.get(self.run_of.get(gpu, ""))
             slowed = load is not None and levels[load.run] > 0
@@ -255,7 +255,7 @@ class _Site:
             )
             limit = limit_w if limit_w < self.free[gpu] - LEAST_W else None
             if clock is not None or limit is not None:
-                found[gpu] = Lowered(clock_mhz=clock, cap_w=limit)
+                found[gpu] = BoardTarget(clock_mhz=clock, cap_w=limit)
         return found
 
     def _relied(self, gpu: str, levels: Mapping[str, int]) -> bool:

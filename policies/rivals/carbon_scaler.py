@@ -8,7 +8,7 @@ published code does not do: the stronger form.
 
 from heapq import heapify, heappop, heappush
 
-from wattmesh.policies.rivals.rival_inputs import SLEEP, Rated, RivalInputs
+from wattmesh.policies.rivals.rival_inputs import SLEEP, RatedPoint, RivalInputs
 
 
 def carbon_scaler(inputs: RivalInputs) -> str:
@@ -33,7 +33,7 @@ def carbon_scaler(inputs: RivalInputs) -> str:
     return scales[levels[0] - 1].id if levels[0] else SLEEP
 
 
-def _tokens_per_g(low: Rated | None, high: Rated, g_per_kwh: float) -> float:
+def _tokens_per_g(low: RatedPoint | None, high: RatedPoint, g_per_kwh: float) -> float:
     """Tokens per gram of a step up."""
     more = high.tokens_per_s - (low.tokens_per_s if low else 0.0)
     watts = high.power_w - (low.power_w if low else 0.0)

@@ -6,7 +6,7 @@ included, emit least. All points are compared over the same number of steps, so 
 cancels and joules per token decide.
 """
 
-from wattmesh.policies.rivals.rival_inputs import Rated, RivalInputs
+from wattmesh.policies.rivals.rival_inputs import RatedPoint, RivalInputs
 from wattmesh.telemetry.readings import J_PER_KWH
 
 STEPS = 200
@@ -27,13 +27,13 @@ def equal_step(inputs: RivalInputs) -> str:
     return min(feasible, key=lambda each: (_grams(inputs, each, tokens), -each.tokens_per_s)).id
 
 
-def _switch_s(inputs: RivalInputs, point: Rated) -> float:
+def _switch_s(inputs: RivalInputs, point: RatedPoint) -> float:
     """Seconds until it trains at a point."""
     here = next((each.layout for each in inputs.points if each.id == inputs.current), "")
     return 0.0 if here == point.layout else inputs.switch_s
 
 
-def _grams(inputs: RivalInputs, point: Rated, tokens: float) -> float:
+def _grams(inputs: RivalInputs, point: RatedPoint, tokens: float) -> float:
     """Grams of the next `tokens` at a point, with the switch there."""
     switching = _switch_s(inputs, point) > 0
     total = inputs.switch_j * inputs.g_per_kwh if switching else 0.0

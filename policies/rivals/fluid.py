@@ -8,12 +8,12 @@ then is at is the answer. The run never sleeps here.
 from collections.abc import Sequence
 from itertools import pairwise
 
-from wattmesh.policies.rivals.rival_inputs import Rated, RivalInputs
+from wattmesh.policies.rivals.rival_inputs import RatedPoint, RivalInputs
 
 
-def hull(points: Sequence[Rated]) -> list[Rated]:
+def hull(points: Sequence[RatedPoint]) -> list[RatedPoint]:
     """Give the points that no mixture of two others betters, slowest first."""
-    chain: list[Rated] = []
+    chain: list[RatedPoint] = []
     for each in sorted(points, key=lambda point: (point.tokens_per_s, point.power_w)):
         if chain and each.tokens_per_s <= chain[-1].tokens_per_s:
             continue
@@ -28,7 +28,7 @@ def hull(points: Sequence[Rated]) -> list[Rated]:
     return chain
 
 
-def cheapest(inputs: RivalInputs, points: Sequence[Rated], *, carbon: bool) -> str:
+def cheapest(inputs: RivalInputs, points: Sequence[RatedPoint], *, carbon: bool) -> str:
     """Give the point of the first slot in the schedule of the least grams, or joules."""
     useful = hull(points)
     tokens = useful[0].tokens_per_s * sum(each.seconds for each in inputs.ahead)
@@ -51,6 +51,6 @@ def cheapest(inputs: RivalInputs, points: Sequence[Rated], *, carbon: bool) -> s
     return useful[first].id
 
 
-def _slope(low: Rated, high: Rated) -> float:
+def _slope(low: RatedPoint, high: RatedPoint) -> float:
     """Joules per token gained between two points."""
     return (high.power_w - low.power_w) / (high.tokens_per_s - low.tokens_per_s)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import Placed
+from wattmesh.reconfig.checkpoint.dcp_files import PlacedPiece
 from wattmesh.reconfig.checkpoint.dcp_parts import Part
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.box import Box, Shape
@@ -73,7 +73,7 @@ def values_of(parts: Iterable[Part]) -> dict[str, Any]:
     return merged
 
 
-def _refuse_different(placed: Iterable[Placed]) -> None:
+def _refuse_different(placed: Iterable[PlacedPiece]) -> None:
     """Compare all tensors and pieces with the same name, written ones first."""
     tensors: dict[str, tuple[str, Shape]] = {}
     pieces: dict[tuple[str, Box], bytes] = {}

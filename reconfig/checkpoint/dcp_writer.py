@@ -36,7 +36,7 @@ from wattmesh.reconfig.universal.index.names import HOOK, Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class CheckpointMetadata:
     """A checkpoint's metadata besides its tensors.
 
     Attributes:
@@ -63,7 +63,7 @@ class UniversalWriter(StorageWriter):
         *,
         names: Names = HOOK,
         rules: Declared | None = None,
-        about: About | None = None,
+        about: CheckpointMetadata | None = None,
         before_publish: Callable[[Path], None] | None = None,
         check_replicas: bool = True,
         file_bytes: int = FILE_BYTES,
@@ -85,7 +85,7 @@ class UniversalWriter(StorageWriter):
         self._path = Path(path)
         self._names = names
         self._rules = rules or Declared()
-        self._about = about or About()
+        self._about = about or CheckpointMetadata()
         self._before_publish = before_publish
         self._check_replicas = check_replicas
         self._file_bytes = file_bytes

@@ -38,7 +38,7 @@ class Reporter(Protocol):
         ...
 
 
-class Silent:
+class SilentReporter:
     """Reports nothing: for a job without a daemon, and for ranks other than global rank 0."""
 
     def progress(self, message: Progress) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus
-from wattmesh.reconfig.launch.launched import Launched
+from wattmesh.reconfig.launch.launched import LaunchedProcess
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ STORE_LIMIT = timedelta(seconds=5)
 class RankGpus:
     """One rank's connection to the store. One thread uses it."""
 
-    def __init__(self, launched: Launched, environment: Mapping[str, str]) -> None:
+    def __init__(self, launched: LaunchedProcess, environment: Mapping[str, str]) -> None:
         """Prepare; the first call connects."""
         self._rank = launched.rank
         self._world_size = launched.world_size

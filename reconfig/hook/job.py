@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.reporter import Pump, Reporter, StoreReporter
-from wattmesh.reconfig.hook.boundary_vote import Agreed
+from wattmesh.reconfig.hook.boundary_vote import VoteResult
 from wattmesh.reconfig.hook.consumed import Consumed
 from wattmesh.reconfig.launch.deadlines import Deadlines
 from wattmesh.reconfig.launch.folder import RunFolder
@@ -28,7 +28,7 @@ Probe = Callable[[State], float]
 Evidence = dict[str, float | str]
 
 
-def _unnoted(step: int, agreed: Agreed, trouble: str) -> None:
+def _unnoted(step: int, agreed: VoteResult, trouble: str) -> None:
     """Ignore a save step: the default of `AttachedJob.noted`."""
 
 
@@ -85,7 +85,7 @@ class AttachedJob:
     unprobed: str = ""
     misreported: str = ""
     unknown_loss: str = ""
-    noted: Callable[[int, Agreed, str], None] = _unnoted
+    noted: Callable[[int, VoteResult, str], None] = _unnoted
 
     def __post_init__(self) -> None:
         """Check that `boundary_every` and `keep` are 1 or more."""

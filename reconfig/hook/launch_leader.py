@@ -12,10 +12,10 @@ from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client import reached
 from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
-from wattmesh.reconfig.client.reporter import Reporter, Silent
+from wattmesh.reconfig.client.reporter import Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
 from wattmesh.reconfig.hook.job import AttachedJob
-from wattmesh.reconfig.hook.start import AttachRequest, Begun, first_generation
+from wattmesh.reconfig.hook.start import AttachRequest, FirstGeneration, first_generation
 from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
@@ -47,7 +47,7 @@ class LaunchLeader:
         self._launch_store = launch_store
         self._folder = folder
         self._claim = AttemptLock(folder, name)
-        self.voice: Reporter = Silent()
+        self.voice: Reporter = SilentReporter()
 
     def open(self, wanted: AttachRequest, job: AttachedJob) -> Generation:
         """Decide how this launch begins, tell the daemon, and announce generation 1."""
@@ -58,7 +58,7 @@ class LaunchLeader:
         self._launch_store.put("reached", reached.read(self._folder.reached_file))
         link = DaemonLink.from_environment()
         self._launch_store.put("daemon", link is not None)
-        self._launch_store.put("scripted", not isinstance(job.client, Silent))
+        self._launch_store.put("scripted", not isinstance(job.client, SilentReporter))
         if link is not None:
             self.voice = self._client(link, generation, job)
         self._tell_what_was(begun)
@@ -121,7 +121,7 @@ class LaunchLeader:
         log.warning("the daemon knows of later launches: this is attempt %d now", attempt)
         return attempt
 
-    def _tell_what_was(self, begun: Begun) -> None:
+    def _tell_what_was(self, begun: FirstGeneration) -> None:
         """Report what became of a switch that an earlier launch began."""
         generation, note = begun.generation, begun.generation.switch
         why = self._last_words()

@@ -32,7 +32,7 @@ from wattmesh.reconfig.gpus.own_gpus import OwnGpus, gpus_unknown, own_gpus
 from wattmesh.reconfig.gpus.rank_gpus import RankGpus
 from wattmesh.reconfig.hook import reported
 from wattmesh.reconfig.launch.closing import Closing
-from wattmesh.reconfig.launch.launched import Launched, scheduler_key
+from wattmesh.reconfig.launch.launched import LaunchedProcess, scheduler_key
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.wire import (
@@ -97,7 +97,7 @@ class ObservedRun(Closing):
         run: its UUID, on global rank 0; "" elsewhere.
     """
 
-    def __init__(self, name: str, launched: Launched, link: DaemonLink | None) -> None:
+    def __init__(self, name: str, launched: LaunchedProcess, link: DaemonLink | None) -> None:
         """Prepare; `start` begins threads and reports."""
         self.name = name
         self.run = launched.run(os.getuid(), name) if launched.rank == 0 else ""
@@ -342,7 +342,7 @@ def observe(name: str) -> ObservedRun:
         log.warning("observe: the daemon knows %r as %s", name, known_as)
     if known_as in _open:
         return _open[known_as]
-    launched = Launched.read(os.environ)
+    launched = LaunchedProcess.read(os.environ)
     link, unknown = _link(known_as, launched)
     run = ObservedRun(known_as, launched, link)
     try:
@@ -353,7 +353,7 @@ def observe(name: str) -> ObservedRun:
     return run
 
 
-def _link(name: str, launched: Launched) -> tuple[DaemonLink | None, str]:
+def _link(name: str, launched: LaunchedProcess) -> tuple[DaemonLink | None, str]:
     """Return the link to the daemon, or None and the reason."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # A spawned worker imports the script again; it is not a run, and is killed without notice.

@@ -28,8 +28,8 @@ from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.pace import Pace
-from wattmesh.reconfig.client.reached import Reached
-from wattmesh.reconfig.client.reporter import Pump, Reporter, Silent
+from wattmesh.reconfig.client.reached import ReachedStepFile
+from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpu_of_rank
 from wattmesh.reconfig.hook import reported
 from wattmesh.reconfig.hook.attach_check import walker
@@ -79,7 +79,7 @@ class Session(Closing):
         self._due = False
         self._handled_step = 0
         self._reports = 0
-        self._reached = Reached(job.folder.reached_file)
+        self._reached = ReachedStepFile(job.folder.reached_file)
         self._reached_before = 0
         self._over: Generation | None = None
         self._closed = False
@@ -412,7 +412,7 @@ def attach(
         boundary_every=boundary_every,
         tokens_total=tokens_total,
         keep=keep,
-        client=reporter or Silent(),
+        client=reporter or SilentReporter(),
         relaunched=OUTCOME_VARIABLE in os.environ,
         seekable=seekable,
         save=save,
@@ -445,7 +445,7 @@ def _begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
         refuse(job.launch_store, error)
         job.watchdog.stop()
         raise
-    if not isinstance(leader.voice, Silent):
+    if not isinstance(leader.voice, SilentReporter):
         job.client = leader.voice
         job.pump = Pump(job.launch_store, leader.voice)
     return leader

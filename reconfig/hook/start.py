@@ -37,14 +37,16 @@ class AttachRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class FirstGeneration:
     """The first generation of a launch, and the switch during which an earlier launch died."""
 
     generation: Generation
     died_in: dict[str, Any] | None = None
 
 
-def first_generation(folder: RunFolder, identity: LaunchIdentity, wanted: AttachRequest) -> Begun:
+def first_generation(
+    folder: RunFolder, identity: LaunchIdentity, wanted: AttachRequest
+) -> FirstGeneration:
     """Decide how this launch begins; the caller holds the folder's lock.
 
     Raises:
@@ -57,7 +59,7 @@ def first_generation(folder: RunFolder, identity: LaunchIdentity, wanted: Attach
         ranks = wanted.ranks or tuple(range(wanted.layout.world_size))
         _fits(wanted.layout, ranks, wanted.launched)
         folder.next_file.unlink(missing_ok=True)
-        return Begun(
+        return FirstGeneration(
             generation=_generation(identity, wanted.layout, ranks), died_in=_died_in(folder)
         )
     path, header = found
@@ -68,10 +70,10 @@ def first_generation(folder: RunFolder, identity: LaunchIdentity, wanted: Attach
         )
     restart = _restart(folder, identity, path, header, wanted.launched)
     if restart is not None:
-        return Begun(generation=restart)
+        return FirstGeneration(generation=restart)
     layout, ranks = layout_of(header, wanted)
     generation = _generation(identity, layout, ranks, path, header)
-    return Begun(generation=generation, died_in=_died_in(folder))
+    return FirstGeneration(generation=generation, died_in=_died_in(folder))
 
 
 def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:

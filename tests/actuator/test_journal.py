@@ -20,7 +20,7 @@ from wattmesh.telemetry.actuator import journal as journal_file
 from wattmesh.telemetry.actuator.journal import ActuatorJournal, Memory, decode, encode
 from wattmesh.telemetry.actuator.recovery import recovered
 from wattmesh.telemetry.actuator.rules.facts import LockAndCap
-from wattmesh.telemetry.actuator.rules.leases import Heard
+from wattmesh.telemetry.actuator.rules.leases import ControllerWishes
 
 CAPPED = LockAndCap(gpu_uuid="GPU-0", found_w=500.0, set_w=400.0, prior_w=500.0)
 LOCKED = LockAndCap(gpu_uuid="GPU-1", lock_mhz=1200)
@@ -50,7 +50,7 @@ def reread(path: Path) -> Memory:
 
 def test_what_was_written_is_read_again(opened: ActuatorJournal, tmp_path: Path) -> None:
     """Everything that must survive does, and economy leases do not."""
-    opened.rewrite(replace(MEMORY, held={}, heard=Heard()))
+    opened.rewrite(replace(MEMORY, held={}, heard=ControllerWishes()))
     opened.hear(HEARD)
     opened.hold(CAPPED, LOCKED)
     assert reread(tmp_path / "journal") == MEMORY == opened.memory

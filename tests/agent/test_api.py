@@ -30,7 +30,7 @@ from wattmesh.controller.api import attested
 from wattmesh.controller.api.agents_server import AgentsServer
 from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.transport import handshakes
-from wattmesh.controller.cycle.fleet import Snapshot
+from wattmesh.controller.cycle.fleet import FleetSnapshot
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SourceUnavailable
@@ -66,7 +66,7 @@ def report(seq: int = 1, **changes: Any) -> dict[str, Any]:
 
 def look(where: Served) -> None:
     """Do what a turn of the cycle does for agents."""
-    where.pulse.snapshot = Snapshot.of(
+    where.pulse.snapshot = FleetSnapshot.of(
         where.clock.monotonic_s,
         where.journal.runs.all(where.clock.wall),
         where.journal.nodes.all(),

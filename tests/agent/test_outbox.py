@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.agent.ledgers import SLOT, T0, Controller, amounts, counter, row
 from tests.agent.outboxes import _closed, fresh, opened
-from wattmesh.controller.agent.coarsen import Kept, coarser
+from wattmesh.controller.agent.coarsen import UnsentRow, coarser
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.telemetry.energy.delivery import MOST_ROWS, EnergyBatch
@@ -265,13 +265,14 @@ def test_joined_slots_add_up_to_what_they_were(rows: list[Any]) -> None:
     """Per device and run, again and again, until each has one slot; every flag stays."""
     index = timedelta(microseconds=1)
     kept = [
-        Kept(key=(r.gpu_uuid, r.run, (r.slot_start - T0) // index, r.line), unsent=r) for r in rows
+        UnsentRow(key=(r.gpu_uuid, r.run, (r.slot_start - T0) // index, r.line), unsent=r)
+        for r in rows
     ]
     for _ in range(6):
         joined = coarser(kept)
         gone = {key for each in joined for key in each.replaces}
         kept = [each for each in kept if each.key not in gone] + [
-            Kept(key=each.replaces[0], unsent=each.row) for each in joined
+            UnsentRow(key=each.replaces[0], unsent=each.row) for each in joined
         ]
     for gpu, run in {(each.gpu_uuid, each.run) for each in rows}:
         before = [r for r in rows if (r.gpu_uuid, r.run) == (gpu, run)]

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from tests.policies.build import catalogue, point
-from wattmesh.controller.replay.drivers import Means
-from wattmesh.controller.replay.forecasts import Perfect, ReplayForecast
+from wattmesh.controller.replay.drivers import DriverSettings
+from wattmesh.controller.replay.forecasts import PerfectForecast, ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Scene
 from wattmesh.policies.decision import PolicySettings
@@ -72,7 +72,7 @@ def scene(on: GridSeries, *, hours: float, slack: float, day: int = 0, **changes
     return Scene(**facts)
 
 
-def means(forecast: ReplayForecast, **changes: Any) -> Means:
+def means(forecast: ReplayForecast, **changes: Any) -> DriverSettings:
     """What a driver is given."""
     facts: dict[str, Any] = {
         "forecast": forecast,
@@ -80,9 +80,9 @@ def means(forecast: ReplayForecast, **changes: Any) -> Means:
         "cycle_s": CYCLE_S,
     }
     facts.update(changes)
-    return Means(**facts)
+    return DriverSettings(**facts)
 
 
-def perfect(on: GridSeries) -> Perfect:
+def perfect(on: GridSeries) -> PerfectForecast:
     """The truth."""
-    return Perfect(grid=on)
+    return PerfectForecast(grid=on)

@@ -20,8 +20,8 @@ from wattmesh.controller.replay.bench import (
     rows,
 )
 from wattmesh.controller.replay.bounds import hindsight
-from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Own, Persist, ReplayForecast
+from wattmesh.controller.replay.drivers import LivePolicy, PlansNow, Rival
+from wattmesh.controller.replay.forecasts import OwnForecast, PersistenceForecast, ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Driver, Noise, World, run
 from wattmesh.policies.decision import IntensitySlot, PolicySettings
@@ -48,9 +48,9 @@ class Inverted:
         )
 
 
-def mpc(forecast: ReplayForecast, **changes: object) -> Ours:
+def mpc(forecast: ReplayForecast, **changes: object) -> LivePolicy:
     """Our own decisions."""
-    return Ours(means(forecast, **changes), PlansNow())
+    return LivePolicy(means(forecast, **changes), PlansNow())
 
 
 @pytest.mark.parametrize("slack", [1.1, 1.6, 2.5])
@@ -67,7 +67,7 @@ def test_the_bound_is_below_the_oracle_and_the_oracle_below_every_policy(
     drivers: dict[str, Driver] = {
         name: Rival(means(perfect(on)), rule) for name, rule in RULES.items()
     }
-    drivers |= {"mpc": mpc(perfect(on)), "threshold": Ours(means(perfect(on)), NoPlans())}
+    drivers |= {"mpc": mpc(perfect(on)), "threshold": LivePolicy(means(perfect(on)), NoPlans())}
     for name, driver in drivers.items():
         state = run(setting, driver, cycle_s=CYCLE_S)
         assert known.bound_g <= state.carbon_g * (1 + 1e-9), name
@@ -106,8 +106,8 @@ def test_the_deadline_is_met_whatever_the_forecast_says_and_whatever_fails(
     on = days(34, seed=3)
     kinds: dict[str, ReplayForecast] = {
         "inverted": Inverted(grid=on),
-        "persist": Persist(grid=on),
-        "own": Own(on),
+        "persist": PersistenceForecast(grid=on),
+        "own": OwnForecast(on),
     }
     setting = scene(on, hours=20, slack=slack, day=30, noise=noise, catalogue=job(switch=DEAR))
     state = run(setting, mpc(kinds[kind]), cycle_s=CYCLE_S)

@@ -18,7 +18,7 @@ from tests.policies.build import catalogue, measured, point
 from tests.replay.build import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import CycleObservation, NoPlans, Plans
-from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
+from wattmesh.controller.replay.drivers import LivePolicy, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Loss, Noise, Scene, World, run
@@ -154,7 +154,7 @@ def staged(
     )
 
 
-class Deceived(Ours):
+class Deceived(LivePolicy):
     """A sabotaged twin: it sees something else than there is."""
 
     def __init__(self, *words: Any, changes: dict[str, Any], view: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ class Deceived(Ours):
         return CycleObservation(observation=replace(seen, runs=views, **self._changes))
 
 
-class Noted(Ours):
+class Noted(LivePolicy):
     """Our own decisions, written down."""
 
     def __init__(self, *words: Any) -> None:
@@ -204,12 +204,12 @@ class Adversary:
     cycle_s: float
     limits: PolicySettings = LIMITS
 
-    def driver(self, kind: type[Ours] = Ours, **more: Any) -> Any:
+    def driver(self, kind: type[LivePolicy] = LivePolicy, **more: Any) -> Any:
         """Our own decisions, or a twin's."""
         given = means(self.told, policy=self.limits, cycle_s=self.cycle_s)
         return kind(given, self.plans(), **more)
 
-    def replay(self, driver: Ours) -> bool:
+    def replay(self, driver: LivePolicy) -> bool:
         """Whether the run is in time."""
         scene = self.scene
         state = run(scene, driver, cycle_s=self.cycle_s)

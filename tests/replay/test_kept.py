@@ -10,7 +10,7 @@ import pytest
 
 from tests.replay.build import days, means, perfect, scene
 from wattmesh.controller.cycle.cycle import CycleObservation
-from wattmesh.controller.replay.drivers import Ours, PlansNow
+from wattmesh.controller.replay.drivers import LivePolicy, PlansNow
 from wattmesh.controller.replay.world import World, run
 from wattmesh.policies.decision import CapView, Decision, Observation, PolicySettings
 from wattmesh.policies.slowing import needs_w
@@ -18,7 +18,7 @@ from wattmesh.policies.slowing import needs_w
 HOUR_S = 3600.0
 
 
-class Watched(Ours):
+class Watched(LivePolicy):
     """Our own decisions, and where they led."""
 
     def look(self, world: World) -> None:

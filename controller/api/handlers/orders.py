@@ -38,7 +38,7 @@ class RunOrders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quiet:
+class NoOrder:
     """A run that had no order, as read after `rings` signals in one epoch."""
 
     rings: int
@@ -90,7 +90,7 @@ class OrderBoard:
         self._waits = waits
         self._context = context
         self._workers = workers
-        self._quiet: dict[str, Quiet] = {}
+        self._quiet: dict[str, NoOrder] = {}
 
     async def answer(self, request: Request) -> Response:
         """Serve the long-polling call."""
@@ -140,7 +140,7 @@ class OrderBoard:
         found: RunOrders = await self._workers.do(caller, partial(plain, self._context, find, call))
         # A standby gets no signal of the leader's, so it reads the journal each time.
         if epoch is not None and found.orders.order is None:
-            self._quiet[name] = Quiet(rings=rings, found=found)
+            self._quiet[name] = NoOrder(rings=rings, found=found)
         else:
             self._quiet.pop(name, None)
         return found

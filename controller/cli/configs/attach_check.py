@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from wattmesh.controller.attach_check.judge import CheckedRun, Switched, judge, worst
+from wattmesh.controller.attach_check.judge import CheckedRun, CheckedSwitch, judge, worst
 from wattmesh.controller.attach_check.run import MOST_RANKS, CheckRequest, check
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.doctor.doctor import screen
@@ -107,7 +107,7 @@ def to_json(asked: CheckRequest, seen: CheckedRun, findings: Sequence[Finding]) 
     }
 
 
-def _switch(each: Switched) -> dict[str, Any]:
+def _switch(each: CheckedSwitch) -> dict[str, Any]:
     """Give one switch; a number that was not measured is null."""
     names = ("held_share", "probe_before", "probe_after", "probe_allowed", "probe_noise")
     return {

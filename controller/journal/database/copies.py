@@ -40,7 +40,7 @@ MODE = 0o640
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class BackupMade:
     """A backup that was made.
 
     Attributes:
@@ -54,7 +54,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class RestoredJournal:
     """A journal that was put back.
 
     Attributes:
@@ -87,7 +87,7 @@ def in_use(database: Database) -> durable.Lock | None:
         ) from error
 
 
-def backup(url: str, target: Path) -> Copied:
+def backup(url: str, target: Path) -> BackupMade:
     """Copy a SQLite journal, in use or not, into a new file.
 
     Raises:
@@ -104,12 +104,12 @@ def backup(url: str, target: Path) -> Copied:
             whose = _in(stage, identity.set_apart)
         durable.fsync_file(stage)
         _name(stage, target)
-    return Copied(path=target, size=target.stat().st_size, revision=revision, journal=whose)
+    return BackupMade(path=target, size=target.stat().st_size, revision=revision, journal=whose)
 
 
 def restore(
     url: str, source: Path, *, replace: bool, now: datetime, upgrade: Callable[[str], None]
-) -> Restored:
+) -> RestoredJournal:
     """Put a backup in the place of a SQLite journal.
 
     Args:
@@ -148,7 +148,7 @@ def restore(
             if aside is not None:
                 _rename(aside, target)
             raise
-    return Restored(path=target, identity=made, aside=aside)
+    return RestoredJournal(path=target, identity=made, aside=aside)
 
 
 def sqlite_file(url: str, otherwise: str) -> Path:

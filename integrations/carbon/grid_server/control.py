@@ -26,7 +26,7 @@ KNOWN = frozenset(
 )
 
 
-class Controlled(Protocol):
+class ControlledServer(Protocol):
     """What can be controlled."""
 
     @property
@@ -40,7 +40,7 @@ class Controlled(Protocol):
         ...
 
 
-def controlled(method: str, path: Sequence[str], body: bytes, server: Controlled) -> Reply:
+def controlled(method: str, path: Sequence[str], body: bytes, server: ControlledServer) -> Reply:
     """Answer a request to `/control/...`."""
     try:
         match method, list(path):

@@ -10,7 +10,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid, noise
 
 NAMES = {
@@ -38,7 +38,7 @@ def zone_of(request: Request) -> str:
 def answer(
     request: Request,
     grid: SimulatedGrid,
-    suffering: Suffering,
+    suffering: AnswerFaults,
     keys: frozenset[str],
     lag: timedelta,
 ) -> Reply:
@@ -89,7 +89,7 @@ def mix_mwh(grid: SimulatedGrid, zone: str, start: datetime) -> dict[str, int]:
 
 
 def _rows(
-    request: Request, grid: SimulatedGrid, suffering: Suffering, lag: timedelta
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, lag: timedelta
 ) -> list[dict[str, Any]]:
     """Return the requested rows, oldest first; without a start those of the last ten days."""
     if suffering.has(Fault.EMPTY):
@@ -111,7 +111,7 @@ def _rows(
 
 
 def _hour(
-    zone: str, start: datetime, now: datetime, grid: SimulatedGrid, suffering: Suffering
+    zone: str, start: datetime, now: datetime, grid: SimulatedGrid, suffering: AnswerFaults
 ) -> list[dict[str, Any]]:
     mix = mix_mwh(grid, zone, start)
     if now < start + HOUR + grid.ripening.final_after:

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, Measure, SimulatedGrid
 
 STEPS = {"5_minutes": HOUR / 12, "15_minutes": HOUR / 4, "hourly": HOUR}
@@ -32,7 +32,7 @@ def zone_of(request: Request) -> str:
 
 
 def answer(
-    request: Request, grid: SimulatedGrid, suffering: Suffering, keys: frozenset[str]
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, keys: frozenset[str]
 ) -> Reply:
     """Answer one request. `keys`: the keys that are known; empty: every key is."""
     key = request.headers.get("auth-token", "")
@@ -55,7 +55,7 @@ def answer(
     return Reply(body=body)
 
 
-def _answered_zone(request: Request, grid: SimulatedGrid, suffering: Suffering) -> str:
+def _answered_zone(request: Request, grid: SimulatedGrid, suffering: AnswerFaults) -> str:
     """Say for which zone it answers: the one asked for, or where the caller seems to be.
 
     Raises:
@@ -76,7 +76,7 @@ class _Series:
     """The rows of one zone, as one request sees them."""
 
     def __init__(
-        self, request: Request, grid: SimulatedGrid, suffering: Suffering, zone: str
+        self, request: Request, grid: SimulatedGrid, suffering: AnswerFaults, zone: str
     ) -> None:
         """Read the parameters that all endpoints share.
 

@@ -175,7 +175,7 @@ class ActiveFault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suffering:
+class AnswerFaults:
     """The faults of one answer."""
 
     rules: tuple[ActiveFault, ...] = ()
@@ -234,7 +234,7 @@ class FaultBook:
         with self._lock:
             return tuple(self._rules)
 
-    def take(self, service: ServedProvider, zone: str, path: str, now: datetime) -> Suffering:
+    def take(self, service: ServedProvider, zone: str, path: str, now: datetime) -> AnswerFaults:
         """Return the faults of this answer, and count it.
 
         Of the faults that stand in place of the answer only the oldest is taken: ten rules with
@@ -246,7 +246,7 @@ class FaultBook:
             taken = blocking or fitting
             for rule in taken:
                 self._count(rule)
-            return Suffering(rules=tuple(taken), now=now)
+            return AnswerFaults(rules=tuple(taken), now=now)
 
     def _count(self, rule: ActiveFault) -> None:
         """Count one use of a rule with a limit; call it with the lock held."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid
 
 AHEAD = timedelta(hours=48)
@@ -23,7 +23,7 @@ def zone_of(request: Request) -> str:
 
 
 def answer(
-    request: Request, grid: SimulatedGrid, suffering: Suffering, keys: frozenset[str]
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, keys: frozenset[str]
 ) -> Reply:
     """Answer one request. With `keys`, one must come as `Authorization: Bearer`."""
     zone = zone_of(request)
@@ -54,7 +54,7 @@ def _hours(text: str) -> int:
 
 
 def _row(
-    zone: str, at: datetime, now: datetime, grid: SimulatedGrid, suffering: Suffering
+    zone: str, at: datetime, now: datetime, grid: SimulatedGrid, suffering: AnswerFaults
 ) -> dict[str, Any]:
     value: float | None = None
     if at + HOUR <= now and not suffering.hits(Fault.NULL, at):

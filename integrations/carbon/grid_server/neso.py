@@ -9,7 +9,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid
 
 ZONE = "GB"
@@ -28,7 +28,9 @@ def zone_of(request: Request) -> str:
     return ZONE
 
 
-def answer(request: Request, grid: SimulatedGrid, suffering: Suffering, delay: timedelta) -> Reply:
+def answer(
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, delay: timedelta
+) -> Reply:
     """Answer one request. `delay`: how long after its end a half hour gets its actual value."""
     try:
         span = _span(request)
@@ -109,7 +111,7 @@ def _rows(
     span: tuple[datetime, datetime],
     now: datetime,
     grid: SimulatedGrid,
-    suffering: Suffering,
+    suffering: AnswerFaults,
     delay: timedelta,
 ) -> list[dict[str, Any]]:
     at, end = span
@@ -124,7 +126,7 @@ def _rows(
 
 
 def _row(
-    at: datetime, now: datetime, grid: SimulatedGrid, suffering: Suffering, delay: timedelta
+    at: datetime, now: datetime, grid: SimulatedGrid, suffering: AnswerFaults, delay: timedelta
 ) -> dict[str, Any]:
     # What the last forecast before it said stays printed for ever.
     issued = min(now, at - HALF_HOUR)

@@ -33,9 +33,9 @@ from wattmesh.integrations.carbon.grid_server.answers import (
 from wattmesh.integrations.carbon.grid_server.control import controlled
 from wattmesh.integrations.carbon.grid_server.faults import (
     ActiveFault,
+    AnswerFaults,
     Fault,
     FaultBook,
-    Suffering,
 )
 from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.spoiled import instead_of, sent
@@ -140,7 +140,7 @@ class GridServer:
             if len(self.asked) > MOST_ASKED:
                 del self.asked[: MOST_ASKED // 2]
 
-    def answer(self, service: ServedProvider, request: Request) -> tuple[Reply, Suffering]:
+    def answer(self, service: ServedProvider, request: Request) -> tuple[Reply, AnswerFaults]:
         """Answer a request, with the faults that still have to be done to its bytes."""
         path = "/".join(request.path)
         zone = ZONE_OF[service](request)
@@ -154,7 +154,7 @@ class GridServer:
                 return reply, suffering
         return self._whole(service, request, suffering), suffering
 
-    def _whole(self, service: ServedProvider, request: Request, suffering: Suffering) -> Reply:
+    def _whole(self, service: ServedProvider, request: Request, suffering: AnswerFaults) -> Reply:
         """Give the answer of a provider that is up."""
         if service is ServedProvider.ELECTRICITY_MAPS:
             return electricity_maps.answer(request, self.grid, suffering, self.keys)
@@ -227,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         now = server.clock()
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(path=tuple(rest), query=_query(parts.query), headers=headers, now=now)
-        quiet = Suffering(now=now)
+        quiet = AnswerFaults(now=now)
         try:
             if first == "control":
                 sent(self, controlled(self.command, rest, body, server), quiet, server.released)

@@ -11,7 +11,7 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 
 from wattmesh.integrations.carbon.grid_server.answers import Reply, ServedProvider
-from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault, Suffering
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.neso import OUTAGE, bad_request
 from wattmesh.integrations.carbon.grid_server.watttime import NGINX_403, SCOPE
 
@@ -92,7 +92,7 @@ def _no_data(service: ServedProvider) -> Reply:
 def sent(
     handler: BaseHTTPRequestHandler,
     reply: Reply,
-    suffering: Suffering,
+    suffering: AnswerFaults,
     released: threading.Event,
 ) -> None:
     """Send an answer with its faults."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, Measure, SimulatedGrid
 
 G_PER_POUND = 453.59237
@@ -76,7 +76,7 @@ def zone_of(request: Request) -> str:
     return request.query.get("region", "")
 
 
-def answer(request: Request, grid: SimulatedGrid, suffering: Suffering, tokens: Tokens) -> Reply:
+def answer(request: Request, grid: SimulatedGrid, suffering: AnswerFaults, tokens: Tokens) -> Reply:
     """Answer one request."""
     if request.path == ("login",):
         return tokens.login(request)
@@ -89,7 +89,7 @@ def answer(request: Request, grid: SimulatedGrid, suffering: Suffering, tokens: 
         return Reply(status=400, body={"error": "Invalid query parameters", "message": problem})
 
 
-def _allowed(request: Request, grid: SimulatedGrid, suffering: Suffering) -> Reply:
+def _allowed(request: Request, grid: SimulatedGrid, suffering: AnswerFaults) -> Reply:
     """Answer a request that carries a token.
 
     Raises:
@@ -111,7 +111,12 @@ class _Series:
     """One signal of one region, as one request sees it."""
 
     def __init__(
-        self, request: Request, grid: SimulatedGrid, suffering: Suffering, region: str, signal: str
+        self,
+        request: Request,
+        grid: SimulatedGrid,
+        suffering: AnswerFaults,
+        region: str,
+        signal: str,
     ) -> None:
         self.query, self.now, self.grid = request.query, request.now, grid
         self.suffering, self.region, self.signal = suffering, region, signal

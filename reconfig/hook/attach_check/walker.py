@@ -11,7 +11,7 @@ another launch becomes one sentence, and the walk goes on.
 import os
 from pathlib import Path
 
-from wattmesh.reconfig.client.reporter import Silent
+from wattmesh.reconfig.client.reporter import SilentReporter
 from wattmesh.reconfig.hook.attach_check.check_folder import (
     Attached,
     CheckFolder,
@@ -19,7 +19,7 @@ from wattmesh.reconfig.hook.attach_check.check_folder import (
     SaveStep,
     UnknownLoss,
 )
-from wattmesh.reconfig.hook.boundary_vote import Agreed
+from wattmesh.reconfig.hook.boundary_vote import VoteResult
 from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder
@@ -81,7 +81,7 @@ def prepare(job: AttachedJob, layout: Layout) -> None:
         job.client, job.noted = walker, walker.noted
 
 
-class Walker(Silent):
+class Walker(SilentReporter):
     """A reporter that orders one layout after the other and records what happens."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Walker(Silent):
         )
         return Orders(order=order, epoch=EPOCH)
 
-    def noted(self, step: int, agreed: Agreed, trouble: str) -> None:
+    def noted(self, step: int, agreed: VoteResult, trouble: str) -> None:
         """Record what all ranks agreed on at a save step; give the walk up if it is stuck.
 
         It is called before the switch that was agreed on.
