@@ -1,7 +1,7 @@
 """HTTP to the daemon over its Unix socket, with a hard time limit on every call.
 
 Invariant: a call ends within its limit whatever the other side does (silence, one byte a second, an
-endless answer), and every failure is a `RetryLater` or an `DaemonAnswer` with a status.
+endless answer), and every failure is a `RetryLater` or a `DaemonAnswer` with a status.
 """
 
 import grp

@@ -1,7 +1,7 @@
 """What an agent reports to the controller: increments of ledger rows, and its node's state. Pure.
 
-Rows of a `EnergyBatch` are increments on what was delivered before: `energy_mj` None adds no joules
-(unknown stays unknown); times and upper bounds may be negative, which takes them back.
+Rows of an `EnergyBatch` are increments on what was delivered before: `energy_mj` None adds no
+joules (unknown stays unknown); times and upper bounds may be negative, which takes them back.
 
 Invariant: a batch is identified by (node, boot_id, seq) and never changes; the receiver remembers
 the highest seq of each (node, boot_id) and ignores a batch that is not higher.
