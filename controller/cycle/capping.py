@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from wattmesh.controller.cycle.cap_held import CapNow
-from wattmesh.controller.cycle.fleet import LOST_HELD, heard
+from wattmesh.controller.cycle.fleet import LOST_HELD, recently_heard
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.journal.runs.run_store import RunRow
@@ -78,7 +78,7 @@ def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[GpuPowerLimits, ...
     """List every GPU that a node ever reported, with its actuator's last answer."""
     found: dict[str, GpuPowerLimits] = {}
     for node in nodes:
-        answers, fresh = _controls(node), heard(node, now)
+        answers, fresh = _controls(node), recently_heard(node, now)
         for gpu, facts in node.devices.items():
             if is_gpu(gpu):
                 found[gpu] = _board(gpu, facts, answers.get(gpu), fresh=fresh)

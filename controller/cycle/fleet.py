@@ -89,7 +89,7 @@ class FleetSnapshot:
         return tuple(self.runs[place] for place in sorted(places))
 
 
-def heard(node: NodeRow, now: datetime) -> bool:
+def recently_heard(node: NodeRow, now: datetime) -> bool:
     """Return whether a node was heard recently, measured by its own delivery interval."""
     return now - node.last_seen_at <= _lately(node)
 
@@ -151,7 +151,7 @@ def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:
     for node in nodes:
         gpus = {name for name in node.devices if is_gpu(name)}
         known |= gpus
-        if heard(node, now):
+        if recently_heard(node, now):
             lately |= gpus & _read_lately(node)
     return GpusRead(known=frozenset(known), lately=frozenset(lately))
 
@@ -182,7 +182,7 @@ def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
     found: dict[str, GpuControl] = {}
     for node in nodes:
         applied = node.facts.get("applied")
-        if applied is None or not heard(node, now):
+        if applied is None or not recently_heard(node, now):
             continue
         try:
             said = Applied.from_json(applied)
@@ -199,7 +199,7 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
     silent: list[str] = []
     troubles: list[tuple[str, str]] = []
     for node in nodes:
-        fresh = heard(node, now)
+        fresh = recently_heard(node, now)
         if not fresh:
             silent.append(node.node)
         try:

@@ -135,7 +135,7 @@ class Pending:
         starts = [key[2] for key in self._amounts if key not in self._booked]
         return (min(starts), max(starts)) if starts else None
 
-    def found(self, rows: Iterable[EnergyRow]) -> None:
+    def take_booked(self, rows: Iterable[EnergyRow]) -> None:
         """Take the book's rows that `unread` named; amounts are added to them.
 
         Each row is read once only: after a commit whose answer was lost, reading it again would add

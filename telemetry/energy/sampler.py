@@ -223,7 +223,7 @@ class Sampler:
         try:
             unread = self._pending.unread()
             if unread is not None:
-                self._pending.found(self._book.energy(unread[0], unread[1] + MICROSECOND))
+                self._pending.take_booked(self._book.energy(unread[0], unread[1] + MICROSECOND))
             rows = self._pending.rows()
             self._book.book(rows.values(), self._baselines(self._clocks))
         except JournalUnavailable:

@@ -105,7 +105,7 @@ class NvmlDevice:
             source=self._source(),
             quality=self.quality,
         )
-        self.watch, reading = self.watch.seen(reading)
+        self.watch, reading = self.watch.after(reading)
         return reading
 
     def _fields(self) -> dict[int, int]:

@@ -180,7 +180,7 @@ class _Series:
         return [row for row in rows if not (self.measured_only and row.get("isEstimated"))]
 
     def _row(self, at: datetime) -> dict[str, Any]:
-        known = self.grid.known(self.zone, at, self.now, self.step, self._measure)
+        known = self.grid.reported(self.zone, at, self.now, self.step, self._measure)
         value = known.g_per_kwh
         if self.suffering.hits(Fault.REVISED, at):
             value = 1.2 * known.g_per_kwh

@@ -2,7 +2,7 @@
 
 A zone's intensity has a season, a day with its sun, a week, weather and noise, all functions of
 zone and time: two servers agree, and so do two years' runs. Or it comes from a trace of the user.
-Invariant: `truth` never changes; `known` tends to it as the interval grows older.
+Invariant: `truth` never changes; `reported` tends to it as the interval grows older.
 """
 
 import hashlib
@@ -129,7 +129,7 @@ class SimulatedGrid:
             self._cache[key] = self._compute(zone, start, length, measure)
         return self._cache[key]
 
-    def known(
+    def reported(
         self,
         zone: str,
         start: datetime,

@@ -58,7 +58,7 @@ def _row(
 ) -> dict[str, Any]:
     value: float | None = None
     if at + HOUR <= now and not suffering.hits(Fault.NULL, at):
-        known = grid.known(zone, at, max(now, at + HOUR + grid.ripening.measured_after))
+        known = grid.reported(zone, at, max(now, at + HOUR + grid.ripening.measured_after))
         value = known.g_per_kwh * (1.2 if suffering.hits(Fault.REVISED, at) else 1.0)
         value = 0.0 if suffering.hits(Fault.ZERO, at) else value
     return {

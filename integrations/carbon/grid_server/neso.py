@@ -133,7 +133,7 @@ def _row(
     forecast = grid.expected(ZONE, at, _floor(issued), HALF_HOUR)
     actual: int | None = None
     if at + HALF_HOUR + delay <= now and not suffering.has(Fault.WITHOUT_ACTUAL):
-        known = grid.known(
+        known = grid.reported(
             ZONE, at, max(now, at + HALF_HOUR + grid.ripening.measured_after), HALF_HOUR
         )
         actual = round(known.g_per_kwh * (1.2 if suffering.hits(Fault.REVISED, at) else 1.0))

@@ -151,7 +151,7 @@ class _Series:
         at, rows = self._floor(start + self.step - timedelta(microseconds=1)), []
         while at <= end and at + self.step <= self.now:
             if not self.suffering.hits(Fault.GAP, at):
-                known = self.grid.known(self.region, at, self.now, self.step, self.measure)
+                known = self.grid.reported(self.region, at, self.now, self.step, self.measure)
                 rows.append(
                     {
                         "point_time": _text(at),
@@ -168,7 +168,7 @@ class _Series:
         horizon_h = int(self.query.get("horizon_hours", "24"))
         if not 0 <= horizon_h <= 72:
             raise InputInvalid("horizon_hours must be between 0 and 72")
-        known = self.grid.known(self.region, issued, self.now, self.step, self.measure)
+        known = self.grid.reported(self.region, issued, self.now, self.step, self.measure)
         rows = [{"point_time": _text(issued), "value": self._value(issued, known.g_per_kwh)}]
         for i in range(1, horizon_h * (HOUR // self.step)):
             at = issued + i * self.step
