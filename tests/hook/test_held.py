@@ -88,8 +88,9 @@ HOLDERS: dict[Callable[[Callable[[Any], str]], str], str] = {
 }
 
 
-@pytest.mark.parametrize("how", HOLDERS)
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(
+    ("how", "frozen"), [*((each, False) for each in HOLDERS), (by_a_global, True)]
+)
 def test_the_variable_is_named(how: Callable[[Callable[[Any], str]], str], frozen: bool) -> None:
     """By name, function and place; also what was set aside from collections is looked at."""
     kept: list[weakref.ref[nn.Parameter]] = []

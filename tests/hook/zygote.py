@@ -1,5 +1,7 @@
 """Starts ranks by fork from one process that has imported torch, so a launch costs no import.
 
+What torch imports late (with the first optimizer, half a second of each rank) is imported too.
+
     python -m tests.hook.zygote      JSON lines in: {"id", "nproc", "environment", "out",
                                      "job", "hosts"?} or {"end": id}; out: {"id", "pids"},
                                      {"id", "agents"}, {"id", "status"}
@@ -26,6 +28,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo
+import torch.distributed.tensor.debug
+import torch.onnx.operators  # noqa: F401
 from torch._C._distributed_c10d import TCPStore
 
 import tests.hook.tiny  # noqa: F401 - imported once here, for every rank
