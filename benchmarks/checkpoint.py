@@ -34,7 +34,7 @@ from benchmarks.report import Goal, Report, run
 from benchmarks.usage import Used, cached_share, drop_caches, measure, synced
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import open_checkpoint
-from wattmesh.reconfig.universal.index.index import Entry, Index, from_table
+from wattmesh.reconfig.universal.index.index import Index, TensorEntry, from_table
 from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
 
@@ -274,7 +274,7 @@ def million_segments_s(folder: Path) -> float:
     columns = [row // parts, part % files, row * item, np.full_like(row, item), np.ones_like(row)]
     table = np.stack([*columns, part, np.ones_like(row), np.ones_like(row)], axis=1)
     entries = tuple(
-        Entry(name=f"layers.{number}.weight", state="param", dtype="float32", shape=(parts,))
+        TensorEntry(name=f"layers.{number}.weight", state="param", dtype="float32", shape=(parts,))
         for number in range(tensors)
     )
     names = tuple(f"shard-{number}" for number in range(files))

@@ -29,7 +29,7 @@ from benchmarks.year_daemon import Due
 from benchmarks.year_world import Time
 from wattmesh.controller.api.handlers import jobs, operators
 from wattmesh.controller.api.request_context import Call, RequestContext
-from wattmesh.controller.api.transport.peers import Peer
+from wattmesh.controller.api.transport.peers import PeerIdentity
 from wattmesh.controller.daemon.loop_bodies import Housekeeping, PollDuty
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.wiring import Parts, run_plans
@@ -336,7 +336,7 @@ class Day:
         handler(self.context, self._call(message.run, message.to_json()))
 
     def _call(self, run: str, body: Mapping[str, Any]) -> Call:
-        peer = Peer(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset())
+        peer = PeerIdentity(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset())
         return Call(peer=peer, path={"run": run}, query={}, body=body)
 
 

@@ -35,7 +35,7 @@ from benchmarks.energy_peers import PEERS, environment, sweep, warm
 from benchmarks.energy_sampler import GRID
 from benchmarks.report import Goal, Report, run
 from benchmarks.usage import tree_cpu_s
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.delivery import Report as Delivery
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.fake_nvml import FakeNvml
@@ -182,7 +182,7 @@ def delivery(node: int, number: int, now: datetime) -> bytes:
         )
         for gpu in gpus
     )
-    batch = Batch(node=name, boot_id="b", seq=number, at=now, rows=rows, baselines=baselines)
+    batch = EnergyBatch(node=name, boot_id="b", seq=number, at=now, rows=rows, baselines=baselines)
     reading = {
         "at": now.isoformat(),
         "power_w": 500.0,

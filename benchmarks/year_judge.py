@@ -15,7 +15,7 @@ from benchmarks.year_world import HOUR, PUE, A, Job, World
 from wattmesh.controller.accounting.saving import run_saving
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.integrations.carbon.grid_server.grids import Grid
+from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
 
 BLIND_AFTER = timedelta(hours=72)
 """A forecast made of older values is none: nothing carbon-motivated is done."""
@@ -162,7 +162,9 @@ def _figures(figures: Mapping[str, Any], truth: Truth, name: str) -> list[str]:
     return wrong
 
 
-def truth_of(world: World, grid: Grid, story: Story, first: datetime, last: datetime) -> Truth:
+def truth_of(
+    world: World, grid: SimulatedGrid, story: Story, first: datetime, last: datetime
+) -> Truth:
     """Sum what was true between two moments, however they lie to the hours."""
     energy_nj, carbon_ug, pieces, known = 0, 0.0, 0, True
     for stretch in world.stretches:

@@ -25,7 +25,7 @@ from benchmarks.year_world import (
     looks,
 )
 from wattmesh.controller.journal.energy.ledger import EmissionRow
-from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure
+from wattmesh.integrations.carbon.grid_server.grids import Measure, SimulatedGrid
 from wattmesh.reconfig.layout import Layout
 
 OTHERS = {"baseline": A, "best_single": B}
@@ -59,7 +59,7 @@ class Story:
     lifecycle_from: datetime | None = None
 
     def g_milli_per_kwh(
-        self, grid: Grid, hour: datetime, measure: Measure = Measure.DIRECT
+        self, grid: SimulatedGrid, hour: datetime, measure: Measure = Measure.DIRECT
     ) -> int | None:
         """Give the final intensity of the hour that begins at `hour`; None: nobody told it."""
         if not _within(self.never, hour):
@@ -142,7 +142,7 @@ class Checked:
 def check(
     rows: Sequence[EmissionRow],
     world: World,
-    grid: Grid,
+    grid: SimulatedGrid,
     story: Story,
     span: tuple[datetime, datetime],
 ) -> Checked:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from wattmesh.controller.cycle.fleet import Fleet, Snapshot
+from wattmesh.controller.cycle.fleet import Fleet, FleetSnapshot
 from wattmesh.controller.cycle.isolation import Isolation, NodeFaults
 from wattmesh.controller.journal.nodes.tokens import NodeToken
 from wattmesh.controller.planner.asking import Planning
@@ -56,7 +56,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class NewestSample:
     """The newest power sample of the sampler's loop, all devices at once, with its time."""
 
     monotonic_s: float
@@ -92,7 +92,7 @@ class Signals:
 
     @property
     def ahead(self) -> "tuple[SignalFacts, ...]":
-        """The signals whose hours ahead are forecast (see `Grid.ahead`), each once."""
+        """The signals whose hours ahead are forecast (see `GridProviders.ahead`), each once."""
         return _once(self.decision, self.accounting)
 
     @property
@@ -120,7 +120,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turned:
+class NewestTurn:
     """The newest turn of the cycle, with its monotonic time."""
 
     monotonic_s: float
@@ -156,10 +156,10 @@ class Pulse:
     settings_trouble: str = ""
     signals: Signals = field(default_factory=Signals)
     lead: Lead = field(default_factory=Lead)
-    turned: Turned | None = None
+    turned: NewestTurn | None = None
     fleet: Fleet = field(default_factory=Fleet)
-    snapshot: Snapshot | None = None
-    sampled: Sampled | None = None
+    snapshot: FleetSnapshot | None = None
+    sampled: NewestSample | None = None
     budgets: Budgets = field(default_factory=Budgets)
     outage: Outage | None = None
     trusted: TrustedTime = field(init=False)

@@ -32,7 +32,7 @@ import torch.distributed as dist
 from wattmesh import errors
 from wattmesh.errors import CheckpointDamaged, Fenced, InputInvalid, WattmeshError
 from wattmesh.reconfig.launch import group
-from wattmesh.reconfig.launch.attempt import Claim, highest_attempt
+from wattmesh.reconfig.launch.attempt import AttemptLock, highest_attempt
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, write_json
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.exports import deepspeed as universal
@@ -97,7 +97,7 @@ class DeepSpeedRun:
         self._hosts = dist.new_group(backend="gloo")
         self._keep = keep
         self._folder = RunFolder(Path(checkpoint_dir))
-        self._claim: Claim | None = None
+        self._claim: AttemptLock | None = None
         self._resumed: str | None = None
         self._hashing: threading.Thread | None = None
         self._on_first(lambda: self._take(name))
@@ -169,7 +169,7 @@ class DeepSpeedRun:
 
     def _take(self, name: str) -> None:
         self._folder.path.mkdir(parents=True, exist_ok=True)
-        self._claim = Claim(self._folder, name)
+        self._claim = AttemptLock(self._folder, name)
         self._folder.drop_stagings()
         self._folder.stop_file.unlink(missing_ok=True)
         for each in (WRITING, LOADING):

@@ -131,7 +131,7 @@ def end_all_with(token: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class LaunchEnd:
     """How one launch ended. `outcome`: done | restart | stopped | refused | failed."""
 
     outcome: str
@@ -201,7 +201,7 @@ class Supervisor:
             )
             self._stop.wait(pause_s)
 
-    def _one_launch(self, lost_at: float | None) -> Ended:
+    def _one_launch(self, lost_at: float | None) -> LaunchEnd:
         """Run one launch to its end; `lost_at`: when the one before ended (monotonic)."""
         token = str(uuid.uuid4())
         with tempfile.TemporaryDirectory(prefix="wattmesh-launch-") as scratch:
@@ -216,10 +216,10 @@ class Supervisor:
         outcome = str(told.get("outcome", ""))
         sentence = str(told.get("sentence", ""))
         if outcome in ("done", "restart", "stopped", "refused"):
-            return Ended(outcome=outcome, sentence=sentence, status=status)
+            return LaunchEnd(outcome=outcome, sentence=sentence, status=status)
         if self._stop_now.is_set():
-            return Ended(outcome="stopped", sentence="ended by force", status=status)
-        return Ended(outcome="failed", sentence=self._last_words(), status=status)
+            return LaunchEnd(outcome="stopped", sentence="ended by force", status=status)
+        return LaunchEnd(outcome="failed", sentence=self._last_words(), status=status)
 
     def _watch(self, launch: Launch, note: Path, lost_at: float | None) -> int:
         """Wait for the end of a launch, and forward a request to stop."""
@@ -253,7 +253,7 @@ class Supervisor:
             self._say(f"the stop file cannot be written ({error}); the job is ended instead.")
             self._stop_now.set()
 
-    def _finish(self, ended: Ended) -> int:
+    def _finish(self, ended: LaunchEnd) -> int:
         if ended.outcome == "done":
             self._say(f"the run is finished: {ended.sentence}.")
             return EXIT_FINISHED

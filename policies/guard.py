@@ -78,7 +78,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
-from wattmesh.policies.speed import Counted
+from wattmesh.policies.speed import CountedSpeed
 from wattmesh.policies.switch_time import SwitchTimes
 from wattmesh.reconfig.catalogue import OperatingPoint
 
@@ -120,7 +120,7 @@ class Guard:
     cycle_s: float
     attempts: int
     attempts_after: int
-    speeds: Mapping[str, Counted] = field(default_factory=dict)
+    speeds: Mapping[str, CountedSpeed] = field(default_factory=dict)
     up: float = 1.0
     refuges: tuple[OperatingPoint, ...] = ()
     timeout_s: float = 0.0

@@ -39,7 +39,7 @@ class Vertex:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dominated:
+class DominatedPoint:
     """A point that is never worth running, and the sentence that says why."""
 
     point: OperatingPoint
@@ -51,7 +51,7 @@ class Hull:
     """The useful points, slowest first, and those that are not."""
 
     vertices: tuple[Vertex, ...]
-    dominated: tuple[Dominated, ...] = ()
+    dominated: tuple[DominatedPoint, ...] = ()
 
     def index(self, point: OperatingPoint) -> int | None:
         """Give the position of `point` on the hull; None when it is not on it."""
@@ -83,7 +83,7 @@ def lower_hull(catalogue: Catalogue, points: Iterable[OperatingPoint], gpus_held
     return Hull(
         vertices=_vertices(chain),
         dominated=tuple(
-            Dominated(point=point, reason=_why(point, power_w, chain))
+            DominatedPoint(point=point, reason=_why(point, power_w, chain))
             for point, power_w in measured
             if point.id not in kept
         ),

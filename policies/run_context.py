@@ -11,7 +11,7 @@ from math import inf, isfinite
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.menu import menu, unheld
-from wattmesh.policies.speed import STANDSTILL, Counted, counted
+from wattmesh.policies.speed import STANDSTILL, CountedSpeed, counted
 from wattmesh.policies.switch_time import SwitchTimes
 from wattmesh.policies.words import point as named
 from wattmesh.quantities import duration, figures
@@ -229,7 +229,7 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
     )
 
 
-def _least(speeds: Mapping[str, Counted], point: OperatingPoint) -> float:
+def _least(speeds: Mapping[str, CountedSpeed], point: OperatingPoint) -> float:
     """Tokens per second of a point that can be counted on while the run is up."""
     return speeds[point.id].least * point.tokens_per_s
 

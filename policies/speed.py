@@ -145,7 +145,7 @@ def _better(before: MeasuredSpeed | None, seen: MeasuredSpeed, margin: float) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CountedSpeed:
     """What a point is counted at, as shares of its catalogue speed.
 
     Attributes:
@@ -168,7 +168,7 @@ def counted(
     margin: float,
     here: str = "",
     now_tokens_per_s: float | None = None,
-) -> Mapping[str, Counted]:
+) -> Mapping[str, CountedSpeed]:
     """Give what every point is counted at, by its id.
 
     Args:
@@ -203,11 +203,11 @@ def _one(
     *,
     drift: float,
     fall: float,
-) -> Counted:
+) -> CountedSpeed:
     """Give what one point is counted at, whatever its layout's other clocks do."""
     before = (1.0 - reserve) * (1.0 - margin)
     if seen is None:
-        return Counted(
+        return CountedSpeed(
             least=min(before, drift),
             most=1.0 / (1.0 - reserve),
             likely=min(1.0 - margin, drift),
@@ -217,7 +217,7 @@ def _one(
     left = reserve / sqrt(seen.steps)
     sure = (1.0 - margin) * (1.0 - left)
     capped = min(share, 1.0)
-    return Counted(
+    return CountedSpeed(
         least=max(capped * sure, min(capped, before)),
         most=share / sure,
         likely=min(1.0 - margin, share),
@@ -225,7 +225,9 @@ def _one(
     )
 
 
-def _by_clock(points: Sequence[OperatingPoint], found: Mapping[str, Counted]) -> dict[str, Counted]:
+def _by_clock(
+    points: Sequence[OperatingPoint], found: Mapping[str, CountedSpeed]
+) -> dict[str, CountedSpeed]:
     """Count on each point of a layout for as much as on its slower clocks."""
     raised = {}
     ordered = sorted(points, key=lambda each: (str(each.layout), each.tokens_per_s))

@@ -1,7 +1,7 @@
 """HTTP to the daemon over its Unix socket, with a hard time limit on every call.
 
 Invariant: a call ends within its limit whatever the other side does (silence, one byte a second, an
-endless answer), and every failure is a `RetryLater` or an `Answer` with a status.
+endless answer), and every failure is a `RetryLater` or a `DaemonAnswer` with a status.
 """
 
 import grp
@@ -25,7 +25,7 @@ URL_VARIABLE = "WATTMESH_URL"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DaemonAnswer:
     """The daemon's answer: HTTP status and JSON object."""
 
     status: int
@@ -47,7 +47,7 @@ class Answer:
         return self.status == 409 and self.body.get("kind") == "fenced"
 
 
-class Link:
+class DaemonLink:
     """A client of one daemon."""
 
     def __init__(self, path: str) -> None:
@@ -55,7 +55,7 @@ class Link:
         self._path = path
 
     @classmethod
-    def from_environment(cls) -> "Link | None":
+    def from_environment(cls) -> "DaemonLink | None":
         """Find the daemon in WATTMESH_URL; None when the job runs without one.
 
         Raises:
@@ -73,7 +73,7 @@ class Link:
 
     def call(
         self, method: str, path: str, message: dict[str, Any] | None, limit_s: float
-    ) -> Answer:
+    ) -> DaemonAnswer:
         """Make one call.
 
         Raises:
@@ -97,7 +97,7 @@ class Link:
             connection.close()
         if not isinstance(body, dict):
             raise SourceUnavailable(f"the daemon at {self._path} answered no JSON object.")
-        return Answer(response.status, body)
+        return DaemonAnswer(response.status, body)
 
 
 class UnixConnection(http.client.HTTPConnection):

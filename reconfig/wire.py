@@ -156,7 +156,7 @@ class Heartbeat(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beaten(Message):
+class HeartbeatAnswer(Message):
     """The daemon's answer to a heartbeat. `heartbeat_s`: the interval from now on."""
 
     heartbeat_s: float = HEARTBEAT_S

@@ -1,7 +1,7 @@
 """The picture of the ledger's rules, docs/energy.svg: what a GPU drew, and what was booked of it.
 
-Drawn by the ledger's own code: the readings below go through `telemetry.meter.Meter`, and what it
-books is what is coloured. Invariant: plain SVG; the same code gives the same bytes.
+Drawn by the ledger's own code: the readings below go through `telemetry.energy.meter.MeterState`,
+and what it books is what is coloured. Invariant: plain SVG; the same code gives the same bytes.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from wattmesh.telemetry.energy.meter import EnergyPiece, Meter, micros
+from wattmesh.telemetry.energy.meter import EnergyPiece, MeterState, micros
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 WIDTH, HEIGHT = 1080, 430
@@ -70,7 +70,7 @@ def power_w(second: int) -> float:
 
 def bars() -> list[Bar]:
     """Book two minutes second by second."""
-    meter, found, dark = Meter.first(_reading(0, 0.0, 0)), [], []
+    meter, found, dark = MeterState.first(_reading(0, 0.0, 0)), [], []
     drawn_mj = zero_mj = 0.0
     for second in range(1, SECONDS + 1):
         drawn_mj += 1000 * power_w(second - 1)

@@ -6,10 +6,10 @@ The map:
     fake_nvml/           a fake NVML library, for tests, the demo and other projects
     sources/             sources of power readings
     carbon.py            carbon intensity: points, series, the protocol of providers
+    concurrency_limit.py limits concurrent users, in all and per user
     deadline.py          runs calls that may hang, with a deadline
     desired.py           wished clocks and caps of a node's GPUs, with leases (pure)
     peer_credentials.py  the process at the other end of a Unix socket
-    places.py            limits concurrent users, in all and per user
     readings.py          power readings, the protocol of sources
     slots.py             where intervals of a fixed length begin (pure)
 """

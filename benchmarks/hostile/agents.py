@@ -19,7 +19,7 @@ from benchmarks.hostile.tried import Cost, Tried, used
 from tests.daemon.process import Answer, DaemonProcess, ask, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch, Report
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 
 SETTINGS = '[power]\nsource = "agents"\n'
@@ -175,7 +175,7 @@ def _report(node: str, seq: int, now: datetime, gpus: tuple[str, ...]) -> dict[s
         CounterBaseline(gpu_uuid=gpu, energy_mj=seq, at=now, monotonic_s=1.0, boot_id="b")
         for gpu in gpus
     )
-    batch = Batch(node=node, boot_id="b", seq=seq, at=now, rows=rows, baselines=baselines)
+    batch = EnergyBatch(node=node, boot_id="b", seq=seq, at=now, rows=rows, baselines=baselines)
     device = {"at": now.isoformat(), "power_w": HONEST_W, "quality": "measured", "clock_mhz": 1980}
     controls = tuple(GpuControl(gpu_uuid=gpu, limit_w=700.0) for gpu in gpus)
     facts: Mapping[str, Any] = {

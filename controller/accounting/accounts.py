@@ -14,7 +14,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from wattmesh.controller.accounting.baseline_ledger import BASELINE, BEST_SINGLE, UNPRICED, Reckoner
+from wattmesh.controller.accounting.baseline_ledger import (
+    BASELINE,
+    BEST_SINGLE,
+    UNPRICED,
+    BaselineLedger,
+)
 from wattmesh.controller.accounting.unread import BoardLimits, Unread
 from wattmesh.controller.journal.energy.ledger import EmissionRow, Intensity
 from wattmesh.controller.journal.journal import Journal
@@ -113,14 +118,14 @@ class Accounts:
         self._used = {}
         stale = self._stale_slots(now, everything=since is None)
         self._emit(stale, since)
-        reckoner = Reckoner(self._journal, self._grid, self._signal, self._priced)
+        scenarios = BaselineLedger(self._journal, self._grid, self._signal, self._priced)
         closed = self._journal.ledger.closed_runs()
         failed: list[Exception] = []
         for run in self._journal.runs.all(now):
             if run.run in closed:
                 continue
             try:
-                self._reckon(reckoner, run, now, anew=since is None)
+                self._update_scenarios(scenarios, run, now, anew=since is None)
             except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
                 error.add_note(f"while the baseline of run {run.run} ({run.name}) was reckoned")
                 failed.append(error)
@@ -128,11 +133,13 @@ class Accounts:
         if failed:  # one run's bad history must not stop the books of the others
             raise failed[0]
 
-    def _reckon(self, reckoner: Reckoner, run: RunRow, now: datetime, *, anew: bool) -> None:
+    def _update_scenarios(
+        self, scenarios: BaselineLedger, run: RunRow, now: datetime, *, anew: bool
+    ) -> None:
         """Bring a run's other scenarios up to `now`."""
         if self._settled.get(run.run) == (run.finished_at, run.tokens):
             return
-        if not reckoner.reckon(run, now, anew=anew):
+        if not scenarios.update(run, now, anew=anew):
             self._settled[run.run] = (run.finished_at, run.tokens)
 
     def _stale_slots(self, now: datetime, *, everything: bool) -> set[datetime]:

@@ -64,7 +64,7 @@ class _Turn:
         return self.run.state == "live"
 
 
-class Reckoner:
+class BaselineLedger:
     """Brings the other scenarios of runs up to date."""
 
     def __init__(self, journal: Journal, grid: SlotGrid, signal: str, price_row: PriceRow) -> None:
@@ -74,7 +74,7 @@ class Reckoner:
         self._signal = signal
         self._price_row = price_row
 
-    def reckon(self, run: RunRow, now: datetime, *, anew: bool = False) -> bool:
+    def update(self, run: RunRow, now: datetime, *, anew: bool = False) -> bool:
         """Bring a run's other scenarios up to when it was last seen, and further while they lag.
 
         Args:
@@ -137,7 +137,9 @@ class Reckoner:
         if assumed is not None and assumed < since and history.measured(run.baseline):
             starts.append(self._grid.slot(assumed)[0])
         if anew:
-            cut = (each for each in ledger.reckoned(run.run) if self._grid.slot(each[0]) != each)
+            cut = (
+                each for each in ledger.scenario_spans(run.run) if self._grid.slot(each[0]) != each
+            )
             starts += [self._grid.slot(start)[0] for start, _ in cut]
         if min(starts) < since:
             since, marks = min(starts), ledger.token_marks(run.run)
@@ -180,7 +182,7 @@ class Reckoner:
         last = self._slot_before(turn.until, turn.first.at)[0]
         known = [(mark.at, mark.tokens) for mark in turn.marks]
         known += [(turn.first.at, turn.first.tokens), (turn.until, turn.run.tokens)]
-        known += turn.history.told(begin, turn.until)
+        known += turn.history.known_tokens(begin, turn.until)
         for _, end in self._grid.parts(begin, max(begin, turn.until)):
             slot_start, slot_end = self._slot_before(end, turn.first.at)
             mark, at = looked.get((slot_start, slot_end)), end

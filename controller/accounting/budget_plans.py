@@ -1,8 +1,8 @@
 """Plans of budgets, made and stored: a curve of expected intensity x expected power over a period.
 
 A plan is made when its period begins, or as soon afterwards as a daemon runs. Invariant: after any
-outage, `Plans.due` makes the plans that are missing now; a plan is never changed, a newer one is
-stored beside it (docs/reports.md).
+outage, `BudgetPlans.due` makes the plans that are missing now; a plan is never changed, a newer one
+is stored beside it (docs/reports.md).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ from wattmesh.controller.journal.energy.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import FixInput
-from wattmesh.policies.accounting.budget import Curve, HourProfile, Spent, hour_profile, spread
+from wattmesh.policies.accounting.budget import Curve, HourProfile, Spending, hour_profile, spread
 from wattmesh.quantities import grams
 from wattmesh.telemetry.carbon import Signal
 
@@ -52,7 +52,7 @@ class Limit(Protocol):
         ...
 
 
-class Plans:
+class BudgetPlans:
     """The plans of all budgets in the settings."""
 
     def __init__(
@@ -206,7 +206,7 @@ def runs_of(runs: Iterable[RunRow], name: str, since: datetime) -> tuple[str, ..
 
 def spent_by_signal(
     journal: Journal, runs: Collection[str] | None, start: datetime, end: datetime
-) -> dict[str, tuple[Spent, ...]]:
+) -> dict[str, tuple[Spending, ...]]:
     """Give what runs spent in [start, end) by signal, slot by slot in time order; None: all runs.
 
     Joules of a run's GPUs that were booked to nobody are added to its upper bound. With all runs
@@ -214,7 +214,7 @@ def spent_by_signal(
     """
     if runs is None:
         return journal.by_slot.spent(start, end)
-    found: dict[str, dict[tuple[datetime, datetime], Spent]] = {}
+    found: dict[str, dict[tuple[datetime, datetime], Spending]] = {}
     parts = [
         part
         for run in runs

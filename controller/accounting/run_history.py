@@ -86,7 +86,7 @@ class RunHistory:
         newest = [each for each in self._stays if each.at <= moment]
         return bool(newest) and newest[-1].switching
 
-    def told(self, start: datetime, end: datetime) -> list[tuple[datetime, int]]:
+    def known_tokens(self, start: datetime, end: datetime) -> list[tuple[datetime, int]]:
         """Give (moment, tokens) for each moment in (start, end) at which progress is known."""
         return [(each.at, each.tokens) for each in self._stays if start < each.at < end]
 

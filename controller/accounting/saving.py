@@ -15,7 +15,7 @@ from typing import Any
 from wattmesh.controller.accounting.accounts import ACTUAL, BASELINE, BEST_SINGLE
 from wattmesh.controller.accounting.constant_pue import pues, slots_at, unclaimed_at
 from wattmesh.controller.accounting.scopes import MIXED, gpus_read, mixed_launches
-from wattmesh.controller.accounting.spread import Laid, bounded
+from wattmesh.controller.accounting.spread import SlotSpread, bounded
 from wattmesh.controller.accounting.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.energy.scenario_slots import ScenarioSlot
 from wattmesh.controller.journal.journal import Journal
@@ -125,17 +125,17 @@ def run_saving(
     if not doubt and any(each.hosts for each in slots):
         doubt = mixed_launches(journal, run, launches)
 
-    def told(slots: Sequence[ScenarioSlot], beyond: Mapping[Span, Unclaimed]) -> Saving:
+    def saving_of(slots: Sequence[ScenarioSlot], beyond: Mapping[Span, Unclaimed]) -> Saving:
         slots = _with_unclaimed(slots, beyond)
         return saving(
             slots, tokens, baseline=run.baseline, known=known, launches=starts, doubt=doubt
         )
 
-    found, several = told(slots, beyond), pues(slots, beyond.values())
+    found, several = saving_of(slots, beyond), pues(slots, beyond.values())
     if len(several) < 2 or not found.settled:
         return found
     return least(
-        found, {pue: told(slots_at(slots, pue), unclaimed_at(beyond, pue)) for pue in several}
+        found, {pue: saving_of(slots_at(slots, pue), unclaimed_at(beyond, pue)) for pue in several}
     )
 
 
@@ -260,7 +260,7 @@ def saving(
         why = EARLIER_VERSION
     if why:
         return _with(spent, why=why)
-    found = difference(_beside(slots, BASELINE), tokens)
+    found = difference(_paired(slots, BASELINE), tokens)
     if found.low_ug is None:
         return _with(spent, why=found.why)
     spent = _with(
@@ -269,7 +269,7 @@ def saving(
         saved_ug=found.low_ug,
         high_ug=found.high_ug,
     )
-    return _split(spent, found, difference(_beside(slots, BEST_SINGLE), tokens), slots)
+    return _split(spent, found, difference(_paired(slots, BEST_SINGLE), tokens), slots)
 
 
 def _untold(
@@ -350,12 +350,12 @@ def _sum(parts: Any) -> int | None:
     return None if any(each is None for each in values) else sum(values)
 
 
-def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
+def _paired(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
     """Pair a scenario's slots with the run's own, in time order.
 
     Where the length of slots was changed within a slot, all that overlaps is compared as one slot.
     """
-    found, laid = list[Slot](), list[Laid]()
+    found, laid = list[Slot](), list[SlotSpread]()
     for group in together(slots, _span):
         own = [each for each in group if each.scenario == ACTUAL]
         other = [each for each in group if each.scenario == scenario]
@@ -372,7 +372,7 @@ def _beside(slots: Sequence[ScenarioSlot], scenario: str) -> list[Slot]:
             )
         )
         laid.append(
-            Laid(
+            SlotSpread(
                 energy_mj=sum(each.spread_mj for each in own),
                 carbon_ug=sum(each.spread_ug for each in own),
                 rates=tuple(each.rate for each in own if each.spread_mj),

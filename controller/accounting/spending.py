@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wattmesh.controller.accounting.budget_plans import Limit, Plans, runs_of, spent_by_signal
+from wattmesh.controller.accounting.budget_plans import BudgetPlans, Limit, runs_of, spent_by_signal
 from wattmesh.controller.journal.energy.budgets import PlanRow
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
@@ -19,7 +19,7 @@ from wattmesh.policies.accounting.budget import (
     Alert,
     BudgetCourse,
     Curve,
-    Spent,
+    Spending,
     budget_course,
 )
 from wattmesh.quantities import grams
@@ -129,7 +129,7 @@ def spending(
     Raises:
         JournalUnavailable: the journal does not answer.
     """
-    plans = Plans(journal, limits, timezone, signal)
+    plans = BudgetPlans(journal, limits, timezone, signal)
     runs = journal.runs.all(now)
     totals = journal.ledger.totals() if limits else ()
     lines = []
@@ -215,7 +215,7 @@ def _line(
 
 
 def _others(
-    by_signal: Mapping[str, Sequence[Spent]], signal: str, since: datetime
+    by_signal: Mapping[str, Sequence[Spending]], signal: str, since: datetime
 ) -> tuple[SignalGrams, ...]:
     """Give the grams of the period that are in other signals."""
     found = []

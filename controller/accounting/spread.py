@@ -13,7 +13,7 @@ from wattmesh.policies.accounting.baseline import Slot, price_ug
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class SlotSpread:
     """What was spread over a slot. `rates`: its prices, in mg/kWh x PUE x 1000."""
 
     energy_mj: int = 0
@@ -21,7 +21,7 @@ class Laid:
     rates: tuple[int, ...] = ()
 
 
-def bounded(slots: Sequence[Slot], laid: Sequence[Laid]) -> list[Slot]:
+def bounded(slots: Sequence[Slot], laid: Sequence[SlotSpread]) -> list[Slot]:
     """Bound what the run emitted in slots with spread joules; neighbouring slots count together.
 
     Args:

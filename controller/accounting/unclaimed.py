@@ -15,7 +15,7 @@ from wattmesh.controller.journal.database.values import MICROSECOND
 from wattmesh.controller.journal.energy.by_slot import NobodysSlot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.stays import LaunchRow
-from wattmesh.policies.accounting.budget import Spent
+from wattmesh.policies.accounting.budget import Spending
 from wattmesh.telemetry.energy.ledger import Span
 from wattmesh.telemetry.energy.meter import UNKNOWN_LIMIT_W
 from wattmesh.telemetry.energy.unobserved import MILLISECOND, without
@@ -92,16 +92,16 @@ def unclaimed(
 
 def unclaimed_spent(
     journal: Journal, run: str, start: datetime, end: datetime
-) -> dict[str, tuple[Spent, ...]]:
+) -> dict[str, tuple[Spending, ...]]:
     """Give the same for slots that begin in [start, end), as a budget counts it, by signal.
 
     It is all in `upper_ug`, none in `carbon_ug`: the run spent at most so much beyond its charge.
     """
-    found: dict[str, list[Spent]] = {}
+    found: dict[str, list[Spending]] = {}
     for row in unclaimed(journal, journal.stays.launches(run), start, end):
         known = row.carbon_ug is not None
         found.setdefault(row.signal, []).append(
-            Spent(
+            Spending(
                 start=row.slot_start,
                 end=max(min(row.slot_end, end), row.slot_start + MICROSECOND),
                 carbon_ug=0,

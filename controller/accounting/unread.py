@@ -81,7 +81,7 @@ class Unread:
         if not holding.unknown:
             return holding
         booked = self._journal.by_slot.devices_read(holding.run, holding.start, holding.end)
-        return holding.found({each for each in booked if is_gpu(each)})
+        return holding.with_gpus_read({each for each in booked if is_gpu(each)})
 
     def _drawn(
         self, dark: Collection[str], holdings: Iterable[Holding]

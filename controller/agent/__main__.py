@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wattmesh.controller.agent.parts import AgentParts
 from wattmesh.controller.process.life import STOPPING, WATCHED, leave, live
-from wattmesh.controller.process.notify import Notifier, Watchdog
+from wattmesh.controller.process.notify import Notifier, SystemdWatchdog
 from wattmesh.controller.settings import read as reader
 
 log = logging.getLogger("wattmesh")
@@ -25,7 +25,7 @@ TICK_S = 1.0
 
 def run(parts: AgentParts, notifier: Notifier) -> int:
     """Start, work until told to stop, stop; give the exit status."""
-    watchdog = Watchdog(notifier, [lambda: parts.sampler.state.last_progress_s])
+    watchdog = SystemdWatchdog(notifier, [lambda: parts.sampler.state.last_progress_s])
     said = ""
     try:
         parts.start()

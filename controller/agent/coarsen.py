@@ -15,7 +15,7 @@ Key = tuple[str, str, int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class UnsentRow:
     """The key of a row in the outbox, and the part of its amounts that was not sent yet."""
 
     key: Key
@@ -23,16 +23,16 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinedSlot:
     """A longer slot that replaces others; all of `row` is unsent."""
 
     row: EnergyRow
     replaces: tuple[Key, ...]
 
 
-def coarser(rows: Iterable[Kept]) -> tuple[Joined, ...]:
+def coarser(rows: Iterable[UnsentRow]) -> tuple[JoinedSlot, ...]:
     """Join each two neighbouring slots of one device, run and line; the rest stays as it is."""
-    lines: dict[tuple[str, str, str], list[Kept]] = {}
+    lines: dict[tuple[str, str, str], list[UnsentRow]] = {}
     for each in sorted(rows, key=lambda each: each.unsent.slot_start):
         row = each.unsent
         lines.setdefault((row.gpu_uuid, row.run, row.line), []).append(each)
@@ -41,7 +41,7 @@ def coarser(rows: Iterable[Kept]) -> tuple[Joined, ...]:
     )
 
 
-def _joined(pair: Sequence[Kept]) -> Joined:
+def _joined(pair: Sequence[UnsentRow]) -> JoinedSlot:
     """Join two slots into the one from where the first begins to where the last ends."""
     one, two = (each.unsent for each in pair)
     known = [each for each in (one.energy_mj, two.energy_mj) if each is not None]
@@ -54,4 +54,4 @@ def _joined(pair: Sequence[Kept]) -> Joined:
         upper_mj=one.upper_mj + two.upper_mj,
         quality=merged_quality((one.quality, two.quality)),
     )
-    return Joined(row=row, replaces=tuple(each.key for each in pair))
+    return JoinedSlot(row=row, replaces=tuple(each.key for each in pair))

@@ -11,16 +11,16 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import wattmesh
-from wattmesh.controller.agent.knowledge import PATIENCE_S, Knowledge, Told
-from wattmesh.controller.agent.link import Link
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.knowledge import PATIENCE_S, AgentInstructions, Knowledge
+from wattmesh.controller.agent.link import ControllerLink
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack
-from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, known
+from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, fitting_fields
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.desired import Applied
-from wattmesh.telemetry.energy.attribution import Claim
-from wattmesh.telemetry.energy.delivery import Batch, Report, baseline, live
+from wattmesh.telemetry.energy.attribution import EnergyClaim
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report, baseline, live
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.node_claims import NodeClaims
 from wattmesh.telemetry.energy.sampler import Sample, Sampler
@@ -47,8 +47,8 @@ class Newest:
     """The newest facts of an agent's loops; each field is replaced whole, by one thread."""
 
     sample: Sample
-    claims: Mapping[str, Claim]
-    told: Told | None = None
+    claims: Mapping[str, EnergyClaim]
+    instructions: AgentInstructions | None = None
     applied: Applied | None = None
     heard_s: float | None = None
     delivered_s: float | None = None
@@ -116,8 +116,8 @@ class Delivering:
 
     def __init__(
         self,
-        outbox: Outbox,
-        link: Link,
+        outbox: AgentOutbox,
+        link: ControllerLink,
         newest: Newest,
         clock: Clock,
         facts: Callable[[], Mapping[str, Any]],
@@ -172,13 +172,15 @@ class Delivering:
             self._outbox.acknowledged(batch)
         return batch is not None
 
-    def _report(self, batch: Batch | None, *, fresh: bool) -> Report:
+    def _report(self, batch: EnergyBatch | None, *, fresh: bool) -> Report:
         sample = self._newest.sample
         return Report(
             batch=batch,
             fresh=fresh,
             # A nonsensical value from a driver is left out; the device's other values are reported.
-            devices={each.gpu_uuid: known(DeviceFacts, live(each)) for each in sample.readings},
+            devices={
+                each.gpu_uuid: fitting_fields(DeviceFacts, live(each)) for each in sample.readings
+            },
             missing=sample.missing,
             facts=self._facts(),
         )
@@ -195,7 +197,7 @@ class Hearing:
 
     def __init__(
         self,
-        link: Link,
+        link: ControllerLink,
         knowledge: Knowledge,
         *,
         newest: Newest,
@@ -227,11 +229,11 @@ class Hearing:
                 f"the controller does not say what is wished ({reply.status}): "
                 f"{answer.get('error', 'no reason given')}"
             )
-        told = Told.from_json(answer)
-        self._newest.told, self._newest.heard_s = told, self._clock.monotonic()
+        instructions = AgentInstructions.from_json(answer)
+        self._newest.instructions, self._newest.heard_s = instructions, self._clock.monotonic()
         self._heard()
-        self._serial = told.desired.serial
-        self._knowledge.hear(told)
+        self._serial = instructions.desired.serial
+        self._knowledge.hear(instructions)
 
 
 def facts(

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.desired import Desired
 from wattmesh.telemetry.energy.attribution import Holder
@@ -27,7 +27,7 @@ HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class AgentInstructions:
     """One answer of the controller.
 
     Attributes:
@@ -40,7 +40,7 @@ class Told:
     grid: SlotGrid
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Told":
+    def from_json(cls, data: Mapping[str, Any]) -> "AgentInstructions":
         """Read the controller's answer.
 
         Raises:
@@ -60,7 +60,7 @@ class Told:
 class Knowledge:
     """The newest answer; one thread writes, others read."""
 
-    def __init__(self, outbox: Outbox, started_s: float) -> None:
+    def __init__(self, outbox: AgentOutbox, started_s: float) -> None:
         """Begin with what the outbox has kept."""
         self._outbox = outbox
         self._started_s = started_s
@@ -75,18 +75,18 @@ class Knowledge:
             except (InputInvalid, ValueError, KeyError, TypeError) as error:
                 log.warning("what the controller said before is not readable: %s", error)
 
-    def hear(self, told: Told) -> None:
+    def hear(self, instructions: AgentInstructions) -> None:
         """Take an answer, and keep it in the outbox.
 
         Raises:
             JournalUnavailable: it could not be kept; it holds only for this process.
         """
-        self.grid = told.grid
-        if not told.known:
+        self.grid = instructions.grid
+        if not instructions.known:
             return
-        self._holders = told.holders
-        grid = write_grid(told.grid)
-        holders = [each.to_json() for each in told.holders]
+        self._holders = instructions.holders
+        grid = write_grid(instructions.grid)
+        holders = [each.to_json() for each in instructions.holders]
         text = json.dumps({"holders": holders, "grid": grid})
         if text != self._kept:
             self._outbox.keep("told", text)

@@ -26,7 +26,7 @@ AUTHORITIES_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ControllerAnswer:
     """The controller's answer to one call."""
 
     status: int
@@ -47,7 +47,7 @@ class Reply:
         return body
 
 
-class Link:
+class ControllerLink:
     """One controller; a connection for each call, from any thread."""
 
     def __init__(self, address: str, *, token: str = "", ca_file: Path | None = None) -> None:
@@ -87,7 +87,7 @@ class Link:
         *,
         limit_s: float,
         headers: Mapping[str, str] | None = None,
-    ) -> Reply:
+    ) -> ControllerAnswer:
         """Make one call.
 
         Raises:
@@ -107,7 +107,7 @@ class Link:
             content = response.read(LONGEST_ANSWER)
             if response.read(1):
                 raise http.client.HTTPException("an endless answer")
-            return Reply(status=response.status, content=content)
+            return ControllerAnswer(status=response.status, content=content)
         except (OSError, http.client.HTTPException) as error:
             raise SourceUnavailable(
                 f"the controller at {self.address} gave no usable answer "

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from wattmesh.controller.agent.duties import Newest
-from wattmesh.controller.agent.knowledge import Told
+from wattmesh.controller.agent.knowledge import AgentInstructions
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import Fenced, WattmeshError
 from wattmesh.telemetry.actuator.wire import ProcessClaim as Owners
 from wattmesh.telemetry.desired import Applied, Desired
-from wattmesh.telemetry.energy.attribution import Claim, NodeView
+from wattmesh.telemetry.energy.attribution import EnergyClaim, NodeView
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.node_claims import NodeClaims
 
@@ -60,15 +60,17 @@ class Obeying:
 
     def turn(self) -> None:
         """Send the part of the wish whose leases still run, and keep the actuator's answer."""
-        told, heard_s = self._newest.told, self._newest.heard_s
-        if told is None or heard_s is None:
+        instructions, heard_s = self._newest.instructions, self._newest.heard_s
+        if instructions is None or heard_s is None:
             return
-        wish = left(told.desired, self._clock.monotonic() - heard_s)
+        wish = left(instructions.desired, self._clock.monotonic() - heard_s)
         if wish is None:
             return
         before = self._newest.applied
         try:
-            applied = self._actuator.apply(wish, owners(told, self._view.view, self._newest.claims))
+            applied = self._actuator.apply(
+                wish, owners(instructions, self._view.view, self._newest.claims)
+            )
         except Fenced as error:
             applied = self._fenced(wish, str(error))
         except WattmeshError as error:
@@ -113,9 +115,11 @@ def left(desired: Desired, age_s: float) -> Desired | None:
     return replace(desired, wishes=wishes)
 
 
-def owners(told: Told, view: NodeView | None, claims: Mapping[str, Claim]) -> dict[str, Owners]:
+def owners(
+    instructions: AgentInstructions, view: NodeView | None, claims: Mapping[str, EnergyClaim]
+) -> dict[str, Owners]:
     """Give each holder's user and, where this node sees them, the holder's own processes."""
-    uids = {each.run: each.owner_uid for each in told.holders if each.owner_uid is not None}
+    uids = {each.run: each.owner_uid for each in instructions.holders if each.owner_uid is not None}
     if view is None:
         return {run: Owners(uids=frozenset({uid})) for run, uid in uids.items()}
     pids: dict[str, set[int]] = {}

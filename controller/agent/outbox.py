@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from wattmesh.controller.agent import refusals
-from wattmesh.controller.agent.coarsen import Kept, Key, coarser
+from wattmesh.controller.agent.coarsen import Key, UnsentRow, coarser
 from wattmesh.controller.agent.outbox_file import OutboxFile
 from wattmesh.controller.agent.outbox_rows import (
     BOOK,
@@ -37,7 +37,7 @@ from wattmesh.controller.agent.outbox_rows import (
 )
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.errors import JournalUnavailable
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import utc_now
 
@@ -52,7 +52,7 @@ def boot_us() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
-class Outbox:
+class AgentOutbox:
     """The file of one agent; `sampler` and delivery may use it from two threads."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Outbox:
 
     # For the delivery.
 
-    def batch(self) -> Batch | None:
+    def batch(self) -> EnergyBatch | None:
         """Give the batch to deliver next; the same one until it is acknowledged.
 
         Returns:
@@ -167,17 +167,17 @@ class Outbox:
         with self._file.writing() as connection:
             flying = connection.execute("SELECT body FROM flight ORDER BY seq").fetchone()
             if flying is not None:
-                return Batch.from_json(json.loads(flying["body"]))
+                return EnergyBatch.from_json(json.loads(flying["body"]))
             found, whole = refusals.offered(connection, to_us(self._now()))
             return self._freeze(connection, found, whole=whole) if found else None
 
-    def acknowledged(self, batch: Batch) -> None:
+    def acknowledged(self, batch: EnergyBatch) -> None:
         """Delete a batch that the controller has taken."""
         with self._file.writing() as connection:
             connection.execute("DELETE FROM flight WHERE seq = ?", (batch.seq,))
             refusals.taken(connection, batch)
 
-    def refused(self, batch: Batch, why: str) -> None:
+    def refused(self, batch: EnergyBatch, why: str) -> None:
         """Take back a batch that the controller refused and did not count.
 
         Its rows are delivered in smaller batches; one that is refused alone is kept back.
@@ -201,14 +201,14 @@ class Outbox:
 
     def _freeze(
         self, connection: sqlite3.Connection, found: list[sqlite3.Row], *, whole: bool
-    ) -> Batch:
+    ) -> EnergyBatch:
         """Make the next batch of these rows, and mark them as sent.
 
         Counters go with it where that is all there is to deliver. What is kept back is not: it
         would be booked twice if its device's counter stood still, and the file were lost.
         """
         counters = connection.execute("SELECT * FROM counters").fetchall() if whole else []
-        batch = Batch(
+        batch = EnergyBatch(
             node=self._node,
             boot_id=self._boot_id,
             seq=self._next_seq(connection),
@@ -264,7 +264,9 @@ class Outbox:
     def _coarsen(self, connection: sqlite3.Connection) -> bool:
         """Join neighbouring slots of one device and line; say whether there were any."""
         query = f"SELECT * FROM rows WHERE {UNSENT} ORDER BY slot_start"
-        found = [Kept(key=key_of(row), unsent=change_of(row)) for row in connection.execute(query)]
+        found = [
+            UnsentRow(key=key_of(row), unsent=change_of(row)) for row in connection.execute(query)
+        ]
         joined = coarser([each for each in found if each.key not in self._remembered])
         if not joined:
             return False

@@ -11,10 +11,10 @@ from prometheus_client.registry import Collector
 
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.metrics.scrapes import ScrapeServer
@@ -59,7 +59,9 @@ class AgentParts:
         link = _link(settings)
         source = own_source(settings)
         boot = boot_id()
-        self.outbox = Outbox(agent.outbox, node=self.node, boot_id=boot, limit_mib=agent.outbox_mib)
+        self.outbox = AgentOutbox(
+            agent.outbox, node=self.node, boot_id=boot, limit_mib=agent.outbox_mib
+        )
         self.newest = Newest(sample=Sample(), claims={})
         self.exporter = DeviceExporter(node=self.node)
         knowledge = Knowledge(self.outbox, clock.monotonic())
@@ -76,10 +78,12 @@ class AgentParts:
             flush_s=min(agent.deliver_s, 10.0),
         )
 
-        def told() -> Mapping[str, Any]:
+        def newest_facts() -> Mapping[str, Any]:
             return facts(self.newest, self.exporter, boot_id=boot, deliver_s=agent.deliver_s)
 
-        self._delivering = Delivering(self.outbox, link, self.newest, clock, told, node=self.node)
+        self._delivering = Delivering(
+            self.outbox, link, self.newest, clock, newest_facts, node=self.node
+        )
         self.sampler = Loop("sampler", settings.loops.sample_s, self._reading.turn, clock)
         self.delivery = Loop("delivery", agent.deliver_s, self._delivering.turn, clock)
         obeying = Obeying(
@@ -145,7 +149,7 @@ class AgentParts:
         if self._metrics is not None:
             self._metrics.stop()
 
-    def _opened_relay(self, link: Link) -> Relay | None:
+    def _opened_relay(self, link: ControllerLink) -> Relay | None:
         settings = self._settings
         if settings.agent.relay is None:
             return None
@@ -176,7 +180,7 @@ def own_source(settings: Settings) -> PowerSource:
     return source
 
 
-def _link(settings: Settings) -> Link:
+def _link(settings: Settings) -> ControllerLink:
     """Make the link to the controller.
 
     Raises:
@@ -185,7 +189,7 @@ def _link(settings: Settings) -> Link:
     agent = settings.agent
     address = agent.controller or f"unix://{settings.api.socket}"
     token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
-    return Link(address, token=token, ca_file=agent.ca_file)
+    return ControllerLink(address, token=token, ca_file=agent.ca_file)
 
 
 def _served(address: tuple[str, int], *collectors: Collector) -> ScrapeServer:

@@ -17,7 +17,7 @@ from wattmesh.controller.agent.outbox_rows import (
     key_of_change,
     unsend,
 )
-from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, EnergyBatch
 
 SIZES = (MOST_ROWS, 40, 1)
 """Largest batch, in rows, by how often its rows were refused: never, once, twice."""
@@ -69,7 +69,7 @@ def offered(connection: sqlite3.Connection, now_us: int) -> tuple[list[sqlite3.R
     return found, len(found) == waiting
 
 
-def put_back(connection: sqlite3.Connection, batch: Batch, why: str, now_us: int) -> bool:
+def put_back(connection: sqlite3.Connection, batch: EnergyBatch, why: str, now_us: int) -> bool:
     """Mark a refused batch as unsent; say whether it was a single row, now kept back."""
     for change in batch.rows:
         unsend(connection, change)
@@ -85,7 +85,7 @@ def put_back(connection: sqlite3.Connection, batch: Batch, why: str, now_us: int
     return alone
 
 
-def taken(connection: sqlite3.Connection, batch: Batch) -> None:
+def taken(connection: sqlite3.Connection, batch: EnergyBatch) -> None:
     """Delete the refusals of a batch's rows: the controller has taken them."""
     connection.executemany(
         f"DELETE FROM refusals WHERE {KEY}", [key_of_change(each) for each in batch.rows]

@@ -18,11 +18,11 @@ from http import HTTPStatus
 from http.client import responses
 from pathlib import Path
 
-from wattmesh.controller.agent.link import Link, Reply
+from wattmesh.controller.agent.link import ControllerAnswer, ControllerLink
 from wattmesh.controller.api.transport.sockets import listen
 from wattmesh.errors import SourceUnavailable
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 from wattmesh.telemetry.peer_credentials import credentials
-from wattmesh.telemetry.places import Places
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ STOP_LIMIT_S = 2.0
 class Relay:
     """Serves a Unix socket to the jobs of this node."""
 
-    def __init__(self, path: Path, group: str, link: Link) -> None:
+    def __init__(self, path: Path, group: str, link: ControllerLink) -> None:
         """Bind the socket with mode 0660; nothing is passed on before `start`.
 
         Raises:
@@ -60,8 +60,8 @@ class Relay:
         """
         self._listening = listen(path, group, "agent.relay")
         self._link = link
-        self._calls = Places(MOST_CALLS, MOST_CALLS_PER_USER)
-        self._connections = Places(MOST_CONNECTIONS, MOST_CONNECTIONS_PER_USER)
+        self._calls = ConcurrencyLimit(MOST_CALLS, MOST_CALLS_PER_USER)
+        self._connections = ConcurrencyLimit(MOST_CONNECTIONS, MOST_CONNECTIONS_PER_USER)
         self._workers = ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="relay")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
@@ -157,7 +157,7 @@ class Relay:
         await _write(writer, reply, closing=head.closes)
         return not head.closes
 
-    def _passed_on(self, head: "_Head", body: bytes, uid: int) -> Reply:
+    def _passed_on(self, head: "_Head", body: bytes, uid: int) -> ControllerAnswer:
         """Pass one call on under the uid that the kernel gives for the caller."""
         try:
             reply = self._link.call(
@@ -214,7 +214,7 @@ class _Head:
         return self.fields.get("connection", "").lower() == "close"
 
     @property
-    def refusal(self) -> Reply | None:
+    def refusal(self) -> ControllerAnswer | None:
         """The error answer if the body cannot be read; None if it can."""
         length = self.fields.get("content-length", "0")
         if "transfer-encoding" in self.fields or not (length.isascii() and length.isdecimal()):
@@ -231,7 +231,7 @@ class _Head:
         return self.method in ("GET", "POST") and PASSED.fullmatch(path) is not None
 
 
-async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -> None:
+async def _write(writer: asyncio.StreamWriter, reply: ControllerAnswer, *, closing: bool) -> None:
     """Send an answer; raise TimeoutError if it is not read within `REQUEST_LIMIT_S`."""
     reason = responses.get(reply.status, "")
     close = "Connection: close\r\n" if closing else ""
@@ -244,8 +244,10 @@ async def _write(writer: asyncio.StreamWriter, reply: Reply, *, closing: bool) -
         await writer.drain()
 
 
-def _problem(status: int, sentence: str, kind: str) -> Reply:
-    return Reply(status=status, content=json.dumps({"error": sentence, "kind": kind}).encode())
+def _problem(status: int, sentence: str, kind: str) -> ControllerAnswer:
+    return ControllerAnswer(
+        status=status, content=json.dumps({"error": sentence, "kind": kind}).encode()
+    )
 
 
 NOT_PASSED = _problem(404, "the agent passes on the calls of runs only", "not_found")

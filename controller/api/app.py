@@ -39,9 +39,9 @@ from wattmesh.controller.views import (
 )
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import (
-    Beaten,
     Finish,
     Heartbeat,
+    HeartbeatAnswer,
     Orders,
     Progress,
     Register,
@@ -108,7 +108,7 @@ CALLS = (
         who="owner",
         relayed=True,
         body=Heartbeat,
-        answer=Beaten,
+        answer=HeartbeatAnswer,
     ),
     CallSpec(
         method="POST",

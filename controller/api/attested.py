@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from wattmesh.controller.api.transport.peers import NOBODY, Peer, is_root_or_us
+from wattmesh.controller.api.transport.peers import NOBODY, PeerIdentity, is_root_or_us
 from wattmesh.controller.views import Problem, as_json
 
 ATTESTED_UID = "wattmesh-attested-uid"
@@ -23,7 +23,7 @@ def relayed(endpoint: Endpoint) -> Endpoint:
     """Let agents of this machine, which are root or our own user, make calls for others."""
 
     async def answer(request: Request) -> Response:
-        peer: Peer = request.state.peer
+        peer: PeerIdentity = request.state.peer
         said = request.headers.get(ATTESTED_UID)
         if said is not None:
             if not is_root_or_us(peer):
@@ -36,11 +36,11 @@ def relayed(endpoint: Endpoint) -> Endpoint:
     return answer
 
 
-def attested_peer(said: str, node: str = "") -> Peer:
+def attested_peer(said: str, node: str = "") -> PeerIdentity:
     """Read the uid that an agent (of `node`, if it sent a token) names; `NOBODY`: it is no uid."""
     if not said.isdecimal() or len(said) > 10 or int(said) >= HIGHEST_UID - 1:
         return NOBODY
-    return Peer(uid=int(said), gid=-1, pid=0, groups=frozenset(), attested=True, node=node)
+    return PeerIdentity(uid=int(said), gid=-1, pid=0, groups=frozenset(), attested=True, node=node)
 
 
 def problem(status: int, sentence: str, kind: str) -> Response:

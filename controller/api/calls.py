@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from wattmesh.controller.api.request_context import Call, Conflict, NotFound, RequestContext
-from wattmesh.controller.api.transport.peers import Peer
+from wattmesh.controller.api.transport.peers import PeerIdentity
 from wattmesh.controller.api.workers import RETRY_AFTER_S, Caller, Crowded, Workers
 from wattmesh.controller.views import Problem, as_json
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable, Refused, RetryLater, WattmeshError
@@ -104,7 +104,7 @@ class Received:
         listens: whether the sender is still connected.
     """
 
-    peer: Peer
+    peer: PeerIdentity
     path: Mapping[str, str]
     query: Mapping[str, str]
     content: bytes | None

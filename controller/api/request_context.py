@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from wattmesh.controller.api.transport.peers import Peer, is_operator
+from wattmesh.controller.api.transport.peers import PeerIdentity, is_operator
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_nodes import ANY
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
@@ -89,7 +89,7 @@ class RequestContext:
             )
         return epoch
 
-    def run(self, word: str, peer: Peer | None = None) -> RunRow:
+    def run(self, word: str, peer: PeerIdentity | None = None) -> RunRow:
         """Find the one run that an id or a name means.
 
         A name means the live run of that name; if there is none, the lost one; if there is none,
@@ -116,11 +116,11 @@ class RequestContext:
             raise Conflict(f"{word!r} can mean several runs; give the id: {listed}{more}.")
         return meant[0]
 
-    def _operator(self, peer: Peer | None) -> bool:
+    def _operator(self, peer: PeerIdentity | None) -> bool:
         return peer is not None and is_operator(peer, self.pulse.settings.api.operators_group)
 
 
-def _meant(found: Sequence[RunRow], word: str, peer: Peer | None) -> Sequence[RunRow]:
+def _meant(found: Sequence[RunRow], word: str, peer: PeerIdentity | None) -> Sequence[RunRow]:
     """Give the runs that a word can mean, newest first.
 
     Args:
@@ -149,7 +149,7 @@ class Call:
         body: the JSON object that was sent; empty for reading calls.
     """
 
-    peer: Peer
+    peer: PeerIdentity
     path: Mapping[str, str]
     query: Mapping[str, str]
     body: Mapping[str, Any]

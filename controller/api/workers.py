@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect
 
 from wattmesh.controller.api.request_context import RequestContext
-from wattmesh.controller.api.transport.peers import Peer, is_operator
+from wattmesh.controller.api.transport.peers import PeerIdentity, is_operator
 from wattmesh.errors import RetryLater
 
 T = TypeVar("T")
@@ -48,7 +48,9 @@ class Caller:
     listens: Callable[[], bool] = lambda: True
 
     @classmethod
-    def of(cls, context: RequestContext, peer: Peer, listens: Callable[[], bool]) -> "Caller":
+    def of(
+        cls, context: RequestContext, peer: PeerIdentity, listens: Callable[[], bool]
+    ) -> "Caller":
         """Give the caller at the other end of a connection."""
         operator = is_operator(peer, context.pulse.settings.api.operators_group)
         return cls(

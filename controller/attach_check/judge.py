@@ -7,8 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from wattmesh.controller.cli.doctor.findings import Finding, Verdict, ok, problem, unknown
-from wattmesh.reconfig.hook.attach_check.place import Attached, LeftOut, SaveStep, UnknownLoss
+from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding, ok, problem, unknown
+from wattmesh.reconfig.hook.attach_check.check_folder import (
+    Attached,
+    LeftOut,
+    SaveStep,
+    UnknownLoss,
+)
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Message, Progress, Transition
@@ -46,7 +51,7 @@ HOOK_SENTENCES = (
 )
 """For the hook's sentences: words they contain, the check they belong to, and what to do."""
 
-_ORDER = (Verdict.PROBLEM, Verdict.UNKNOWN, Verdict.OK)
+_ORDER = (CheckStatus.PROBLEM, CheckStatus.UNKNOWN, CheckStatus.OK)
 _LOOK = "look at the log"
 _AGAIN = "mend what else is said here, or name another layout, and check again"
 _WRAPPED = re.compile(
@@ -60,41 +65,41 @@ _PLACE = re.compile(r"\((/[^()\n]*:\d+)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CheckedRun:
     """Everything that was seen of one checked run.
 
     Attributes:
-        asked: the layouts, in the order of the walk.
-        told: the run's messages, in order.
+        layouts: those asked for, in the order of the walk.
+        messages: the run's messages, in order.
         ended: how the script failed; "" if it did not.
     """
 
-    asked: tuple[Layout, ...]
-    told: tuple[Message, ...]
+    layouts: tuple[Layout, ...]
+    messages: tuple[Message, ...]
     ended: str = ""
 
     @property
     def attached(self) -> Attached | None:
         """What the script gave to `attach`; None while it has not."""
-        return next((each for each in self.told if isinstance(each, Attached)), None)
+        return next((each for each in self.messages if isinstance(each, Attached)), None)
 
     @property
     def save_steps(self) -> list[SaveStep]:
         """Every save step, and every step that waited to be one."""
-        return [each for each in self.told if isinstance(each, SaveStep)]
+        return [each for each in self.messages if isinstance(each, SaveStep)]
 
     @property
-    def switches(self) -> "list[Switched]":
+    def switches(self) -> "list[CheckedSwitch]":
         """Every switch that was begun and has ended."""
-        found: list[Switched] = []
+        found: list[CheckedSwitch] = []
         before: Layout | None = None
-        for each in self.told:
+        for each in self.messages:
             before = each.layout if isinstance(each, Progress) else before
             if isinstance(each, Transition) and each.state in FINAL and before is not None:
-                to = self.asked[int(each.plan.removeprefix("walk-"))]
+                to = self.layouts[int(each.plan.removeprefix("walk-"))]
                 # The final state is reported again when the first step at normal pace has ended.
                 if not found or found[-1].end.plan != each.plan:
-                    found.append(Switched(before=before, to=to, end=each))
+                    found.append(CheckedSwitch(before=before, to=to, end=each))
         return found
 
     def untold(self, compared: Sequence[SaveStep], *, least_ranks: int = 1) -> str:
@@ -106,7 +111,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switched:
+class CheckedSwitch:
     """One switch from its layout `before`, and the report of its end."""
 
     before: Layout
@@ -129,7 +134,7 @@ class Switched:
         return float(found) if isinstance(found, int | float) else None
 
 
-def judge(seen: Seen) -> list[Finding]:
+def judge(seen: CheckedRun) -> list[Finding]:
     """Give every finding: problems first, then what is unknown, then what is well."""
     found = [*_switches(seen), *_not_reached(seen)]
     causes = {_cause(each.end.detail) for each in seen.switches}
@@ -152,10 +157,10 @@ def judge(seen: Seen) -> list[Finding]:
             "find out where it leaves the finite numbers; a probe that is equal proves nothing of "
             "a model that does not train",
         )
-        for each in seen.told
+        for each in seen.messages
         if isinstance(each, UnknownLoss)
     ]
-    bad = {each.check for each in found if each.verdict is Verdict.PROBLEM}
+    bad = {each.check for each in found if each.verdict is CheckStatus.PROBLEM}
     overall = (
         ("references", _references(seen)),
         ("probe", _probe(seen)),
@@ -177,12 +182,12 @@ def judge(seen: Seen) -> list[Finding]:
     return sorted(found, key=lambda each: _ORDER.index(each.verdict))
 
 
-def worst(findings: Sequence[Finding]) -> Verdict:
+def worst(findings: Sequence[Finding]) -> CheckStatus:
     """Give the verdict on everything: one problem is a problem, one unknown is not ok."""
-    return min((each.verdict for each in findings), key=_ORDER.index, default=Verdict.UNKNOWN)
+    return min((each.verdict for each in findings), key=_ORDER.index, default=CheckStatus.UNKNOWN)
 
 
-def _switches(seen: Seen) -> Iterator[Finding]:
+def _switches(seen: CheckedRun) -> Iterator[Finding]:
     for each in seen.switches:
         if each.good:
             yield ok(
@@ -191,7 +196,7 @@ def _switches(seen: Seen) -> Iterator[Finding]:
             )
         else:
             yield _of(each.end.detail, f"{each.words}: ")
-    for left in seen.told:
+    for left in seen.messages:
         if isinstance(left, LeftOut) and "seekable" in left.why:
             yield problem(
                 "data",
@@ -200,11 +205,11 @@ def _switches(seen: Seen) -> Iterator[Finding]:
             )
 
 
-def _not_reached(seen: Seen) -> Iterator[Finding]:
-    met = len(seen.switches) + sum(isinstance(each, LeftOut) for each in seen.told)
-    begins = seen.attached is not None and seen.asked[:1] == (seen.attached.layout,)
+def _not_reached(seen: CheckedRun) -> Iterator[Finding]:
+    met = len(seen.switches) + sum(isinstance(each, LeftOut) for each in seen.messages)
+    begins = seen.attached is not None and seen.layouts[:1] == (seen.attached.layout,)
     last = seen.save_steps[-1].step if seen.save_steps else 0
-    for layout in seen.asked[met or begins :]:
+    for layout in seen.layouts[met or begins :]:
         yield unknown(
             "switch",
             f"{layout}: not reached; the last save step was {last}",
@@ -212,7 +217,7 @@ def _not_reached(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _troubles(seen: Seen) -> Iterator[tuple[str, str]]:
+def _troubles(seen: CheckedRun) -> Iterator[tuple[str, str]]:
     """Give (layout and step, trouble) for each trouble reported at a save step."""
     for each in seen.save_steps:
         if each.trouble and each.trouble != each.for_good:
@@ -250,7 +255,7 @@ def _cause(sentence: str) -> str:
     return re.sub(r"\d+", "", _core(sentence))
 
 
-def _references(seen: Seen) -> Finding:
+def _references(seen: CheckedRun) -> Finding:
     shares = [share for each in seen.switches if (share := each.number("held_share")) is not None]
     if not shares:
         return unknown("references", "no layout was torn down, so nothing is known", _AGAIN)
@@ -261,7 +266,7 @@ def _references(seen: Seen) -> Finding:
     )
 
 
-def _probe(seen: Seen) -> Finding:
+def _probe(seen: CheckedRun) -> Finding:
     found = []
     for each in seen.switches:
         before, after = each.number("probe_before"), each.number("probe_after")
@@ -280,7 +285,7 @@ def _probe(seen: Seen) -> Finding:
     )
 
 
-def _data(seen: Seen) -> Finding:
+def _data(seen: CheckedRun) -> Finding:
     done = [each for each in seen.save_steps if not each.deferred and each.told >= 0]
     silent = sorted({str(each.layout) for each in done if not each.told})
     missing = seen.untold(done)
@@ -303,7 +308,7 @@ def _data(seen: Seen) -> Finding:
     )
 
 
-def _buffers(seen: Seen) -> Finding:
+def _buffers(seen: CheckedRun) -> Finding:
     compared = [
         each for each in seen.save_steps if each.ranks > 1 and not (each.deferred or each.trouble)
     ]

@@ -17,11 +17,17 @@ from pathlib import Path
 from signal import Signals
 
 import wattmesh
-from wattmesh.controller.attach_check.judge import Seen
+from wattmesh.controller.attach_check.judge import CheckedRun
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import TOKEN_VARIABLE, end_all_with, words_of
-from wattmesh.reconfig.hook.attach_check.place import VARIABLE, Attached, LeftOut, Place, SaveStep
+from wattmesh.reconfig.hook.attach_check.check_folder import (
+    VARIABLE,
+    Attached,
+    CheckFolder,
+    LeftOut,
+    SaveStep,
+)
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL
@@ -47,7 +53,7 @@ _FATAL = "Fatal Python error: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CheckRequest:
     """What is to be checked.
 
     Attributes:
@@ -72,7 +78,7 @@ class Asked:
         return self.script[1] if self.script[0] == "-m" and self.script[1:] else self.script[0]
 
 
-def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Seen:
+def check(asked: CheckRequest, ended: Callable[[int], None] = lambda count: None) -> CheckedRun:
     """Start the script, let it walk through the layouts, and give what was seen.
 
     Args:
@@ -84,13 +90,13 @@ def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Se
     """
     _refuse(asked)
     with ExitStack() as stack:
-        folder = stack.enter_context(
+        path = stack.enter_context(
             tempfile.TemporaryDirectory(
                 prefix="wattmesh-attach-check-", dir=asked.scratch, ignore_cleanup_errors=True
             )
         )
-        place = Place(Path(folder))
-        place.ask(asked.layouts, asked.steps_each)
+        folder = CheckFolder(Path(path))
+        folder.ask(asked.layouts, asked.steps_each)
         token = str(uuid.uuid4())
         # Processes that a crashed script had started are no longer children of ours.
         stack.callback(end_all_with, token)
@@ -99,38 +105,41 @@ def check(asked: Asked, ended: Callable[[int], None] = lambda count: None) -> Se
             words_of(asked.nproc, asked.script),
             log=asked.log,
             environment={
-                VARIABLE: folder,
+                VARIABLE: path,
                 URL_VARIABLE: "",
                 TOKEN_VARIABLE: token,
                 "PYTHONUNBUFFERED": "1",
                 "PYTHONFAULTHANDLER": "1",
             },
         )
-        return hear(child, place, asked, ended)
+        return hear(child, folder, asked, ended)
 
 
 def hear(
-    child: Child, place: Place, asked: Asked, ended: Callable[[int], None] = lambda count: None
-) -> Seen:
+    child: Child,
+    folder: CheckFolder,
+    asked: CheckRequest,
+    ended: Callable[[int], None] = lambda count: None,
+) -> CheckedRun:
     """Follow a script until it ends or is taken to hang; the caller ends it.
 
     Args:
         child: the script under its launcher.
-        place: the check's folder, in which the script reports its walk.
+        folder: the check's folder, in which the script reports its walk.
         asked: what is checked.
         ended: see `check`.
 
     Raises:
         InputInvalid: it reached no save step; the sentence says why, and what to do.
     """
-    told: list[Message] = []
-    why = _wait(child, place, asked, told, ended)
-    seen = Seen(asked=asked.layouts, told=tuple(told), ended=why)
+    messages: list[Message] = []
+    why = _wait(child, folder, asked, messages, ended)
+    seen = CheckedRun(layouts=asked.layouts, messages=tuple(messages), ended=why)
     _refuse_unwalked(seen, asked)
     return seen
 
 
-def _refuse(asked: Asked) -> None:
+def _refuse(asked: CheckRequest) -> None:
     """Refuse what cannot be started.
 
     Raises:
@@ -163,30 +172,34 @@ def _refuse(asked: Asked) -> None:
 
 
 def _wait(
-    child: Child, place: Place, asked: Asked, told: list[Message], ended: Callable[[int], None]
+    child: Child,
+    folder: CheckFolder,
+    asked: CheckRequest,
+    messages: list[Message],
+    ended: Callable[[int], None],
 ) -> str:
-    """Append messages to `told` until the script ends; say what went wrong, "" for nothing."""
+    """Add to `messages` until the script ends; say what went wrong, "" for nothing."""
     read, heard_s, over = 0, time.monotonic(), False
     while not over:
         # Asked before the messages are read, so that the last ones are read too.
         over = child.ended() is not None
-        more, read = place.told(read)
+        more, read = folder.messages(read)
         if more:
-            told += more
+            messages += more
             heard_s = time.monotonic()
-            ended(_done(told) - _done(told[: -len(more)]))
+            ended(_done(messages) - _done(messages[: -len(more)]))
         _shorten(asked.log)
-        missing = _without_boundary(told)
+        missing = _without_boundary(messages)
         if missing:
             return missing
         if time.monotonic() - heard_s > asked.patience_s:
             return (
                 f"nothing was heard of {asked.name} for {asked.patience_s:.0f} s "
-                f"({_where(told)}); if that is only slow, give a longer --patience"
+                f"({_where(messages)}); if that is only slow, give a longer --patience"
             )
         time.sleep(0.0 if over else _POLL_S)
     if child.ended():
-        return f"{asked.name} failed, {_where(told)}: {_reason(asked.log)}"
+        return f"{asked.name} failed, {_where(messages)}: {_reason(asked.log)}"
     return ""
 
 
@@ -203,17 +216,17 @@ def _shorten(log: Path) -> None:
         file.write(b"[attach-check: what was said before this is cut off]\n" + newest)
 
 
-def _done(told: Sequence[Message]) -> int:
+def _done(messages: Sequence[Message]) -> int:
     """Count the layouts whose switch has ended, and those that were left out."""
-    plans = {each.plan for each in told if isinstance(each, Transition) and each.state in FINAL}
-    return len(plans) + sum(isinstance(each, LeftOut) for each in told)
+    plans = {each.plan for each in messages if isinstance(each, Transition) and each.state in FINAL}
+    return len(plans) + sum(isinstance(each, LeftOut) for each in messages)
 
 
-def _without_boundary(told: Sequence[Message]) -> str:
+def _without_boundary(messages: Sequence[Message]) -> str:
     """Say that the script trains on and never calls `boundary`; "" when it does."""
-    attached = next((each for each in told if isinstance(each, Attached)), None)
-    newest = next((each for each in reversed(told) if isinstance(each, Progress)), None)
-    if newest is None or attached is None or any(isinstance(each, SaveStep) for each in told):
+    attached = next((each for each in messages if isinstance(each, Attached)), None)
+    newest = next((each for each in reversed(messages) if isinstance(each, Progress)), None)
+    if newest is None or attached is None or any(isinstance(each, SaveStep) for each in messages):
         return ""
     if newest.step <= _WITHOUT_BOUNDARY * attached.steps_each:
         return ""
@@ -223,16 +236,16 @@ def _without_boundary(told: Sequence[Message]) -> str:
     )
 
 
-def _where(told: Sequence[Message]) -> str:
+def _where(messages: Sequence[Message]) -> str:
     """Say where the script stood at its last message."""
-    for each in reversed(told):
+    for each in reversed(messages):
         if isinstance(each, Finish):
             return "after its run had ended"
         if isinstance(each, Progress):
             return f"after step {each.step} as {each.layout}"
         if isinstance(each, Transition):
             return f"in the switch at step {each.step}: {each.state}"
-    return "before its first session.report()" if told else "before it called wattmesh.attach"
+    return "before its first session.report()" if messages else "before it called wattmesh.attach"
 
 
 def _reason(log: Path) -> str:
@@ -277,7 +290,7 @@ def _signalled(line: str) -> str:
     return f"rank {rank} was ended by {name}{memory}"
 
 
-def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
+def _refuse_unwalked(seen: CheckedRun, asked: CheckRequest) -> None:
     """Refuse a script that reached no save step.
 
     Raises:
@@ -301,7 +314,7 @@ def _refuse_unwalked(seen: Seen, asked: Asked) -> None:
             f"(docs/attach.md); {said}"
         )
     steps = began.steps_each
-    last = max((each.step for each in seen.told if isinstance(each, Progress)), default=0)
+    last = max((each.step for each in seen.messages if isinstance(each, Progress)), default=0)
     if last >= steps:
         raise InputInvalid(
             f"{asked.name} ended after step {last} and never called session.boundary() at a save "

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from wattmesh.controller.cli.client import TIMEOUT_S, Daemon
+from wattmesh.controller.cli.client import TIMEOUT_S, DaemonConnection
 
 
 class Answers(Protocol):
@@ -21,7 +21,7 @@ class Answers(Protocol):
 def ask(socket: str, offline: Path | None, *, timeout_s: float = TIMEOUT_S) -> Answers:
     """Give the daemon at `socket`, or the journal of the settings file `offline`."""
     if offline is None:
-        return Daemon(socket, timeout_s=timeout_s)
+        return DaemonConnection(socket, timeout_s=timeout_s)
     # Imported only here: it needs the database and half of the daemon.
     from wattmesh.controller.cli.journal_answers import JournalAnswers  # noqa: PLC0415
 

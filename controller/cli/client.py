@@ -37,7 +37,7 @@ class DaemonUnreachable(RetryLater):
     """The daemon did not answer; training goes on without it, unswitched."""
 
 
-class Daemon:
+class DaemonConnection:
     """One daemon, as a person at the terminal reaches it."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from wattmesh.controller.api.handlers import reading, reports
 from wattmesh.controller.api.request_context import Call, RequestContext
-from wattmesh.controller.api.transport.peers import Peer
+from wattmesh.controller.api.transport.peers import PeerIdentity
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.process.change_signal import ChangeSignal
@@ -69,7 +69,7 @@ class JournalAnswers:
         )
 
     def get(self, path: str, **query: object) -> Any:
-        """Read one answer; see `Daemon.get`.
+        """Read one answer; see `DaemonConnection.get`.
 
         Raises:
             InputInvalid: only a daemon can answer that.
@@ -86,7 +86,7 @@ class JournalAnswers:
 def _call(path: dict[str, str], query: dict[str, object]) -> Call:
     """Make the request that a daemon would have received from this user."""
     return Call(
-        peer=Peer(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset()),
+        peer=PeerIdentity(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset()),
         path=path,
         query={key: str(value) for key, value in query.items() if value is not None},
         body={},

@@ -18,7 +18,7 @@ import wattmesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LazyCommand:
     """A command's module under this package, and its name there (a function, or a group's app).
 
     Attributes:
@@ -48,111 +48,113 @@ class Sentences(TyperGroup):
 
 
 COMMANDS = {
-    "demo": Place(
+    "demo": LazyCommand(
         module="services.demo",
         name="demo",
         about="A recorded grid day moves a real job (four minutes).",
     ),
-    "daemon": Place(
+    "daemon": LazyCommand(
         module="services.daemon", name="daemon", about="Run the daemon (as its systemd unit does)."
     ),
-    "agent": Place(
+    "agent": LazyCommand(
         module="services.agent",
         name="agent",
         about="Run this node's agent (as its systemd unit does).",
     ),
-    "actuator": Place(
+    "actuator": LazyCommand(
         module="services.actuator",
         name="actuator",
         about="Run what may set clocks and caps (as its unit does).",
     ),
-    "restore-all": Place(
+    "restore-all": LazyCommand(
         module="services.restore_all",
         name="restore_all",
         about="Give every GPU of this machine back, now.",
     ),
-    "status": Place(
+    "status": LazyCommand(
         module="runs.status", name="status", about="What the daemon sees, does and needs."
     ),
-    "budget": Place(
+    "budget": LazyCommand(
         module="accounting.budget",
         name="budget",
         about="What was spent and saved, by run and budget.",
     ),
-    "report": Place(
+    "report": LazyCommand(
         module="accounting.report",
         name="report",
         about="A month's energy and carbon, in every scenario.",
     ),
-    "reopen": Place(
+    "reopen": LazyCommand(
         module="runs.operate", name="reopen", about="Open a month that was closed wrongly."
     ),
-    "why": Place(
+    "why": LazyCommand(
         module="runs.why", name="why", about="The story of one run, decision by decision."
     ),
-    "decisions": Place(
+    "decisions": LazyCommand(
         module="runs.why", name="decisions", about="The newest decisions about all runs."
     ),
-    "runs": Place(
+    "runs": LazyCommand(
         module="runs.runs", name="runs", about="Every run the journal knows, live ones first."
     ),
-    "freeze": Place(
+    "freeze": LazyCommand(
         module="runs.operate", name="freeze", about="Take hands off one run, or off everything."
     ),
-    "thaw": Place(module="runs.operate", name="thaw", about="End a freeze."),
-    "retire": Place(
+    "thaw": LazyCommand(module="runs.operate", name="thaw", about="End a freeze."),
+    "retire": LazyCommand(
         module="runs.operate", name="retire", about="End a run that is over; its rows stay."
     ),
-    "switch": Place(module="runs.operate", name="switch", about="Order a run to another point."),
-    "powercap": Place(
+    "switch": LazyCommand(
+        module="runs.operate", name="switch", about="Order a run to another point."
+    ),
+    "powercap": LazyCommand(
         module="services.powercap",
         name="powercap",
         about="Cap what all GPUs together may draw, until a time.",
     ),
-    "nodes": Place(
+    "nodes": LazyCommand(
         module="services.nodes", name="app", about="Tokens of nodes, and nodes that are gone."
     ),
-    "carbon": Place(
+    "carbon": LazyCommand(
         module="carbon.carbon", name="app", about="The grid signal: now, behind and ahead."
     ),
-    "configs": Place(
+    "configs": LazyCommand(
         module="configs.configs", name="app", about="A job's operating points with their evidence."
     ),
-    "policy": Place(
+    "policy": LazyCommand(
         module="policy.policy",
         name="app",
         about="The plan of a run, and policies on recorded grids.",
     ),
-    "checkpoint": Place(
+    "checkpoint": LazyCommand(
         module="checkpoint.checkpoint",
         name="app",
         about="Convert, inspect, verify, export, prune checkpoints.",
     ),
-    "settings": Place(
+    "settings": LazyCommand(
         module="services.settings",
         name="app",
         about="Check the settings file, or get one to start from.",
     ),
-    "db": Place(
+    "db": LazyCommand(
         module="services.db", name="app", about="The journal: its schema, its backup, its restore."
     ),
-    "attach-check": Place(
+    "attach-check": LazyCommand(
         module="configs.attach_check",
         name="attach_check",
         about="Walk your attached script through layouts, here.",
     ),
-    "units": Place(
+    "units": LazyCommand(
         module="services.install", name="units", about="Write systemd's units and their users."
     ),
-    "rules": Place(
+    "rules": LazyCommand(
         module="services.install", name="rules", about="Write Prometheus's alerts and rules."
     ),
-    "completion": Place(
+    "completion": LazyCommand(
         module="services.install",
         name="completion",
         about="Let your shell complete the words of wattmesh.",
     ),
-    "doctor": Place(
+    "doctor": LazyCommand(
         module="doctor.doctor", name="doctor", about="Check everything here, and say what to do."
     ),
 }
@@ -160,7 +162,9 @@ COMMANDS = {
 COMPLETE_VARIABLE = "_WATTMESH_COMPLETE"
 """Set by a shell that asks for completions; typer answers."""
 
-INNER: dict[tuple[str, ...], Place] = {("policy", "plan"): Place(module="policy.plan", name="app")}
+INNER: dict[tuple[str, ...], LazyCommand] = {
+    ("policy", "plan"): LazyCommand(module="policy.plan", name="app")
+}
 """Commands that are used often, and must not wait for the imports of the rest of their group."""
 
 
@@ -211,7 +215,7 @@ def _named_only() -> None:
     """Stand for a command in the list of all."""
 
 
-def _add(app: typer.Typer, name: str, place: Place) -> None:
+def _add(app: typer.Typer, name: str, place: LazyCommand) -> None:
     """Import one command and hang it into the tree."""
     found = getattr(import_module(f"wattmesh.controller.cli.{place.module}"), place.name)
     if isinstance(found, typer.Typer):

@@ -12,8 +12,8 @@ The map:
                         about it (pure)
     fleet.py            what all nodes together know: coverage, clocks, owners (pure)
     isolation.py        what is done for one run or node alone, in a loop over all
-    look.py             everything that a turn reads of the journal, in one transaction
+    journal_snapshot.py everything that a turn reads of the journal, in one transaction
     measured_speeds.py  how fast each run trains at each of its points, as the journal remembers it
-    observe.py          the live port that observes: what one look read becomes an observation
+    observe.py          the live port that observes: a snapshot becomes an observation
     states.py           when an open switch is given up
 """

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from wattmesh.controller.cycle.clocks import due_clock, has_clocks, lapsed
 from wattmesh.controller.cycle.isolation import Isolation
-from wattmesh.controller.cycle.look import JournalSeen
+from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.cycle.measured_speeds import note_speeds
 from wattmesh.controller.cycle.states import OpenSwitch, RunNow, verdict
 from wattmesh.controller.journal.journal import Journal
@@ -36,14 +36,14 @@ OPERATOR = "operator"
 
 
 class JournalActor:
-    """Settles, records and orders in the journal, under the epoch of `JournalSeen`."""
+    """Settles, records and orders in the journal, under the epoch of `JournalObservation`."""
 
     def __init__(self, journal: Journal, isolation: Isolation | None = None) -> None:
         """Take the journal, and the counter of failures that concern one run only."""
         self._journal = journal
         self._isolation = isolation or Isolation()
 
-    def settle(self, seen: JournalSeen) -> bool:
+    def settle(self, seen: JournalObservation) -> bool:
         """Close switches that cannot be confirmed, drop clocks that cannot be kept, end lost runs.
 
         Returns:
@@ -56,7 +56,7 @@ class JournalActor:
         changed, epoch = False, seen.epoch
         if epoch is None:
             return False
-        for row in seen.look.runs:
+        for row in seen.snapshot.runs:
             with self._isolation.alone(row.run, "settling what is over"):
                 changed |= self._expire(row, seen, epoch)
                 changed |= self._settle_switch(row, seen, epoch)
@@ -64,7 +64,9 @@ class JournalActor:
                     changed |= self._settle_clock(row, seen, epoch)
         return changed
 
-    def act(self, seen: JournalSeen, planned: Observation, decisions: Sequence[Decision]) -> None:
+    def act(
+        self, seen: JournalObservation, planned: Observation, decisions: Sequence[Decision]
+    ) -> None:
         """Record every decision and measured speed; in mode `act`, carry the decisions out.
 
         Raises:
@@ -76,9 +78,13 @@ class JournalActor:
             return
         self._note_rung(seen)
         note_speeds(
-            self._journal, seen.look.live(), planned, epoch=seen.epoch, isolation=self._isolation
+            self._journal,
+            seen.snapshot.live(),
+            planned,
+            epoch=seen.epoch,
+            isolation=self._isolation,
         )
-        now, rows = seen.look.now, {row.run: row for row in seen.look.runs}
+        now, rows = seen.snapshot.now, {row.run: row for row in seen.snapshot.runs}
         for decision in decisions:
             with self._isolation.alone(decision.run, "carrying out what was decided"):
                 self._journal.decisions.record(
@@ -92,9 +98,9 @@ class JournalActor:
                     row = rows[decision.run]
                     carry_out(self._journal, row, decision, now=now, epoch=seen.epoch)
 
-    def _expire(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
+    def _expire(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """End a run that has been silent for too long; it resumes if it reports again."""
-        now = seen.look.now
+        now = seen.snapshot.now
         silent_s = (now - row.last_seen_at).total_seconds()
         # If `lost_s` is infinite, no run is ended: no real silence lasts `LONGEST_S`.
         if row.state != "lost" or silent_s <= min(seen.settings.lost_s, LONGEST_S):
@@ -104,11 +110,11 @@ class JournalActor:
         log.info("%s: ended, %s", row.name, reason)
         return True
 
-    def _settle_switch(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
+    def _settle_switch(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """Close an open switch that can no longer be confirmed."""
-        if row.run not in seen.look.histories.switching:
+        if row.run not in seen.snapshot.histories.switching:
             return False
-        history = seen.look.histories.of(row.run)
+        history = seen.snapshot.histories.of(row.run)
         switch = history.open
         if switch is None:
             return False
@@ -118,51 +124,51 @@ class JournalActor:
                 state=switch.state,
                 created_at=switch.created_at,
                 begun_at=None if switch.state is SwitchState.ORDERED else history.begun_at,
-                asked=switch.requested_by == OPERATOR,
+                by_operator=switch.requested_by == OPERATOR,
             ),
             RunNow(
                 step=row.step,
                 attempt=row.attempt,
                 finished=row.state == "finished",
-                frozen=row.frozen or seen.look.frozen,
+                frozen=row.frozen or seen.snapshot.frozen,
                 live=row.state == "live",
                 window_s=BOUNDARIES_VALID * max(1, row.boundary_every) * (row.step_s or 0.0),
             ),
-            now=seen.look.now,
+            now=seen.snapshot.now,
             timeout_s=seen.settings.switch_timeout_s,
         )
         if ended is None:
             return False
         self._journal.switches.close(
-            switch.plan, ended.state, detail=ended.reason, now=seen.look.now, epoch=epoch
+            switch.plan, ended.state, detail=ended.reason, now=seen.snapshot.now, epoch=epoch
         )
         level = logging.WARNING if ended.state is SwitchState.FAILED else logging.INFO
         log.log(level, "%s: switch to %s: %s", row.name, switch.to_point, ended.reason)
         return True
 
-    def _settle_clock(self, row: RunRow, seen: JournalSeen, epoch: int) -> bool:
+    def _settle_clock(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """Withdraw a clock that cannot be kept; set the clock that a confirmed switch asked for."""
         if not has_clocks(row):
             return False
-        frozen, mode = seen.look.frozen, seen.settings.mode
+        frozen, mode = seen.snapshot.frozen, seen.settings.mode
         clock_mhz: int | None = None
-        if not lapsed(row, seen.look.fleet.controls, mode=mode, frozen=frozen):
-            newest = next(iter(seen.look.histories.of(row.run).rows), None)
+        if not lapsed(row, seen.snapshot.fleet.controls, mode=mode, frozen=frozen):
+            newest = next(iter(seen.snapshot.histories.of(row.run).rows), None)
             in_force = mode is Mode.ACT and not frozen and not row.frozen
             clock_mhz = due_clock(row, newest) if in_force else row.clock_mhz
         if clock_mhz == row.clock_mhz:
             return False
-        self._journal.runs.wish_clock(row.run, clock_mhz, now=seen.look.now, epoch=epoch)
+        self._journal.runs.wish_clock(row.run, clock_mhz, now=seen.snapshot.now, epoch=epoch)
         log.info("%s: the clock wished for its GPUs is now %s", row.name, clock_mhz or "none")
         return True
 
-    def _note_rung(self, seen: JournalSeen) -> None:
+    def _note_rung(self, seen: JournalObservation) -> None:
         """Record the rung that decisions rest on, and since when; the first has no "since"."""
         facts, rung = seen.settings.facts, seen.observation.carbon.rung
-        before = seen.look.written_rung or ""
+        before = seen.snapshot.written_rung or ""
         if facts is None or before == rung or not (before or rung is not Rung.NONE):
             return
-        since = seen.look.now if before else None
+        since = seen.snapshot.now if before else None
         self._journal.carbon.stands_on(facts.signal, rung.value, since)
 
     def _tell_undecidable(self, planned: Observation, decisions: Sequence[Decision]) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.policies.decision import Observation
-from wattmesh.policies.powercap.powercap import Capping, Lowered
+from wattmesh.policies.powercap.powercap import BoardTarget, Capping
 from wattmesh.policies.words import moment
 from wattmesh.quantities import watts
 from wattmesh.telemetry.desired import LeaseKind, Wish
@@ -45,8 +45,8 @@ def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
         return {}
     found = {}
     for gpu in gpus:
-        lowered = now.plan.boards.get(gpu, Lowered())
-        if lowered != Lowered():
+        lowered = now.plan.boards.get(gpu, BoardTarget())
+        if lowered != BoardTarget():
             found[gpu] = Wish(
                 gpu_uuid=gpu,
                 kind=LeaseKind.OBLIGATION,

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from wattmesh.controller.cycle.cap_held import CapNow
-from wattmesh.controller.cycle.fleet import LOST_HELD, heard
+from wattmesh.controller.cycle.fleet import LOST_HELD, recently_heard
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation
 from wattmesh.policies.powercap.capped import loads, under
-from wattmesh.policies.powercap.powercap import Board, cap
+from wattmesh.policies.powercap.powercap import GpuPowerLimits, cap
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.energy.attribution import is_gpu
 
@@ -74,11 +74,11 @@ def _claim(row: RunRow) -> tuple[bool, datetime, str]:
     return row.state != "live", row.registered_at, row.run
 
 
-def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[Board, ...]:
+def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[GpuPowerLimits, ...]:
     """List every GPU that a node ever reported, with its actuator's last answer."""
-    found: dict[str, Board] = {}
+    found: dict[str, GpuPowerLimits] = {}
     for node in nodes:
-        answers, fresh = _controls(node), heard(node, now)
+        answers, fresh = _controls(node), recently_heard(node, now)
         for gpu, facts in node.devices.items():
             if is_gpu(gpu):
                 found[gpu] = _board(gpu, facts, answers.get(gpu), fresh=fresh)
@@ -96,16 +96,16 @@ def _controls(node: NodeRow) -> dict[str, GpuControl]:
 
 def _board(
     gpu: str, facts: Mapping[str, object], control: GpuControl | None, *, fresh: bool
-) -> Board:
+) -> GpuPowerLimits:
     """Describe one GPU. The limit in a reading may be our own cap, so the highest limit counts."""
     told = facts.get("power_limit_w")
     limits = [float(told)] if isinstance(told, int | float) else []
     if control is None:
-        return Board(gpu_uuid=gpu, limit_w=max(limits, default=None), obeys=False)
+        return GpuPowerLimits(gpu_uuid=gpu, limit_w=max(limits, default=None), obeys=False)
     if control.limit_w is not None:
         limits.append(control.limit_w)
     kept = control.cap_w is not None and not control.trouble
-    return Board(
+    return GpuPowerLimits(
         gpu_uuid=gpu,
         limit_w=max(limits, default=None),
         floor_w=control.floor_w,

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CycleObservation:
     """What one observation found.
 
     Attributes:
@@ -38,9 +38,9 @@ class Seen:
     leads: bool = True
 
 
-Shown = TypeVar("Shown", bound=Seen)
-Shown_co = TypeVar("Shown_co", bound=Seen, covariant=True)
-Shown_contra = TypeVar("Shown_contra", bound=Seen, contravariant=True)
+Shown = TypeVar("Shown", bound=CycleObservation)
+Shown_co = TypeVar("Shown_co", bound=CycleObservation, covariant=True)
+Shown_contra = TypeVar("Shown_contra", bound=CycleObservation, contravariant=True)
 
 
 class Observer(Protocol[Shown_co]):

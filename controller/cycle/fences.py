@@ -6,7 +6,7 @@ Invariant: the last answer of a node that is no longer heard does not count.
 from collections.abc import Iterable
 from datetime import datetime
 
-from wattmesh.controller.cycle.fleet import heard
+from wattmesh.controller.cycle.fleet import recently_heard
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.ranges import clean
@@ -21,7 +21,7 @@ def refusing(nodes: Iterable[NodeRow], now: datetime) -> dict[str, dict[str, App
     """Return the nodes that are heard and refuse us, with their answers, by reason."""
     found: dict[str, dict[str, Applied]] = {why: {} for why in FENCES}
     for node in nodes:
-        if node.facts.get("applied") is None or not heard(node, now):
+        if node.facts.get("applied") is None or not recently_heard(node, now):
             continue
         try:
             said = Applied.from_json(node.facts["applied"])

@@ -17,7 +17,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.policies.isolation import cause
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.energy.attribution import Claim, Holder, Standing, is_gpu
+from wattmesh.telemetry.energy.attribution import EnergyClaim, Holder, LaunchState, is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component, PowerReading, Quality
 
@@ -35,7 +35,7 @@ SILENT_HELD = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class FleetSnapshot:
     """Nodes and runs as one turn of the cycle saw them, at a monotonic time.
 
     Attributes:
@@ -52,7 +52,7 @@ class Snapshot:
     runs: tuple[RunRow, ...]
     nodes: Mapping[str, NodeRow]
     by_gpu: Mapping[str, tuple[int, ...]]
-    claims: Mapping[str, Claim] = field(default_factory=dict)
+    claims: Mapping[str, EnergyClaim] = field(default_factory=dict)
     cap: CapNow | None = None
 
     @classmethod
@@ -64,9 +64,9 @@ class Snapshot:
         *,
         epoch: int | None,
         frozen: str,
-        claims: Mapping[str, Claim] | None = None,
+        claims: Mapping[str, EnergyClaim] | None = None,
         cap: CapNow | None = None,
-    ) -> "Snapshot":
+    ) -> "FleetSnapshot":
         """Build a snapshot from what a turn has read."""
         places: dict[str, list[int]] = {}
         for place, row in enumerate(runs):
@@ -89,7 +89,7 @@ class Snapshot:
         return tuple(self.runs[place] for place in sorted(places))
 
 
-def heard(node: NodeRow, now: datetime) -> bool:
+def recently_heard(node: NodeRow, now: datetime) -> bool:
     """Return whether a node was heard recently, measured by its own delivery interval."""
     return now - node.last_seen_at <= _lately(node)
 
@@ -151,7 +151,7 @@ def gpus_read(nodes: Iterable[NodeRow], now: datetime) -> GpusRead:
     for node in nodes:
         gpus = {name for name in node.devices if is_gpu(name)}
         known |= gpus
-        if heard(node, now):
+        if recently_heard(node, now):
             lately |= gpus & _read_lately(node)
     return GpusRead(known=frozenset(known), lately=frozenset(lately))
 
@@ -182,7 +182,7 @@ def controls(nodes: Iterable[NodeRow], now: datetime) -> dict[str, GpuControl]:
     found: dict[str, GpuControl] = {}
     for node in nodes:
         applied = node.facts.get("applied")
-        if applied is None or not heard(node, now):
+        if applied is None or not recently_heard(node, now):
             continue
         try:
             said = Applied.from_json(applied)
@@ -199,7 +199,7 @@ def sample(nodes: Iterable[NodeRow], now: datetime) -> Sample:
     silent: list[str] = []
     troubles: list[tuple[str, str]] = []
     for node in nodes:
-        fresh = heard(node, now)
+        fresh = recently_heard(node, now)
         if not fresh:
             silent.append(node.node)
         try:
@@ -254,7 +254,7 @@ def holder(row: RunRow) -> Holder:
         incarnation=row.incarnation,
         gpus=tuple(filter(None, row.gpus)),
         released=(*row.released, *(unused if gives_back else ())),
-        standing=Standing(row.state),
+        standing=LaunchState(row.state),
         owner_uid=row.owner_uid,
         job=row.scheduler_key,
         host=row.host,

@@ -1,4 +1,4 @@
-"""The port that observes the live journal: one `Look` becomes one frozen `Observation`.
+"""The port that observes the live journal: one `JournalSnapshot` becomes one frozen `Observation`.
 
 Invariant: what is unknown stays unknown (None, or a sentence in `trouble`); no value is invented to
 make a decision possible.
@@ -13,12 +13,17 @@ from wattmesh.controller.cycle.act import can_be_carried_out
 from wattmesh.controller.cycle.carbon_view import age_s
 from wattmesh.controller.cycle.clocks import trouble
 from wattmesh.controller.cycle.fleet import LOST_HELD, Fleet
-from wattmesh.controller.cycle.look import CycleSettings, JournalSeen, Look, look
+from wattmesh.controller.cycle.journal_snapshot import (
+    CycleSettings,
+    JournalObservation,
+    JournalSnapshot,
+    read_snapshot,
+)
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import MOST, Launches
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.controller.journal.runs.switches import History, SwitchRow
+from wattmesh.controller.journal.runs.switches import SwitchHistory, SwitchRow
 from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import Observation, RunView, SwitchView
 from wattmesh.policies.isolation import cause
@@ -49,9 +54,9 @@ class JournalObserver:
         self._settings = settings
         self._epoch = epoch
         self._fleet = fleet
-        self.newest: JournalSeen | None = None
+        self.newest: JournalObservation | None = None
 
-    def observe(self, now: datetime) -> JournalSeen:
+    def observe(self, now: datetime) -> JournalObservation:
         """Observe once, and keep the result in `newest`.
 
         Raises:
@@ -59,58 +64,58 @@ class JournalObserver:
             FixInput: its schema is of another version.
         """
         settings, epoch = self._settings(), self._epoch()
-        looked = look(self._journal, settings, self._fleet, now)
-        seen, cap = observation(looked, settings), None
-        if looked.cap is not None:
-            held = [each for each in looked.runs if each.finished_at is None]
-            seen, cap = capping.apply(seen, looked.cap, looked.fleet.nodes, held)
-        self.newest = JournalSeen(
+        snapshot = read_snapshot(self._journal, settings, self._fleet, now)
+        seen, cap = observation(snapshot, settings), None
+        if snapshot.cap is not None:
+            held = [each for each in snapshot.runs if each.finished_at is None]
+            seen, cap = capping.apply(seen, snapshot.cap, snapshot.fleet.nodes, held)
+        self.newest = JournalObservation(
             observation=seen,
             cap=cap,
             leads=epoch is not None,
-            look=looked,
+            snapshot=snapshot,
             settings=settings,
             epoch=epoch,
         )
         return self.newest
 
 
-def observation(looked: Look, settings: CycleSettings) -> Observation:
+def observation(snapshot: JournalSnapshot, settings: CycleSettings) -> Observation:
     """Convert what was read to the policy's observation."""
     return Observation(
-        now=looked.now,
+        now=snapshot.now,
         mode=settings.mode,
-        runs=tuple(_views(looked, settings)),
-        carbon=looked.carbon,
-        frozen=looked.frozen,
+        runs=tuple(_views(snapshot, settings)),
+        carbon=snapshot.carbon,
+        frozen=snapshot.frozen,
         policy=settings.policy,
         cycle_s=settings.cycle_s,
         clock_lag_s=settings.clock_lag_s,
     )
 
 
-def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
+def _views(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterable[RunView]:
     """Yield every live run, and under a power cap silent runs that may still draw power."""
-    fleet, silent = looked.fleet, LOST_HELD if looked.cap else timedelta(0)
-    for row in looked.runs:
+    fleet, silent = snapshot.fleet, LOST_HELD if snapshot.cap else timedelta(0)
+    for row in snapshot.runs:
         lost = row.state != "live"
-        heard = not lost or (bool(silent) and looked.now - row.last_seen_at <= silent)
+        heard = not lost or (bool(silent) and snapshot.now - row.last_seen_at <= silent)
         if row.finished_at is not None or not heard:
             continue
         try:
             coverage = fleet.gpus.of(row) if fleet.gpus else (0, 0)
             view = run_view(
                 row,
-                looked.now,
+                snapshot.now,
                 clock_trouble=trouble(row, fleet.controls, coverage),
                 # No decision is made for a silent run, and its row alone tells what it may draw.
-                history=History() if lost else looked.histories.of(row.run),
-                launches=Launches() if lost else looked.launches.get(row.run, Launches()),
+                history=SwitchHistory() if lost else snapshot.histories.of(row.run),
+                launches=Launches() if lost else snapshot.launches.get(row.run, Launches()),
             )
-            marks = () if lost else looked.marks.get(row.run, ())
+            marks = () if lost else snapshot.marks.get(row.run, ())
             yield replace(
                 view,
-                trained=trained(marks, looked.now, settings.policy.sla_window_s),
+                trained=trained(marks, snapshot.now, settings.policy.sla_window_s),
                 budget=settings.budgets.get(row.name),
                 coverage=coverage,
             )
@@ -121,7 +126,7 @@ def _views(looked: Look, settings: CycleSettings) -> Iterable[RunView]:
 
 
 def run_view(
-    row: RunRow, now: datetime, *, clock_trouble: str, history: History, launches: Launches
+    row: RunRow, now: datetime, *, clock_trouble: str, history: SwitchHistory, launches: Launches
 ) -> RunView:
     """Convert one run with its switches to the policy's view.
 

@@ -23,14 +23,14 @@ class OpenSwitch:
     Attributes:
         created_at: when its intent was written.
         begun_at: when the run reported that it took the order; None while the order waits.
-        asked: whether an operator asked for it.
+        by_operator: whether an operator asked for it.
     """
 
     order: Order
     state: SwitchState
     created_at: datetime
     begun_at: datetime | None = None
-    asked: bool = False
+    by_operator: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,16 @@ class RunNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SwitchOutcome:
     """How an open switch ends, and why, in one sentence."""
 
     state: SwitchState
     reason: str
 
 
-def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float) -> Verdict | None:
+def verdict(
+    switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float
+) -> SwitchOutcome | None:
     """Return how an open switch ends, or None while it may still be confirmed.
 
     A switch that the run never began is abandoned, which has no consequence. One that was begun and
@@ -68,7 +70,7 @@ def verdict(switch: OpenSwitch, run: RunNow, *, now: datetime, timeout_s: float)
     if reason is None:
         return None
     begun = switch.state not in (SwitchState.ORDERED, SwitchState.ANNOUNCED)
-    return Verdict(
+    return SwitchOutcome(
         state=SwitchState.FAILED if begun else SwitchState.ABANDONED,
         reason=f"{reason} while the switch was {switch.state}.",
     )
@@ -104,4 +106,4 @@ def _limit_s(switch: OpenSwitch, run: RunNow, timeout_s: float) -> float:
     """
     if switch.state is not SwitchState.ORDERED:
         return timeout_s
-    return inf if switch.asked and run.live else max(timeout_s, run.window_s)
+    return inf if switch.by_operator and run.live else max(timeout_s, run.window_s)

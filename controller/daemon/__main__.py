@@ -16,7 +16,7 @@ from pathlib import Path
 from wattmesh.controller.daemon.loop_bodies import remember
 from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.process.life import STOPPING, WATCHED, leave, live
-from wattmesh.controller.process.notify import Notifier, Watchdog
+from wattmesh.controller.process.notify import Notifier, SystemdWatchdog
 from wattmesh.controller.settings import read as reader
 from wattmesh.errors import SettingsInvalid, WattmeshError
 
@@ -31,7 +31,7 @@ One control cycle allocates a few thousand, without reference cycles.
 """
 
 
-class Daemon:
+class DaemonLifecycle:
     """One process from its first signal to its last."""
 
     def __init__(self, path: Path, parts: Parts, notifier: Notifier) -> None:
@@ -39,7 +39,7 @@ class Daemon:
         self._path = path
         self._parts = parts
         self._notifier = notifier
-        self._watchdog = Watchdog(
+        self._watchdog = SystemdWatchdog(
             notifier,
             [
                 lambda: parts.cycle.state.last_progress_s,
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one daemon; give the exit status."""
 
     def run(path: Path) -> int:
-        return Daemon(path, Parts(reader.load(path), path), Notifier()).run()
+        return DaemonLifecycle(path, Parts(reader.load(path), path), Notifier()).run()
 
     return live("wattmesh daemon", "Run the daemon in the foreground.", run, arguments)
 

@@ -11,19 +11,19 @@ from datetime import datetime, timedelta
 from wattmesh.controller.accounting.closing_runs import close_runs
 from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.cycle.cycle import Cycle
-from wattmesh.controller.cycle.fleet import SILENT_HELD, Snapshot, holders
+from wattmesh.controller.cycle.fleet import SILENT_HELD, FleetSnapshot, holders
 from wattmesh.controller.cycle.fleet import sample as fleet_sample
-from wattmesh.controller.cycle.look import JournalSeen
+from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.cycle.observe import JournalObserver
 from wattmesh.controller.journal.carbon.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.change_signal import ChangeSignal
-from wattmesh.controller.pulse import Coverage, Pulse, Sampled, Turned
+from wattmesh.controller.pulse import Coverage, NewestSample, NewestTurn, Pulse
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status.status import status
 from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
-from wattmesh.telemetry.energy.attribution import Claim, attribute
+from wattmesh.telemetry.energy.attribution import EnergyClaim, attribute
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.node_claims import NodeClaims
 from wattmesh.telemetry.energy.sampler import Sample, Sampler
@@ -40,7 +40,7 @@ class CycleDuty:
 
     def __init__(
         self,
-        cycle: Cycle[JournalSeen],
+        cycle: Cycle[JournalObservation],
         observer: JournalObserver,
         journal: Journal,
         pulse: Pulse,
@@ -73,7 +73,7 @@ class CycleDuty:
         finally:
             # Even after a failure: what waiting runs know is now one cycle old.
             self._changes.ring()
-        pulse.turned = Turned(monotonic_s=pulse.clock.monotonic(), report=report)
+        pulse.turned = NewestTurn(monotonic_s=pulse.clock.monotonic(), report=report)
         if report.observation is None:
             return
         self._keep_screen(tuple(each.run for each in report.observation.runs))
@@ -87,9 +87,9 @@ class CycleDuty:
         pulse, seen = self._pulse, self._observer.newest
         if seen is None:
             return
-        pulse.fleet = seen.look.fleet
+        pulse.fleet = seen.snapshot.fleet
         if pulse.settings.power.source == "agents":
-            pulse.tokens = self._journal.tokens.valid(seen.look.now)
+            pulse.tokens = self._journal.tokens.valid(seen.snapshot.now)
 
     def _keep_signs(self) -> None:
         """Write down from time to time which runs are alive; only the leader hears them.
@@ -109,7 +109,7 @@ class CycleDuty:
         pulse = self._pulse
         now, epoch = pulse.clock.now(), pulse.lead.epoch
         runs = self._journal.runs.recent(now, now - SILENT_HELD)
-        pulse.snapshot = Snapshot.of(
+        pulse.snapshot = FleetSnapshot.of(
             pulse.clock.monotonic(),
             runs,
             pulse.fleet.nodes,
@@ -208,7 +208,7 @@ class SampleDuty:
         if self._node is not None:
             self._node.close()
 
-    def _claims(self) -> Mapping[str, Claim] | None:
+    def _claims(self) -> Mapping[str, EnergyClaim] | None:
         """Say whose each device is; None while the journal has not been read yet."""
         pulse, snapshot = self._pulse, self._pulse.snapshot
         if self._node is None or snapshot is None:
@@ -235,10 +235,10 @@ class FleetDuty:
         """Do nothing: no source is open here."""
 
 
-def _sampled(before: Sampled | None, monotonic_s: float, newest: Sample) -> Sampled:
+def _sampled(before: NewestSample | None, monotonic_s: float, newest: Sample) -> NewestSample:
     """Add the device-seconds since the sample before, and those that nobody observed."""
     if before is None:
-        return Sampled(monotonic_s=monotonic_s, sample=newest)
+        return NewestSample(monotonic_s=monotonic_s, sample=newest)
     passed_s, known, missing = (
         monotonic_s - before.monotonic_s,
         before.coverage,
@@ -248,7 +248,7 @@ def _sampled(before: Sampled | None, monotonic_s: float, newest: Sample) -> Samp
         device_s=known.device_s + passed_s * (len(newest.readings) + missing),
         unobserved_s=known.unobserved_s + passed_s * missing,
     )
-    return Sampled(monotonic_s=monotonic_s, sample=newest, coverage=covered)
+    return NewestSample(monotonic_s=monotonic_s, sample=newest, coverage=covered)
 
 
 class PollDuty:

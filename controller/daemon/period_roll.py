@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 
 from wattmesh.controller import marks
-from wattmesh.controller.accounting.budget_plans import Plans, runs_of
+from wattmesh.controller.accounting.budget_plans import BudgetPlans, runs_of
 from wattmesh.controller.accounting.periods import Period, period_before
 from wattmesh.controller.accounting.report.closing import close
 from wattmesh.controller.accounting.report.reported import (
@@ -79,7 +79,7 @@ class PeriodRoll:
             log.info("%s", sentence)
             remember(self._journal, pulse, "closed", sentence)
 
-    def _freeze(self, plans: Plans) -> None:
+    def _freeze(self, plans: BudgetPlans) -> None:
         """Write each budget plan that is due, and an event for it."""
         # In its first minute a daemon may still be fetching the history that plans rest on.
         patient, self._looked = not self._looked, True

@@ -25,7 +25,7 @@ from wattmesh.controller.cycle.act import JournalActor
 from wattmesh.controller.cycle.clocks import back_s
 from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.fleet import Fleet
-from wattmesh.controller.cycle.look import CycleSettings
+from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.cycle.observe import JournalObserver
 from wattmesh.controller.daemon.lease import Lease, holder_name
 from wattmesh.controller.daemon.loop_bodies import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh import durable
-from wattmesh.controller.cli.client import Daemon, DaemonUnreachable, segment
+from wattmesh.controller.cli.client import DaemonConnection, DaemonUnreachable, segment
 from wattmesh.controller.demo.plan import TRACE, ZONE, DemoPlan
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.controller.process.children import Child, Children, DemoFailed, wait_for
@@ -100,7 +100,7 @@ class DemoDaemon:
         """Take the process that was started."""
         self.child = child
         self.places = places
-        self._api = Daemon(str(places.socket))
+        self._api = DaemonConnection(str(places.socket))
 
     def get(self, path: str, **query: object) -> Any:
         """Read one answer of its API."""

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import CLOCK_MARKS, ENERGY, EVENTS, RUNS
 from wattmesh.controller.journal.database.values import from_us, to_us, upsert
-from wattmesh.controller.process.wall_clock import Mark
+from wattmesh.controller.process.wall_clock import ClockRecord
 
 HOST_LENGTH = 255
 
@@ -25,7 +25,7 @@ class ClockMarks:
         self._database = database
         self._host = (host or socket.gethostname())[:HOST_LENGTH]
 
-    def newest(self) -> Mark | None:
+    def newest(self) -> ClockRecord | None:
         """Give this machine's mark; None before its first.
 
         Raises:
@@ -36,7 +36,7 @@ class ClockMarks:
             row = connection.execute(query).one_or_none()
         if row is None:
             return None
-        return Mark(
+        return ClockRecord(
             at=from_us(row.at),
             monotonic_s=row.monotonic_us / 1e6,
             boot_id=row.boot_id,
@@ -56,7 +56,7 @@ class ClockMarks:
             found = [connection.execute(select(func.max(each))).scalar() for each in columns]
         return from_us(max((each for each in found if each is not None), default=None))
 
-    def keep(self, mark: Mark) -> None:
+    def keep(self, mark: ClockRecord) -> None:
         """Write this machine's mark.
 
         Raises:

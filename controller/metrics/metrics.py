@@ -37,7 +37,7 @@ IDLE_S = 600.0
 """Sums are read this often even if nobody scrapes, so that the first scrape has some."""
 
 
-class Figured(Collector):
+class FiguresCollector(Collector):
     """Turns the newest figures and the pulse into metrics, at each scrape."""
 
     def __init__(self, pulse: Pulse, jobs: Jobs, newest: Callable[[], Figures]) -> None:
@@ -198,7 +198,7 @@ class MetricsServer:
         """Prepare; nothing listens before `start`."""
         self._listen = listen
         self._reader = FigureReader(journal, pulse)
-        self._collector = Figured(pulse, jobs, self._newest)
+        self._collector = FiguresCollector(pulse, jobs, self._newest)
         self._refresh = Loop("figures", IDLE_S, self._read, pulse.clock)
         self._figures = Figures()
         self._fresh = threading.Event()

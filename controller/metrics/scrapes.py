@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from wattmesh.reconfig.link import cut_socket
-from wattmesh.telemetry.places import Places
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
             OSError: the address cannot be had.
         """
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._places = Places(MOST, MOST_OF_ONE)
+        self._places = ConcurrencyLimit(MOST, MOST_OF_ONE)
         super().__init__(address, _Handler)
         self.set_app(make_wsgi_app(registry))
         self._thread = threading.Thread(target=self.serve_forever, name="scrapes", daemon=True)

@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import suppress
 
-from wattmesh.controller.planner.wire import Told, read_asked, written
+from wattmesh.controller.planner.wire import SolveResult, read_request, to_line
 from wattmesh.controller.process.life import end_with
 from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
@@ -26,13 +26,13 @@ NICER = 10
 
 def answer(line: bytes) -> bytes:
     """Answer one question."""
-    asked = read_asked(line)
+    asked = read_request(line)
     began_s = time.perf_counter()
     found = answered(asked.question, asked.before)
     seconds, digest = time.perf_counter() - began_s, asked.question.digest
     if isinstance(found, NoPlan):
-        return written(Told(digest=digest, seconds=seconds, reason=found.reason))
-    return written(Told(digest=digest, seconds=seconds, plan=found))
+        return to_line(SolveResult(digest=digest, seconds=seconds, reason=found.reason))
+    return to_line(SolveResult(digest=digest, seconds=seconds, plan=found))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from wattmesh.policies.planner.mpc import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SolveRequest:
     """A question, and the plan that is followed until the answer comes."""
 
     question: Question
@@ -25,7 +25,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SolveResult:
     """The answer to the question with this digest.
 
     Attributes:
@@ -38,45 +38,45 @@ class Told:
     reason: str = ""
 
 
-def written(said: Asked | Told) -> bytes:
+def to_line(value: SolveRequest | SolveResult) -> bytes:
     """Write one line."""
-    return json.dumps(as_json(said), separators=(",", ":")).encode() + b"\n"
+    return json.dumps(as_json(value), separators=(",", ":")).encode() + b"\n"
 
 
-def read_asked(line: bytes) -> Asked:
+def read_request(line: bytes) -> SolveRequest:
     """Read a question.
 
     Raises:
         InputInvalid: the line is not a question.
     """
     try:
-        return _asked().validate_json(line)
+        return _request_adapter().validate_json(line)
     except ValidationError as error:
         raise InputInvalid(f"no question: {_first(error)}") from error
 
 
-def read_told(line: bytes) -> Told:
+def read_result(line: bytes) -> SolveResult:
     """Read an answer.
 
     Raises:
         InputInvalid: the line is not an answer.
     """
     try:
-        return _told().validate_json(line)
+        return _result_adapter().validate_json(line)
     except ValidationError as error:
         raise InputInvalid(f"no answer: {_first(error)}") from error
 
 
 @cache
-def _asked() -> TypeAdapter[Asked]:
+def _request_adapter() -> TypeAdapter[SolveRequest]:
     """Made on first use: a daemon without runs needs none."""
-    return TypeAdapter(Asked)
+    return TypeAdapter(SolveRequest)
 
 
 @cache
-def _told() -> TypeAdapter[Told]:
+def _result_adapter() -> TypeAdapter[SolveResult]:
     """Made on first use."""
-    return TypeAdapter(Told)
+    return TypeAdapter(SolveResult)
 
 
 def _first(error: ValidationError) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from wattmesh.controller.planner.asking import Key, Planning, PlanState, moment, terms, why_none
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
-from wattmesh.controller.planner.wire import Asked, Told, read_told, written
+from wattmesh.controller.planner.wire import SolveRequest, SolveResult, read_result, to_line
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation, PlanView, RunView
 from wattmesh.policies.planner.mpc import question
@@ -161,7 +161,7 @@ class PlanWorker:
             if wish is None:
                 break
             try:
-                told = self._told(wish, before)
+                result = self._solved(wish, before)
             except PlannerFailed as error:
                 self._failed(wish, str(error))
             except Exception as error:
@@ -171,7 +171,7 @@ class PlanWorker:
                 self._process.end()
                 self._failed(wish, f"a bug ({type(error).__name__}: {error})")
             else:
-                self._keep(wish, told)
+                self._keep(wish, result)
         self._process.end()
 
     def _next(self) -> tuple[_Wish | None, PlanView | None]:
@@ -186,7 +186,7 @@ class PlanWorker:
                 self._changed.wait(rest_s if self._wishes else None)
         return None, None
 
-    def _told(self, wish: _Wish, before: PlanView | None) -> Told:
+    def _solved(self, wish: _Wish, before: PlanView | None) -> SolveResult:
         """Put a question to the process.
 
         Raises:
@@ -195,22 +195,22 @@ class PlanWorker:
         try:
             asked = question(wish.seen, wish.run)
         except InputInvalid as error:
-            return Told(digest="", seconds=0.0, reason=str(error))
+            return SolveResult(digest="", seconds=0.0, reason=str(error))
         if asked is None:
-            return Told(digest="", seconds=0.0, reason="no time is left to plan")
-        line = written(Asked(question=asked, before=before))
+            return SolveResult(digest="", seconds=0.0, reason="no time is left to plan")
+        line = to_line(SolveRequest(question=asked, before=before))
         answer = self._process.ask(line, self._patience.solve_s)
         try:
-            told = read_told(answer)
+            result = read_result(answer)
         except InputInvalid as error:
             self._process.end()
             raise PlannerFailed(f"the planning process answers nonsense ({error})") from error
-        if told.digest != asked.digest or (told.plan and told.plan.digest != asked.digest):
+        if result.digest != asked.digest or (result.plan and result.plan.digest != asked.digest):
             self._process.end()
             raise PlannerFailed("the planning process answered another question than was asked")
-        return told
+        return result
 
-    def _keep(self, wish: _Wish, told: Told) -> None:
+    def _keep(self, wish: _Wish, result: SolveResult) -> None:
         """Store an answer as the newest."""
         with self._changed:
             self._totals = replace(
@@ -219,10 +219,10 @@ class PlanWorker:
             context = self._desks.get(wish.run.run)
             if context is not None:
                 context.state = PlanState(
-                    plan=told.plan,
+                    plan=result.plan,
                     terms=wish.terms,
-                    reason=told.reason,
-                    solve_s=told.seconds,
+                    reason=result.reason,
+                    solve_s=result.seconds,
                 )
             idle = not self._wishes
         if idle:

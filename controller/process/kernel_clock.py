@@ -32,7 +32,7 @@ ANSWER_LIMIT_S = 2.0
 def synchronised() -> bool | None:
     """Say whether the kernel calls the wall clock synchronised; None when that is not known."""
     said = flag()
-    return _timedated.said() if said is None else said
+    return _timedated.newest() if said is None else said
 
 
 def flag() -> bool | None:
@@ -67,23 +67,23 @@ class _Timedated:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked_s: float | None = None
-        self._said: bool | None = None
+        self._newest: bool | None = None
 
-    def said(self) -> bool | None:
+    def newest(self) -> bool | None:
         """Give the newest answer; ask again in a thread where that is due."""
         with self._lock:
             now_s, first = time.monotonic(), self._asked_s is None
             if first or now_s - (self._asked_s or 0.0) >= ASKED_EVERY_S:
                 self._asked_s = now_s
                 if first:
-                    self._said = _ask()
+                    self._newest = _ask()
                 else:
                     threading.Thread(target=self._again, name="timedatectl", daemon=True).start()
-            return self._said
+            return self._newest
 
     def _again(self) -> None:
         """Ask again; callers get the previous answer meanwhile."""
-        self._said = _ask()
+        self._newest = _ask()
 
 
 def _ask() -> bool | None:

@@ -1,7 +1,8 @@
 """Tell the service manager the daemon's state: the sd_notify protocol, by the standard library.
 
 Invariant: a failed notification never fails the daemon; without NOTIFY_SOCKET nothing is sent. Only
-`Watchdog` sends WATCHDOG=1, and only once every watched loop has made progress since the last one.
+`SystemdWatchdog` sends WATCHDOG=1, and only once every watched loop has made progress since the
+last one.
 """
 
 import logging
@@ -59,7 +60,7 @@ class Notifier:
             )
 
 
-class Watchdog:
+class SystemdWatchdog:
     """Feeds the watchdog when every watched loop has made progress since it was last fed."""
 
     def __init__(self, notifier: Notifier, progress: Sequence[Callable[[], float | None]]) -> None:

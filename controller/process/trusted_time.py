@@ -13,9 +13,9 @@ from typing import Protocol
 
 from wattmesh.controller.process.loops import Clock
 from wattmesh.controller.process.wall_clock import (
+    ClockReading,
+    ClockRecord,
     ClockStep,
-    Look,
-    Mark,
     left_s,
     step_clause,
     step_sentence,
@@ -47,7 +47,7 @@ UNREAD = (
 class Marks(Protocol):
     """Where both clocks are written down."""
 
-    def newest(self) -> Mark | None:
+    def newest(self) -> ClockRecord | None:
         """Give the newest mark of this machine."""
         ...
 
@@ -55,7 +55,7 @@ class Marks(Protocol):
         """Give the newest date of anything."""
         ...
 
-    def keep(self, mark: Mark) -> None:
+    def keep(self, mark: ClockRecord) -> None:
         """Write a mark in the place of the one before."""
         ...
 
@@ -73,7 +73,7 @@ class TrustedTime:
         self._clock = clock
         self._believed = believed
         self._lock = threading.Lock()
-        self._before: Look | None = None
+        self._before: ClockReading | None = None
         self._until_s = clock.monotonic()
         self._why = ""
         self._stepped_s = 0.0
@@ -145,7 +145,7 @@ class TrustedTime:
             look = self._look()
             due = self._marked_s is None or look.monotonic_s - self._marked_s >= MARK_S
             held_s = max(0.0, self._until_s - look.monotonic_s)
-            mark = Mark(
+            mark = ClockRecord(
                 at=look.now,
                 monotonic_s=look.monotonic_s,
                 boot_id=self._clock.boot(),
@@ -157,7 +157,7 @@ class TrustedTime:
             marks.keep(mark)
             self._marked_s = mark.monotonic_s
 
-    def _recall(self, known: Mark | None, marks: Marks) -> None:
+    def _recall(self, known: ClockRecord | None, marks: Marks) -> None:
         """Compare with what an earlier daemon wrote down; hold where the clock was stepped."""
         newest = marks.newest_date() if known is None else None
         boot_id = self._clock.boot()
@@ -171,7 +171,7 @@ class TrustedTime:
                 self._hold(clause, look.monotonic_s + HOLD_S, step_s)
             self._recalled = True
 
-    def _look(self) -> Look:
+    def _look(self) -> ClockReading:
         """Read both clocks, and note a step since the look before; the caller holds the lock."""
         look = self._read()
         if look.monotonic_s >= self._until_s:
@@ -190,11 +190,11 @@ class TrustedTime:
         if until_s > self._until_s:
             self._why, self._until_s = why, until_s
 
-    def _read(self) -> Look:
+    def _read(self) -> ClockReading:
         """Read both clocks as of one moment."""
         for _ in range(READS):
             began_s = self._clock.monotonic()
             now, ended_s = self._clock.now(), self._clock.monotonic()
             if ended_s - began_s < READ_S:
                 break
-        return Look(now=now, monotonic_s=ended_s)
+        return ClockReading(now=now, monotonic_s=ended_s)

@@ -22,7 +22,7 @@ _NO = ("", 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ClockReading:
     """Both clocks at one moment."""
 
     now: datetime
@@ -38,7 +38,7 @@ class ClockStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ClockRecord:
     """Both clocks as a daemon of this machine last wrote them down.
 
     Attributes:
@@ -55,7 +55,7 @@ class Mark:
     stepped_s: float = 0.0
 
 
-def stepped_s(before: Look | None, after: Look) -> float:
+def stepped_s(before: ClockReading | None, after: ClockReading) -> float:
     """Give how far the wall clock was stepped between two looks, in seconds; 0 when it was not."""
     if before is None:
         return 0.0
@@ -81,7 +81,7 @@ def step_sentence(step_s: float, now: datetime) -> str:
 
 
 def while_away(
-    known: Mark | None, newest: datetime | None, look: Look, boot_id: str
+    known: ClockRecord | None, newest: datetime | None, look: ClockReading, boot_id: str
 ) -> tuple[str, float]:
     """Say how the wall clock was stepped while no daemon ran here, as a clause; "" if it was not.
 
@@ -95,7 +95,7 @@ def while_away(
         The clause, and the step in seconds; where only dates tell, all the time between them.
     """
     if known is not None and boot_id and known.boot_id == boot_id:
-        step_s = stepped_s(Look(now=known.at, monotonic_s=known.monotonic_s), look)
+        step_s = stepped_s(ClockReading(now=known.at, monotonic_s=known.monotonic_s), look)
         return (f"{step_clause(step_s, look.now)}, while no daemon ran", step_s) if step_s else _NO
     before = known.at if known is not None else newest
     if before is None:
@@ -111,7 +111,7 @@ def while_away(
     return clause, away_s
 
 
-def left_s(known: Mark, look: Look, boot_id: str) -> float:
+def left_s(known: ClockRecord, look: ClockReading, boot_id: str) -> float:
     """Give the seconds left of a hold that was written down; after a reboot all of it is left."""
     if not boot_id or known.boot_id != boot_id:
         return known.held_s

@@ -50,7 +50,7 @@ class MemoryReading:
     resident_bytes: int
 
 
-class Meter:
+class PowerRecorder:
     """Context manager that reads in a thread until it is left."""
 
     def __init__(self, source: PowerSource, launcher_pid: int) -> None:
@@ -62,7 +62,7 @@ class Meter:
         self.counters: dict[str, Counter] = {uuid: Counter() for uuid in source.gpu_uuids()}
         self.memory: list[MemoryReading] = []
 
-    def __enter__(self) -> "Meter":
+    def __enter__(self) -> "PowerRecorder":
         self._thread.start()
         return self
 

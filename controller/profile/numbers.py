@@ -30,7 +30,7 @@ _REAL_OVERRUN_S = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class RecordedWalk:
     """Everything that was recorded of one walk.
 
     Attributes:
@@ -49,7 +49,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class LayoutNumbers:
     """One layout's numbers.
 
     Attributes:
@@ -74,7 +74,7 @@ class Measured:
     steps: int
 
 
-def measure(job: ProfileJob, watched: Watched) -> tuple[Measured, ...]:
+def measure(job: ProfileJob, watched: RecordedWalk) -> tuple[LayoutNumbers, ...]:
     """Compute the numbers of every layout that trained long enough.
 
     The time that a checkpoint adds is the median over all layouts: each writes the same bytes, and
@@ -95,7 +95,7 @@ def measure(job: ProfileJob, watched: Watched) -> tuple[Measured, ...]:
     return tuple(_measure_one(job, watched, each, max(0.0, boundary_s)) for each in segments)
 
 
-def idle_power_w(watched: Watched) -> float:
+def idle_power_w(watched: RecordedWalk) -> float:
     """Give a device's mean idle power in W, from before the first step, when none had work."""
     first = min(watched.rows, key=lambda row: row.step)
     end_s = first.monotonic_s - first.elapsed_s
@@ -161,8 +161,8 @@ def _segment(
 
 
 def _measure_one(
-    job: ProfileJob, watched: Watched, segment: _Segment, boundary_s: float
-) -> Measured:
+    job: ProfileJob, watched: RecordedWalk, segment: _Segment, boundary_s: float
+) -> LayoutNumbers:
     used = watched.counters[: segment.point.layout.world_size]
     step_s, entered = segment.step_s, segment.entered
     step_w = _mean_power_w(used, segment.plain)
@@ -171,7 +171,7 @@ def _measure_one(
     boundary_w = min(step_w, max(0.0, added_j) / max(1e-9, sum(segment.added_s)))
     interval_s = job.boundary_every * step_s + boundary_s
     interval_j = job.boundary_every * step_s * step_w + boundary_s * boundary_w
-    return Measured(
+    return LayoutNumbers(
         point=segment.point,
         step_s=step_s,
         boundary_s=boundary_s,
@@ -202,7 +202,7 @@ def _joules(counters: Sequence[Counter], gap: Gap) -> float:
     return sum(each.joules(gap[0].monotonic_s, gap[1].monotonic_s) for each in counters)
 
 
-def _switch_energy_j(watched: Watched, entered: Gap | None, step_s: float) -> float | None:
+def _switch_energy_j(watched: RecordedWalk, entered: Gap | None, step_s: float) -> float | None:
     """Give what all devices drew from the last step of one layout to the first of the next."""
     if entered is None:
         return None
@@ -210,7 +210,7 @@ def _switch_energy_j(watched: Watched, entered: Gap | None, step_s: float) -> fl
     return sum(each.joules(start_s, max(start_s, end_s)) for each in watched.counters)
 
 
-def _loss_difference(watched: Watched, rows: Sequence[StepRow]) -> float | None:
+def _loss_difference(watched: RecordedWalk, rows: Sequence[StepRow]) -> float | None:
     """Give the largest relative loss difference to the reference; None where steps are missing."""
     pairs = [(row.loss, watched.reference.get(row.step)) for row in rows]
     if not pairs or any(other is None for _, other in pairs):
@@ -218,7 +218,7 @@ def _loss_difference(watched: Watched, rows: Sequence[StepRow]) -> float | None:
     return max(abs(loss - other) / abs(other) for loss, other in pairs if other is not None)
 
 
-def _memory_gib(watched: Watched, segment: _Segment) -> float | None:
+def _memory_gib(watched: RecordedWalk, segment: _Segment) -> float | None:
     """Give the largest resident memory, in GiB, of a rank that trained in this layout."""
     rows, ranks = segment.rows, segment.point.layout.world_size
     start_s, end_s = rows[0].monotonic_s - rows[0].elapsed_s, rows[-1].monotonic_s

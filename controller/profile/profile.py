@@ -19,15 +19,15 @@ from typing import Any
 
 from wattmesh.controller.process.children import Child, Children, wait_for
 from wattmesh.controller.profile.job import ProfileJob, fill
-from wattmesh.controller.profile.meter import Meter
+from wattmesh.controller.profile.meter import PowerRecorder
 from wattmesh.controller.profile.numbers import (
-    Measured,
-    Watched,
+    LayoutNumbers,
+    RecordedWalk,
     idle_power_w,
     measure,
     probe_evidence,
 )
-from wattmesh.controller.profile.walk import Walk, WalkServer
+from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.torchrun import words_of
 from wattmesh.reconfig import step_log
@@ -61,9 +61,9 @@ class Profile:
     """
 
     catalogue: Catalogue
-    measured: tuple[Measured, ...]
+    measured: tuple[LayoutNumbers, ...]
     unproven: dict[str, str]
-    watched: Watched
+    watched: RecordedWalk
     wall_s: float
 
 
@@ -85,13 +85,13 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     folder.mkdir(parents=True, exist_ok=True)
     # A paced step is shorter than the update interval of a real board's counter.
     fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
-    walk = Walk(job, tell)
+    walk = ProfileWalk(job, tell)
     tell(f"starting {job.processes} processes, and the reference beside them")
     watched = _run(job, folder, walk, fake)
     return judge(job, walk, watched, time.monotonic() - began_s)
 
 
-def judge(job: ProfileJob, walk: Walk, watched: Watched, wall_s: float) -> Profile:
+def judge(job: ProfileJob, walk: ProfileWalk, watched: RecordedWalk, wall_s: float) -> Profile:
     """Say what each layout costs and which may be switched to; nothing is run.
 
     Raises:
@@ -110,7 +110,7 @@ def judge(job: ProfileJob, walk: Walk, watched: Watched, wall_s: float) -> Profi
     )
 
 
-def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
+def _run(job: ProfileJob, folder: Path, walk: ProfileWalk, fake: FakeNvml) -> RecordedWalk:
     """Run the job and its reference to their ends, while NVML is read from outside."""
     # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
     with (
@@ -126,7 +126,7 @@ def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
             limit_s=_GPUS_LIMIT_S,
             what=f"Finding {job.processes} GPUs through {fake.library}",
         )
-        with Meter(source, main.pid) as meter:
+        with PowerRecorder(source, main.pid) as meter:
             main.finish(_PATIENCE_S)
         if reference is not None:
             reference.finish(_PATIENCE_S)
@@ -135,7 +135,7 @@ def _run(job: ProfileJob, folder: Path, walk: Walk, fake: FakeNvml) -> Watched:
     if not rows or not all(each.at_s for each in counters):
         raise InputInvalid(f"the job logged no steps; look at {main.log}")
     proof = step_log.read(folder / "reference.jsonl") if reference is not None else ()
-    return Watched(
+    return RecordedWalk(
         rows=rows,
         reference={row.step: row.loss for row in proof},
         started=dict(walk.started),
@@ -186,7 +186,9 @@ def _environment(job: ProfileJob) -> dict[str, str]:
     return {"PYTHONPATH": str(job.directory), "OMP_NUM_THREADS": "1"}
 
 
-def _unproven(job: ProfileJob, walk: Walk, measured: tuple[Measured, ...]) -> dict[str, str]:
+def _unproven(
+    job: ProfileJob, walk: ProfileWalk, measured: tuple[LayoutNumbers, ...]
+) -> dict[str, str]:
     """Say of each point why it may not be switched to automatically; empty when all may."""
     found = {each.point.id: each for each in measured}
     reasons = {}
@@ -208,7 +210,7 @@ def _unproven(job: ProfileJob, walk: Walk, measured: tuple[Measured, ...]) -> di
 
 def _catalogue(
     job: ProfileJob,
-    measured: tuple[Measured, ...],
+    measured: tuple[LayoutNumbers, ...],
     unproven: dict[str, str],
     idle_w: float,
 ) -> Catalogue:
@@ -249,7 +251,7 @@ def _with_probes(catalogue: Catalogue, told: Mapping[str, Mapping[str, Any]]) ->
     return replace(catalogue, points=points)
 
 
-def _point(job: ProfileJob, one: Measured, proven: bool) -> OperatingPoint:
+def _point(job: ProfileJob, one: LayoutNumbers, proven: bool) -> OperatingPoint:
     equivalence = Equivalence.EXACT if one.point.id == job.reference else Equivalence.NUMERICAL
     sources = {"tokens_per_s": "simulated", "power_w": "simulated"}
     if one.memory_gib is not None:

@@ -30,7 +30,7 @@ from wattmesh.reconfig.wire import (
 _LONGEST_BODY = 1 << 20
 
 
-class Walk:
+class ProfileWalk:
     """Where the walk stands.
 
     Attributes:
@@ -111,9 +111,9 @@ class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """Serves one walk over a Unix socket; a context manager."""
 
     daemon_threads = True
-    walk: Walk
+    walk: ProfileWalk
 
-    def __init__(self, path: Path, walk: Walk) -> None:
+    def __init__(self, path: Path, walk: ProfileWalk) -> None:
         """Bind `path`, which must not exist."""
         self.walk = walk
         super().__init__(str(path), _Handler)

@@ -17,11 +17,11 @@ from typing import Any
 
 from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
-from wattmesh.controller.replay.drivers import Means, Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Forecast, Perfect, maker
-from wattmesh.controller.replay.grid import Grid, read, starts
+from wattmesh.controller.replay.drivers import DriverSettings, LivePolicy, PlansNow, Rival
+from wattmesh.controller.replay.forecasts import PerfectForecast, ReplayForecast, maker
+from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.regret import regret
-from wattmesh.controller.replay.world import Noise, Scene, State, run
+from wattmesh.controller.replay.world import Noise, RunState, Scene, run
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Release
@@ -43,7 +43,7 @@ BOUNDARY_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplayRequest:
     """What is to be replayed.
 
     Attributes:
@@ -152,7 +152,7 @@ def replayed(catalogue: Catalogue, release: Release | None = None) -> Catalogue:
     return replace(catalogue, points=points, release=release or catalogue.release)
 
 
-def cells(asked: Asked, traces: Sequence[Path]) -> tuple[list[Cell], list[str]]:
+def cells(asked: ReplayRequest, traces: Sequence[Path]) -> tuple[list[Cell], list[str]]:
     """Spread the starts over the traces; give the cells, and a sentence per trace left out."""
     found: list[Cell] = []
     left_out: list[str] = []
@@ -174,7 +174,7 @@ def cells(asked: Asked, traces: Sequence[Path]) -> tuple[list[Cell], list[str]]:
     return found, left_out
 
 
-def bench(asked: Asked, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[Row, ...]]:
+def bench(asked: ReplayRequest, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[Row, ...]]:
     """Replay cell by cell, in order."""
     work = partial(rows, asked)
     if jobs <= 1 or len(wanted) < 2:
@@ -186,7 +186,7 @@ def bench(asked: Asked, wanted: Sequence[Cell], *, jobs: int) -> Iterator[tuple[
         yield from pool.map(work, wanted)
 
 
-def rows(asked: Asked, cell: Cell) -> tuple[Row, ...]:
+def rows(asked: ReplayRequest, cell: Cell) -> tuple[Row, ...]:
     """Replay one cell."""
     grid = read(cell.trace)
     forecast = maker(asked.forecast)(grid)
@@ -197,7 +197,7 @@ def rows(asked: Asked, cell: Cell) -> tuple[Row, ...]:
     )
 
 
-def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
+def _scene(asked: ReplayRequest, grid: GridSeries, cell: Cell, slack: float) -> Scene:
     """Make the scene of one run."""
     return Scene(
         catalogue=asked.catalogue,
@@ -212,8 +212,12 @@ def _scene(asked: Asked, grid: Grid, cell: Cell, slack: float) -> Scene:
     )
 
 
-def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> Iterator[Row]:
-    means = Means(forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause)
+def _of_scene(
+    asked: ReplayRequest, forecast: ReplayForecast, slack: float, scene: Scene
+) -> Iterator[Row]:
+    means = DriverSettings(
+        forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause
+    )
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
     held = _Held(
         scene=scene, slack=slack, known=hindsight(scene, pause=asked.pause), base_g=base.carbon_g
@@ -228,11 +232,11 @@ def _of_scene(asked: Asked, forecast: Forecast, slack: float, scene: Scene) -> I
         yield _split(asked, means, held, row) if asked.regret and policy == MPC else row
 
 
-def _split(asked: Asked, means: Means, held: "_Held", row: Row) -> Row:
+def _split(asked: ReplayRequest, means: DriverSettings, held: "_Held", row: Row) -> Row:
     """Split what `mpc` lost into planning and forecast."""
     foreseen_g = row.carbon_g
     if asked.forecast != PERFECT:
-        knows = replace(means, forecast=Perfect(grid=held.scene.grid))
+        knows = replace(means, forecast=PerfectForecast(grid=held.scene.grid))
         foreseen_g = run(held.scene, _driver(MPC, knows), cycle_s=asked.cycle_s).carbon_g
     lost = regret(
         row.carbon_g, foreseen_g=foreseen_g, bound_g=held.known.bound_g, base_g=held.base_g
@@ -240,12 +244,12 @@ def _split(asked: Asked, means: Means, held: "_Held", row: Row) -> Row:
     return replace(row, regret_planning=lost.planning, regret_forecast=lost.forecast)
 
 
-def _driver(policy: str, means: Means) -> Ours | Rival:
+def _driver(policy: str, means: DriverSettings) -> LivePolicy | Rival:
     """Give the driver for a policy's name."""
     if policy == MPC:
-        return Ours(means, PlansNow())
+        return LivePolicy(means, PlansNow())
     if policy == THRESHOLD:
-        return Ours(means, NoPlans())
+        return LivePolicy(means, NoPlans())
     return Rival(means, RULES[policy])
 
 
@@ -258,7 +262,7 @@ class _Held:
     known: Hindsight
     base_g: float
 
-    def row(self, policy: str, state: State, solve_s: float) -> Row:
+    def row(self, policy: str, state: RunState, solve_s: float) -> Row:
         """Sum up one run."""
         time_s = (self.scene.deadline - self.scene.start).total_seconds()
         return self._row(

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from wattmesh.controller.cycle.cycle import Cycle, Plans, Seen
-from wattmesh.controller.replay.forecasts import Forecast
+from wattmesh.controller.cycle.cycle import Cycle, CycleObservation, Plans
+from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.views import observation
-from wattmesh.controller.replay.world import Scene, State, World
+from wattmesh.controller.replay.world import RunState, Scene, World
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
@@ -32,7 +32,13 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.planner.mpc import question
 from wattmesh.policies.planner.planning import answered
-from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated, Rule
+from wattmesh.policies.rivals.rival_inputs import (
+    SLEEP,
+    IntensityAhead,
+    RatedPoint,
+    RivalInputs,
+    RivalRule,
+)
 from wattmesh.policies.run_context import RunContext, examine
 
 PAST = timedelta(days=14)
@@ -40,21 +46,21 @@ PAST = timedelta(days=14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class DriverSettings:
     """What every driver of one replay gets.
 
     Attributes:
         pause: whether runs can be suspended.
     """
 
-    forecast: Forecast
+    forecast: ReplayForecast
     policy: PolicySettings
     cycle_s: float
     pause: bool = True
 
 
 @dataclass(slots=True)
-class Clock:
+class SolveTimer:
     """Real seconds spent on answers."""
 
     solved: int = 0
@@ -81,7 +87,7 @@ class PlansNow:
         """Start without a plan."""
         self._plan: PlanView | None = None
         self._asked: tuple[object, ...] | None = None
-        self._clock = Clock()
+        self._clock = SolveTimer()
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
         """Give the plan for now; a new one if the grid, the cap or the run's place has changed."""
@@ -104,10 +110,10 @@ class PlansNow:
         return self._clock.mean_s
 
 
-class Ours:
+class LivePolicy:
     """Wattmesh: the live cycle, which observes and acts on a simulated run."""
 
-    def __init__(self, means: Means, plans: Plans) -> None:
+    def __init__(self, means: DriverSettings, plans: Plans) -> None:
         """Keep the forecast, the settings and the planner."""
         self._means, self._plans = means, plans
         self._cycle = Cycle(self, self, plans)
@@ -124,19 +130,21 @@ class Ours:
         self.world = world
         self._cycle.run(world.now)
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Observe the simulated run."""
         scene, state = self.world.scene, self.world.state
         seen = _see(scene, state, self._means, self._window(state))
-        return Seen(observation=seen)
+        return CycleObservation(observation=seen)
 
-    def settle(self, seen: Seen) -> bool:
+    def settle(self, seen: CycleObservation) -> bool:
         """Release a frozen run's clock; nothing else is ever left open here."""
         if self.world.state.frozen:
             self.world.let_go()
         return False
 
-    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
+    def act(
+        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
+    ) -> None:
         """Carry out what was decided."""
         for decision in decisions:
             match decision.action:
@@ -151,7 +159,7 @@ class Ours:
                 case _:
                     assert_never(decision.action)
 
-    def _window(self, state: State) -> tuple[tuple[float, int], ...]:
+    def _window(self, state: RunState) -> tuple[tuple[float, int], ...]:
         """Give what was trained over the window of the service level; empty without one."""
         policy, past = self._means.policy, self._trained
         if not policy.sla_throughput_share:
@@ -166,13 +174,13 @@ class Ours:
 class Rival:
     """A rule from other systems."""
 
-    def __init__(self, means: Means, rule: Rule) -> None:
+    def __init__(self, means: DriverSettings, rule: RivalRule) -> None:
         """Keep the forecast, the settings and the rule."""
         self._means, self._rule = means, rule
         self._asked: tuple[object, str] | None = None
         self._wish = ""
         self._begun: tuple[float, float] | None = None
-        self._clock = Clock()
+        self._clock = SolveTimer()
 
     @property
     def solve_s(self) -> float:
@@ -198,7 +206,7 @@ class Rival:
         if wish is not None:
             world.order(wish)
 
-    def _look(self, scene: Scene, case: RunContext, here: str) -> Look:
+    def _look(self, scene: Scene, case: RunContext, here: str) -> RivalInputs:
         """Give the rule the view that it may see."""
         seen, guard = case.seen, case.guard
         catalogue = scene.catalogue
@@ -211,7 +219,7 @@ class Rival:
         if self._begun is None:
             self._begun = (tokens, time_left_s)
         index = scene.grid.index(seen.now)
-        return Look(
+        return RivalInputs(
             ahead=tuple(map(_ahead, horizon.slots)),
             tokens_left=tokens,
             time_left_s=time_left_s,
@@ -226,7 +234,10 @@ class Rival:
 
 
 def _see(
-    scene: Scene, state: State, means: Means, trained: tuple[tuple[float, int], ...] = ()
+    scene: Scene,
+    state: RunState,
+    means: DriverSettings,
+    trained: tuple[tuple[float, int], ...] = (),
 ) -> Observation:
     return observation(
         scene,
@@ -258,14 +269,14 @@ def _guarded(case: RunContext, here: str, wish: str) -> str | None:
     return target.id if wish != here and guard.may_go(current, target) else None
 
 
-def _ahead(slot: IntensitySlot) -> Ahead:
-    return Ahead(seconds=(slot.end - slot.start).total_seconds(), g_per_kwh=slot.g_per_kwh)
+def _ahead(slot: IntensitySlot) -> IntensityAhead:
+    return IntensityAhead(seconds=(slot.end - slot.start).total_seconds(), g_per_kwh=slot.g_per_kwh)
 
 
-def _rated(scene: Scene) -> tuple[Rated, ...]:
+def _rated(scene: Scene) -> tuple[RatedPoint, ...]:
     points = sorted(scene.catalogue.points, key=lambda each: each.tokens_per_s)
     return tuple(
-        Rated(
+        RatedPoint(
             id=each.id,
             layout=str(each.layout),
             gpus=each.gpus,

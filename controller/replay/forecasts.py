@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from wattmesh.controller.replay.grid import Grid, cut
+from wattmesh.controller.replay.grid import GridSeries, cut
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.reading.trace import MOST_BYTES
 from wattmesh.named_file import read_named
@@ -36,7 +36,7 @@ LONGEST = timedelta(days=30)
 DAY = timedelta(days=1)
 
 
-class Forecast(Protocol):
+class ReplayForecast(Protocol):
     """Tells what is known of the grid at a moment."""
 
     def slots(self, now: datetime, end: datetime) -> Slots:
@@ -45,10 +45,10 @@ class Forecast(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Perfect:
+class PerfectForecast:
     """The truth: a bound on what forecasts can do."""
 
-    grid: Grid
+    grid: GridSeries
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Give the recorded values."""
@@ -56,10 +56,10 @@ class Perfect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Persist:
+class PersistenceForecast:
     """Each hour as the same hour of the last known day."""
 
-    grid: Grid
+    grid: GridSeries
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Repeat the last 24 h until `end`."""
@@ -79,10 +79,10 @@ class Persist:
         )
 
 
-class Own:
+class OwnForecast:
     """Our own forecast, made from the recorded history before now, and kept for further calls."""
 
-    def __init__(self, grid: Grid, every: timedelta = timedelta(hours=1)) -> None:
+    def __init__(self, grid: GridSeries, every: timedelta = timedelta(hours=1)) -> None:
         """Make a new forecast at most once per `every`; until then the newest is cut shorter."""
         self._grid, self._every = grid, every
         self._made: dict[datetime, Slots] = {}
@@ -112,16 +112,16 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighted:
+class ForesightForecast:
     """The truth for some time ahead, then another forecast: what would a better one be worth?
 
     Attributes:
         sight: how far ahead the truth is known.
     """
 
-    grid: Grid
+    grid: GridSeries
     sight: timedelta
-    beyond: Forecast
+    beyond: ReplayForecast
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Give the recorded values within sight, then the other forecast."""
@@ -130,10 +130,10 @@ class Sighted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class RecordedForecasts:
     """Forecasts from a file, each used from when it was issued until the next one."""
 
-    grid: Grid
+    grid: GridSeries
     issued: tuple[datetime, ...]
     points: tuple[Slots, ...]
 
@@ -155,7 +155,7 @@ def _joined(known: Slots, told: Slots) -> Slots:
     return (*known, replace(later[0], start=last), *later[1:])
 
 
-def from_file(path: Path, grid: Grid) -> Issued:
+def from_file(path: Path, grid: GridSeries) -> RecordedForecasts:
     """Read forecasts: a trace file with one more column, `generated_at_utc`.
 
     Raises:
@@ -186,7 +186,7 @@ def from_file(path: Path, grid: Grid) -> Issued:
     if not issues:
         raise InputInvalid(f"{path} holds no forecast")
     ordered = sorted(issues)
-    return Issued(
+    return RecordedForecasts(
         grid=grid,
         issued=tuple(ordered),
         points=tuple(_chain(sorted(issues[each]), grid.step) for each in ordered),
@@ -211,7 +211,7 @@ def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
     return tuple(slots)
 
 
-def maker(mode: str) -> Callable[[Grid], Forecast]:
+def maker(mode: str) -> Callable[[GridSeries], ReplayForecast]:
     """Give the function that makes a grid's forecast.
 
     Args:
@@ -219,11 +219,11 @@ def maker(mode: str) -> Callable[[Grid], Forecast]:
     """
     sight = sight_of(mode)
     if sight is not None:
-        return lambda grid: Sighted(grid=grid, sight=sight, beyond=Own(grid))
-    kinds: dict[str, Callable[[Grid], Forecast]] = {
-        "own": Own,
-        "perfect": lambda grid: Perfect(grid=grid),
-        "persist": lambda grid: Persist(grid=grid),
+        return lambda grid: ForesightForecast(grid=grid, sight=sight, beyond=OwnForecast(grid))
+    kinds: dict[str, Callable[[GridSeries], ReplayForecast]] = {
+        "own": OwnForecast,
+        "perfect": lambda grid: PerfectForecast(grid=grid),
+        "persist": lambda grid: PersistenceForecast(grid=grid),
     }
     return kinds.get(mode) or (lambda grid: from_file(Path(mode), grid))
 

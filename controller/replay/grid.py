@@ -18,7 +18,7 @@ from wattmesh.policies.decision import IntensitySlot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class GridSeries:
     """One series on one grid of time.
 
     Attributes:
@@ -68,7 +68,7 @@ class Grid:
         return self._burnt[index] + self.values[index] * into_s
 
 
-def read(path: Path) -> Grid:
+def read(path: Path) -> GridSeries:
     """Read a trace file (`wattmesh.integrations.carbon.reading.trace`).
 
     Raises:
@@ -91,7 +91,7 @@ def read(path: Path) -> Grid:
         filled += value is None
         last = last if value is None else value
         values.append(last)
-    return Grid(
+    return GridSeries(
         name=path.name.removesuffix(".gz").removesuffix(".csv"),
         kind=kind,
         start=trace.start,
@@ -101,7 +101,9 @@ def read(path: Path) -> Grid:
     )
 
 
-def starts(grid: Grid, *, window: timedelta, history: timedelta, count: int) -> list[datetime]:
+def starts(
+    grid: GridSeries, *, window: timedelta, history: timedelta, count: int
+) -> list[datetime]:
     """Spread `count` starts evenly over a trace, on its whole hours, each with its history.
 
     Returns:
@@ -116,7 +118,7 @@ def starts(grid: Grid, *, window: timedelta, history: timedelta, count: int) -> 
     return sorted({max(first, each) for each in whole})
 
 
-def cut(grid: Grid, start: datetime, end: datetime) -> tuple[IntensitySlot, ...]:
+def cut(grid: GridSeries, start: datetime, end: datetime) -> tuple[IntensitySlot, ...]:
     """Give the intervals that overlap [start, end), whole."""
     high = bisect_left(grid.slots, end, key=lambda slot: slot.start)
     return grid.slots[grid.index(start) : high]

@@ -7,7 +7,7 @@ from the forecast alone, and only the running interval is as recorded.
 from dataclasses import replace
 
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.replay.world import Scene, State
+from wattmesh.controller.replay.world import RunState, Scene
 from wattmesh.policies.decision import (
     SUSPENDS,
     CarbonView,
@@ -26,7 +26,7 @@ CAPABILITIES = ("in_place", "parking", SUSPENDS)
 
 def observation(
     scene: Scene,
-    state: State,
+    state: RunState,
     slots: tuple[IntensitySlot, ...],
     *,
     policy: PolicySettings,
@@ -65,7 +65,7 @@ def observation(
 
 
 def _run(
-    scene: Scene, state: State, pause: bool, trained: tuple[tuple[float, int], ...]
+    scene: Scene, state: RunState, pause: bool, trained: tuple[tuple[float, int], ...]
 ) -> RunView:
     """The run as the journal would show it."""
     catalogue = scene.catalogue
@@ -116,7 +116,7 @@ def _run(
     )
 
 
-def _outage_share(scene: Scene, state: State) -> float:
+def _outage_share(scene: Scene, state: RunState) -> float:
     """Share of its time that it stood still; less than a day counts as one, as in the journal."""
     if scene.loss is None or state.out_until_s is None:
         return 0.0

@@ -15,7 +15,7 @@ from math import inf
 from random import Random
 from typing import Protocol
 
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.policies.guard import FAILED_SWITCH
 from wattmesh.policies.speed import SpeedWatch, watch
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord, catalogued_s
@@ -113,7 +113,7 @@ class Scene:
     """
 
     catalogue: Catalogue
-    grid: Grid
+    grid: GridSeries
     start: datetime
     deadline: datetime
     tokens: float
@@ -139,7 +139,7 @@ class Scene:
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class RunState:
     """The state of the run.
 
     Attributes:
@@ -194,7 +194,7 @@ class Driver(Protocol):
         ...
 
 
-def run(scene: Scene, driver: Driver, *, cycle_s: float) -> State:
+def run(scene: Scene, driver: Driver, *, cycle_s: float) -> RunState:
     """Run the world under a driver until its work is done; give the final state."""
     world = World(scene)
     look_s = 0.0
@@ -212,7 +212,7 @@ class World:
     def __init__(self, scene: Scene) -> None:
         """Start at the first point, with a boundary just passed."""
         self.scene = scene
-        self.state = State(
+        self.state = RunState(
             point=scene.catalogue.point(scene.first),
             gpus=scene.gpus,
             boundary_tokens=scene.interval_tokens,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from wattmesh.controller.journal.carbon.forecasts import Forecast
-from wattmesh.policies.forecast.predict import Predicted
+from wattmesh.policies.forecast.predict import PredictedIntensity
 from wattmesh.policies.forecast.skill import ForecastSource
 
 MILLI = 1000.0
@@ -25,7 +25,7 @@ NAMES = {
 }
 
 
-def parts_of(predicted: Predicted) -> str:
+def parts_of(predicted: PredictedIntensity) -> str:
     """Write what every source said, as JSON text."""
     said = {
         source.value: [None if math.isnan(each) else round(each * MILLI) for each in values]
@@ -35,7 +35,7 @@ def parts_of(predicted: Predicted) -> str:
     return json.dumps({"known_until": known.isoformat() if known else None, "said": said})
 
 
-def model_of(predicted: Predicted) -> str:
+def model_of(predicted: PredictedIntensity) -> str:
     """Name what a forecast is made of: the shares of its sources over all slots."""
     shares: Counter[ForecastSource] = Counter()
     for each in predicted.made_of:
@@ -46,9 +46,9 @@ def model_of(predicted: Predicted) -> str:
     return ", ".join(parts)
 
 
-def earlier(made: Iterable[Forecast]) -> tuple[Predicted, ...]:
+def earlier(made: Iterable[Forecast]) -> tuple[PredictedIntensity, ...]:
     """Read predictions back, the first of every hour: one an hour is enough to score."""
-    hourly: dict[datetime, Predicted] = {}
+    hourly: dict[datetime, PredictedIntensity] = {}
     for each in made:
         told = json.loads(each.parts) if each.parts else {}
         known = told.get("known_until")
@@ -62,6 +62,8 @@ def earlier(made: Iterable[Forecast]) -> tuple[Predicted, ...]:
         hour = each.fetched_at.replace(minute=0, second=0, microsecond=0)
         hourly.setdefault(
             hour,
-            Predicted(slots=each.slots, each=said, known_until=datetime.fromisoformat(known)),
+            PredictedIntensity(
+                slots=each.slots, each=said, known_until=datetime.fromisoformat(known)
+            ),
         )
     return tuple(hourly.values())

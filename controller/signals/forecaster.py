@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from wattmesh.controller.journal.carbon.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
-from wattmesh.controller.signals.history import History, profile_slots
+from wattmesh.controller.signals.history import SeriesHistory, profile_slots
 from wattmesh.controller.signals.past import KnownPast
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.climatology import climatology_of
@@ -102,7 +102,7 @@ class Forecaster:
                 return each
         return None
 
-    def _observed(self, history: History) -> Observed | None:
+    def _observed(self, history: SeriesHistory) -> Observed | None:
         """Give the history as forecasts need it; None where that is impossible.
 
         The hours of a recording that plays compressed are not real hours, and intervals that do not
@@ -166,7 +166,9 @@ class Forecaster:
         held = self._journal.forecasts.skill(self._signal)
         return Skill.from_json(held) if held else Skill()
 
-    def _profile(self, history: History, issue: Forecast | None, now: datetime) -> Forecast | None:
+    def _profile(
+        self, history: SeriesHistory, issue: Forecast | None, now: datetime
+    ) -> Forecast | None:
         """Make the plain profile of the history; None where the provider has a forecast."""
         if issue is not None:
             return None

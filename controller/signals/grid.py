@@ -26,7 +26,7 @@ LATE_INTERVALS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class GridProviders:
     """The signals with their providers; None or nothing where the settings name none."""
 
     accounting: Provider | None = None
@@ -87,7 +87,7 @@ class Grid:
         return frozenset(str(each.signal) for each in wanted if each is not None)
 
 
-def grid(settings: Settings, now: datetime) -> Grid:
+def grid(settings: Settings, now: datetime) -> GridProviders:
     """Open every source that the settings name.
 
     Raises:
@@ -95,7 +95,7 @@ def grid(settings: Settings, now: datetime) -> Grid:
     """
     carbon, timezone = settings.carbon, settings.site.timezone
     if carbon is None:
-        return Grid(timezone=timezone)
+        return GridProviders(timezone=timezone)
     accounting = provider(carbon.accounting.source(), now)
     first = _facts(accounting, carbon.accounting)
     decision, second = accounting, first
@@ -104,7 +104,7 @@ def grid(settings: Settings, now: datetime) -> Grid:
         second = _facts(decision, carbon.decision)
     reports = tuple((provider(each.source(), now), each) for each in carbon.report)
     fallbacks = tuple((provider(each.source(), now), each) for each in carbon.accounting_fallback)
-    return Grid(
+    return GridProviders(
         accounting=accounting,
         decision=decision,
         fallbacks=tuple((source, section.scale) for source, section in fallbacks),

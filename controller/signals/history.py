@@ -22,7 +22,7 @@ PROFILE_DAYS = timedelta(days=9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class SeriesHistory:
     """Consecutive intervals of a series, oldest first, NaN where nothing is known."""
 
     start: datetime
@@ -30,7 +30,7 @@ class History:
     values: tuple[float, ...]
 
 
-def history_of(points: Sequence[CarbonPoint], series: Series) -> History | None:
+def history_of(points: Sequence[CarbonPoint], series: Series) -> SeriesHistory | None:
     """Lay the known values on the grid of the series; None when there are none.
 
     Points whose length differs from the series' are left out: they have an older granularity.
@@ -44,7 +44,7 @@ def history_of(points: Sequence[CarbonPoint], series: Series) -> History | None:
     if not known:
         return None
     first, last = min(known), max(known)
-    return History(
+    return SeriesHistory(
         start=border(series.origin, series.interval_s, first),
         end=border(series.origin, series.interval_s, last + 1),
         values=tuple(known.get(each, math.nan) for each in range(first, last + 1)),
@@ -52,7 +52,7 @@ def history_of(points: Sequence[CarbonPoint], series: Series) -> History | None:
 
 
 def profile_slots(
-    history: History, series: Series, now: datetime, reach: timedelta
+    history: SeriesHistory, series: Series, now: datetime, reach: timedelta
 ) -> tuple[IntensitySlot, ...]:
     """Forecast by the anchored profile, from the interval that holds `now` until `now + reach`.
 

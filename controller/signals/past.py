@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from wattmesh.controller.journal.carbon.points import rank
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.signals.history import History, history_of
+from wattmesh.controller.signals.history import SeriesHistory, history_of
 from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
 
 WHOLE_AGAIN = timedelta(days=1)
@@ -28,7 +28,7 @@ class KnownPast:
         self._newest_id = 0
         self._read_at = self._looked_at = datetime.min.replace(tzinfo=UTC)
 
-    def until(self, now: datetime) -> History | None:
+    def until(self, now: datetime) -> SeriesHistory | None:
         """Give what is known of the time up to `now`; None if nothing is.
 
         Raises:

@@ -233,7 +233,7 @@ class SlotPrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SlotIntensity:
     """The mean intensity over a slot, and the weakest quality of its parts."""
 
     g_milli_per_kwh: int
@@ -241,7 +241,7 @@ class Told:
     model: str
 
 
-def cover(points: Sequence[CarbonPoint], start: datetime, end: datetime) -> Told | None:
+def cover(points: Sequence[CarbonPoint], start: datetime, end: datetime) -> SlotIntensity | None:
     """Average the points over [start, end) by time; None unless they cover all of it.
 
     Args:
@@ -263,13 +263,13 @@ def cover(points: Sequence[CarbonPoint], start: datetime, end: datetime) -> Told
         if at >= end:
             mean = weighted / (end - start).total_seconds()
             weakest = min(parts, key=lambda each: _OWN.get(each.quality, Rank.PROVISIONAL))
-            return Told(
+            return SlotIntensity(
                 g_milli_per_kwh=round(mean), quality=weakest.quality, model=weakest.model[:64]
             )
     return None
 
 
-def _own(signal: str, told: Told) -> Price:
+def _own(signal: str, told: SlotIntensity) -> Price:
     """Give the price by a signal's own values."""
     return Price(
         signal=signal,

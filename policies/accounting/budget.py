@@ -82,7 +82,7 @@ class HourProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spending:
     """Grams of one stretch of time.
 
     Attributes:
@@ -100,7 +100,7 @@ class Spent:
     upper_ug: int = 0
     unbounded_mj: int = 0
 
-    def plus(self, other: "Spent") -> "Spent":
+    def plus(self, other: "Spending") -> "Spending":
         """Add what another run spent in the same stretch."""
         return replace(
             self,
@@ -111,7 +111,7 @@ class Spent:
             unbounded_mj=self.unbounded_mj + other.unbounded_mj,
         )
 
-    def at_most(self) -> "Spent":
+    def at_most(self) -> "Spending":
         """Give the same with what nobody measured counted at the most it can have been."""
         return replace(self, carbon_ug=self.carbon_ug + self.upper_ug, upper_ug=0)
 
@@ -222,7 +222,7 @@ def spread(
     *,
     intensity: HourProfile | None = None,
     power: HourProfile | None = None,
-    spent: Sequence[Spent] = (),
+    spent: Sequence[Spending] = (),
     now: datetime | None = None,
 ) -> Curve:
     """Spread a limit over the hours of a period by expected intensity x expected power.
@@ -259,7 +259,7 @@ def hours_of(start: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
     return list(pairwise((*borders, end)))
 
 
-def spent_between(spent: Iterable[Spent], start: datetime, end: datetime) -> float:
+def spent_between(spent: Iterable[Spending], start: datetime, end: datetime) -> float:
     """Sum micrograms in [start, end); of a stretch that lies partly in it, its share by time."""
     found = 0.0
     for each in spent:
@@ -284,7 +284,7 @@ def planned_between(curves: Iterable[Curve], start: datetime, end: datetime) -> 
 
 
 def burn(
-    curves: Sequence[Curve], spent: Sequence[Spent], start: datetime, end: datetime
+    curves: Sequence[Curve], spent: Sequence[Spending], start: datetime, end: datetime
 ) -> float | None:
     """Give what was spent in a window over what was planned; None where that is not known.
 
@@ -299,7 +299,7 @@ def burn(
 def budget_course(
     curve: Curve,
     before: Sequence[Curve],
-    spent: Sequence[Spent],
+    spent: Sequence[Spending],
     now: datetime,
     *,
     least_ug: float = 0.0,
@@ -349,7 +349,7 @@ def _cell(moment: datetime, zone: ZoneInfo) -> int:
     return local.hour + (24 if local.weekday() >= 5 else 0)
 
 
-def _rate(curves: Sequence[Curve], spent: Sequence[Spent], now: datetime) -> float | None:
+def _rate(curves: Sequence[Curve], spent: Sequence[Spending], now: datetime) -> float | None:
     """Give the burn of the newest days, as far as they were tracked and planned; None too early."""
     if not spent:
         return None
@@ -358,7 +358,7 @@ def _rate(curves: Sequence[Curve], spent: Sequence[Spent], now: datetime) -> flo
 
 
 def _half_band(
-    curves: Sequence[Curve], spent: Sequence[Spent], now: datetime, end: datetime
+    curves: Sequence[Curve], spent: Sequence[Spending], now: datetime, end: datetime
 ) -> float | None:
     """Give half the width of the 80 % band, as a burn; None before enough days have passed.
 
@@ -391,7 +391,7 @@ def _alert(curve: Curve, spent_ug: int, course_ug: float | None, burns: Sequence
 
 
 def _exhausted_at(
-    curve: Curve, spent: Sequence[Spent], ratio: float | None, now: datetime
+    curve: Curve, spent: Sequence[Spending], ratio: float | None, now: datetime
 ) -> datetime | None:
     """Give when the limit was, or will be, reached; None when it lasts, or nobody knows."""
     sums = list(accumulate(each.carbon_ug for each in spent))

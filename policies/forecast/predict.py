@@ -52,7 +52,7 @@ class IssuedForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class PredictedIntensity:
     """Intensity from now on.
 
     Attributes:
@@ -104,7 +104,7 @@ def predict(
     issued: IssuedForecast | None = None,
     skill: Skill | None = None,
     lessons: Lessons | None = None,
-) -> Predicted:
+) -> PredictedIntensity:
     """Say what the grid will emit in the `hours` that follow `now`.
 
     Args:
@@ -137,7 +137,7 @@ def predict(
     if issued is not None:
         by_source[ForecastSource.ISSUED] = _issued_source(issued.slots, starts, step)
     slots, made_of = _blended(by_source, starts, step, known.end, skill or Skill())
-    return Predicted(
+    return PredictedIntensity(
         slots=slots,
         source=max(made_of[0], key=made_of[0].__getitem__) if made_of else None,
         made_of=made_of,
@@ -146,7 +146,7 @@ def predict(
     )
 
 
-def scored(skill: Skill, earlier: Iterable[Predicted], observed: Observed) -> Skill:
+def scored(skill: Skill, earlier: Iterable[PredictedIntensity], observed: Observed) -> Skill:
     """Count what earlier predictions said about the hours that became known since `skill.at`.
 
     Call it whenever `observed` has grown, with the predictions of the last 72 h (one an hour is
@@ -159,7 +159,7 @@ def scored(skill: Skill, earlier: Iterable[Predicted], observed: Observed) -> Sk
 
 
 def _outcomes(
-    predicted: Predicted, observed: Observed, since: datetime | None
+    predicted: PredictedIntensity, observed: Observed, since: datetime | None
 ) -> Iterable[ForecastOutcome]:
     last = predicted.each.get(ForecastSource.LAST, ())
     day = predicted.each.get(ForecastSource.DAY, ())

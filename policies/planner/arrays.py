@@ -57,7 +57,7 @@ class Arrays:
     """
 
     start: int
-    wanted: float
+    tokens_wanted: float
     edges_s: Floats
     grams: Floats
     tokens: Floats
@@ -86,7 +86,7 @@ def arrays_of(problem: PlanningProblem, *, costs: bool = True) -> Arrays:
     open_, shut = _availability(problem)
     return Arrays(
         start=problem.start,
-        wanted=problem.tokens,
+        tokens_wanted=problem.tokens,
         edges_s=edges_s,
         grams=burnt[:, None] * power_w + edges_s[:, None] * embodied,
         tokens=edges_s[:, None] * rates,

@@ -106,9 +106,9 @@ def take_best(judge: PathJudge, candidates: Iterable[PathCandidate], most: int =
 def whole(arrays: Arrays, path: Path) -> list[PathCandidate]:
     """Give the path itself; nothing when it does too little."""
     route = Route(arrays, path)
-    if route.tokens[-1] < arrays.wanted * (1 - ROUNDING):
+    if route.tokens[-1] < arrays.tokens_wanted * (1 - ROUNDING):
         return []
-    estimate_g = route.grams[-1] - route.cut_g(route.tokens[-1:] - arrays.wanted)
+    estimate_g = route.grams[-1] - route.cut_g(route.tokens[-1:] - arrays.tokens_wanted)
     return [PathCandidate(estimate_g=float(estimate_g[0]), head=path)]
 
 
@@ -213,8 +213,8 @@ def _ranked(arrays: Arrays, grams: Floats, tokens: Floats, tail: Route) -> list[
 
     Tokens too many are cut at the end, where the path is that of `tail`.
     """
-    excess = tokens - arrays.wanted
-    value = np.where(excess >= -ROUNDING * arrays.wanted, grams - tail.cut_g(excess), np.inf)
+    excess = tokens - arrays.tokens_wanted
+    value = np.where(excess >= -ROUNDING * arrays.tokens_wanted, grams - tail.cut_g(excess), np.inf)
     few = np.argpartition(value, TRIES)[:TRIES] if len(value) > TRIES else np.arange(len(value))
     few = few[np.isfinite(value[few])]
     return sorted((float(value[each]), int(each)) for each in few)

@@ -149,7 +149,7 @@ class _WindowRepair:
 
     def _lowest(self, route: Route) -> tuple[float, float] | None:
         """Give (start, tokens missing) of the worst window; None when all are at the level."""
-        wanted, edges_s = self._arrays.wanted, self._arrays.edges_s
+        wanted, edges_s = self._arrays.tokens_wanted, self._arrays.edges_s
         done = int(np.searchsorted(route.tokens, wanted * (1 - ROUNDING)))
         end_s = edges_s[min(done, len(edges_s) - 1)]
         starts = self._starts[self._starts + self._sla.window_s <= end_s]

@@ -24,7 +24,7 @@ from wattmesh.reconfig.catalogue import OperatingPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class GpuPowerLimits:
     """One GPU.
 
     Attributes:
@@ -40,7 +40,7 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lowered:
+class BoardTarget:
     """What one board is to be held at; None: that lever is left alone."""
 
     clock_mhz: int | None = None
@@ -63,7 +63,7 @@ class Capping:
     """
 
     cap_w: float
-    boards: Mapping[str, Lowered] = field(default_factory=dict)
+    boards: Mapping[str, BoardTarget] = field(default_factory=dict)
     bound_w: float
     lowest_w: float
     points: Mapping[str, OperatingPoint] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Capping:
         return self.bound_w <= self.cap_w + LEAST_W
 
 
-def cap(cap_w: float, boards: Iterable[Board], loads: Sequence[Load]) -> Capping:
+def cap(cap_w: float, boards: Iterable[GpuPowerLimits], loads: Sequence[Load]) -> Capping:
     """Keep the sum of what all boards can draw at or under `cap_w`, as far as that can be done.
 
     Args:
@@ -103,7 +103,7 @@ def cap(cap_w: float, boards: Iterable[Board], loads: Sequence[Load]) -> Capping
 class _Site:
     """All boards with the runs on them."""
 
-    def __init__(self, boards: Iterable[Board], loads: Sequence[Load]) -> None:
+    def __init__(self, boards: Iterable[GpuPowerLimits], loads: Sequence[Load]) -> None:
         """Sort boards into those that train and those that do not."""
         known = {board.gpu_uuid: board for board in boards}
         largest = max((each.limit_w for each in known.values() if each.limit_w), default=0.0)
@@ -243,9 +243,9 @@ class _Site:
 
     def _lowered(
         self, limits: Mapping[str, float], levels: Mapping[str, int]
-    ) -> dict[str, Lowered]:
+    ) -> dict[str, BoardTarget]:
         """Give what each board is to be held at; those that do not obey are told as well."""
-        found: dict[str, Lowered] = {}
+        found: dict[str, BoardTarget] = {}
         for gpu, limit_w in limits.items():
             load = self.loads.get(self.run_of.get(gpu, ""))
             slowed = load is not None and levels[load.run] > 0
@@ -255,7 +255,7 @@ class _Site:
             )
             limit = limit_w if limit_w < self.free[gpu] - LEAST_W else None
             if clock is not None or limit is not None:
-                found[gpu] = Lowered(clock_mhz=clock, cap_w=limit)
+                found[gpu] = BoardTarget(clock_mhz=clock, cap_w=limit)
         return found
 
     def _relied(self, gpu: str, levels: Mapping[str, int]) -> bool:

@@ -8,22 +8,22 @@ published code does not do: the stronger form.
 
 from heapq import heapify, heappop, heappush
 
-from wattmesh.policies.rivals.look import SLEEP, Look, Rated
+from wattmesh.policies.rivals.rival_inputs import SLEEP, RatedPoint, RivalInputs
 
 
-def carbon_scaler(look: Look) -> str:
+def carbon_scaler(inputs: RivalInputs) -> str:
     """Give the scale of the first slot."""
-    scales = look.full_clock()
-    levels = [0] * len(look.ahead)
+    scales = inputs.full_clock()
+    levels = [0] * len(inputs.ahead)
     heap = [
         (-_tokens_per_g(None, scales[0], slot.g_per_kwh), when)
-        for when, slot in enumerate(look.ahead)
+        for when, slot in enumerate(inputs.ahead)
     ]
     heapify(heap)
     tokens = 0.0
-    while heap and tokens < look.tokens_left:
+    while heap and tokens < inputs.tokens_left:
         _, when = heappop(heap)
-        slot, level = look.ahead[when], levels[when]
+        slot, level = inputs.ahead[when], levels[when]
         before = scales[level - 1].tokens_per_s if level else 0.0
         tokens += (scales[level].tokens_per_s - before) * slot.seconds
         levels[when] = level + 1
@@ -33,7 +33,7 @@ def carbon_scaler(look: Look) -> str:
     return scales[levels[0] - 1].id if levels[0] else SLEEP
 
 
-def _tokens_per_g(low: Rated | None, high: Rated, g_per_kwh: float) -> float:
+def _tokens_per_g(low: RatedPoint | None, high: RatedPoint, g_per_kwh: float) -> float:
     """Tokens per gram of a step up."""
     more = high.tokens_per_s - (low.tokens_per_s if low else 0.0)
     watts = high.power_w - (low.power_w if low else 0.0)

@@ -6,10 +6,10 @@ strongest form of it.
 """
 
 from wattmesh.policies.rivals.fluid import cheapest
-from wattmesh.policies.rivals.look import Look
+from wattmesh.policies.rivals.rival_inputs import RivalInputs
 
 
-def dvfs_only(look: Look) -> str:
+def dvfs_only(inputs: RivalInputs) -> str:
     """Choose among the clocks of the fastest point's layout."""
-    alike = [each for each in look.points if each.layout == look.fastest.layout]
-    return cheapest(look, alike, carbon=True)
+    alike = [each for each in inputs.points if each.layout == inputs.fastest.layout]
+    return cheapest(inputs, alike, carbon=True)

@@ -5,9 +5,9 @@ faster first (Perseus, SOSP 2024, and Zeus, NSDI 2023, trade time against energy
 """
 
 from wattmesh.policies.rivals.fluid import cheapest
-from wattmesh.policies.rivals.look import Look
+from wattmesh.policies.rivals.rival_inputs import RivalInputs
 
 
-def energy_min(look: Look) -> str:
+def energy_min(inputs: RivalInputs) -> str:
     """Choose as if the grid never changed."""
-    return cheapest(look, look.points, carbon=False)
+    return cheapest(inputs, inputs.points, carbon=False)

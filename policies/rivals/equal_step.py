@@ -6,7 +6,7 @@ included, emit least. All points are compared over the same number of steps, so 
 cancels and joules per token decide.
 """
 
-from wattmesh.policies.rivals.look import Look, Rated
+from wattmesh.policies.rivals.rival_inputs import RatedPoint, RivalInputs
 from wattmesh.telemetry.readings import J_PER_KWH
 
 STEPS = 200
@@ -14,31 +14,31 @@ TOKENS_PER_STEP = 2048 * 8192
 """Its window, for the job of the example catalogue: 200 steps."""
 
 
-def equal_step(look: Look) -> str:
+def equal_step(inputs: RivalInputs) -> str:
     """Choose by the grams of the next 200 steps."""
-    tokens = min(look.tokens_left, float(STEPS * TOKENS_PER_STEP))
+    tokens = min(inputs.tokens_left, float(STEPS * TOKENS_PER_STEP))
     feasible = [
         each
-        for each in look.points
-        if look.tokens_left / each.tokens_per_s + _switch_s(look, each) <= look.time_left_s
+        for each in inputs.points
+        if inputs.tokens_left / each.tokens_per_s + _switch_s(inputs, each) <= inputs.time_left_s
     ]
     if not feasible:
-        return look.fastest.id
-    return min(feasible, key=lambda each: (_grams(look, each, tokens), -each.tokens_per_s)).id
+        return inputs.fastest.id
+    return min(feasible, key=lambda each: (_grams(inputs, each, tokens), -each.tokens_per_s)).id
 
 
-def _switch_s(look: Look, point: Rated) -> float:
+def _switch_s(inputs: RivalInputs, point: RatedPoint) -> float:
     """Seconds until it trains at a point."""
-    here = next((each.layout for each in look.points if each.id == look.current), "")
-    return 0.0 if here == point.layout else look.switch_s
+    here = next((each.layout for each in inputs.points if each.id == inputs.current), "")
+    return 0.0 if here == point.layout else inputs.switch_s
 
 
-def _grams(look: Look, point: Rated, tokens: float) -> float:
+def _grams(inputs: RivalInputs, point: RatedPoint, tokens: float) -> float:
     """Grams of the next `tokens` at a point, with the switch there."""
-    switching = _switch_s(look, point) > 0
-    total = look.switch_j * look.g_per_kwh if switching else 0.0
+    switching = _switch_s(inputs, point) > 0
+    total = inputs.switch_j * inputs.g_per_kwh if switching else 0.0
     left_s = tokens / point.tokens_per_s
-    for slot in look.ahead:
+    for slot in inputs.ahead:
         length_s = min(slot.seconds, left_s)
         total += point.power_w * length_s * slot.g_per_kwh
         left_s -= length_s

@@ -8,12 +8,12 @@ then is at is the answer. The run never sleeps here.
 from collections.abc import Sequence
 from itertools import pairwise
 
-from wattmesh.policies.rivals.look import Look, Rated
+from wattmesh.policies.rivals.rival_inputs import RatedPoint, RivalInputs
 
 
-def hull(points: Sequence[Rated]) -> list[Rated]:
+def hull(points: Sequence[RatedPoint]) -> list[RatedPoint]:
     """Give the points that no mixture of two others betters, slowest first."""
-    chain: list[Rated] = []
+    chain: list[RatedPoint] = []
     for each in sorted(points, key=lambda point: (point.tokens_per_s, point.power_w)):
         if chain and each.tokens_per_s <= chain[-1].tokens_per_s:
             continue
@@ -28,22 +28,22 @@ def hull(points: Sequence[Rated]) -> list[Rated]:
     return chain
 
 
-def cheapest(look: Look, points: Sequence[Rated], *, carbon: bool) -> str:
+def cheapest(inputs: RivalInputs, points: Sequence[RatedPoint], *, carbon: bool) -> str:
     """Give the point of the first slot in the schedule of the least grams, or joules."""
     useful = hull(points)
-    tokens = useful[0].tokens_per_s * sum(each.seconds for each in look.ahead)
+    tokens = useful[0].tokens_per_s * sum(each.seconds for each in inputs.ahead)
     rises = [
         (level, _slope(low, high), high.tokens_per_s - low.tokens_per_s)
         for level, (low, high) in enumerate(pairwise(useful), start=1)
     ]
     steps = [
         ((slot.g_per_kwh if carbon else 1.0) * slope, when, level, more * slot.seconds)
-        for when, slot in enumerate(look.ahead)
+        for when, slot in enumerate(inputs.ahead)
         for level, slope, more in rises
     ]
     first = 0
     for _, when, level, more in sorted(steps):
-        if tokens >= look.tokens_left:
+        if tokens >= inputs.tokens_left:
             break
         tokens += more
         if when == 0:
@@ -51,6 +51,6 @@ def cheapest(look: Look, points: Sequence[Rated], *, carbon: bool) -> str:
     return useful[first].id
 
 
-def _slope(low: Rated, high: Rated) -> float:
+def _slope(low: RatedPoint, high: RatedPoint) -> float:
     """Joules per token gained between two points."""
     return (high.power_w - low.power_w) / (high.tokens_per_s - low.tokens_per_s)

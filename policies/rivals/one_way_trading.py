@@ -12,22 +12,22 @@ rest.
 
 from math import exp
 
-from wattmesh.policies.rivals.look import SLEEP, Look
+from wattmesh.policies.rivals.rival_inputs import SLEEP, RivalInputs
 
 STEPS = 60
 """Halvings in the search for a: to the last digit."""
 
 
-def one_way_trading(look: Look) -> str:
+def one_way_trading(inputs: RivalInputs) -> str:
     """Run if the grid is cheap enough for how much is done."""
-    known = look.past or (look.g_per_kwh,)
+    known = inputs.past or (inputs.g_per_kwh,)
     low, high = min(known), max(known)
     if low >= high or low <= 0:
-        return look.fastest.id
+        return inputs.fastest.id
     a = ratio(low, high)
-    done = 1.0 - look.tokens_left / look.tokens_total
+    done = 1.0 - inputs.tokens_left / inputs.tokens_total
     limit = high * (1.0 - (1.0 - 1.0 / a) * exp(done / a))
-    return look.fastest.id if look.g_per_kwh <= max(low, limit) else SLEEP
+    return inputs.fastest.id if inputs.g_per_kwh <= max(low, limit) else SLEEP
 
 
 def ratio(low: float, high: float) -> float:

@@ -4,16 +4,16 @@ Ecovisor's rule as "Going Green for Less Green" (GAIA, ASPLOS 2024) states it: r
 is at most the 30th percentile of the next 24 h, else suspend.
 """
 
-from wattmesh.policies.rivals.look import SLEEP, Look
+from wattmesh.policies.rivals.rival_inputs import SLEEP, RivalInputs
 
 SHARE = 0.30
 WINDOW_S = 86_400.0
 
 
-def pause_threshold(look: Look) -> str:
+def pause_threshold(inputs: RivalInputs) -> str:
     """Run at full speed in the cleanest 30 % of the next day, sleep else."""
     values, seconds = [], 0.0
-    for slot in look.ahead:
+    for slot in inputs.ahead:
         values.append((slot.g_per_kwh, slot.seconds))
         seconds += slot.seconds
         if seconds >= WINDOW_S:
@@ -22,5 +22,5 @@ def pause_threshold(look: Look) -> str:
     for value, length_s in sorted(values):
         below += length_s
         if below >= SHARE * seconds:
-            return look.fastest.id if look.g_per_kwh <= value else SLEEP
-    return look.fastest.id
+            return inputs.fastest.id if inputs.g_per_kwh <= value else SLEEP
+    return inputs.fastest.id

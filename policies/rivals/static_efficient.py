@@ -3,17 +3,17 @@
 What a careful user chooses once (a locked clock, a smaller job) and never touches again.
 """
 
-from wattmesh.policies.rivals.look import Look
+from wattmesh.policies.rivals.rival_inputs import RivalInputs
 
 
-def static_efficient(look: Look) -> str:
+def static_efficient(inputs: RivalInputs) -> str:
     """Stay at the most efficient point that alone does all the work in all the time."""
     return min(
         (
             each
-            for each in look.points
-            if look.tokens_total / each.tokens_per_s + look.switch_s <= look.time_total_s
+            for each in inputs.points
+            if inputs.tokens_total / each.tokens_per_s + inputs.switch_s <= inputs.time_total_s
         ),
         key=lambda each: (each.j_per_token, -each.tokens_per_s),
-        default=look.fastest,
+        default=inputs.fastest,
     ).id

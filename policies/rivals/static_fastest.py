@@ -1,8 +1,8 @@
 """Static, fastest: the point of the most tokens per second from first to last."""
 
-from wattmesh.policies.rivals.look import Look
+from wattmesh.policies.rivals.rival_inputs import RivalInputs
 
 
-def static_fastest(look: Look) -> str:
+def static_fastest(inputs: RivalInputs) -> str:
     """Stay at the fastest point."""
-    return look.fastest.id
+    return inputs.fastest.id

@@ -5,7 +5,7 @@ deadline whatever the grid or the plan says.
 """
 
 from wattmesh.policies.decision import Action, Decision
-from wattmesh.policies.rules.follow import wanted
+from wattmesh.policies.rules.follow import planned_step
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import moment
 from wattmesh.policies.words import point as named
@@ -58,7 +58,7 @@ def _told(context: RunContext) -> Decision | None:
 
 
 def _planned(context: RunContext, home: OperatingPoint) -> Decision:
-    step = wanted(context)
+    step = planned_step(context)
     if step is None:
         return _wake(context, home, "no_plan", "there is no fresh plan that wants it asleep")
     grid = intensity(context.seen.carbon.slots[0].g_per_kwh)

@@ -26,7 +26,7 @@ FRESH = timedelta(hours=2)
 """Age at which a plan is no longer followed; a new one is made with every value of the grid."""
 
 
-def wanted(context: RunContext) -> PlanStep | None:
+def planned_step(context: RunContext) -> PlanStep | None:
     """Give the step of the newest plan that holds now; None when there is no plan to follow."""
     plan, now = context.run.plan, context.seen.now
     if plan is None or context.seen.carbon.rung is not Rung.ISSUED:
@@ -38,7 +38,7 @@ def wanted(context: RunContext) -> PlanStep | None:
 
 def follow(context: RunContext) -> Decision | None:
     """Do what the plan wants now; None when there is no plan to follow."""
-    step, plan = wanted(context), context.run.plan
+    step, plan = planned_step(context), context.run.plan
     guard, current = context.guard, context.run.current
     if step is None or plan is None or guard is None or current is None:
         return None

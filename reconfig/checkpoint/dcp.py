@@ -14,10 +14,18 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.checkpoint.dcp_reader import UniversalReader
-from wattmesh.reconfig.checkpoint.dcp_writer import About, UniversalWriter
+from wattmesh.reconfig.checkpoint.dcp_writer import CheckpointMetadata, UniversalWriter
 from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN, Names
 
-__all__ = ["HOOK", "TORCHTITAN", "About", "Names", "UniversalReader", "UniversalWriter", "cause_of"]
+__all__ = [
+    "HOOK",
+    "TORCHTITAN",
+    "CheckpointMetadata",
+    "Names",
+    "UniversalReader",
+    "UniversalWriter",
+    "cause_of",
+]
 
 
 def cause_of(error: CheckpointException) -> BaseException:

@@ -56,7 +56,7 @@ class TensorPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedPiece:
     """Where a piece was written, as reported to the coordinator; `file` "": not written."""
 
     fqn: str
@@ -75,7 +75,7 @@ def write_files(
     limit: int = FILE_BYTES,
     *,
     durable: bool = True,
-) -> tuple[dict[str, DataFile], list[Placed]]:
+) -> tuple[dict[str, DataFile], list[PlacedPiece]]:
     """Write a rank's pieces into `folder`.
 
     Args:
@@ -89,7 +89,7 @@ def write_files(
         OSError: the disk is full, or a file exists already.
     """
     files: dict[str, DataFile] = {}
-    placed: list[Placed] = []
+    placed: list[PlacedPiece] = []
     staging = Staging()
     for number, group in enumerate(_groups(pieces, limit)):
         name = f"data-{rank}-{number}.safetensors"
@@ -105,9 +105,9 @@ def digest_of(piece: TensorPiece, staging: Staging) -> bytes:
     return digest.digest()
 
 
-def told(piece: TensorPiece, digest: bytes, file: str = "", offset: int = 0) -> Placed:
+def report_of(piece: TensorPiece, digest: bytes, file: str = "", offset: int = 0) -> PlacedPiece:
     """Build the report of a piece to the coordinator."""
-    return Placed(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
+    return PlacedPiece(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
 
 
 def _groups(pieces: Sequence[TensorPiece], limit: int) -> Iterator[list[TensorPiece]]:
@@ -125,7 +125,11 @@ def _groups(pieces: Sequence[TensorPiece], limit: int) -> Iterator[list[TensorPi
 
 
 def _write_file(
-    path: Path, pieces: Sequence[TensorPiece], staging: Staging, placed: list[Placed], durable: bool
+    path: Path,
+    pieces: Sequence[TensorPiece],
+    staging: Staging,
+    placed: list[PlacedPiece],
+    durable: bool,
 ) -> DataFile:
     """Write one file, and append the places of its pieces to `placed`."""
     header = _header(pieces)
@@ -138,7 +142,7 @@ def _write_file(
             for block in staging.blocks(piece.local):
                 digest.update(block)
                 file.write(block)
-            placed.append(told(piece, digest.digest(), path.name, at))
+            placed.append(report_of(piece, digest.digest(), path.name, at))
             at += piece.nbytes
         file.flush()
         if durable:

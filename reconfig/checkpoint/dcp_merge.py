@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import Placed
+from wattmesh.reconfig.checkpoint.dcp_files import PlacedPiece
 from wattmesh.reconfig.checkpoint.dcp_parts import Part
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.declared import Declared
-from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.names import Names
 from wattmesh.reconfig.universal.index.placing import logical_shape
 
@@ -26,14 +26,14 @@ def index_of(parts: Sequence[Part], names: Names, rules: Declared) -> Index:
             the message names the tensor.
     """
     _refuse_different([each for part in parts for each in (*part.written, *part.left_out)])
-    entries: dict[tuple[str, str], Entry] = {}
+    entries: dict[tuple[str, str], TensorEntry] = {}
     segments = []
     for each in (each for part in parts for each in part.written):
         key = names.entry_key(each.fqn)
         rule = rules.rule(key[0])
         entries.setdefault(
             key,
-            Entry(
+            TensorEntry(
                 name=key[0],
                 state=key[1],
                 dtype=each.dtype,
@@ -73,7 +73,7 @@ def values_of(parts: Iterable[Part]) -> dict[str, Any]:
     return merged
 
 
-def _refuse_different(placed: Iterable[Placed]) -> None:
+def _refuse_different(placed: Iterable[PlacedPiece]) -> None:
     """Compare all tensors and pieces with the same name, written ones first."""
     tensors: dict[str, tuple[str, Shape]] = {}
     pieces: dict[tuple[str, Box], bytes] = {}

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.default_planner import create_default_local_sa
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import Placed, TensorPiece
+from wattmesh.reconfig.checkpoint.dcp_files import PlacedPiece, TensorPiece
 from wattmesh.reconfig.state import plain
 from wattmesh.reconfig.state.memory import boxes_within, dtype_name, narrow
 from wattmesh.reconfig.universal.folder import DataFile
@@ -38,8 +38,8 @@ class Part:
 
     rank: int
     files: dict[str, DataFile]
-    written: list[Placed]
-    left_out: list[Placed]
+    written: list[PlacedPiece]
+    left_out: list[PlacedPiece]
     values: dict[str, Any] = field(default_factory=dict)
 
 

@@ -39,7 +39,7 @@ from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.folder import Checkpoint
 from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.declared import Declared
-from wattmesh.reconfig.universal.index.index import Entry
+from wattmesh.reconfig.universal.index.index import TensorEntry
 from wattmesh.reconfig.universal.index.names import EXTRA, HOOK, Names
 from wattmesh.reconfig.universal.index.placing import is_identity, logical_parts, logical_shape
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule
@@ -190,10 +190,10 @@ class UniversalReader(StorageReader):
                 found[fqn] = _one_chunk(entry, self._stored_shape(entry))
         return Metadata(found)
 
-    def _rule(self, entry: Entry) -> Rule:
+    def _rule(self, entry: TensorEntry) -> Rule:
         return Replicate() if entry.state == EXTRA else self._rules.rule(entry.name)
 
-    def _stored_shape(self, entry: Entry) -> Shape:
+    def _stored_shape(self, entry: TensorEntry) -> Shape:
         """The tensor's shape in the trainer, by its rule."""
         rule = self._rule(entry)
         if is_identity(rule):
@@ -277,7 +277,7 @@ class _Inside(dict[str, torch.Tensor]):
         return out
 
 
-def _one_chunk(entry: Entry, shape: Shape) -> TensorStorageMetadata:
+def _one_chunk(entry: TensorEntry, shape: Shape) -> TensorStorageMetadata:
     """The metadata of a tensor for DCP's planner."""
     size = torch.Size(shape)
     return TensorStorageMetadata(

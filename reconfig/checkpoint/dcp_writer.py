@@ -25,7 +25,7 @@ from torch.futures import Future
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, digest_of, told, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, digest_of, report_of, write_files
 from wattmesh.reconfig.checkpoint.dcp_merge import index_of, values_of
 from wattmesh.reconfig.checkpoint.dcp_parts import Part, PlanReader
 from wattmesh.reconfig.state.memory import Staging
@@ -36,7 +36,7 @@ from wattmesh.reconfig.universal.index.names import HOOK, Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class CheckpointMetadata:
     """A checkpoint's metadata besides its tensors.
 
     Attributes:
@@ -63,7 +63,7 @@ class UniversalWriter(StorageWriter):
         *,
         names: Names = HOOK,
         rules: Declared | None = None,
-        about: About | None = None,
+        about: CheckpointMetadata | None = None,
         before_publish: Callable[[Path], None] | None = None,
         check_replicas: bool = True,
         file_bytes: int = FILE_BYTES,
@@ -85,7 +85,7 @@ class UniversalWriter(StorageWriter):
         self._path = Path(path)
         self._names = names
         self._rules = rules or Declared()
-        self._about = about or About()
+        self._about = about or CheckpointMetadata()
         self._before_publish = before_publish
         self._check_replicas = check_replicas
         self._file_bytes = file_bytes
@@ -146,7 +146,7 @@ class UniversalWriter(StorageWriter):
         if self._check_replicas:
             staging = Staging()
             others = (*holder.pieces(dropped), *inside)
-            left_out = [told(piece, digest_of(piece, staging)) for piece in others]
+            left_out = [report_of(piece, digest_of(piece, staging)) for piece in others]
         part = Part(self._rank, files, written, left_out, {**values, **same})
         size = sum(file.size for file in files.values())
         future: Future[list[WriteResult]] = Future()

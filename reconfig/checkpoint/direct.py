@@ -18,7 +18,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, Placed, TensorPiece, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, PlacedPiece, TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.dcp_parts import Part
 from wattmesh.reconfig.launch.group import gather_bytes
 from wattmesh.reconfig.state import boxes, plain
@@ -96,7 +96,7 @@ def part_of(rank: int, told: Mapping[str, Any]) -> Part:
     placed = []
     for fqn, dtype, whole, start, shape, digest, file, offset in told["placed"]:
         box, taken = Box(tuple(start), tuple(shape)), bytes.fromhex(digest)
-        placed.append(Placed(fqn, dtype, tuple(whole), box, taken, file, offset))
+        placed.append(PlacedPiece(fqn, dtype, tuple(whole), box, taken, file, offset))
     files = {name: DataFile(**file) for name, file in told["files"].items()}
     return Part(rank, files, placed, [])
 

@@ -18,7 +18,7 @@ _UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footing:
+class RankResources:
     """The resources of one rank before a switch.
 
     Attributes:
@@ -38,7 +38,7 @@ class Footing:
     failed: str
 
 
-def refusal(ranks: Sequence[Footing]) -> str:
+def refusal(ranks: Sequence[RankResources]) -> str:
     """Say why the checkpoint must be fsynced before the teardown; "" when it need not be.
 
     Args:
@@ -47,7 +47,7 @@ def refusal(ranks: Sequence[Footing]) -> str:
     return _apart(ranks) or _nothing_behind(ranks) or _too_full(ranks)
 
 
-def _apart(ranks: Sequence[Footing]) -> str:
+def _apart(ranks: Sequence[RankResources]) -> str:
     """Check that all ranks share one page cache."""
     hosts = sorted({host for rank in ranks for host in rank.hosts})
     if len(hosts) <= 1:
@@ -56,7 +56,7 @@ def _apart(ranks: Sequence[Footing]) -> str:
     return f"ranks are on {len(hosts)} hosts ({names}), which share synced files only"
 
 
-def _nothing_behind(ranks: Sequence[Footing]) -> str:
+def _nothing_behind(ranks: Sequence[RankResources]) -> str:
     """Check that there is a durable checkpoint, and that the last fsync worked."""
     if not all(rank.durable for rank in ranks):
         return "there is no durable checkpoint to go back to yet"
@@ -64,7 +64,7 @@ def _nothing_behind(ranks: Sequence[Footing]) -> str:
     return f"the last one could not be made durable afterwards ({failed})" if failed else ""
 
 
-def _too_full(ranks: Sequence[Footing]) -> str:
+def _too_full(ranks: Sequence[RankResources]) -> str:
     """Check that files and buffers fit in memory and on the disk."""
     wanted = HEADROOM * sum(rank.state_bytes for rank in ranks)
     free = min(rank.free_bytes for rank in ranks)

@@ -29,7 +29,7 @@ from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifes
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.declared import Declared
-from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.names import HOOK, Names
 from wattmesh.reconfig.universal.sources.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.source import Source, joined
@@ -190,7 +190,7 @@ def _write_beside(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[Data
     for name, tensor in tensors.items():
         key, shape = HOOK.entry_key(name), tuple(tensor.shape)
         dtype = dtype_name(tensor.dtype)
-        entries.append(Entry(name=key[0], state=key[1], dtype=dtype, shape=shape))
+        entries.append(TensorEntry(name=key[0], state=key[1], dtype=dtype, shape=shape))
         if tensor.numel():
             box = Box.whole(shape)
             segments.append(Segment(entry=key, file=BESIDE, offset=len(data), box=box))

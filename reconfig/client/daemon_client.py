@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.heartbeat import Heartbeats
-from wattmesh.reconfig.client.outbox import Outbox
-from wattmesh.reconfig.link import Answer, Link
+from wattmesh.reconfig.client.outbox import JobOutbox
+from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
 from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register, Transition
 
 log = logging.getLogger(__name__)
@@ -49,9 +49,9 @@ class DaemonClient:
 
     def __init__(
         self,
-        link: Link,
+        link: DaemonLink,
         register: Register,
-        outbox: Outbox,
+        outbox: JobOutbox,
         fence: Fence,
         phase: Callable[[], str] = str,
         *,
@@ -231,7 +231,7 @@ class DaemonClient:
                 f"the daemon answered {answer.status} to register: {_words(answer)}"
             )
 
-    def _settle(self, kind: str, answer: Answer) -> None:
+    def _settle(self, kind: str, answer: DaemonAnswer) -> None:
         """Drop the head of the outbox if the daemon accepted it or refused it for good.
 
         Raises:
@@ -258,7 +258,7 @@ class DaemonClient:
         self._registered.clear()
         raise SourceUnavailable("the daemon does not know this run any more; registering again.")
 
-    def _be_silent(self, answer: Answer) -> None:
+    def _be_silent(self, answer: DaemonAnswer) -> None:
         """Stop reports and orders, because a newer launch reports for this run."""
         with self._silencing:
             if self._silenced.is_set():
@@ -283,7 +283,7 @@ class DaemonClient:
             phase=self._phase(),
         )
 
-    def _call(self, kind: str, body: dict[str, Any]) -> Answer:
+    def _call(self, kind: str, body: dict[str, Any]) -> DaemonAnswer:
         path = f"/v1/runs/{self._register.run}/{kind}"
         return self._link.call("POST", path, body, CALL_LIMIT_S)
 
@@ -317,6 +317,6 @@ class DaemonClient:
             self._stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: DaemonAnswer) -> str:
     """Return the daemon's error sentence, cut to 300 characters for the log."""
     return str(answer.body.get("error", ""))[:300]

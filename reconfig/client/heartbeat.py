@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.reconfig.link import Answer, Link
-from wattmesh.reconfig.wire import HEARTBEAT_S, Beaten, Heartbeat
+from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
+from wattmesh.reconfig.wire import HEARTBEAT_S, Heartbeat, HeartbeatAnswer
 
 CALL_LIMIT_S = 10.0
 """Longer than for reports, since nothing waits for it: if the main thread holds the GIL for a
@@ -27,9 +27,9 @@ class Heartbeats:
 
     def __init__(
         self,
-        link: Link,
+        link: DaemonLink,
         current: Callable[[], Heartbeat | None],
-        refused: Callable[[Answer], None],
+        refused: Callable[[DaemonAnswer], None],
     ) -> None:
         """Prepare to send; `start` begins.
 
@@ -58,7 +58,7 @@ class Heartbeats:
     def pace(self, body: dict[str, Any]) -> None:
         """Adopt the interval in the daemon's answer, within `MOST_OFTEN_S` and `MOST_RARELY_S`."""
         try:
-            asked_s = Beaten.from_json(body).heartbeat_s
+            asked_s = HeartbeatAnswer.from_json(body).heartbeat_s
         except InputInvalid:
             return
         # False for NaN, which changes nothing.

@@ -7,7 +7,7 @@ launch holds the run folder.
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.launch.attempt import is_live
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
-from wattmesh.reconfig.link import Answer, Link
+from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
 from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import Finish
 
@@ -28,7 +28,7 @@ def tell_end(folder: RunFolder, reason: str) -> str:
     run = (read_json(folder.run_file) or {}).get("run")
     incarnation = (read_json(folder.registered_file) or {}).get("incarnation")
     try:
-        link = Link.from_environment()
+        link = DaemonLink.from_environment()
         if link is None or run is None or incarnation is None:
             return ""  # no daemon, or no launch that it accepted
         if is_live(folder):
@@ -52,5 +52,5 @@ def tell_end(folder: RunFolder, reason: str) -> str:
         return str(error) or repr(error)
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: DaemonAnswer) -> str:
     return f"the daemon answered {answer.status}: {answer.body.get('error', '')}"

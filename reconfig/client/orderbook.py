@@ -8,7 +8,7 @@ within one journal (docs/decisions/0030): no order is obeyed with an older epoch
 import logging
 from typing import Any
 
-from wattmesh.reconfig.client.orders import Answer, Standing, judge
+from wattmesh.reconfig.client.orders import OrderAnswer, OrderContext, judge
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.wire import Order, Orders
@@ -48,7 +48,7 @@ class OrderBook:
         book = self._read()
         answer, why = judge(
             order,
-            Standing(
+            OrderContext(
                 run=generation.run,
                 attempt=attempt,
                 step=step,
@@ -61,11 +61,11 @@ class OrderBook:
                 done=frozenset(book["done"]),
             ),
         )
-        if answer is Answer.TAKE:
+        if answer is OrderAnswer.TAKE:
             return order
         # A waiting order is not logged; a void one is logged once, even if it waited before.
         new = order.plan not in self._told and order.plan not in book["done"]
-        if answer is Answer.VOID and new:
+        if answer is OrderAnswer.VOID and new:
             self._told.add(order.plan)
             log.warning("the order to go to %s is not taken: %s", order.layout, why)
         return None

@@ -11,7 +11,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Order, SwitchMode
 
 
-class Answer(StrEnum):
+class OrderAnswer(StrEnum):
     """What to do with an order now."""
 
     TAKE = "take"
@@ -20,7 +20,7 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class OrderContext:
     """The facts about this run that decide whether an order may be taken.
 
     Attributes:
@@ -43,17 +43,17 @@ class Standing:
     seekable: bool = True
 
 
-def judge(order: Order, standing: Standing) -> tuple[Answer, str]:
+def judge(order: Order, standing: OrderContext) -> tuple[OrderAnswer, str]:
     """Decide on one order; the sentence says why it is not taken, "" if it is."""
     void = _void_reason(order, standing)
     if void:
-        return Answer.VOID, void
+        return OrderAnswer.VOID, void
     if standing.step < order.not_before_step:
-        return Answer.WAIT, f"not before step {order.not_before_step}"
-    return Answer.TAKE, ""
+        return OrderAnswer.WAIT, f"not before step {order.not_before_step}"
+    return OrderAnswer.TAKE, ""
 
 
-def _void_reason(order: Order, standing: Standing) -> str:
+def _void_reason(order: Order, standing: OrderContext) -> str:
     """Say why this order can never be taken; "" when it can."""
     checks = (
         (order.run != standing.run, f"it is for run {order.run}"),

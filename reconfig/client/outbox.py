@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QueuedMessage:
     """One message: the API call, its JSON body, and its file (None: in memory only)."""
 
     kind: str
@@ -26,13 +26,13 @@ class Entry:
     path: Path | None
 
 
-class Outbox:
+class JobOutbox:
     """A durable queue of messages in one folder; used by one thread."""
 
     def __init__(self, folder: Path | None) -> None:
         """Open the queue with the entries left in `folder`; None keeps it in memory."""
         self._folder = folder
-        self._queue: deque[Entry] = deque()
+        self._queue: deque[QueuedMessage] = deque()
         self._number = 0
         if folder is not None and folder.is_dir():
             for path in sorted(folder.glob("*.json")):
@@ -42,14 +42,14 @@ class Outbox:
         """Return how many messages wait."""
         return len(self._queue)
 
-    def head(self) -> Entry | None:
+    def head(self) -> QueuedMessage | None:
         """Return the message to send next; None if there is none."""
         return self._queue[0] if self._queue else None
 
     def add(self, kind: str, body: dict[str, Any]) -> None:
         """Queue a message on disk, in memory if that fails: a full disk must not stop reports."""
         path = None if self._folder is None else self._written(self._folder, kind, body)
-        self._queue.append(Entry(kind, body, path))
+        self._queue.append(QueuedMessage(kind, body, path))
 
     def done(self) -> None:
         """Drop the head: it was acknowledged, or will never be accepted."""
@@ -77,7 +77,7 @@ class Outbox:
             log.warning("%s is no report that this version wrote; it is dropped.", path)
             path.unlink(missing_ok=True)
             return
-        self._queue.append(Entry(str(data["kind"]), data["body"], path))
+        self._queue.append(QueuedMessage(str(data["kind"]), data["body"], path))
 
 
 def _text(kind: str, body: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def read(path: Path) -> int:
         return 0
 
 
-class Reached:
+class ReachedStepFile:
     """Writes the number; the file is opened at the first step that this rank reports as leader."""
 
     def __init__(self, path: Path) -> None:

@@ -38,7 +38,7 @@ class Reporter(Protocol):
         ...
 
 
-class Silent:
+class SilentReporter:
     """Reports nothing: for a job without a daemon, and for ranks other than global rank 0."""
 
     def progress(self, message: Progress) -> None:
@@ -61,7 +61,7 @@ class Silent:
         """Do nothing."""
 
 
-class Relay:
+class StoreReporter:
     """Reports for a leader other than global rank 0, through the store, to global rank 0."""
 
     def __init__(self, launch_store: LaunchStore) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.reconfig.launch.bounded import Attempt
-from wattmesh.reconfig.launch.launched import Launched
+from wattmesh.reconfig.launch.launched import LaunchedProcess
 from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import GPUS_UNKNOWN
 
@@ -115,7 +115,7 @@ def _meant(
     boards: Sequence[NvmlBoard], environment: Mapping[str, str]
 ) -> Sequence[NvmlBoard] | str:
     """The boards of the process, or why they are not known."""
-    launched = Launched.read(environment)
+    launched = LaunchedProcess.read(environment)
     ours = [each for each in boards if each.ours]
     if ours and launched.world_size == 1:
         return ours

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus
-from wattmesh.reconfig.launch.launched import Launched
+from wattmesh.reconfig.launch.launched import LaunchedProcess
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +23,13 @@ STORE_LIMIT = timedelta(seconds=5)
 class RankGpus:
     """One rank's connection to the store. One thread uses it."""
 
-    def __init__(self, launched: Launched, environment: Mapping[str, str]) -> None:
+    def __init__(self, launched: LaunchedProcess, environment: Mapping[str, str]) -> None:
         """Prepare; the first call connects."""
         self._rank = launched.rank
         self._world_size = launched.world_size
         self._environment = environment
         self._store: Any = None
-        self._told: dict[int, OwnGpus] = {}
+        self._published: dict[int, OwnGpus] = {}
 
     @property
     def offered(self) -> bool:
@@ -42,18 +42,18 @@ class RankGpus:
             lambda store: store.set(str(self._rank), json.dumps([found.uuids, found.why]))
         )
 
-    def told(self) -> Mapping[int, OwnGpus]:
+    def published(self) -> Mapping[int, OwnGpus]:
         """Return what other ranks have published so far."""
         self._ask(self._collect)
-        return self._told
+        return self._published
 
     def _collect(self, store: Any) -> None:
         for rank in range(self._world_size):
             # A rank publishes again when it knows more.
-            known = self._told.get(rank)
+            known = self._published.get(rank)
             if rank != self._rank and not (known and known.uuids) and store.check([str(rank)]):
                 uuids, why = json.loads(store.get(str(rank)))
-                self._told[rank] = OwnGpus(uuids=tuple(uuids), why=why)
+                self._published[rank] = OwnGpus(uuids=tuple(uuids), why=why)
 
     def _ask(self, act: Any) -> bool:
         """Use the store, if it is available."""

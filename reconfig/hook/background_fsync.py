@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import Fenced, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
-from wattmesh.reconfig.checkpoint.early_rebuild import Footing, free_memory, refusal
-from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.checkpoint.early_rebuild import RankResources, free_memory, refusal
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint: published, or in the folder `staged` until it is durable."""
 
     name: str
@@ -45,7 +45,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedCheckpoint:
     """A checkpoint that is complete but not durable.
 
     Attributes:
@@ -59,7 +59,7 @@ class Staged:
     attempt: int
 
 
-def settle(folder: RunFolder, staged: Staged, fence: Callable[[], None]) -> None:
+def settle(folder: RunFolder, staged: StagedCheckpoint, fence: Callable[[], None]) -> None:
     """Sync a staged checkpoint and rename it to its final name.
 
     Raises:
@@ -74,7 +74,7 @@ def settle(folder: RunFolder, staged: Staged, fence: Callable[[], None]) -> None
 class BackgroundFsync:
     """Makes the staged checkpoints that one rank leads durable, one at a time."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: AttachedJob) -> None:
         """Start idle."""
         self._job = job
         self._folder = job.folder
@@ -130,7 +130,7 @@ class BackgroundFsync:
         if told:
             raise SwitchFailed(told)
 
-    def _run(self, staged: Staged) -> None:
+    def _run(self, staged: StagedCheckpoint) -> None:
         began = time.monotonic()
         name = self._folder.checkpoint(staged.step).name
         try:
@@ -151,7 +151,7 @@ class BackgroundFsync:
             protected = {self._job.resumed_from, name}
             checkpoint.prune(self._folder, keep=self._job.keep, protected=protected)
 
-    def _fence(self, staged: Staged) -> None:
+    def _fence(self, staged: StagedCheckpoint) -> None:
         newest = highest_attempt(self._folder)
         if newest > staged.attempt:
             raise Fenced(
@@ -166,9 +166,9 @@ def durable_name(folder: RunFolder) -> str:
     return next((each.name for each in found), "")
 
 
-def _staged(generation: Generation) -> Staged:
+def _staged(generation: Generation) -> StagedCheckpoint:
     """Describe the checkpoint that a generation was loaded from, which is not durable yet."""
-    return Staged(
+    return StagedCheckpoint(
         name=generation.staged, step=generation.step, attempt=attempt_of(generation.staged)
     )
 
@@ -179,10 +179,10 @@ def _footings(
     failed: str,
     tensors: Mapping[str, torch.Tensor],
     leads: bool,
-) -> list[Footing]:
+) -> list[RankResources]:
     """Gather every rank's footing; collective. The leader alone fills in the hosts."""
     peers = launch_store.peers().values() if leads else ()
-    footing = Footing(
+    footing = RankResources(
         state_bytes=sum(_nbytes(each) for each in tensors.values()),
         free_bytes=free_memory(),
         disk_bytes=shutil.disk_usage(folder.path).free,
@@ -191,7 +191,7 @@ def _footings(
         failed=failed,
     )
     told = group.gather(asdict(footing))
-    return [Footing(**{**each, "hosts": tuple(each["hosts"])}) for each in told]
+    return [RankResources(**{**each, "hosts": tuple(each["hosts"])}) for each in told]
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

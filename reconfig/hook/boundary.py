@@ -14,9 +14,9 @@ from functools import partial
 from wattmesh.errors import Fenced
 from wattmesh.reconfig.client.orderbook import OrderBook
 from wattmesh.reconfig.hook import switch_line
-from wattmesh.reconfig.hook.background_fsync import Saved
-from wattmesh.reconfig.hook.boundary_vote import Agreed, Fact, conclude, left_out
-from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
+from wattmesh.reconfig.hook.boundary_vote import Fact, VoteResult, conclude, left_out
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch import group, usage
@@ -38,23 +38,23 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class SwitchReadiness:
     """What the ranks did and agreed on before the switch to another layout begins.
 
     `short`: which resource the ordered layout would run out of here; "" when none.
     """
 
-    agreed: Agreed
+    agreed: VoteResult
     order: Order | None = None
     story: SwitchReporter | None = None
-    saved: Saved | None = None
+    saved: SavedCheckpoint | None = None
     short: str = ""
 
 
 class Boundary:
     """The sequence at a save step, for one rank."""
 
-    def __init__(self, job: Job, runner: RankRunner) -> None:
+    def __init__(self, job: AttachedJob, runner: RankRunner) -> None:
         """Act on the state and generation of `runner`."""
         self._job = job
         self._runner = runner
@@ -76,7 +76,7 @@ class Boundary:
         number = generation.number if generation else 0
         return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
 
-    def run(self, loss: float | None, *, due: bool = True) -> Agreed:
+    def run(self, loss: float | None, *, due: bool = True) -> VoteResult:
         """Do everything that is due at this step; if not `due`, only finish a save in flight.
 
         On return this rank trains on (perhaps in another generation), or the runner's generation
@@ -89,7 +89,7 @@ class Boundary:
             try:
                 ready = all_or_none(partial(self._prepare, began, due=due))
             except RankFailed as failure:
-                ready = Ready(agreed=self._train_on(failure))
+                ready = SwitchReadiness(agreed=self._train_on(failure))
         agreed = ready.agreed
         if not due:
             return agreed
@@ -103,7 +103,7 @@ class Boundary:
             self._switch(ready.story, ready.order, ready.saved, loss, ready.short)
         return agreed
 
-    def _prepare(self, began: float, *, due: bool) -> Ready:
+    def _prepare(self, began: float, *, due: bool) -> SwitchReadiness:
         """Agree, announce the switch if one is ordered, and save if that is due."""
         agreed = self._agree()
         self._job.acted_on = agreed.acted_on
@@ -112,7 +112,7 @@ class Boundary:
             with self._phase(Phase.SAVE):
                 self.saves.finish_write(began)
         if not due or (agreed.deferred and not ends) or self._job.uncarried:
-            return Ready(agreed=agreed)
+            return SwitchReadiness(agreed=agreed)
         order, short, in_place = agreed.order, "", False
         if order is not None:
             self._story = self._announce(order, began)
@@ -120,9 +120,9 @@ class Boundary:
             short = self._shortage(order) if in_place else ""
         story = self._story
         saved = self._save(story, wait=ends or story is not None, in_place=in_place and not short)
-        return Ready(agreed=agreed, order=order, story=story, saved=saved, short=short)
+        return SwitchReadiness(agreed=agreed, order=order, story=story, saved=saved, short=short)
 
-    def _train_on(self, failure: RankFailed) -> Agreed:
+    def _train_on(self, failure: RankFailed) -> VoteResult:
         """Train on after a boundary that failed on some rank; a collective call.
 
         Raises:
@@ -156,7 +156,7 @@ class Boundary:
                 self._orders.end()
         return replace(left_out(every, job.tokens_total), told=self._told)
 
-    def _agree(self) -> Agreed:
+    def _agree(self) -> VoteResult:
         """Gather and judge all ranks' facts; begins a new interval of consumed samples."""
         state, generation = self._now
         job, position = self._job, state.position
@@ -237,7 +237,9 @@ class Boundary:
         story.tell(SwitchState.CHECKPOINTING)
         return story
 
-    def _save(self, story: SwitchReporter | None, *, wait: bool, in_place: bool) -> Saved | None:
+    def _save(
+        self, story: SwitchReporter | None, *, wait: bool, in_place: bool
+    ) -> SavedCheckpoint | None:
         """Save a checkpoint; None when it is still being written, or could not be written.
 
         Training goes on either way.
@@ -271,7 +273,12 @@ class Boundary:
         return saved
 
     def _switch(
-        self, story: SwitchReporter, order: Order, saved: Saved, loss: float | None, short: str
+        self,
+        story: SwitchReporter,
+        order: Order,
+        saved: SavedCheckpoint,
+        loss: float | None,
+        short: str,
     ) -> None:
         """Switch to the ordered layout; `short`: which resource it would run out of here."""
         if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
@@ -324,7 +331,12 @@ class Boundary:
         return group.agree_on_problem(budget.problem((order.layout, order.ranks), allowed))
 
     def _restart(
-        self, story: SwitchReporter, order: Order, saved: Saved, loss: float | None, why: str
+        self,
+        story: SwitchReporter,
+        order: Order,
+        saved: SavedCheckpoint,
+        loss: float | None,
+        why: str,
     ) -> None:
         """End this launch so that the next one begins in the ordered layout."""
         generation = story.generation
@@ -388,7 +400,7 @@ class Boundary:
 
 
 def _next_generation(
-    story: SwitchReporter, order: Order, saved: Saved, position: Position, held: str
+    story: SwitchReporter, order: Order, saved: SavedCheckpoint, position: Position, held: str
 ) -> Generation:
     """Return the next generation: the ordered layout, or this one where memory is still `held`.
 

@@ -20,7 +20,7 @@ Fact = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreed:
+class VoteResult:
     """What all ranks agreed on at a save step.
 
     Attributes:
@@ -42,7 +42,7 @@ class Agreed:
 
 def conclude(
     facts: Sequence[Fact], ranks: Sequence[int], position: Position, tokens_total: int
-) -> Agreed:
+) -> VoteResult:
     """Conclude from every rank's facts.
 
     Args:
@@ -59,7 +59,7 @@ def conclude(
     _refuse_other_data(facts, ranks, position.samples)
     outcome, detail = _outcome(facts, position.tokens, tokens_total)
     ordered = next((fact["order"] for fact in facts if fact["order"]), None)
-    return Agreed(
+    return VoteResult(
         deferred=_why_deferred(facts),
         outcome=outcome,
         detail=detail,
@@ -69,7 +69,7 @@ def conclude(
     )
 
 
-def left_out(wishes: Sequence[Fact], tokens_total: int) -> Agreed:
+def left_out(wishes: Sequence[Fact], tokens_total: int) -> VoteResult:
     """Conclude whether training ends at a boundary that was skipped after a failure.
 
     Args:
@@ -77,7 +77,7 @@ def left_out(wishes: Sequence[Fact], tokens_total: int) -> Agreed:
         tokens_total: the run is done at this many tokens; 0: it never ends by itself.
     """
     outcome, detail = _outcome(wishes, max(each["tokens"] for each in wishes), tokens_total)
-    return Agreed(deferred="", outcome=outcome, detail=detail, order=None)
+    return VoteResult(deferred="", outcome=outcome, detail=detail, order=None)
 
 
 def _refuse_other_places(facts: Sequence[Fact], ranks: Sequence[int]) -> None:

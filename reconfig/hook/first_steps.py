@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.switch import AT_PACE, SwitchState
@@ -26,7 +26,7 @@ TOLERANCE = 0.05
 class FirstSteps:
     """Times the first steps after a switch, on every rank; the leader reports."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: AttachedJob) -> None:
         """Start idle, until `begin`."""
         self._job = job
         self._generation: Generation | None = None

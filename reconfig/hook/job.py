@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.foreign import Save
-from wattmesh.reconfig.client.reporter import Pump, Relay, Reporter
-from wattmesh.reconfig.hook.boundary_vote import Agreed
+from wattmesh.reconfig.client.reporter import Pump, Reporter, StoreReporter
+from wattmesh.reconfig.hook.boundary_vote import VoteResult
 from wattmesh.reconfig.hook.consumed import Consumed
 from wattmesh.reconfig.launch.deadlines import Deadlines
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.launch.peers import boot_id
-from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.switch import SwitchState
@@ -28,12 +28,12 @@ Probe = Callable[[State], float]
 Evidence = dict[str, float | str]
 
 
-def _unnoted(step: int, agreed: Agreed, trouble: str) -> None:
-    """Ignore a save step: the default of `Job.noted`."""
+def _unnoted(step: int, agreed: VoteResult, trouble: str) -> None:
+    """Ignore a save step: the default of `AttachedJob.noted`."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class AttachedJob:
     """One rank's surroundings, for the life of the process.
 
     Attributes:
@@ -60,7 +60,7 @@ class Job:
 
     name: str
     launch_store: LaunchStore
-    watchdog: Watchdog
+    watchdog: RankWatchdog
     folder: RunFolder
     deadlines: Deadlines
     build: Build
@@ -85,7 +85,7 @@ class Job:
     unprobed: str = ""
     misreported: str = ""
     unknown_loss: str = ""
-    noted: Callable[[int, Agreed, str], None] = _unnoted
+    noted: Callable[[int, VoteResult, str], None] = _unnoted
 
     def __post_init__(self) -> None:
         """Check that `boundary_every` and `keep` are 1 or more."""
@@ -110,7 +110,7 @@ class Job:
 
     def voice(self, generation: Generation) -> Reporter:
         """Return the reporter to use while this rank leads: the client, or a relay to rank 0."""
-        return self.client if self.rank == 0 else Relay(self.launch_store)
+        return self.client if self.rank == 0 else StoreReporter(self.launch_store)
 
     def may_be_switched(self, generation: Generation) -> bool:
         """Return whether a daemon in mode `act`, or a script in its place, may switch this run.
@@ -143,7 +143,7 @@ class Job:
 class SwitchReporter:
     """Reports the states of one switch, with elapsed seconds and evidence."""
 
-    job: Job
+    job: AttachedJob
     generation: Generation
     note: SwitchNote
     heard: float = field(default_factory=time.monotonic)

@@ -11,19 +11,19 @@ import time
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client import reached
 from wattmesh.reconfig.client.daemon_client import DaemonClient
-from wattmesh.reconfig.client.outbox import Outbox
-from wattmesh.reconfig.client.reporter import Reporter, Silent
+from wattmesh.reconfig.client.outbox import JobOutbox
+from wattmesh.reconfig.client.reporter import Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
-from wattmesh.reconfig.hook.job import Job
-from wattmesh.reconfig.hook.start import Begun, Wanted, first_generation
-from wattmesh.reconfig.launch.attempt import Claim
+from wattmesh.reconfig.hook.job import AttachedJob
+from wattmesh.reconfig.hook.start import AttachRequest, FirstGeneration, first_generation
+from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_phase import LaunchPhase
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.launch.launched import scheduler_key
-from wattmesh.reconfig.launch.peers import Peer
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.launch.peers import RankProcess
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Register, Transition
 
@@ -46,19 +46,19 @@ class LaunchLeader:
         """
         self._launch_store = launch_store
         self._folder = folder
-        self._claim = Claim(folder, name)
-        self.voice: Reporter = Silent()
+        self._claim = AttemptLock(folder, name)
+        self.voice: Reporter = SilentReporter()
 
-    def open(self, wanted: Wanted, job: Job) -> Generation:
+    def open(self, wanted: AttachRequest, job: AttachedJob) -> Generation:
         """Decide how this launch begins, tell the daemon, and announce generation 1."""
         self._folder.stop_file.unlink(missing_ok=True)
         begun = first_generation(self._folder, self._claim.identity, wanted)
         generation = begun.generation
         self._launch_store.put("attempt", self._claim.identity.attempt)
         self._launch_store.put("reached", reached.read(self._folder.reached_file))
-        link = Link.from_environment()
+        link = DaemonLink.from_environment()
         self._launch_store.put("daemon", link is not None)
-        self._launch_store.put("scripted", not isinstance(job.client, Silent))
+        self._launch_store.put("scripted", not isinstance(job.client, SilentReporter))
         if link is not None:
             self.voice = self._client(link, generation, job)
         self._tell_what_was(begun)
@@ -73,7 +73,7 @@ class LaunchLeader:
         """Release the claim on the run."""
         self._claim.close()
 
-    def _client(self, link: Link, generation: Generation, job: Job) -> DaemonClient:
+    def _client(self, link: DaemonLink, generation: Generation, job: AttachedJob) -> DaemonClient:
         identity = self._claim.identity
         peers = self._all_peers()
         client = DaemonClient(
@@ -101,14 +101,14 @@ class LaunchLeader:
                 pid=os.getpid(),
                 host=socket.gethostname(),
             ),
-            Outbox(self._folder.outbox),
+            JobOutbox(self._folder.outbox),
             self,
             LaunchPhase(self._launch_store, job.watchdog).read,
         )
         client.start()
         return client
 
-    def _all_peers(self) -> list[Peer]:
+    def _all_peers(self) -> list[RankProcess]:
         """Return every rank's process and GPU, once all have introduced themselves."""
         while len(found := self._launch_store.peers()) < self._launch_store.launched:
             time.sleep(POLL_S)
@@ -121,7 +121,7 @@ class LaunchLeader:
         log.warning("the daemon knows of later launches: this is attempt %d now", attempt)
         return attempt
 
-    def _tell_what_was(self, begun: Begun) -> None:
+    def _tell_what_was(self, begun: FirstGeneration) -> None:
         """Report what became of a switch that an earlier launch began."""
         generation, note = begun.generation, begun.generation.switch
         why = self._last_words()
@@ -162,7 +162,7 @@ class LaunchLeader:
         return words
 
 
-def _capabilities(job: Job) -> tuple[str, ...]:
+def _capabilities(job: AttachedJob) -> tuple[str, ...]:
     restart = ("restart",) if job.relaunched else ()
     fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
     return (*CAPABILITIES, *restart, *fixed)

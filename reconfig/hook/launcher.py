@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from wattmesh.reconfig.hook.job import Job
+from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, write_json
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.launch.watchdog import say
@@ -38,7 +38,7 @@ def write_outcome(outcome: str, sentence: str, step: int) -> None:
             write_json(Path(path), told, sync=False)
 
 
-def heed_sigterm(job: Job) -> Callable[[], None]:
+def heed_sigterm(job: AttachedJob) -> Callable[[], None]:
     """Turn SIGTERM into a stop at the next save step; returns a function that undoes this.
 
     Undo it once training has ended: a process that still ignored SIGTERM would need SIGKILL.

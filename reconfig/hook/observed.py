@@ -26,15 +26,15 @@ from typing import Any
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.daemon_client import CALL_LIMIT_S, DaemonClient
-from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus, gpus_unknown, own_gpus
 from wattmesh.reconfig.gpus.rank_gpus import RankGpus
 from wattmesh.reconfig.hook import reported
 from wattmesh.reconfig.launch.closing import Closing
-from wattmesh.reconfig.launch.launched import Launched, scheduler_key
+from wattmesh.reconfig.launch.launched import LaunchedProcess, scheduler_key
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.wire import (
     OBSERVED,
     Finish,
@@ -97,7 +97,7 @@ class ObservedRun(Closing):
         run: its UUID, on global rank 0; "" elsewhere.
     """
 
-    def __init__(self, name: str, launched: Launched, link: Link | None) -> None:
+    def __init__(self, name: str, launched: LaunchedProcess, link: DaemonLink | None) -> None:
         """Prepare; `start` begins threads and reports."""
         self.name = name
         self.run = launched.run(os.getuid(), name) if launched.rank == 0 else ""
@@ -182,7 +182,7 @@ class ObservedRun(Closing):
         if self._launched.rank == 0:
             # No folder: the only report that must arrive is the last one of this process.
             self._client = DaemonClient(
-                self._link, self._register(), Outbox(None), self, _phase, takes_orders=False
+                self._link, self._register(), JobOutbox(None), self, _phase, takes_orders=False
             )
             self._client.start()
         else:
@@ -248,7 +248,7 @@ class ObservedRun(Closing):
 
     def _name_gpus(self, own: OwnGpus, others: RankGpus) -> None:
         """Register the run again when the known GPUs have changed."""
-        told = {**others.told(), 0: own} if self._launched.world_size > 1 else {0: own}
+        told = {**others.published(), 0: own} if self._launched.world_size > 1 else {0: own}
         gpus = tuple(told.get(rank, OwnGpus()) for rank in range(self._launched.world_size))
         if gpus != self._gpus and self._client is not None:
             self._gpus = gpus
@@ -342,7 +342,7 @@ def observe(name: str) -> ObservedRun:
         log.warning("observe: the daemon knows %r as %s", name, known_as)
     if known_as in _open:
         return _open[known_as]
-    launched = Launched.read(os.environ)
+    launched = LaunchedProcess.read(os.environ)
     link, unknown = _link(known_as, launched)
     run = ObservedRun(known_as, launched, link)
     try:
@@ -353,13 +353,13 @@ def observe(name: str) -> ObservedRun:
     return run
 
 
-def _link(name: str, launched: Launched) -> tuple[Link | None, str]:
+def _link(name: str, launched: LaunchedProcess) -> tuple[DaemonLink | None, str]:
     """Return the link to the daemon, or None and the reason."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # A spawned worker imports the script again; it is not a run, and is killed without notice.
         return None, SPAWNED
     try:
-        link = Link.from_environment()
+        link = DaemonLink.from_environment()
     except InputInvalid as error:
         log.warning("observe: %s is not measured: %s", name, error)
         return None, str(error)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from wattmesh.errors import InputInvalid, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.digest import Values, combine, pieces_of, pieces_of_values
-from wattmesh.reconfig.hook.job import Evidence, Job
+from wattmesh.reconfig.hook.job import AttachedJob, Evidence
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.deadlines import Phase
 from wattmesh.reconfig.launch.generation import Generation
@@ -26,7 +26,7 @@ from wattmesh.reconfig.probe import noise, probing, rebuild_check
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.aliased_load import is_state
 from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
-from wattmesh.reconfig.state.optimizers import kept, names_of, settings_of
+from wattmesh.reconfig.state.optimizers import names_of, present_state, settings_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, name_all, name_model
 
@@ -40,7 +40,7 @@ class Proof:
 
     def __init__(
         self,
-        job: Job,
+        job: AttachedJob,
         state: State,
         generation: Generation,
         *,
@@ -216,7 +216,7 @@ def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, LocalBox], Va
         names = names_of(state).values()
         return boxes_of(name_model(state)), by_owner(settings_of(state), frozenset(names))
     if is_state(state, loaded.tensors) and not any(map(_is_model, loaded.plain)):
-        return loaded.boxes, by_owner(kept(state).plain, loaded.slots)
+        return loaded.boxes, by_owner(present_state(state).plain, loaded.slots)
     named = name_all(state)
     return named.boxes, named.values
 

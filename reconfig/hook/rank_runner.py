@@ -29,7 +29,7 @@ from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
-from wattmesh.reconfig.hook.job import Evidence, Job, SwitchReporter
+from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
 from wattmesh.reconfig.hook.proof import Proof
 from wattmesh.reconfig.launch import group, usage
 from wattmesh.reconfig.launch.deadlines import Phase
@@ -54,7 +54,7 @@ T = TypeVar("T")
 class RankRunner:
     """This rank's part in whatever generation is running."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: AttachedJob) -> None:
         """Start before the first generation."""
         self.job = job
         self.state: State | None = None

@@ -13,7 +13,7 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.ranges import shown
 
 if TYPE_CHECKING:  # a job needs torch, and an observed script may have none
-    from wattmesh.reconfig.hook.job import Job
+    from wattmesh.reconfig.hook.job import AttachedJob
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def whole(value: Any, name: str) -> int:
     return int(number)
 
 
-def counted(value: Any, name: str, job: "Job") -> int:
+def counted(value: Any, name: str, job: "AttachedJob") -> int:
     """Return a count as reported; of a run that is only observed, round an invalid one down.
 
     Raises:

@@ -15,8 +15,8 @@ from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.checkpoint import prune
 from wattmesh.reconfig.checkpoint.digest import combine, pieces_of, pieces_of_values
 from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
-from wattmesh.reconfig.hook.background_fsync import Saved
-from wattmesh.reconfig.hook.job import Job, SwitchReporter
+from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.attempt import highest_attempt
@@ -40,14 +40,14 @@ deadline, so that all of them together end before the watchdog ends the rank."""
 class Saves:
     """The checkpoints of one rank's run."""
 
-    def __init__(self, job: Job, runner: RankRunner) -> None:
+    def __init__(self, job: AttachedJob, runner: RankRunner) -> None:
         """Save the state of `runner`."""
         self._job = job
         self._runner = runner
         self._own = OwnSaves(job.save, job.folder, job.keep) if job.save is not None else None
         self._disk = Disk(None)
         self._trouble, self._cause = "", ""
-        self.newest: Saved | None = None
+        self.newest: SavedCheckpoint | None = None
 
     @property
     def writing(self) -> bool:
@@ -95,7 +95,9 @@ class Saves:
         assert self._runner.generation is not None
         return self._runner.generation
 
-    def write(self, story: SwitchReporter | None, began: float, *, wait: bool) -> Saved | None:
+    def write(
+        self, story: SwitchReporter | None, began: float, *, wait: bool
+    ) -> SavedCheckpoint | None:
         """Save a checkpoint; None if the job's own checkpointer still writes it in the background.
 
         `story`: reporter of the in-place switch that follows, if one does. `wait`: for the job's
@@ -147,7 +149,7 @@ class Saves:
             protected = {job.resumed_from, name}
             with suppress(OSError):
                 self._disk.do(partial(prune, job.folder, keep=job.keep, protected=protected))
-        return Saved(
+        return SavedCheckpoint(
             name=name,
             step=header.step,
             digest=digest,
@@ -163,12 +165,12 @@ class Saves:
         except CheckpointNotSaved as error:
             self.say(f"no checkpoint of an earlier step: {error}")
 
-    def _indexed(self, own: OwnSaves, began: float, *, prove: bool = False) -> Saved:
+    def _indexed(self, own: OwnSaves, began: float, *, prove: bool = False) -> SavedCheckpoint:
         leads = self._job.leads(self._generation)
         protected = {self._job.resumed_from}
         fence = self._check_fence
         header = own.finish(leads=leads, protected=protected, fence=fence, prove=prove)
-        return Saved(
+        return SavedCheckpoint(
             name=self._job.folder.checkpoint(header.step).name,
             step=header.step,
             digest=header.digest,

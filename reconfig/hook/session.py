@@ -28,18 +28,18 @@ from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.pace import Pace
-from wattmesh.reconfig.client.reached import Reached
-from wattmesh.reconfig.client.reporter import Pump, Reporter, Silent
+from wattmesh.reconfig.client.reached import ReachedStepFile
+from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpu_of_rank
 from wattmesh.reconfig.hook import reported
 from wattmesh.reconfig.hook.attach_check import walker
 from wattmesh.reconfig.hook.boundary import Boundary
 from wattmesh.reconfig.hook.first_steps import FirstSteps
-from wattmesh.reconfig.hook.job import Build, Job, Probe
+from wattmesh.reconfig.hook.job import AttachedJob, Build, Probe
 from wattmesh.reconfig.hook.launch_leader import LaunchLeader
 from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.hook.rank_runner import RankRunner
-from wattmesh.reconfig.hook.start import Wanted
+from wattmesh.reconfig.hook.start import AttachRequest
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.bounded import within
 from wattmesh.reconfig.launch.closing import Closing
@@ -47,7 +47,7 @@ from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
 from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
-from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.ranges import shown
@@ -63,7 +63,9 @@ FLUSH_S = 3.0
 class Session(Closing):
     """One rank's handle on a run; made by `attach`."""
 
-    def __init__(self, job: Job, leader: LaunchLeader | None, unheed: Callable[[], None]) -> None:
+    def __init__(
+        self, job: AttachedJob, leader: LaunchLeader | None, unheed: Callable[[], None]
+    ) -> None:
         """Start before the first generation; `unheed` restores the SIGTERM handler."""
         self._job = job
         self._leader = leader
@@ -77,7 +79,7 @@ class Session(Closing):
         self._due = False
         self._handled_step = 0
         self._reports = 0
-        self._reached = Reached(job.folder.reached_file)
+        self._reached = ReachedStepFile(job.folder.reached_file)
         self._reached_before = 0
         self._over: Generation | None = None
         self._closed = False
@@ -395,10 +397,10 @@ def attach(
     folder = walker.folder_of(checkpoint_dir)
     launch_store = LaunchStore.connect(deadlines.wake_s)
     launch_store.introduce(*gpu_of_rank(gpu_uuid, device, launch_store.rank))
-    job = Job(
+    job = AttachedJob(
         name=name,
         launch_store=launch_store,
-        watchdog=Watchdog(
+        watchdog=RankWatchdog(
             launch_store, deadlines=deadlines, folder=folder, interrupt=group.interrupt
         ),
         folder=folder,
@@ -410,20 +412,20 @@ def attach(
         boundary_every=boundary_every,
         tokens_total=tokens_total,
         keep=keep,
-        client=reporter or Silent(),
+        client=reporter or SilentReporter(),
         relaunched=OUTCOME_VARIABLE in os.environ,
         seekable=seekable,
         save=save,
         gc_freeze=gc_freeze,
     )
     walker.prepare(job, layout)
-    wanted = Wanted(
+    wanted = AttachRequest(
         layout=layout, ranks=initial_ranks, launched=launch_store.launched, seekable=seekable
     )
     return _join(job, wanted)
 
 
-def _join(job: Job, wanted: Wanted) -> Session:
+def _join(job: AttachedJob, wanted: AttachRequest) -> Session:
     """Start the watchdog, claim the run on global rank 0, and follow the first generation."""
     job.folder.path.mkdir(parents=True, exist_ok=True)
     unheed = heed_sigterm(job)
@@ -434,7 +436,7 @@ def _join(job: Job, wanted: Wanted) -> Session:
     return session
 
 
-def _begin_launch(job: Job, wanted: Wanted) -> LaunchLeader:
+def _begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
     """Do global rank 0's part of a launch; a refusal is told to every rank."""
     try:
         leader = LaunchLeader(job.launch_store, job.folder, job.name)
@@ -443,7 +445,7 @@ def _begin_launch(job: Job, wanted: Wanted) -> LaunchLeader:
         refuse(job.launch_store, error)
         job.watchdog.stop()
         raise
-    if not isinstance(leader.voice, Silent):
+    if not isinstance(leader.voice, SilentReporter):
         job.client = leader.voice
         job.pump = Pump(job.launch_store, leader.voice)
     return leader

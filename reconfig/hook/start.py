@@ -12,7 +12,7 @@ from typing import Any
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.checkpoint import foreign
 from wattmesh.reconfig.checkpoint.checkpoint import Header, read_whole
-from wattmesh.reconfig.launch.attempt import Identity
+from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
@@ -24,7 +24,7 @@ RESTART_TRIES = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AttachRequest:
     """What the caller of `attach` asked for; used where no checkpoint says otherwise.
 
     `launched`: how many ranks the launcher started.
@@ -37,14 +37,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class FirstGeneration:
     """The first generation of a launch, and the switch during which an earlier launch died."""
 
     generation: Generation
     died_in: dict[str, Any] | None = None
 
 
-def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> Begun:
+def first_generation(
+    folder: RunFolder, identity: LaunchIdentity, wanted: AttachRequest
+) -> FirstGeneration:
     """Decide how this launch begins; the caller holds the folder's lock.
 
     Raises:
@@ -57,7 +59,7 @@ def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> B
         ranks = wanted.ranks or tuple(range(wanted.layout.world_size))
         _fits(wanted.layout, ranks, wanted.launched)
         folder.next_file.unlink(missing_ok=True)
-        return Begun(
+        return FirstGeneration(
             generation=_generation(identity, wanted.layout, ranks), died_in=_died_in(folder)
         )
     path, header = found
@@ -68,10 +70,10 @@ def first_generation(folder: RunFolder, identity: Identity, wanted: Wanted) -> B
         )
     restart = _restart(folder, identity, path, header, wanted.launched)
     if restart is not None:
-        return Begun(generation=restart)
+        return FirstGeneration(generation=restart)
     layout, ranks = layout_of(header, wanted)
     generation = _generation(identity, layout, ranks, path, header)
-    return Begun(generation=generation, died_in=_died_in(folder))
+    return FirstGeneration(generation=generation, died_in=_died_in(folder))
 
 
 def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
@@ -102,7 +104,7 @@ def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
 
 
 def _restart(
-    folder: RunFolder, identity: Identity, path: Path, header: Header, launched: int
+    folder: RunFolder, identity: LaunchIdentity, path: Path, header: Header, launched: int
 ) -> Generation | None:
     """Return the generation that a restart switch asked for; None if there is no valid request."""
     asked = read_json(folder.next_file)
@@ -127,7 +129,7 @@ def _restart(
     return replace(base, switch=note, probe=probe)
 
 
-def layout_of(header: Header, wanted: Wanted) -> tuple[Layout, tuple[int, ...]]:
+def layout_of(header: Header, wanted: AttachRequest) -> tuple[Layout, tuple[int, ...]]:
     """Return the checkpoint's own layout if enough ranks were launched, else the wanted one.
 
     Raises:
@@ -170,7 +172,7 @@ def _fits(layout: Layout, ranks: tuple[int, ...], launched: int) -> None:
 
 
 def _generation(
-    identity: Identity,
+    identity: LaunchIdentity,
     layout: Layout,
     ranks: tuple[int, ...],
     path: Path | None = None,

@@ -32,7 +32,7 @@ _held: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class LaunchIdentity:
     """One launch of one run.
 
     Attributes:
@@ -47,7 +47,7 @@ class Identity:
     supersedes: str | None
 
 
-class Claim:
+class AttemptLock:
     """The lock on a run folder and the attempt number taken under it; held until `close`."""
 
     def __init__(self, folder: RunFolder, name: str) -> None:
@@ -72,7 +72,7 @@ class Claim:
         before = highest_attempt(folder)
         let_in = read_json(folder.registered_file) or _holder(folder, before)
         supersedes = let_in.get("incarnation") if before else None
-        self.identity = Identity(
+        self.identity = LaunchIdentity(
             run=run, name=name, incarnation=str(uuid.uuid4()), attempt=0, supersedes=supersedes
         )
         self.raise_above(0)
@@ -93,7 +93,7 @@ class Claim:
             if self._create(number):
                 break
         identity = self.identity
-        self.identity = Identity(
+        self.identity = LaunchIdentity(
             run=identity.run,
             name=identity.name,
             incarnation=identity.incarnation,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.launch.peers import Peer
+from wattmesh.reconfig.launch.peers import RankProcess
 
 PEER_GONE_LOOKS = 2
 """Looks in a row that must miss a peer: it may be about to write that it left on purpose."""
@@ -59,7 +59,7 @@ class FailureDetector:
         self._deadlines = deadlines
         self._interrupt = interrupt
         self._posted: Watch | None = None
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, RankProcess] = {}
         self._missing: dict[int, int] = {}
         self._spoiled: tuple[int, float] | None = None
         self._beats = 0
@@ -82,20 +82,24 @@ class FailureDetector:
         self.heard_at = time.monotonic()
         return found
 
-    def told(self) -> str | None:
+    def failure(self) -> str | None:
         """Return why this launch must end, as the first rank said; None if none did."""
         return self._launch_store.failure()
 
-    def beside(self) -> list[Peer]:
+    def on_this_host(self) -> list[RankProcess]:
         """Return the other ranks on this host, from memory, without asking the store."""
         me = self._peers.get(self._launch_store.rank)
         if me is None:
             return []
-        return [each for each in self._peers.values() if each.rank != me.rank and each.beside(me)]
+        return [
+            each
+            for each in self._peers.values()
+            if each.rank != me.rank and each.shares_host_with(me)
+        ]
 
     def others(self) -> str:
         """Say which phase every other rank was last seen in."""
-        beside = self.beside()
+        beside = self.on_this_host()
         lines = []
         for rank in range(self._launch_store.launched):
             if rank != self._launch_store.rank:
@@ -108,7 +112,7 @@ class FailureDetector:
         """Name the peers on this host that died without leaving on purpose."""
         return [
             f"rank {peer.rank} (pid {peer.pid})"
-            for peer in self.beside()
+            for peer in self.on_this_host()
             if not peer.alive() and not self._launch_store.has_left(peer.rank)
         ]
 
@@ -122,7 +126,7 @@ class FailureDetector:
         return True
 
     def _gone_peer(self) -> str:
-        for peer in self.beside():
+        for peer in self.on_this_host():
             if peer.alive():
                 self._missing.pop(peer.rank, None)
                 continue

@@ -8,7 +8,7 @@ from contextlib import suppress
 from wattmesh.reconfig.launch.bounded import within
 from wattmesh.reconfig.launch.deadlines import Phase
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.wire import RunPhase
 
 STORE_LIMIT_S = 1.0
@@ -38,7 +38,7 @@ def run_phase(phase: Phase, *, first: bool, moving: bool) -> RunPhase:
 class LaunchPhase:
     """Reads the phase, for one thread."""
 
-    def __init__(self, launch_store: LaunchStore, watchdog: Watchdog) -> None:
+    def __init__(self, launch_store: LaunchStore, watchdog: RankWatchdog) -> None:
         """Read this rank's phase from `watchdog`, and the leader's through `launch_store`."""
         self._launch_store = launch_store
         self._watchdog = watchdog

@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.launch.generation import Generation
-from wattmesh.reconfig.launch.peers import Peer
+from wattmesh.reconfig.launch.peers import RankProcess
 
 POLL_S = 0.02
 """Longest pause between two reads of the store."""
@@ -130,12 +130,14 @@ class LaunchStore:
 
     def introduce(self, gpu: str, gpu_unknown: str = "") -> None:
         """Publish this process and its GPU, or why the GPU is unknown, to its peers."""
-        self.put(f"peer/{self.rank}", Peer.here(self.rank, gpu, gpu_unknown).to_json())
+        self.put(f"peer/{self.rank}", RankProcess.here(self.rank, gpu, gpu_unknown).to_json())
 
-    def peers(self) -> dict[int, Peer]:
+    def peers(self) -> dict[int, RankProcess]:
         """Return the processes of all ranks that have introduced themselves."""
         found = {rank: self.peek(f"peer/{rank}") for rank in range(self.launched)}
-        return {rank: Peer.from_json(data) for rank, data in found.items() if data is not None}
+        return {
+            rank: RankProcess.from_json(data) for rank, data in found.items() if data is not None
+        }
 
     def leave(self) -> None:
         """Record that this process ends on purpose, so that peers do not report it as gone."""

@@ -28,7 +28,7 @@ RESTARTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class LaunchedProcess:
     """One process among those of its launch.
 
     Attributes:
@@ -46,7 +46,7 @@ class Launched:
     number: int = 1
 
     @classmethod
-    def read(cls, environment: Environment) -> "Launched":
+    def read(cls, environment: Environment) -> "LaunchedProcess":
         """Read it from the environment variables of a process."""
         rank, world_size = _rank(environment)
         job, number = _job(environment)

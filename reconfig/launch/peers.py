@@ -21,7 +21,7 @@ from wattmesh.reconfig.wire import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer(Message):
+class RankProcess(Message):
     """One rank's process.
 
     Attributes:
@@ -54,12 +54,12 @@ class Peer(Message):
             pids=f"{boot_id()} {_pid_namespace()}",
         )
 
-    def beside(self, other: "Peer") -> bool:
+    def shares_host_with(self, other: "RankProcess") -> bool:
         """Return whether both share a host and pid namespace, so that one can end the other."""
         return (self.host, self.pids) == (other.host, other.pids)
 
     def alive(self) -> bool:
-        """Return whether the process still runs or is stopped; call it only for a peer `beside`."""
+        """Return whether the process still runs or is stopped; for one that shares this host."""
         state, started = _stat(self.pid)
         return state not in ("", "Z", "X") and started == self.started
 
@@ -77,7 +77,7 @@ class Peer(Message):
                 return
 
 
-def end_stopped(peers: Iterable[Peer]) -> list[int]:
+def end_stopped(peers: Iterable[RankProcess]) -> list[int]:
     """Kill every stopped peer; return their ranks."""
     stopped = [peer for peer in peers if peer.stopped()]
     for peer in stopped:
@@ -85,7 +85,7 @@ def end_stopped(peers: Iterable[Peer]) -> list[int]:
     return [peer.rank for peer in stopped]
 
 
-def end_stragglers(peers: Iterable[Peer], grace_s: float) -> list[int]:
+def end_stragglers(peers: Iterable[RankProcess], grace_s: float) -> list[int]:
     """Let peers end by themselves for `grace_s`, then kill those left; return their ranks."""
     waiting = list(peers)
     until = time.monotonic() + grace_s

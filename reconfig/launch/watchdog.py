@@ -36,7 +36,7 @@ PATIENCE_S = 2.0
 """How long a call to the store or to the disk may take while this process ends."""
 
 
-class Watchdog:
+class RankWatchdog:
     """Watches one rank; armed by `phase` and `resting`."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Watchdog:
             sentence = f"{', '.join(gone)} is gone; {sentence}"
         self._detector.tell(sentence)
         # The first sentence names the cause; what this rank saw is mostly its consequence.
-        self._note(1, self._detector.told() or sentence)
+        self._note(1, self._detector.failure() or sentence)
 
     def _set(self, phase: Phase, generation: int, step: int) -> None:
         self._watch = Watch(phase=phase, generation=generation, step=step, since=time.monotonic())
@@ -143,7 +143,7 @@ class Watchdog:
             watch = self._watch
             # A store that does not answer is no failure yet: `_count` allows `silence_s`.
             with suppress(RuntimeError):
-                told = self._detector.told()
+                told = self._detector.failure()
                 if told is not None and self._ending.acquire(blocking=False):
                     sentence = f"rank {self._rank} leaves {watch}: {told}"
                     self._end(EXIT_TOLD, sentence, quiet=True)
@@ -187,9 +187,9 @@ class Watchdog:
         # that as the cause. A store whose own process is stopped does not answer.
         within(PATIENCE_S, lambda: self._note(code, sentence), None)
         first = within(PATIENCE_S, lambda: self._detector.tell(sentence), True)
-        end_stopped(self._detector.beside())
+        end_stopped(self._detector.on_this_host())
         if first:
-            killed = end_stragglers(self._detector.beside(), self._deadlines.leave_s)
+            killed = end_stragglers(self._detector.on_this_host(), self._deadlines.leave_s)
             if killed:
                 sentence += f" Ended by force: rank {', '.join(map(str, killed))}."
         self._end(code, sentence, quiet=not first)
@@ -199,7 +199,7 @@ class Watchdog:
         if not quiet:
             within(PATIENCE_S, lambda: say(sentence), None)
             within(PATIENCE_S, lambda: self._note(code, sentence), None)
-        end_stopped(self._detector.beside())
+        end_stopped(self._detector.on_this_host())
         os._exit(code)
 
     def _note(self, code: int, sentence: str) -> None:

@@ -36,7 +36,7 @@ does not raise its own limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class ProbeResult:
     """What a probe computed, over all ranks.
 
     Attributes:
@@ -75,7 +75,7 @@ def at_once(parameters: Iterable[str]) -> Tolerance:
     return Tolerance(TIMES_FLOOR * ASSUMED[dtype], f"rounding in {dtype}")
 
 
-def tolerance(computed: Computed, parameters: Iterable[str]) -> Tolerance:
+def tolerance(computed: ProbeResult, parameters: Iterable[str]) -> Tolerance:
     """Return the tolerance of a probe.
 
     The floor is the largest measured change; after all `ORDERS` twice that, so that of switches
@@ -102,11 +102,11 @@ def tolerance(computed: Computed, parameters: Iterable[str]) -> Tolerance:
     )
 
 
-def together(seen: Sequence[Computed]) -> Computed:
+def together(seen: Sequence[ProbeResult]) -> ProbeResult:
     """Merge the ranks' results, which are of the same orders."""
     losses = [each.loss for each in seen if each.loss]
     moves = zip(*(each.moved for each in seen), strict=True)
-    return Computed(
+    return ProbeResult(
         products=coarsest(each.products for each in seen if each.products),
         loss=max(losses, key=lambda each: RESOLUTION[each], default=""),
         moved=tuple(max(each) for each in moves),

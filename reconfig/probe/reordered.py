@@ -20,7 +20,7 @@ from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.probe.noise import (
     ORDERS,
     RESOLUTION,
-    Computed,
+    ProbeResult,
     coarsest,
     together,
     tolerance,
@@ -97,7 +97,9 @@ class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
         return out
 
 
-def measure(probe: Callable[[], float], difference: float, parameters: Sequence[str]) -> Computed:
+def measure(
+    probe: Callable[[], float], difference: float, parameters: Sequence[str]
+) -> ProbeResult:
     """Measure the dtypes of a probe and the changes of its loss. A collective call.
 
     Args:
@@ -108,7 +110,7 @@ def measure(probe: Callable[[], float], difference: float, parameters: Sequence[
     """
     reference, products = _once(probe, 1)
     losses = products.losses & RESOLUTION.keys()
-    own = every = Computed(
+    own = every = ProbeResult(
         products=coarsest(products.dtypes),
         loss=max(losses, key=lambda each: RESOLUTION[each], default=""),
     )
@@ -117,7 +119,9 @@ def measure(probe: Callable[[], float], difference: float, parameters: Sequence[
         moved = abs(value - reference) / max(abs(reference), sys.float_info.min)
         own = replace(own, moved=(*own.moved, moved))
         told = group.gather([asdict(own), products.cut])
-        every = together([Computed(**{**each, "moved": tuple(each["moved"])}) for each, _ in told])
+        every = together(
+            [ProbeResult(**{**each, "moved": tuple(each["moved"])}) for each, _ in told]
+        )
         if not any(cut for _, cut in told):
             return replace(every, moved=())
         if difference <= tolerance(every, parameters).relative:

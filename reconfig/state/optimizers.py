@@ -78,7 +78,7 @@ def names_of(state: State) -> dict[torch.Tensor, str]:
     return names
 
 
-def kept(state: State) -> OptimizerState:
+def present_state(state: State) -> OptimizerState:
     """Name the present state of the optimizers, without creating any.
 
     Raises:

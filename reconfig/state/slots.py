@@ -18,7 +18,7 @@ from wattmesh.reconfig.state.names import parameters_of
 from wattmesh.reconfig.state.shards import on_shard
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.universal.folder import Checkpoint
-from wattmesh.reconfig.universal.index.index import PARAM, Entry
+from wattmesh.reconfig.universal.index.index import PARAM, TensorEntry
 from wattmesh.reconfig.universal.index.names import EXTRA, is_average
 
 _STEP = "step"
@@ -43,12 +43,12 @@ def begin_slots(state: State, checkpoint: Checkpoint) -> None:
             _begin_one(optimizer, names, slots)
 
 
-def _slots_of(checkpoint: Checkpoint) -> dict[str, list[Entry]]:
+def _slots_of(checkpoint: Checkpoint) -> dict[str, list[TensorEntry]]:
     """The slots of every parameter in a checkpoint; {} if some have an unknown form."""
     if any(key.startswith(_VALUE) for key in checkpoint.trainer.get("values", {})):
         return {}
     entries = checkpoint.index.entries
-    slots: dict[str, list[Entry]] = {e.name: [] for e in entries if e.state == PARAM}
+    slots: dict[str, list[TensorEntry]] = {e.name: [] for e in entries if e.state == PARAM}
     for entry in entries:
         if entry.state in (PARAM, EXTRA) or is_average(entry.state):
             continue
@@ -61,7 +61,7 @@ def _slots_of(checkpoint: Checkpoint) -> dict[str, list[Entry]]:
 def _begin_one(
     optimizer: torch.optim.Optimizer,
     names: dict[torch.nn.Parameter, str],
-    slots: dict[str, list[Entry]],
+    slots: dict[str, list[TensorEntry]],
 ) -> None:
     made = {}
     for group in optimizer.param_groups:
@@ -77,7 +77,7 @@ def _begin_one(
 
 
 def _made(
-    parameter: torch.Tensor, group: dict[str, Any], entries: Iterable[Entry]
+    parameter: torch.Tensor, group: dict[str, Any], entries: Iterable[TensorEntry]
 ) -> dict[str, torch.Tensor] | None:
     """One parameter's slots; None if one has an unknown form."""
     found: dict[str, torch.Tensor] = {}

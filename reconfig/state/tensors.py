@@ -80,7 +80,7 @@ def name_all(state: State) -> Named:
         for key, value in model.items():
             _add(named, f"{MODEL}{key}", value)
         named.models.append(list(model))
-    kept = optimizers.kept(state)
+    kept = optimizers.present_state(state)
     named.tensors.update(kept.tensors)
     named.plain.update(kept.plain)
     named.slots.update(kept.slots)

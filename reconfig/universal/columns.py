@@ -25,7 +25,7 @@ from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX_DIMS
 from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.index import dtypes, rules
-from wattmesh.reconfig.universal.index.index import COLUMNS, Column, Entry, Index, Segments
+from wattmesh.reconfig.universal.index.index import COLUMNS, Column, Index, Segments, TensorEntry
 from wattmesh.reconfig.universal.index.names import is_name
 
 VERSION = 1
@@ -121,7 +121,7 @@ def read_numbers(numbers: bytes, where: str) -> Segments:
     return Segments(**{name: columns[name] for name in COLUMNS}, digest=columns.get("digest"))
 
 
-def _entry(line: list[Any], known: list[rules.Rule]) -> Entry:
+def _entry(line: list[Any], known: list[rules.Rule]) -> TensorEntry:
     name, state, dtype, shape, rule = line
     if not is_name(name) or not is_name(state):
         raise ValueError(f"a tensor is called {name!r:.80} ({state!r:.80})")
@@ -134,7 +134,7 @@ def _entry(line: list[Any], known: list[rules.Rule]) -> Entry:
     if type(dtype) is not str:
         raise ValueError(f"{name} has the dtype {dtype!r:.80}")
     dtypes.view_of(dtype)
-    return Entry(name=name, state=state, dtype=dtype, shape=sizes, rule=known[rule])
+    return TensorEntry(name=name, state=state, dtype=dtype, shape=sizes, rule=known[rule])
 
 
 def _columns_problem(columns: Mapping[str, Any]) -> str:
@@ -157,7 +157,7 @@ def _columns_problem(columns: Mapping[str, Any]) -> str:
 
 
 def _check_ranges(
-    segments: Segments, entries: tuple[Entry, ...], files: tuple[str, ...], where: str
+    segments: Segments, entries: tuple[TensorEntry, ...], files: tuple[str, ...], where: str
 ) -> None:
     """Refuse numbers out of range; `cover.prove` checks what they mean."""
     widest = max((len(entry.shape) for entry in entries), default=1)
@@ -175,7 +175,7 @@ def _check_ranges(
         raise CheckpointDamaged(f"{where}: {NUMBERS} holds numbers that no index has.")
 
 
-def _in_place(segments: Segments, entries: tuple[Entry, ...]) -> bool:
+def _in_place(segments: Segments, entries: tuple[TensorEntry, ...]) -> bool:
     """Tell whether every box lies in its tensor, and its nbytes match its strides.
 
     Otherwise later sums and products of these numbers could overflow.

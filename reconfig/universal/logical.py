@@ -24,7 +24,7 @@ from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Box, Shape, row_major
-from wattmesh.reconfig.universal.index.index import Column, Entry, Index
+from wattmesh.reconfig.universal.index.index import Column, Index, TensorEntry
 from wattmesh.reconfig.universal.index.names import HOOK, Names
 
 Unsigned = NDArray[np.uint64]
@@ -109,7 +109,7 @@ def by_tensor(
         return {entry.key: value for entry, value in zip(index.entries, values, strict=True)}
 
 
-def tensor_id(fqn: str, entry: Entry) -> np.uint64:
+def tensor_id(fqn: str, entry: TensorEntry) -> np.uint64:
     """Hash what all pieces of a tensor share: the trainer's name, dtype and shape."""
     text = f"{fqn}|torch.{entry.dtype}|{entry.shape}"
     return np.uint64(xxhash.xxh3_64_intdigest(text.encode()))

@@ -16,7 +16,7 @@ from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal import folder, missing, record, replicas
 from wattmesh.reconfig.universal.allowance import Allowance
-from wattmesh.reconfig.universal.files.hashing import Hashed, hash_segments
+from wattmesh.reconfig.universal.files.hashing import SegmentDigests, hash_segments
 from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind
 from wattmesh.reconfig.universal.index import cover
@@ -205,7 +205,7 @@ def _beyond(checkpoint: Checkpoint) -> Iterator[Damage]:
         yield _at(checkpoint, row, f"reaches to byte {ends[row]} of {name}, which ends before")
 
 
-def _compare(checkpoint: Checkpoint, expected: Column, found: Hashed) -> Iterator[Damage]:
+def _compare(checkpoint: Checkpoint, expected: Column, found: SegmentDigests) -> Iterator[Damage]:
     """List every segment whose bytes differ or cannot be read."""
     index = checkpoint.index
     unreadable = dict(found.unreadable)
@@ -216,7 +216,7 @@ def _compare(checkpoint: Checkpoint, expected: Column, found: Hashed) -> Iterato
         yield _at(checkpoint, row, unreadable.get(row, f"bytes in {name} differ from their digest"))
 
 
-def _recorded(checkpoint: Checkpoint, found: Hashed) -> Result:
+def _recorded(checkpoint: Checkpoint, found: SegmentDigests) -> Result:
     """Record the digests, unless the files show damage without them."""
     damage = [_at(checkpoint, row, reason) for row, reason in found.unreadable]
     damage += _differing_replicas(checkpoint)

@@ -17,7 +17,7 @@ from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.telemetry.actuator import settings as settings_file
 from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine
-from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.journal import ActuatorJournal
 from wattmesh.telemetry.actuator.obeying import hand_over
 from wattmesh.telemetry.actuator.restore import restore_all
 from wattmesh.telemetry.actuator.server import Server
@@ -79,7 +79,7 @@ def _give_back(settings: ActuatorSettings) -> int:
 def _live(settings: ActuatorSettings, *, restore_at_stop: bool) -> None:
     """Restore what an earlier process left behind, then serve until SIGTERM or SIGINT."""
     with (
-        closing(Journal.open(settings.journal)) as journal,
+        closing(ActuatorJournal.open(settings.journal)) as journal,
         closing(NvmlGpus(settings.library)) as device,
     ):
         engine = Engine(journal=journal, device=device, settings=settings)

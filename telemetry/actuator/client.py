@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshError
-from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Op, ProcessClaim, Request, write_request
+from wattmesh.telemetry.actuator.wire import (
+    LONGEST_LINE,
+    ActuatorRequest,
+    Op,
+    ProcessClaim,
+    write_request,
+)
 from wattmesh.telemetry.desired import Applied, Desired
 
 _ERRORS: dict[str, type[WattmeshError]] = {
@@ -44,7 +50,7 @@ class ActuatorClient:
                 obligation is longer than the settings allow.
             RetryLater: the actuator does not answer.
         """
-        answer = self._ask(Request(op=Op.APPLY, desired=desired, claims=claims))
+        answer = self._ask(ActuatorRequest(op=Op.APPLY, desired=desired, claims=claims))
         return Applied.from_json(answer.get("applied"))
 
     def state(self) -> Applied:
@@ -53,7 +59,7 @@ class ActuatorClient:
         Raises:
             Refused, RetryLater: see `apply`.
         """
-        return Applied.from_json(self._ask(Request(op=Op.STATE)).get("applied"))
+        return Applied.from_json(self._ask(ActuatorRequest(op=Op.STATE)).get("applied"))
 
     def resume(self) -> Applied:
         """End the pause that `restore` began, and forget that other writers were found.
@@ -61,7 +67,7 @@ class ActuatorClient:
         Raises:
             Refused, RetryLater: see `apply`.
         """
-        return Applied.from_json(self._ask(Request(op=Op.RESUME)).get("applied"))
+        return Applied.from_json(self._ask(ActuatorRequest(op=Op.RESUME)).get("applied"))
 
     def obey(self, journal: str, epoch: int) -> Applied:
         """Assign this node to a journal: only its controller is obeyed, from `epoch` on.
@@ -73,7 +79,7 @@ class ActuatorClient:
         Raises:
             Refused, RetryLater: see `apply`. InputInvalid: `journal` or `epoch` is none.
         """
-        request = Request(op=Op.OBEY, journal=journal, epoch=epoch)
+        request = ActuatorRequest(op=Op.OBEY, journal=journal, epoch=epoch)
         return Applied.from_json(self._ask(request).get("applied"))
 
     def restore(self, *, obligations: bool = False) -> list[dict[str, Any]]:
@@ -82,11 +88,11 @@ class ActuatorClient:
         Raises:
             Refused, RetryLater: see `apply`.
         """
-        answer = self._ask(Request(op=Op.RESTORE, obligations=obligations))
+        answer = self._ask(ActuatorRequest(op=Op.RESTORE, obligations=obligations))
         gpus = answer.get("gpus")
         return gpus if isinstance(gpus, list) else []
 
-    def _ask(self, request: Request) -> Mapping[str, Any]:
+    def _ask(self, request: ActuatorRequest) -> Mapping[str, Any]:
         """Send one line and read one.
 
         Raises:

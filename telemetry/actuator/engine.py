@@ -15,13 +15,13 @@ from enum import StrEnum
 
 from wattmesh.errors import Fenced, InputInvalid, JournalUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
-from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.journal import ActuatorJournal
 from wattmesh.telemetry.actuator.recovery import recovered
 from wattmesh.telemetry.actuator.rules import fence, rules
 from wattmesh.telemetry.actuator.rules.clock import moment
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts, LockAndCap
+from wattmesh.telemetry.actuator.rules.facts import Cause, GpuFacts, GpuWrite, LockAndCap
 from wattmesh.telemetry.actuator.rules.fence import Anchor, handed
-from wattmesh.telemetry.actuator.rules.leases import BootTime, Heard
+from wattmesh.telemetry.actuator.rules.leases import BootTime, ControllerWishes
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, floor_w
 from wattmesh.telemetry.actuator.rules.rules import ActuatorDecision
 from wattmesh.telemetry.actuator.rules.watching import look
@@ -52,7 +52,7 @@ class Paused(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
+class RestoredGpu:
     """One GPU before and after it was restored.
 
     Attributes:
@@ -75,7 +75,7 @@ class Engine:
     def __init__(
         self,
         *,
-        journal: Journal,
+        journal: ActuatorJournal,
         device: Device,
         settings: ActuatorSettings,
         clock: Callable[[], BootTime] = moment,
@@ -86,7 +86,7 @@ class Engine:
         self._settings = settings
         self._clock = clock
         self._lock = threading.RLock()
-        self._heard = Heard()
+        self._heard = ControllerWishes()
         self._anchor = Anchor()
         self._claims: Mapping[str, ProcessClaim] = {}
         self._decision = _IDLE
@@ -100,7 +100,7 @@ class Engine:
             boot_s=lambda: clock().boot_s,
         )
 
-    def start(self, *, obligations: bool = True) -> tuple[Returned, ...]:
+    def start(self, *, obligations: bool = True) -> tuple[RestoredGpu, ...]:
         """Restore what an earlier process left, except obligations that have not ended.
 
         Args:
@@ -128,7 +128,7 @@ class Engine:
             self._beat(now, facts, at_once=True)
             return self._returned({**memory.held, **before}, facts)
 
-    def insist(self) -> tuple[Returned, ...]:
+    def insist(self) -> tuple[RestoredGpu, ...]:
         """Try again at once what `start` or `restore` could not restore."""
         with self._lock:
             before = dict(self._journal.memory.held)
@@ -137,7 +137,7 @@ class Engine:
             self._beat(self._clock(), facts, at_once=True)
             return self._returned(before, facts)
 
-    def restore(self, *, obligations: bool = False) -> tuple[Returned, ...]:
+    def restore(self, *, obligations: bool = False) -> tuple[RestoredGpu, ...]:
         """Restore every GPU at once and ignore wishes until `resume`.
 
         Args:
@@ -205,7 +205,7 @@ class Engine:
             self._anchor = Anchor(since_s=now.boot_s, epoch=epoch)
             self.beat()
 
-    def _check_terms(self, heard: Heard, known: Heard) -> None:
+    def _check_terms(self, heard: ControllerWishes, known: ControllerWishes) -> None:
         """Refuse new obligations that would last longer than `actuator.obligation_days`.
 
         Raises:
@@ -287,22 +287,22 @@ class Engine:
         )
         self._writer.carry_out(self._allowed(self._decision.acts))
 
-    def _obeyed(self) -> Heard:
+    def _obeyed(self) -> ControllerWishes:
         """Leave out the leases that the pause suppresses."""
         if self._paused is Paused.ALL:
             return replace(self._heard, leases={})
         return self._heard.obligations() if self._paused is Paused.ECONOMY else self._heard
 
-    def _remember(self, heard: Heard) -> None:
+    def _remember(self, heard: ControllerWishes) -> None:
         """Write the obligations to disk. Ending one takes effect even if the disk refuses."""
         try:
             self._journal.hear(heard)
         except JournalUnavailable as error:
             log.warning("%s", error)
 
-    def _look(self, facts: Mapping[str, GpuFacts | None], now: BootTime) -> list[Act]:
+    def _look(self, facts: Mapping[str, GpuFacts | None], now: BootTime) -> list[GpuWrite]:
         """Check whether our writes are still in force; return the locks to repeat or reset."""
-        repeats: list[Act] = []
+        repeats: list[GpuWrite] = []
         for uuid, seen in facts.items():
             if seen is None:
                 continue
@@ -317,16 +317,16 @@ class Engine:
                 log.warning("%s", error)
             if seen_now.repeat and held.lock_mhz is not None:
                 repeats.append(
-                    Act(gpu_uuid=uuid, cause=Cause.REPEAT, clock=True, clock_mhz=held.lock_mhz)
+                    GpuWrite(gpu_uuid=uuid, cause=Cause.REPEAT, clock=True, clock_mhz=held.lock_mhz)
                 )
             if seen_now.reset:
                 base_mhz = self._settings.baseline_lock_mhz
                 repeats.append(
-                    Act(gpu_uuid=uuid, cause=Cause.RESTORE, clock=True, clock_mhz=base_mhz)
+                    GpuWrite(gpu_uuid=uuid, cause=Cause.RESTORE, clock=True, clock_mhz=base_mhz)
                 )
         return repeats
 
-    def _allowed(self, acts: Sequence[Act]) -> list[Act]:
+    def _allowed(self, acts: Sequence[GpuWrite]) -> list[GpuWrite]:
         """Keep what the mode allows: always a restore; any other act is only logged, once."""
         if self._settings.mode is ActuatorMode.ENFORCE:
             return list(acts)
@@ -339,7 +339,7 @@ class Engine:
 
     def _returned(
         self, before: Mapping[str, LockAndCap], facts: Mapping[str, GpuFacts | None]
-    ) -> tuple[Returned, ...]:
+    ) -> tuple[RestoredGpu, ...]:
         """Compare every GPU of the machine with `before`."""
         duties = {
             uuid: lease.wish for (uuid, _), lease in self._obeyed().obligations().leases.items()
@@ -351,7 +351,7 @@ class Engine:
             if facts.get(uuid) is None and not after.nothing:
                 trouble = f"{uuid} does not answer: what is set there stays; run this again"
             told.append(
-                Returned(
+                RestoredGpu(
                     gpu_uuid=uuid,
                     before=before.get(uuid) or LockAndCap(gpu_uuid=uuid),
                     after=after,
@@ -371,6 +371,6 @@ class Engine:
         return None
 
 
-def _wishes(heard: Heard) -> dict[object, object]:
+def _wishes(heard: ControllerWishes) -> dict[object, object]:
     """The wishes without their ends, to tell a change from a renewal."""
     return {key: lease.wish for key, lease in heard.leases.items()}

@@ -23,7 +23,7 @@ from zlib import crc32
 from wattmesh import durable
 from wattmesh.errors import InputInvalid, JournalUnavailable, Refused, WattmeshError
 from wattmesh.telemetry.actuator.rules.facts import LockAndCap
-from wattmesh.telemetry.actuator.rules.leases import Heard, WishLease
+from wattmesh.telemetry.actuator.rules.leases import ControllerWishes, WishLease
 from wattmesh.telemetry.actuator.wire import parse
 from wattmesh.telemetry.desired import LeaseKind, Wish, read_identity
 
@@ -54,7 +54,7 @@ class Memory:
     boot_id: str = ""
     found_w: Mapping[str, float] = field(default_factory=dict)
     held: Mapping[str, LockAndCap] = field(default_factory=dict)
-    heard: Heard = field(default_factory=Heard)
+    heard: ControllerWishes = field(default_factory=ControllerWishes)
     damaged: bool = False
 
     def with_held(self, held: LockAndCap) -> "Memory":
@@ -102,7 +102,7 @@ def start_record(memory: Memory) -> dict[str, Any]:
     return {"kind": "start", "boot_id": memory.boot_id, "found_w": dict(memory.found_w)}
 
 
-def heard_record(heard: Heard) -> dict[str, Any]:
+def heard_record(heard: ControllerWishes) -> dict[str, Any]:
     """Record which journal is obeyed, its highest epoch, and every obligation."""
     leases = [
         {
@@ -134,7 +134,7 @@ def held_record(held: LockAndCap) -> dict[str, Any]:
     }
 
 
-class Journal:
+class ActuatorJournal:
     """The file, held open and locked. Not thread safe: the engine's lock guards it."""
 
     def __init__(self, path: Path, lock: durable.Lock, memory: Memory) -> None:
@@ -202,7 +202,7 @@ class Journal:
             memory = memory.with_held(each)
         self._append([held_record(each) for each in changed], memory)
 
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: ControllerWishes) -> None:
         """Record the journal, its epoch and the obligations; durable when it returns.
 
         Raises:
@@ -284,7 +284,7 @@ def _take(memory: Memory, record: dict[str, Any]) -> Memory:
         leases = [_lease(each) for each in record["obligations"]]
         return replace(
             memory,
-            heard=Heard(
+            heard=ControllerWishes(
                 # Records from before identities have none.
                 journal=read_identity(record.get("journal", "")),
                 epoch=int(record["epoch"]),

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from wattmesh.errors import InputInvalid, Refused
 from wattmesh.telemetry.actuator.client import ActuatorClient
-from wattmesh.telemetry.actuator.journal import InUse, Journal
+from wattmesh.telemetry.actuator.journal import ActuatorJournal, InUse
 from wattmesh.telemetry.actuator.rules.fence import handed
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 from wattmesh.telemetry.desired import read_epoch, read_identity
@@ -30,7 +30,7 @@ def hand_over(settings: ActuatorSettings, target: str) -> str:
     """
     journal, epoch = read_target(target)
     try:
-        own = Journal.open(settings.journal)
+        own = ActuatorJournal.open(settings.journal)
     except InUse:
         ActuatorClient(settings.socket).obey(journal, epoch)
     else:

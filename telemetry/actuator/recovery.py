@@ -14,7 +14,7 @@ from wattmesh.telemetry.actuator.rules.watching import is_ours, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveredState:
     """The state after a start. `notes`: sentences for the operator's log."""
 
     memory: Memory
@@ -23,7 +23,7 @@ class Recovered:
 
 def recovered(
     memory: Memory, facts: Mapping[str, GpuFacts | None], now: BootTime, *, obligations: bool
-) -> Recovered:
+) -> RecoveredState:
     """Find out what is ours now, and which obligations still hold.
 
     Args:
@@ -53,7 +53,7 @@ def recovered(
             "the journal was damaged: every GPU of this machine is taken back to its baseline"
         )
     kept = memory.heard.after_boot(now).live(now)
-    return Recovered(
+    return RecoveredState(
         memory=Memory(
             boot_id=now.boot_id,
             found_w=_found(memory, facts, held),

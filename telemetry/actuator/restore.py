@@ -12,8 +12,8 @@ from typing import Any
 from wattmesh.errors import Refused, RetryLater
 from wattmesh.telemetry.actuator.client import ActuatorClient
 from wattmesh.telemetry.actuator.device import NvmlGpus
-from wattmesh.telemetry.actuator.engine import Engine, Returned
-from wattmesh.telemetry.actuator.journal import InUse, Journal
+from wattmesh.telemetry.actuator.engine import Engine, RestoredGpu
+from wattmesh.telemetry.actuator.journal import ActuatorJournal, InUse
 from wattmesh.telemetry.actuator.rules.facts import LockAndCap
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 
@@ -37,7 +37,7 @@ def restore_all(settings: ActuatorSettings, *, obligations: bool = False) -> lis
             answer.
     """
     try:
-        journal = Journal.open(settings.journal)
+        journal = ActuatorJournal.open(settings.journal)
     except InUse as busy:
         return _by_the_running_one(settings, obligations, busy)
     with closing(journal), closing(NvmlGpus(settings.library)) as device:
@@ -69,7 +69,7 @@ def _by_the_running_one(
         raise RetryLater(f"{busy}; it does not answer: {silent}") from silent
 
 
-def returned_json(returned: Returned) -> dict[str, Any]:
+def returned_json(returned: RestoredGpu) -> dict[str, Any]:
     """Encode the result for one GPU."""
     return {
         "gpu_uuid": returned.gpu_uuid,

@@ -24,10 +24,10 @@ from wattmesh.durable import cannot_write
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater, WattmeshError
 from wattmesh.telemetry.actuator.engine import Engine
 from wattmesh.telemetry.actuator.restore import returned_json
-from wattmesh.telemetry.actuator.wire import LONGEST_LINE, Op, Request, line, read_request
+from wattmesh.telemetry.actuator.wire import LONGEST_LINE, ActuatorRequest, Op, line, read_request
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.peer_credentials import credentials, supplementary_groups
-from wattmesh.telemetry.places import Places
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class Server:
         self._group = _group_id(group)
         self._agent = agent
         self._stop = threading.Event()
-        self._wishing = Places(MOST_WHO_WISH, MOST_WHO_WISH)
-        self._looking = Places(MOST_WHO_LOOK, MOST_LOOKS_OF_ONE)
+        self._wishing = ConcurrencyLimit(MOST_WHO_WISH, MOST_WHO_WISH)
+        self._looking = ConcurrencyLimit(MOST_WHO_LOOK, MOST_LOOKS_OF_ONE)
         self._listener = _listen(path, self._group)
 
     def serve(self, ready: Callable[[], None], beaten: Callable[[], None]) -> None:
@@ -118,7 +118,7 @@ class Server:
                 target=self._talk, args=(client, uid, places), name="actuator-client", daemon=True
             ).start()
 
-    def _talk(self, client: socket.socket, uid: int, places: Places) -> None:
+    def _talk(self, client: socket.socket, uid: int, places: ConcurrencyLimit) -> None:
         """Answer one client until it leaves or stays silent for `CLIENT_S`."""
         try:
             with client:
@@ -147,7 +147,7 @@ class Server:
             text = f"a bug in the actuator: {type(error).__name__}: {error}"
             return line({"ok": False, "error": "bug", "sentence": text})
 
-    def _carry_out(self, request: Request, uid: int) -> dict[str, object]:
+    def _carry_out(self, request: ActuatorRequest, uid: int) -> dict[str, object]:
         """Carry out a request that the caller is allowed to make.
 
         Raises:

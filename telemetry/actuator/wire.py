@@ -75,7 +75,7 @@ _KEYS: Mapping[Op, set[str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ActuatorRequest:
     """One request."""
 
     op: Op
@@ -86,7 +86,7 @@ class Request:
     epoch: int = 0
 
 
-def write_request(request: Request) -> bytes:
+def write_request(request: ActuatorRequest) -> bytes:
     """Encode a request as one line."""
     body: dict[str, Any] = {"v": VERSION, "op": request.op.value}
     if request.desired is not None:
@@ -99,7 +99,7 @@ def write_request(request: Request) -> bytes:
     return line(body)
 
 
-def read_request(data: bytes) -> Request:
+def read_request(data: bytes) -> ActuatorRequest:
     """Decode one line.
 
     Raises:
@@ -115,16 +115,16 @@ def read_request(data: bytes) -> Request:
         raise InputInvalid(f"request: {op} has no {', '.join(sorted(extra))}")
     if op == Op.OBEY:
         journal, epoch = read_identity(fields.get("journal")), read_epoch(fields.get("epoch"))
-        return Request(op=Op.OBEY, journal=journal, epoch=epoch)
+        return ActuatorRequest(op=Op.OBEY, journal=journal, epoch=epoch)
     if op != Op.APPLY:
         obligations = fields.get("obligations", False)
         if not isinstance(obligations, bool):
             raise InputInvalid("request: obligations must be true or false")
-        return Request(op=Op(op), obligations=obligations)
+        return ActuatorRequest(op=Op(op), obligations=obligations)
     claims = fields.get("claims")
     if not isinstance(claims, dict):
         raise InputInvalid("request: claims must be an object from holder to claim")
-    return Request(
+    return ActuatorRequest(
         op=Op.APPLY,
         desired=Desired.from_json(fields.get("desired")),
         claims={name: ProcessClaim.from_json(each) for name, each in claims.items()},

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from wattmesh.errors import JournalUnavailable, SourceUnavailable, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
-from wattmesh.telemetry.actuator.journal import Journal
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuWatch, LockAndCap
+from wattmesh.telemetry.actuator.journal import ActuatorJournal
+from wattmesh.telemetry.actuator.rules.facts import Cause, GpuWatch, GpuWrite, LockAndCap
 from wattmesh.telemetry.actuator.rules.watching import same
 from wattmesh.telemetry.sources.nvml_library import NvmlFailed
 
@@ -35,7 +35,7 @@ class Writer:
     def __init__(
         self,
         *,
-        journal: Journal,
+        journal: ActuatorJournal,
         device: Device,
         baseline_lock_mhz: int | None,
         boot_s: Callable[[], float],
@@ -61,9 +61,9 @@ class Writer:
         """End every pause, so that each GPU is tried again at once."""
         self._failures.clear()
 
-    def carry_out(self, acts: Sequence[Act]) -> None:
+    def carry_out(self, acts: Sequence[GpuWrite]) -> None:
         """Write all acts; the failure of one group or GPU does not stop the others."""
-        groups: dict[str, list[Act]] = {}
+        groups: dict[str, list[GpuWrite]] = {}
         for act in acts:
             if act.group:
                 groups.setdefault(act.group, []).append(act)
@@ -72,7 +72,7 @@ class Writer:
         for members in groups.values():
             self._carry_out(tuple(members))
 
-    def _carry_out(self, acts: tuple[Act, ...]) -> None:
+    def _carry_out(self, acts: tuple[GpuWrite, ...]) -> None:
         """Write one group: all of it, or nothing."""
         held = {act.gpu_uuid: self._journal.held(act.gpu_uuid) for act in acts}
         announced, after = dict(held), dict(held)
@@ -81,7 +81,7 @@ class Writer:
             after[act.gpu_uuid] = act.after(
                 after[act.gpu_uuid], baseline_lock_mhz=self._baseline_lock_mhz
             )
-        done: list[Act] = []
+        done: list[GpuWrite] = []
         try:
             self._journal.hold(*announced.values())
             for act in acts:
@@ -97,7 +97,7 @@ class Writer:
             self._failures.pop(act.gpu_uuid, None)
             log.info("%s", sentence(act))
 
-    def _write(self, act: Act) -> None:
+    def _write(self, act: GpuWrite) -> None:
         """Write one lever of one GPU and read it back.
 
         Raises:
@@ -122,7 +122,7 @@ class Writer:
             unsure=self.watch(uuid).unsure and not act.clock,
         )
 
-    def _note(self, acts: Sequence[Act], done: int, error: WattmeshError) -> None:
+    def _note(self, acts: Sequence[GpuWrite], done: int, error: WattmeshError) -> None:
         """Remember a failure: of the GPU that failed, or of all of them when the disk did."""
         whole = isinstance(error, JournalUnavailable) or done == len(acts)
         now_s, known = self._boot_s(), dict(self._failures)
@@ -136,7 +136,11 @@ class Writer:
             log.warning("%s: failed: %s", sentence(failed), error)
 
     def _take_back(
-        self, done: Sequence[Act], failed: Act, held: dict[str, LockAndCap], error: WattmeshError
+        self,
+        done: Sequence[GpuWrite],
+        failed: GpuWrite,
+        held: dict[str, LockAndCap],
+        error: WattmeshError,
     ) -> None:
         """Undo the acts of a group that were done, and the failed one as far as it went.
 
@@ -158,7 +162,7 @@ class Writer:
         except JournalUnavailable as worse:
             log.warning("%s", worse)
 
-    def _unwritten(self, act: Act, error: WattmeshError) -> bool:
+    def _unwritten(self, act: GpuWrite, error: WattmeshError) -> bool:
         """Make sure that a failed write left nothing behind; False when that is not known."""
         if act.clock:
             return isinstance(error, NvmlFailed)  # an answer, so it was not done
@@ -171,7 +175,7 @@ class Writer:
             return False
 
 
-def sentence(act: Act) -> str:
+def sentence(act: GpuWrite) -> str:
     """Describe an act for the log."""
     what = []
     if act.clock:
@@ -183,7 +187,7 @@ def sentence(act: Act) -> str:
     return f"{act.gpu_uuid}: {', '.join(what)} ({act.cause}{whose})"
 
 
-def _inverse(act: Act, held: LockAndCap, baseline_lock_mhz: int | None) -> Act:
+def _inverse(act: GpuWrite, held: LockAndCap, baseline_lock_mhz: int | None) -> GpuWrite:
     """Build the act that leads back to `held`."""
     lock = baseline_lock_mhz if held.lock_mhz is None else held.lock_mhz
     return replace(

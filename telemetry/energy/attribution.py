@@ -25,7 +25,7 @@ STARTED_LATE_S = 60.0
 pid."""
 
 
-class Standing(StrEnum):
+class LaunchState(StrEnum):
     """State of a launch. Of two that could own a process, the first in this order does."""
 
     LIVE = "live"
@@ -49,7 +49,7 @@ class Holder:
     incarnation: str
     gpus: tuple[str, ...]
     released: tuple[str, ...] = ()
-    standing: Standing = Standing.LIVE
+    standing: LaunchState = LaunchState.LIVE
     owner_uid: int | None = None
     job: str = ""
     host: str = ""
@@ -125,7 +125,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class EnergyClaim:
     """The ledger line that a device's energy is booked to.
 
     `line`: run | idle | unattributed | idle_after_release.
@@ -136,14 +136,14 @@ class Claim:
     line: str = "idle"
 
 
-IDLE = Claim()
-DISPUTED = Claim(line="unattributed")
-RELEASED = Claim(line="idle_after_release")
+IDLE = EnergyClaim()
+DISPUTED = EnergyClaim(line="unattributed")
+RELEASED = EnergyClaim(line="idle_after_release")
 
 
 def attribute(
     holders: Iterable[Holder], view: NodeView | None = None, devices: Collection[str] = ()
-) -> Mapping[str, Claim]:
+) -> Mapping[str, EnergyClaim]:
     """Return the claim on every device that is registered, in `view` or in `devices`.
 
     Any other device is `IDLE`. Of two launches of one run the later one in `holders` counts.
@@ -170,11 +170,11 @@ def is_gpu(device: str) -> bool:
     return not device.startswith(HOST_DEVICES)
 
 
-def _registered(holders: Sequence[Holder]) -> dict[str, Claim]:
-    """Believe the registrations; a GPU registered by two runs goes to the better `Standing`."""
-    claims: dict[str, Claim] = {}
-    for standing in reversed(Standing):
-        tier: dict[str, Claim] = {}
+def _registered(holders: Sequence[Holder]) -> dict[str, EnergyClaim]:
+    """Believe the registrations; a GPU registered by two runs goes to the better `LaunchState`."""
+    claims: dict[str, EnergyClaim] = {}
+    for standing in reversed(LaunchState):
+        tier: dict[str, EnergyClaim] = {}
         for holder in holders:
             if holder.standing is not standing:
                 continue
@@ -191,7 +191,7 @@ def _seen(
     holders: Sequence[Holder],
     by_job: Mapping[str, Sequence[Holder]],
     host: str,
-) -> Claim:
+) -> EnergyClaim:
     """Decide whose a GPU is from the processes that compute on it."""
     if not users:
         gave_back = any(gpu in holder.released for holder in holders)
@@ -238,7 +238,7 @@ def _owner(
     if not mine:
         mine = [each for each in registered if _could_own(each, process)]
     mine = [each for each in mine if not _began_later(process, each)]
-    for standing in Standing:
+    for standing in LaunchState:
         tier = [each for each in mine if each.standing is standing]
         if tier:
             return tier[-1] if len({each.run for each in tier}) == 1 else None
@@ -276,7 +276,7 @@ def _own_job(holder: Holder, view: NodeView) -> str:
     return process.job if process is not None and _is_rank_0(holder, process) else ""
 
 
-def _whole(claims: Collection[Claim]) -> Claim:
+def _whole(claims: Collection[EnergyClaim]) -> EnergyClaim:
     """Claim for the node's other devices: the run that has all its GPUs, else unattributed."""
     if len({claim.run for claim in claims}) != 1:
         return DISPUTED
@@ -287,8 +287,8 @@ def _whole(claims: Collection[Claim]) -> Claim:
     return DISPUTED if DISPUTED.line in lines else IDLE
 
 
-def _claim(holder: Holder) -> Claim:
-    return Claim(run=holder.run, incarnation=holder.incarnation, line="run")
+def _claim(holder: Holder) -> EnergyClaim:
+    return EnergyClaim(run=holder.run, incarnation=holder.incarnation, line="run")
 
 
 def _holder(data: Any) -> Holder:
@@ -299,7 +299,7 @@ def _holder(data: Any) -> Holder:
         incarnation=str(data["incarnation"]),
         gpus=tuple(str(each) for each in data["gpus"]),
         released=tuple(str(each) for each in data.get("released", ())),
-        standing=Standing(data.get("standing", "live")),
+        standing=LaunchState(data.get("standing", "live")),
         owner_uid=None if owner is None else int(owner),
         job=str(data.get("job", "")),
         host=str(data.get("host", "")),

@@ -1,6 +1,6 @@
 """Samples at 10 Hz for a while: mean power with its error bound, for profiling.
 
-Invariant: the ledger's own rules compute the joules (`meter.Meter`), so a counter that resets,
+Invariant: the ledger's own rules compute the joules (`meter.MeterState`), so a counter that resets,
 sticks or stops answering is handled as everywhere; and every figure has an error bound, or is None.
 
 An energy counter moves in steps, every `UPDATE_S` on current boards, so each end of a window is off
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.telemetry.energy.meter import Meter
+from wattmesh.telemetry.energy.meter import MeterState
 from wattmesh.telemetry.readings import (
     PowerReading,
     PowerSource,
@@ -114,7 +114,7 @@ def figure(
 
 def _marks(readings: Sequence[PowerReading]) -> tuple[list[_Mark], str]:
     """Add up the energy from reading to reading by the ledger's rules, with its quality."""
-    meter = Meter.first(readings[0])
+    meter = MeterState.first(readings[0])
     quality = merged_quality((readings[0].quality,))
     marks = [_Mark(at_s=readings[0].monotonic_s, energy_mj=0, wobble_mj=0.0, dark=False)]
     for before, reading in pairwise(readings):

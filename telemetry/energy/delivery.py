@@ -1,7 +1,7 @@
 """What an agent reports to the controller: increments of ledger rows, and its node's state. Pure.
 
-Rows of a `Batch` are increments on what was delivered before: `energy_mj` None adds no joules
-(unknown stays unknown); times and upper bounds may be negative, which takes them back.
+Rows of an `EnergyBatch` are increments on what was delivered before: `energy_mj` None adds no
+joules (unknown stays unknown); times and upper bounds may be negative, which takes them back.
 
 Invariant: a batch is identified by (node, boot_id, seq) and never changes; the receiver remembers
 the highest seq of each (node, boot_id) and ignores a batch that is not higher.
@@ -43,7 +43,7 @@ _LIVE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class EnergyBatch:
     """Increments of rows since the batch before.
 
     Attributes:
@@ -71,7 +71,7 @@ class Batch:
         }
 
     @classmethod
-    def from_json(cls, data: object) -> "Batch":
+    def from_json(cls, data: object) -> "EnergyBatch":
         """Decode a JSON object.
 
         Raises:
@@ -100,7 +100,7 @@ class Report:
         facts: the rest: version, the actuator's answer, troubles.
     """
 
-    batch: Batch | None = None
+    batch: EnergyBatch | None = None
     fresh: bool = False
     devices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Report:
             raise InputInvalid("missing is not a list of names")
         batch = values.get("batch")
         return cls(
-            batch=None if batch is None else Batch.from_json(batch),
+            batch=None if batch is None else EnergyBatch.from_json(batch),
             fresh=values.get("fresh") is True,
             devices=devices,
             missing=tuple(missing),

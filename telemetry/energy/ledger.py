@@ -149,7 +149,7 @@ class SlotGrid:
             ends = min(ends, self.earlier[following][0])
         return begins, ends
 
-    def beside(self, booked: Iterable[Span]) -> "SlotGrid":
+    def with_booked(self, booked: Iterable[Span]) -> "SlotGrid":
         """Return this grid with already booked slots kept as they are.
 
         Args:

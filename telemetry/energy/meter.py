@@ -9,9 +9,10 @@ The first rule that applies counts:
 (c) without a usable counter: the mean of both powers times the time, over at most `hold_s`;
 (d) without a power either: unobserved, with the power limit as upper bound.
 
-Invariant: `Meter.counter_mj` is the counter value up to which energy is booked. While the counter
-does not answer and power is integrated, it is extrapolated (`guessed_mj`); when the counter answers
-again, only the difference is booked. So all pieces sum up to the counter's rise, to the millijoule.
+Invariant: `MeterState.counter_mj` is the counter value up to which energy is booked. While the
+counter does not answer and power is integrated, it is extrapolated (`guessed_mj`); when the counter
+answers again, only the difference is booked. So all pieces sum up to the counter's rise, to the
+millijoule.
 
 The counter belongs to one source, and counters of two sources are never compared. What a stand-in
 source reads extrapolates the first counter; after `ADOPT_US` the stand-in becomes the source.
@@ -80,7 +81,7 @@ class EnergyPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
+class MeterState:
     """The state of one GPU at the moment up to which everything is booked.
 
     Attributes:
@@ -153,7 +154,7 @@ class Meter:
 
     def advanced(
         self, reading: PowerReading, *, hold_us: int
-    ) -> "tuple[Meter, EnergyPiece] | None":
+    ) -> "tuple[MeterState, EnergyPiece] | None":
         """Return the meter at a newer reading and the energy up to it; None if not newer.
 
         Args:
@@ -197,8 +198,8 @@ class Meter:
         return reading.source != self.counter_source
 
     def _spoke(
-        self, after: "Meter", reading: PowerReading, length_us: int, hold_us: int
-    ) -> tuple["Meter", EnergyPiece]:
+        self, after: "MeterState", reading: PowerReading, length_us: int, hold_us: int
+    ) -> tuple["MeterState", EnergyPiece]:
         """Book a reading of the counter's own source."""
         silent_us = length_us + self.dark_us + self.guessed_us
         counter_mj, note = self._shown_mj(reading), ""
@@ -221,8 +222,8 @@ class Meter:
         return after, after._unobserved(length_us, note)
 
     def _stood_in(
-        self, after: "Meter", reading: PowerReading, length_us: int, hold_us: int
-    ) -> tuple["Meter", EnergyPiece]:
+        self, after: "MeterState", reading: PowerReading, length_us: int, hold_us: int
+    ) -> tuple["MeterState", EnergyPiece]:
         """Book a reading of a stand-in source, as an extrapolation of the counter."""
         told_mj = _counter(reading)
         after = replace(after, standin_source=reading.source, standin_mj=told_mj)
@@ -240,8 +241,8 @@ class Meter:
         return after, piece
 
     def _by_standin(
-        self, after: "Meter", moved_mj: int, length_us: int
-    ) -> "tuple[Meter, EnergyPiece] | None":
+        self, after: "MeterState", moved_mj: int, length_us: int
+    ) -> "tuple[MeterState, EnergyPiece] | None":
         """Rule (a) for the counter of a stand-in; None when its rise is not plausible."""
         if not 0 <= moved_mj <= after._most_mj(length_us + self.dark_us):
             return None
@@ -249,8 +250,8 @@ class Meter:
         return after, after._piece(length_us, moved_mj, after.quality)
 
     def _by_power(
-        self, after: "Meter", length_us: int, hold_us: int, *, silent: bool, note: str
-    ) -> "tuple[Meter, EnergyPiece] | None":
+        self, after: "MeterState", length_us: int, hold_us: int, *, silent: bool, note: str
+    ) -> "tuple[MeterState, EnergyPiece] | None":
         """Rule (c): book the mean power; None without a power, or after too long a gap.
 
         A `silent` counter is extrapolated by the same energy.
@@ -281,7 +282,7 @@ class Meter:
             return False  # an exporter may update less often than it is scraped
         return counter_mj == (self.counter_mj or 0) - self.guessed_mj
 
-    def unseen(self, monotonic_us: int) -> "tuple[Meter, EnergyPiece]":
+    def unseen(self, monotonic_us: int) -> "tuple[MeterState, EnergyPiece]":
         """Advance to a moment at which the device did not answer; the time is unobserved.
 
         When its counter answers again, the next piece has `recovers` set and covers this time.
@@ -296,11 +297,11 @@ class Meter:
         )
         return after, after._unobserved(length_us, "")
 
-    def uncounted(self) -> "Meter":
+    def uncounted(self) -> "MeterState":
         """Return the meter without a counter; what is booked stays."""
         return replace(self._begun(None, ""), dark_us=0)
 
-    def _begun(self, counter_mj: int | None, source: str) -> "Meter":
+    def _begun(self, counter_mj: int | None, source: str) -> "MeterState":
         """Restart from another counter, or from none."""
         return replace(
             self,
@@ -313,7 +314,7 @@ class Meter:
             still_us=0,
         )
 
-    def _guessed(self, energy_mj: int, silent_us: int) -> "Meter":
+    def _guessed(self, energy_mj: int, silent_us: int) -> "MeterState":
         """Extrapolate the counter, if there is one."""
         if self.counter_mj is None:
             return self
@@ -340,7 +341,7 @@ class Meter:
 
     def _counted(
         self, counter_mj: int, length_us: int, *, recovers: bool
-    ) -> tuple["Meter", EnergyPiece]:
+    ) -> tuple["MeterState", EnergyPiece]:
         """Rule (a): book the counter's rise beyond what is booked already."""
         booked_mj = self.counter_mj or 0
         moved = counter_mj != booked_mj - self.guessed_mj

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.deadline import Worker
-from wattmesh.telemetry.energy.attribution import Claim, Holder, NodeView, attribute
+from wattmesh.telemetry.energy.attribution import EnergyClaim, Holder, NodeView, attribute
 from wattmesh.telemetry.energy.node_view import ComputePids, Looker
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,9 @@ class NodeClaims:
         """The newest view; None without one."""
         return self._view
 
-    def claims(self, holders: Sequence[Holder], devices: Collection[str]) -> Mapping[str, Claim]:
+    def claims(
+        self, holders: Sequence[Holder], devices: Collection[str]
+    ) -> Mapping[str, EnergyClaim]:
         """Read the processes, and attribute every device.
 
         Args:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid, share
 from wattmesh.telemetry.energy.meter import EnergyPiece
 from wattmesh.telemetry.readings import SPREAD, merged_quality
@@ -28,7 +28,7 @@ class SlotPart:
 
     key: Key
     slot_end: datetime
-    claim: Claim
+    claim: EnergyClaim
     length_us: int
     unobserved_ms: int = 0
     upper_mj: int = 0
@@ -51,7 +51,7 @@ class SlotPart:
 
 
 def cells(
-    piece: EnergyPiece, end: datetime, *, gpu: str, claim: Claim, grid: SlotGrid
+    piece: EnergyPiece, end: datetime, *, gpu: str, claim: EnergyClaim, grid: SlotGrid
 ) -> list[SlotPart]:
     """Split a piece that ended at `end` over its slots, with its unobserved time."""
     parts = list(grid.parts(end - piece.length_us * MICROSECOND, end))
@@ -83,7 +83,7 @@ def cells(
 class Amount:
     """An increment of one row; unobserved time may be negative."""
 
-    claim: Claim
+    claim: EnergyClaim
     slot_end: datetime
     energy_mj: int | None = None
     unobserved_ms: int = 0
@@ -135,7 +135,7 @@ class Pending:
         starts = [key[2] for key in self._amounts if key not in self._booked]
         return (min(starts), max(starts)) if starts else None
 
-    def found(self, rows: Iterable[EnergyRow]) -> None:
+    def take_booked(self, rows: Iterable[EnergyRow]) -> None:
         """Take the book's rows that `unread` named; amounts are added to them.
 
         Each row is read once only: after a commit whose answer was lost, reading it again would add

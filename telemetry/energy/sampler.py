@@ -15,7 +15,7 @@ from typing import Protocol
 
 from wattmesh.errors import JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.deadline import Overdue, Worker
-from wattmesh.telemetry.energy.attribution import IDLE, Claim
+from wattmesh.telemetry.energy.attribution import IDLE, EnergyClaim
 from wattmesh.telemetry.energy.ledger import (
     NO_COUNTER,
     CounterBaseline,
@@ -23,7 +23,7 @@ from wattmesh.telemetry.energy.ledger import (
     EnergyRow,
     SlotGrid,
 )
-from wattmesh.telemetry.energy.meter import EnergyPiece, Meter, micros
+from wattmesh.telemetry.energy.meter import EnergyPiece, MeterState, micros
 from wattmesh.telemetry.energy.pending import MICROSECOND, Pending, SlotPart, cells
 from wattmesh.telemetry.readings import Closes, Component, Explains, PowerReading, PowerSource
 
@@ -151,10 +151,10 @@ class Sampler:
         self._hold_us = micros(hold_s)
         self._deadline_s = deadline_s
         self._reader = Worker("power-source")
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[str, MeterState] = {}
         self._dark: dict[str, list[SlotPart]] = {}
         self._gone: set[str] = set()
-        self._claims: Mapping[str, Claim] | None = None
+        self._claims: Mapping[str, EnergyClaim] | None = None
         self._clocks: _Clocks | None = None
         self._pending = Pending()
         # Devices whose meters must be read from the book first; None: all of them.
@@ -165,7 +165,9 @@ class Sampler:
         self._notes: list[tuple[str, str]] = []
         self._noted: dict[str, str] = {}  # newest note by device, so that it is logged once
 
-    def step(self, now: datetime, monotonic_s: float, claims: Mapping[str, Claim] | None) -> Sample:
+    def step(
+        self, now: datetime, monotonic_s: float, claims: Mapping[str, EnergyClaim] | None
+    ) -> Sample:
         """Read once; charge the energy since the last step to the claims that held then.
 
         Args:
@@ -221,7 +223,7 @@ class Sampler:
         try:
             unread = self._pending.unread()
             if unread is not None:
-                self._pending.found(self._book.energy(unread[0], unread[1] + MICROSECOND))
+                self._pending.take_booked(self._book.energy(unread[0], unread[1] + MICROSECOND))
             rows = self._pending.rows()
             self._book.book(rows.values(), self._baselines(self._clocks))
         except JournalUnavailable:
@@ -267,7 +269,7 @@ class Sampler:
             if baseline.boot_id != self._boot_id:
                 away_us = (clocks.wall - baseline.at) // MICROSECOND
                 moment_us = clocks.monotonic_us - max(0, away_us)
-            meter = self._meters[gpu] = Meter.resumed(baseline, moment_us)
+            meter = self._meters[gpu] = MeterState.resumed(baseline, moment_us)
             self._totals[gpu] = DeviceTotal(
                 booked_mj=baseline.booked_mj,
                 unobserved_ms=baseline.unobserved_ms,
@@ -280,7 +282,7 @@ class Sampler:
         self._waiting = set()
 
     def _begin(self, clocks: _Clocks, reading: PowerReading) -> None:
-        meter = self._meters[reading.gpu_uuid] = Meter.first(reading)
+        meter = self._meters[reading.gpu_uuid] = MeterState.first(reading)
         self._since_us[reading.gpu_uuid] = clocks.at_us(meter.monotonic_us)
 
     def _begin_anew(self, clocks: _Clocks) -> None:
@@ -293,7 +295,7 @@ class Sampler:
             self._since_us[gpu] = clocks.at_us(meter.monotonic_us)
 
     def _meter(
-        self, clocks: _Clocks, readings: Sequence[PowerReading], held: Mapping[str, Claim]
+        self, clocks: _Clocks, readings: Sequence[PowerReading], held: Mapping[str, EnergyClaim]
     ) -> None:
         """Add the energy, or the unobserved time, of every known device."""
         waiting = self._waiting or set()
@@ -315,7 +317,12 @@ class Sampler:
             self._missed(clocks, gpu, held)
 
     def _add(
-        self, clocks: _Clocks, gpu: str, after: Meter, piece: EnergyPiece, held: Mapping[str, Claim]
+        self,
+        clocks: _Clocks,
+        gpu: str,
+        after: MeterState,
+        piece: EnergyPiece,
+        held: Mapping[str, EnergyClaim],
     ) -> None:
         """Add a piece that ends at the moment of `after`."""
         if piece.note:
@@ -332,7 +339,7 @@ class Sampler:
             self._pending.add(where, piece)
             self._count(gpu, piece)
 
-    def _missed(self, clocks: _Clocks, gpu: str, held: Mapping[str, Claim]) -> None:
+    def _missed(self, clocks: _Clocks, gpu: str, held: Mapping[str, EnergyClaim]) -> None:
         """Book the time of a silent device as unobserved, until its counter covers it."""
         meter = self._meters[gpu]
         length_us = clocks.monotonic_us - meter.monotonic_us
@@ -364,7 +371,12 @@ class Sampler:
         )
 
     def _cells(
-        self, clocks: _Clocks, gpu: str, after: Meter, piece: EnergyPiece, held: Mapping[str, Claim]
+        self,
+        clocks: _Clocks,
+        gpu: str,
+        after: MeterState,
+        piece: EnergyPiece,
+        held: Mapping[str, EnergyClaim],
     ) -> list[SlotPart]:
         end = clocks.at(after.monotonic_us)
         return cells(piece, end, gpu=gpu, claim=held.get(gpu, IDLE), grid=self._grid)

@@ -47,7 +47,7 @@ class Holding:
     end: datetime
     unknown: int = 0
 
-    def found(self, read: Collection[str]) -> "Holding":
+    def with_gpus_read(self, read: Collection[str]) -> "Holding":
         """Name unknown GPUs, as far as booked rows of the run name further ones.
 
         Args:

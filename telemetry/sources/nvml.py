@@ -25,10 +25,10 @@ from wattmesh.telemetry.sources.nvml_library import (
     NotSupported,
     NvmlFailed,
     acquire,
+    call_nvml,
     generation,
     initialise_again,
     release,
-    told,
 )
 
 __all__ = [
@@ -137,7 +137,7 @@ class Nvml:
         Raises:
             NvmlFailed: it did not answer.
         """
-        return str(told("read the driver's version", "nvmlSystemGetDriverVersion"))
+        return str(call_nvml("read the driver's version", "nvmlSystemGetDriverVersion"))
 
     @property
     def is_fake(self) -> bool:
@@ -150,12 +150,12 @@ class Nvml:
         Raises:
             NvmlFailed: not even their number could be read.
         """
-        count = told("count GPUs", "nvmlDeviceGetCount")
+        count = call_nvml("count GPUs", "nvmlDeviceGetCount")
         found = {}
         for index in range(count):
             try:
-                handle = told(f"find GPU {index}", "nvmlDeviceGetHandleByIndex", index)
-                found[str(told(f"name GPU {index}", "nvmlDeviceGetUUID", handle))] = handle
+                handle = call_nvml(f"find GPU {index}", "nvmlDeviceGetHandleByIndex", index)
+                found[str(call_nvml(f"name GPU {index}", "nvmlDeviceGetUUID", handle))] = handle
             except NvmlFailed:
                 continue  # lost; the others may answer
         self._forget_old_handles()
@@ -174,8 +174,8 @@ class Nvml:
         default_mw = self._ask(
             uuid, "default power limit", "nvmlDeviceGetPowerManagementDefaultLimit"
         )
-        told = self.fields(uuid, (REQUESTED_LIMIT, ENFORCED_LIMIT))
-        requested_mw, enforced_mw = told.get(REQUESTED_LIMIT), told.get(ENFORCED_LIMIT)
+        values = self.fields(uuid, (REQUESTED_LIMIT, ENFORCED_LIMIT))
+        requested_mw, enforced_mw = values.get(REQUESTED_LIMIT), values.get(ENFORCED_LIMIT)
         if requested_mw is None:  # drivers before 555 have no field for it
             requested_mw = self._ask(
                 uuid, "requested power limit", "nvmlDeviceGetPowerManagementLimit"
@@ -197,12 +197,12 @@ class Nvml:
             NVML's integers by field id: milliwatts and millijoules.
         """
         values = self._ask(uuid, "fields", "nvmlDeviceGetFieldValues", list(ids))
-        told = {}
+        by_id = {}
         for each in values:
             value = _field(each)
             if value is not None:
-                told[int(each.fieldId)] = value
-        return told
+                by_id[int(each.fieldId)] = value
+        return by_id
 
     def energy_mj(self, uuid: str) -> int:
         """Read the energy counter by its own call: millijoules since the driver was loaded."""
@@ -297,7 +297,7 @@ class Nvml:
             NvmlFailed: see `nvml_library`; the message names the device.
         """
         try:
-            return told(f"read {what} of {uuid}", name, self.handle(uuid), *arguments)
+            return call_nvml(f"read {what} of {uuid}", name, self.handle(uuid), *arguments)
         except DeviceLost:
             self._handles.pop(uuid, None)  # after it comes back its handle may differ
             raise
@@ -311,7 +311,7 @@ class Nvml:
         self._forget_old_handles()
         handle = self._handles.get(uuid)
         if handle is None:
-            handle = told(f"find {uuid}", "nvmlDeviceGetHandleByUUID", uuid)
+            handle = call_nvml(f"find {uuid}", "nvmlDeviceGetHandleByUUID", uuid)
             self._handles[uuid] = handle
         return handle
 
@@ -367,7 +367,7 @@ class NvmlControl:
         self._set(uuid, "reset the SM clock of", "nvmlDeviceResetGpuLockedClocks")
 
     def _set(self, uuid: str, what: str, name: str, *arguments: int) -> None:
-        told(f"{what} {uuid}", name, self._nvml.handle(uuid), *arguments)
+        call_nvml(f"{what} {uuid}", name, self._nvml.handle(uuid), *arguments)
 
 
 def _field(each: Any) -> int | None:

@@ -40,7 +40,7 @@ call; no counter, so power is integrated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slow:
+class SlowReadings:
     """Values that are read every `SLOW_EVERY_S`; None: not known."""
 
     at_s: float = float("-inf")
@@ -66,7 +66,7 @@ class NvmlDevice:
     ids: tuple[int, ...] = FIELDS
     counter: int | None = None
     counts: bool = True
-    slow: Slow = field(default_factory=Slow)
+    slow: SlowReadings = field(default_factory=SlowReadings)
     watch: SensorWatch = field(default_factory=SensorWatch)
 
     def read(self) -> PowerReading:
@@ -105,7 +105,7 @@ class NvmlDevice:
             source=self._source(),
             quality=self.quality,
         )
-        self.watch, reading = self.watch.seen(reading)
+        self.watch, reading = self.watch.after(reading)
         return reading
 
     def _fields(self) -> dict[int, int]:
@@ -148,8 +148,8 @@ class NvmlDevice:
             return POWER_SOURCE
         return CALL_SOURCE if self.counter in (0, TOTAL_ENERGY) else FIELD_SOURCE
 
-    def _look(self, now_s: float) -> Slow:
-        return Slow(
+    def _look(self, now_s: float) -> SlowReadings:
+        return SlowReadings(
             at_s=now_s,
             temperature_c=self._maybe(self.nvml.temperature_c),
             utilization=self._maybe(self.nvml.utilization),

@@ -1,7 +1,7 @@
 """The process's one NVML library, and calls into it with typed errors.
 
 Invariant: a process has one NVML library, because nvidia-ml-py keeps it in a global; and NVML is
-not shut down while a call of `told` is under way.
+not shut down while a call of `call_nvml` is under way.
 """
 
 import ctypes
@@ -99,7 +99,7 @@ def acquire(path: Path | None) -> None:
             )
         if not _held.users:
             _load(path)
-            told("be initialised", "nvmlInit")
+            call_nvml("be initialised", "nvmlInit")
             _held.path, _held.generation = path, _held.generation + 1
         _held.users += 1
 
@@ -122,7 +122,7 @@ def initialise_again() -> None:
     with _lock, _alone():
         _shut_down()
         _held.generation += 1
-        told("be initialised again", "nvmlInit", gated=False)
+        call_nvml("be initialised again", "nvmlInit", gated=False)
 
 
 def generation() -> int:
@@ -130,7 +130,7 @@ def generation() -> int:
     return _held.generation
 
 
-def told(what: str, name: str, *arguments: object, gated: bool = True) -> Any:
+def call_nvml(what: str, name: str, *arguments: object, gated: bool = True) -> Any:
     """Call a function of nvidia-ml-py by name, and raise its errors as ours.
 
     By name, because older bindings lack some functions; that raises `NotSupported`, as an older

@@ -24,7 +24,7 @@ from wattmesh.telemetry.readings import PowerReading, Quality
 from wattmesh.telemetry.sources.prometheus_answers import (
     EXPORTERS,
     Exporter,
-    Scraped,
+    ScrapedSample,
     newest,
     query,
 )
@@ -47,7 +47,7 @@ step."""
 class _Answer:
     """One decoded answer. `server_s`: the server's clock at our monotonic time `at_s`."""
 
-    scraped: list[Scraped]
+    scraped: list[ScrapedSample]
     server_s: float
     at_s: float
 
@@ -80,7 +80,7 @@ class PrometheusSource:
         self._worker = Worker(self._name)
         self._asked: Future[_Answer] | None = None
         self._next_s = 0.0
-        self._newest: list[Scraped] = []
+        self._newest: list[ScrapedSample] = []
         self._trouble = f"{url} has not answered yet"
 
     @property
@@ -135,7 +135,7 @@ class PrometheusSource:
                 "and power.prometheus.selector right?"
             )
 
-    def _reading(self, scraped: Scraped) -> PowerReading:
+    def _reading(self, scraped: ScrapedSample) -> PowerReading:
         return PowerReading(
             gpu_uuid=scraped.gpu_uuid,
             at=datetime.fromtimestamp(scraped.at_s, UTC),

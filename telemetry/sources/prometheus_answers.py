@@ -68,7 +68,7 @@ EXPORTERS: Mapping[str, Exporter] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scraped:
+class ScrapedSample:
     """The newest sample of one device.
 
     Attributes:
@@ -115,7 +115,7 @@ def query(exporter: Exporter, selector: str, window_s: int) -> str:
     return f"{{{','.join(said)}}}[{window_s}s]"
 
 
-def newest(answer: object, exporter: Exporter, now_s: float) -> list[Scraped]:
+def newest(answer: object, exporter: Exporter, now_s: float) -> list[ScrapedSample]:
     """Decode the answer to `query`.
 
     Args:
@@ -140,14 +140,14 @@ def newest(answer: object, exporter: Exporter, now_s: float) -> list[Scraped]:
 
 def _joined(
     uuid: str, energy: _Series | None, power: _Series | None, exporter: Exporter
-) -> Scraped:
+) -> ScrapedSample:
     """Join a device's two series at the time of the energy sample, else of the power."""
     main = energy or power
     if main is None:
         raise ValueError(f"{uuid} has no series")
     near = power is not None and abs(power.times_s[-1] - main.times_s[-1]) <= main.every_s
     labels = main.labels
-    return Scraped(
+    return ScrapedSample(
         gpu_uuid=uuid,
         at_s=main.times_s[-1],
         energy_mj=None if energy is None else round(energy.newest * exporter.mj_per_unit),

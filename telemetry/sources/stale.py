@@ -28,7 +28,7 @@ class SensorWatch:
     bits: tuple[int | None, float | None, float | None] | None = None
     since_s: float = 0.0
 
-    def seen(self, reading: PowerReading) -> "tuple[SensorWatch, PowerReading]":
+    def after(self, reading: PowerReading) -> "tuple[SensorWatch, PowerReading]":
         """Return the next watch, and the reading without values of a stopped sensor."""
         bits = (reading.energy_mj, reading.power_w, reading.average_power_w)
         if bits != self.bits or reading.energy_mj is None or not reading.power_w:

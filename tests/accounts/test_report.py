@@ -14,7 +14,7 @@ from tests.journal.test_ledger import EMISSION
 from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.accounting.periods import Period, period_of
 from wattmesh.controller.accounting.report.closing import close, waits_for
-from wattmesh.controller.accounting.report.month import Reported, report
+from wattmesh.controller.accounting.report.month import ReportSettings, report
 from wattmesh.controller.accounting.report.views import MARKET, MonthReport
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
@@ -48,7 +48,7 @@ class Contract:
     ends: datetime = START + timedelta(days=400)
 
 
-SITE = Reported(
+SITE = ReportSettings(
     timezone=ZONE,
     signal=str(ACCOUNTING),
     further=(LIFECYCLE, MARGINAL),
@@ -100,7 +100,7 @@ def measured_on(journal: Journal, at: datetime = NOVEMBER.end, **changes: Any) -
     journal.ledger.emit([replace(EMISSION, **place | times | changes)])
 
 
-def month(journal: Journal, now: datetime, site: Reported = SITE) -> MonthReport:
+def month(journal: Journal, now: datetime, site: ReportSettings = SITE) -> MonthReport:
     """Report November."""
     return report(journal, NOVEMBER, site, now)
 
@@ -430,7 +430,7 @@ def _energy(journal: Journal, period: Period) -> int:
 def test_a_report_without_any_signal_still_has_joules(journal: Journal) -> None:
     """No grams, and not zero grams: everything is unpriced."""
     journal.ledger.book([row(START, 1_000_000)], [])
-    found = month(journal, START + HOUR, Reported(timezone=ZONE, signal=""))
+    found = month(journal, START + HOUR, ReportSettings(timezone=ZONE, signal=""))
     assert (found.energy_mj, found.unpriced_mj, found.carbon_ug) == (1_000_000, 1_000_000, 0)
     assert found.qualities == {"unpriced": 1.0}
     assert found.sci_g is None

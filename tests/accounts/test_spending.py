@@ -8,7 +8,7 @@ import pytest
 
 from tests.accounts.build import SIGNAL, register
 from tests.journal.test_ledger import EMISSION, ENERGY
-from wattmesh.controller.accounting.budget_plans import Plans
+from wattmesh.controller.accounting.budget_plans import BudgetPlans
 from wattmesh.controller.accounting.spending import PeriodLine, spending
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import FixInput
@@ -171,7 +171,7 @@ def test_every_run_of_a_name_spends_its_budget(journal: Journal) -> None:
         booked(journal, MONTH + HOUR, 1600.0, run=each)
     (line,) = spending(journal, {"llm": Limit()}, "UTC", now, signal=str(SIGNAL))
     assert line.urgency == "exhausted"
-    plans = Plans(journal, {"llm": Limit()}, "UTC", str(SIGNAL))
+    plans = BudgetPlans(journal, {"llm": Limit()}, "UTC", str(SIGNAL))
     with pytest.raises(FixInput, match=r"4.8 kg of 3 kg are spent"):
         plans.anew("llm", now, "ada")
 

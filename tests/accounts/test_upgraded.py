@@ -10,7 +10,7 @@ from sqlalchemy.types import String
 
 from tests.accounts.build import GPUS, Life, accounts, intensity, register, saved, slot
 from tests.journal.build import PLAN
-from wattmesh.controller.accounting.baseline_ledger import Reckoner
+from wattmesh.controller.accounting.baseline_ledger import BaselineLedger
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.accounting.saving import EARLIER_VERSION
 from wattmesh.controller.journal.database.tables import METADATA
@@ -108,14 +108,14 @@ def test_one_run_that_cannot_be_reckoned_stops_no_other(
 ) -> None:
     """The grams of all are brought up to date, and the failure is heard of, with its run."""
     register(before, run="new", name="new", incarnation="n1", now=slot(SLOTS), plan=PLAN)
-    reckon = Reckoner.reckon
+    update = BaselineLedger.update
 
-    def broken(self: Reckoner, run: object, now: object, *, anew: bool) -> bool:
+    def broken(self: BaselineLedger, run: object, now: object, *, anew: bool) -> bool:
         if getattr(run, "run", "") == "r":
             raise ValueError("a history that nobody foresaw")
-        return reckon(self, run, now, anew=anew)  # type: ignore[arg-type]
+        return update(self, run, now, anew=anew)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Reckoner, "reckon", broken)
+    monkeypatch.setattr(BaselineLedger, "update", broken)
     life = Life(journal=before, slots=SLOTS, tokens=SLOTS * 30_000)
     life.books = accounts(before, life.signal)
     with pytest.raises(ValueError, match="nobody foresaw") as told:

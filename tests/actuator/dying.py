@@ -23,7 +23,7 @@ from typing import Any
 
 from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine
-from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.journal import ActuatorJournal
 from wattmesh.telemetry.actuator.restore import restore_all
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
 from wattmesh.telemetry.actuator.wire import ProcessClaim
@@ -107,7 +107,7 @@ def obligation(world: World, cap: float) -> Wish:
 def live(world: World, *steps: Callable[["Life"], None]) -> None:
     """Start an engine and let it live some steps."""
     with (
-        closing(Journal.open(world.settings.journal)) as journal,
+        closing(ActuatorJournal.open(world.settings.journal)) as journal,
         closing(NvmlGpus(world.settings.library)) as device,
     ):
         engine = Engine(journal=journal, device=device, settings=world.settings)

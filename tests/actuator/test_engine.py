@@ -14,7 +14,7 @@ import pytest
 from wattmesh.errors import Fenced, JournalUnavailable, SourceUnavailable
 from wattmesh.telemetry.actuator.device import NvmlGpus
 from wattmesh.telemetry.actuator.engine import Engine
-from wattmesh.telemetry.actuator.journal import Journal
+from wattmesh.telemetry.actuator.journal import ActuatorJournal
 from wattmesh.telemetry.actuator.restore import restore_all
 from wattmesh.telemetry.actuator.rules.clock import moment
 from wattmesh.telemetry.actuator.rules.facts import LockAndCap
@@ -69,7 +69,7 @@ class World:
 
     def open(self) -> None:
         """Begin a life."""
-        self.journal = Journal.open(self.settings.journal)
+        self.journal = ActuatorJournal.open(self.settings.journal)
         # A loaded machine may take long over one call; what must be timed out, hangs for ever.
         self.device = NvmlGpus(self.settings.library, call_s=10.0)
         self.engine = Engine(

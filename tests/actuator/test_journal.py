@@ -17,10 +17,10 @@ from tests.actuator.worlds import NOW, duty, facts, heard, thrift
 from tests.api.stranger import STRANGER, needs_root
 from wattmesh.errors import JournalUnavailable, Refused
 from wattmesh.telemetry.actuator import journal as journal_file
-from wattmesh.telemetry.actuator.journal import Journal, Memory, decode, encode
+from wattmesh.telemetry.actuator.journal import ActuatorJournal, Memory, decode, encode
 from wattmesh.telemetry.actuator.recovery import recovered
 from wattmesh.telemetry.actuator.rules.facts import LockAndCap
-from wattmesh.telemetry.actuator.rules.leases import Heard
+from wattmesh.telemetry.actuator.rules.leases import ControllerWishes
 
 CAPPED = LockAndCap(gpu_uuid="GPU-0", found_w=500.0, set_w=400.0, prior_w=500.0)
 LOCKED = LockAndCap(gpu_uuid="GPU-1", lock_mhz=1200)
@@ -35,9 +35,9 @@ SEEN = {"GPU-0": facts("GPU-0", requested_w=400.0), "GPU-1": facts("GPU-1", sm_m
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Journal]:
+def opened(tmp_path: Path) -> Iterator[ActuatorJournal]:
     """A journal with an empty memory."""
-    journal = Journal.open(tmp_path / "journal")
+    journal = ActuatorJournal.open(tmp_path / "journal")
     journal.rewrite(Memory(boot_id="boot-1"))
     yield journal
     journal.close()
@@ -48,9 +48,9 @@ def reread(path: Path) -> Memory:
     return decode(path.read_bytes())
 
 
-def test_what_was_written_is_read_again(opened: Journal, tmp_path: Path) -> None:
+def test_what_was_written_is_read_again(opened: ActuatorJournal, tmp_path: Path) -> None:
     """Everything that must survive does, and economy leases do not."""
-    opened.rewrite(replace(MEMORY, held={}, heard=Heard()))
+    opened.rewrite(replace(MEMORY, held={}, heard=ControllerWishes()))
     opened.hear(HEARD)
     opened.hold(CAPPED, LOCKED)
     assert reread(tmp_path / "journal") == MEMORY == opened.memory
@@ -58,7 +58,7 @@ def test_what_was_written_is_read_again(opened: Journal, tmp_path: Path) -> None
     assert set(reread(tmp_path / "journal").held) == {"GPU-0"}
 
 
-def test_nothing_new_costs_no_write(opened: Journal, tmp_path: Path) -> None:
+def test_nothing_new_costs_no_write(opened: ActuatorJournal, tmp_path: Path) -> None:
     """The same wish again, or the same state, does not touch the disk."""
     opened.hear(HEARD)
     opened.hold(CAPPED)
@@ -69,7 +69,7 @@ def test_nothing_new_costs_no_write(opened: Journal, tmp_path: Path) -> None:
 
 
 def test_a_long_journal_is_compacted(
-    opened: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: ActuatorJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its size stays bounded, and what it says stays the same."""
     monkeypatch.setattr(journal_file, "COMPACT_BYTES", 5000)
@@ -174,10 +174,10 @@ def test_reading_never_raises(data: bytes) -> None:
     decode(encode(MEMORY) + data)
 
 
-def test_one_process_has_it(opened: Journal, tmp_path: Path) -> None:
+def test_one_process_has_it(opened: ActuatorJournal, tmp_path: Path) -> None:
     """A second one is refused and told who has it."""
     with pytest.raises(Refused, match=f"process {os.getpid()}, the actuator"):
-        Journal.open(tmp_path / "journal")
+        ActuatorJournal.open(tmp_path / "journal")
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -185,14 +185,14 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(encode(MEMORY))
     (tmp_path / "journal").symlink_to(tmp_path / "other")
     with pytest.raises(JournalUnavailable):
-        Journal.open(tmp_path / "journal")
+        ActuatorJournal.open(tmp_path / "journal")
 
 
 def test_only_a_plain_file_is_believed(tmp_path: Path) -> None:
     """A pipe would read as an empty memory, and take what is to be remembered."""
     os.mkfifo(tmp_path / "journal", 0o600)
     with pytest.raises(Refused, match="so it is not read: move it away"):
-        Journal.open(tmp_path / "journal")
+        ActuatorJournal.open(tmp_path / "journal")
 
 
 @needs_root
@@ -202,14 +202,14 @@ def test_only_a_file_of_ours_is_believed(tmp_path: Path) -> None:
     path.write_bytes(encode(MEMORY))
     os.chown(path, STRANGER, STRANGER)
     with pytest.raises(Refused, match="so it is not read: move it away"):
-        Journal.open(path)
+        ActuatorJournal.open(path)
     os.chown(path, 0, 0)
-    with closing(Journal.open(path)) as ours:
+    with closing(ActuatorJournal.open(path)) as ours:
         assert ours.memory.held == MEMORY.held
 
 
 def test_a_full_disk_announces_nothing_and_leaves_no_half_line(
-    opened: Journal, tmp_path: Path
+    opened: ActuatorJournal, tmp_path: Path
 ) -> None:
     """A write that the disk cuts off is undone; the file still reads as before."""
     opened.hold(CAPPED)
@@ -227,7 +227,7 @@ def test_a_full_disk_announces_nothing_and_leaves_no_half_line(
     assert set(reread(tmp_path / "journal").held) == {"GPU-0", "GPU-1"}
 
 
-def test_the_file_is_for_its_owner_only(opened: Journal, tmp_path: Path) -> None:
+def test_the_file_is_for_its_owner_only(opened: ActuatorJournal, tmp_path: Path) -> None:
     """Nobody else may write what a privileged process believes."""
     assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o600
     assert json.loads((tmp_path / "journal").read_text().splitlines()[0][16:])["n"] == 1

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.actuator.worlds import CLAIMS, NOW, RUN, SETTINGS, UID, decide, duty, facts, gpu, thrift
 from wattmesh.telemetry.actuator.rules.facts import (
-    Act,
     Cause,
     GpuFacts,
     GpuProcess,
     GpuWatch,
+    GpuWrite,
     Reasons,
 )
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, known_board
@@ -24,7 +24,7 @@ from wattmesh.telemetry.desired import Wish
 QUICK = replace(SETTINGS, write_every_s=0.0, step_share=1.0)
 
 
-def only(acts: tuple[Act, ...]) -> Act:
+def only(acts: tuple[GpuWrite, ...]) -> GpuWrite:
     """Give the one act there is."""
     assert len(acts) == 1, acts
     return acts[0]
@@ -292,7 +292,7 @@ def settle(start: Gpu, wishes: tuple[Wish, ...], settings: ActuatorSettings) -> 
     raise AssertionError(f"never settles: {now}, {wishes}")
 
 
-def check_one(act: Act, before: Gpu, settings: ActuatorSettings) -> None:
+def check_one(act: GpuWrite, before: Gpu, settings: ActuatorSettings) -> None:
     """Hold one act to the laws that have no exception."""
     seen = before.facts
     assert seen is not None

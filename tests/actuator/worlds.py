@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wattmesh.telemetry.actuator.rules import rules
 from wattmesh.telemetry.actuator.rules.facts import GpuFacts, GpuProcess, GpuWatch, LockAndCap
-from wattmesh.telemetry.actuator.rules.leases import BootTime, Heard
+from wattmesh.telemetry.actuator.rules.leases import BootTime, ControllerWishes
 from wattmesh.telemetry.actuator.rules.refusals import Gpu
 from wattmesh.telemetry.actuator.settings import ActuatorMode, ActuatorSettings
 from wattmesh.telemetry.actuator.wire import ProcessClaim
@@ -89,10 +89,10 @@ def duty(
     )
 
 
-def heard(*wishes: Wish, now: BootTime = NOW, epoch: int = 1) -> Heard:
+def heard(*wishes: Wish, now: BootTime = NOW, epoch: int = 1) -> ControllerWishes:
     """Give what was just heard."""
     desired = Desired(node="n1", epoch=epoch, serial="s", wishes=wishes)
-    return Heard().hear(desired, now)
+    return ControllerWishes().hear(desired, now)
 
 
 def later(seconds: float, now: BootTime = NOW) -> BootTime:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -57,7 +57,7 @@ class Controller:
         self.baselines: dict[str, CounterBaseline] = {}
         self.newest: dict[tuple[str, str], int] = {}
 
-    def take(self, batch: Batch) -> bool:
+    def take(self, batch: EnergyBatch) -> bool:
         """Add a batch; False when it was there before."""
         key = (batch.node, batch.boot_id)
         if batch.seq <= self.newest.get(key, -1):

@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from wattmesh.controller.agent.outbox import Outbox
-from wattmesh.telemetry.energy.attribution import Claim
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.controller.agent.outbox import AgentOutbox
+from wattmesh.telemetry.energy.attribution import EnergyClaim
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 GRID = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=0.2)
-CLAIM = {"G0": Claim(run="run-1", incarnation="inc-1", line="run")}
+CLAIM = {"G0": EnergyClaim(run="run-1", incarnation="inc-1", line="run")}
 DRAWN_MJ = 17
 STEPS = 2
 
@@ -68,7 +68,7 @@ class Hardware:
         )
 
 
-def deliver(batch: Batch, address: Path) -> bool:
+def deliver(batch: EnergyBatch, address: Path) -> bool:
     """Hand a batch over; False when no answer came."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10.0)
@@ -80,7 +80,7 @@ def deliver(batch: Batch, address: Path) -> bool:
 def live(folder: Path, address: Path, statements: int) -> None:
     """Sample, book and deliver; die at the nth statement of the database, if not 0."""
     hardware = Hardware(folder / "hardware")
-    outbox = Outbox(folder / "agent.db", node="n1", boot_id="boot-1")
+    outbox = AgentOutbox(folder / "agent.db", node="n1", boot_id="boot-1")
     left = [statements]
 
     def count(statement: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.agent.ledgers import T0
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 
-OPEN: list[Outbox] = []
+OPEN: list[AgentOutbox] = []
 
 
 @pytest.fixture(autouse=True)
@@ -22,14 +22,14 @@ def _closed() -> Iterator[None]:
             OPEN.pop().close()
 
 
-def fresh(folder: Path, **changes: Any) -> Outbox:
+def fresh(folder: Path, **changes: Any) -> AgentOutbox:
     """Open the outbox of a folder."""
     values: dict[str, Any] = {"node": "n1", "boot_id": "boot-1", "now": lambda: T0}
-    OPEN.append(Outbox(folder / "agent.db", **values | changes))
+    OPEN.append(AgentOutbox(folder / "agent.db", **values | changes))
     return OPEN[-1]
 
 
-def opened(folder: Path, **changes: Any) -> Outbox:
+def opened(folder: Path, **changes: Any) -> AgentOutbox:
     """Open the outbox of a folder, which knows what the controller has: nothing."""
     outbox = fresh(folder, **changes)
     outbox.adopt(())

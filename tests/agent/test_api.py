@@ -23,18 +23,18 @@ from tests.api.conftest import Served, open_folder, served
 from tests.api.stranger import STRANGER, as_stranger, connecting, needs_root
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.agent.knowledge import Told
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.knowledge import AgentInstructions
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.relay import ATTESTED_UID, MOST_CONNECTIONS_PER_USER, Relay
 from wattmesh.controller.api import attested
 from wattmesh.controller.api.agents_server import AgentsServer
 from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.transport import handshakes
-from wattmesh.controller.cycle.fleet import Snapshot
+from wattmesh.controller.cycle.fleet import FleetSnapshot
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SourceUnavailable
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 
 __all__ = ["open_folder", "served"]
 
@@ -56,7 +56,9 @@ def settings(open_folder: Path) -> Settings:
 
 def report(seq: int = 1, **changes: Any) -> dict[str, Any]:
     """Give a delivery of n1 with one row."""
-    batch = Batch(node="n1", boot_id="b", seq=seq, at=T0, rows=(row(),), baselines=(counter(1000),))
+    batch = EnergyBatch(
+        node="n1", boot_id="b", seq=seq, at=T0, rows=(row(),), baselines=(counter(1000),)
+    )
     devices = {"G0": {"at": T0.isoformat(), "power_w": 400.0}}
     values: dict[str, Any] = {"batch": batch, "devices": devices}
     return Report(**values | changes).to_json()
@@ -64,7 +66,7 @@ def report(seq: int = 1, **changes: Any) -> dict[str, Any]:
 
 def look(where: Served) -> None:
     """Do what a turn of the cycle does for agents."""
-    where.pulse.snapshot = Snapshot.of(
+    where.pulse.snapshot = FleetSnapshot.of(
         where.clock.monotonic_s,
         where.journal.runs.all(where.clock.wall),
         where.journal.nodes.all(),
@@ -134,7 +136,7 @@ def test_an_agent_on_this_machine_attests_who_made_a_call(served: Served) -> Non
     """The owner is whom the agent names; root over there is no operator here."""
     register = json.dumps(facts.register()).encode()
     target = f"/v1/runs/{facts.RUN}/register"
-    link = Link(f"unix://{served.socket}")
+    link = ControllerLink(f"unix://{served.socket}")
 
     def call(path: str, body: bytes, uid: str) -> int:
         headers = {ATTESTED_UID: uid}
@@ -158,20 +160,20 @@ def test_what_is_wished_is_waited_for_and_heard_again(served: Served) -> None:
     """A known serial waits for another one; a run that registers is heard of at once."""
     assert served.get(DESIRED).status == 503  # no cycle yet
     look(served)
-    first = Told.from_json(served.get(DESIRED).body)
+    first = AgentInstructions.from_json(served.get(DESIRED).body)
     assert (first.known, first.holders, first.desired.wishes) == (False, (), ())
     served.post(READINGS, report())
     look(served)
-    second = Told.from_json(served.get(DESIRED).body)
+    second = AgentInstructions.from_json(served.get(DESIRED).body)
     assert second.known
     serial = second.desired.serial
-    same = Told.from_json(served.get(f"{DESIRED}?wait=0.1&serial={serial}").body)
+    same = AgentInstructions.from_json(served.get(f"{DESIRED}?wait=0.1&serial={serial}").body)
     assert same.desired.serial == serial
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(served.get, f"{DESIRED}?wait=30&serial={serial}")
         served.register(gpus=("G0", "G9", "", ""))
         look(served)
-        told = Told.from_json(waiting.result(20).body)
+        told = AgentInstructions.from_json(waiting.result(20).body)
     assert [each.run for each in told.holders] == [facts.RUN]
     assert told.holders[0].owner_uid == os.geteuid()
     assert told.holders[0].gpus == ("G0",)
@@ -259,12 +261,12 @@ def remote(served: Served) -> Iterator[Remote]:
 
 def test_an_agent_of_another_node_delivers_over_tls(served: Served, remote: Remote) -> None:
     """With the token and a certificate that it trusts; and not without."""
-    link = Link(remote.url, token=TOKEN, ca_file=remote.certificate)
+    link = ControllerLink(remote.url, token=TOKEN, ca_file=remote.certificate)
     body = json.dumps(report()).encode()
     reply = link.call("POST", READINGS, body, limit_s=10.0)
     assert (reply.status, reply.json()["applied"]) == (200, True)
     with pytest.raises(SourceUnavailable, match="certificate"):
-        Link(remote.url, token=TOKEN).call("POST", READINGS, body, limit_s=10.0)
+        ControllerLink(remote.url, token=TOKEN).call("POST", READINGS, body, limit_s=10.0)
 
 
 def test_without_the_token_nothing_is_answered(served: Served, remote: Remote) -> None:
@@ -311,10 +313,10 @@ def test_an_address_that_is_taken_names_the_setting(served: Served, remote: Remo
 
 def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Path) -> None:
     """What a job says of itself is not passed on, and a controller that is away is a 503."""
-    relay = Relay(tmp_path / "r.sock", "", Link(f"unix://{served.socket}"))
+    relay = Relay(tmp_path / "r.sock", "", ControllerLink(f"unix://{served.socket}"))
     relay.start()
     try:
-        job = Link(f"unix://{tmp_path}/r.sock")
+        job = ControllerLink(f"unix://{tmp_path}/r.sock")
         target = f"/v1/runs/{facts.RUN}/register"
         body = json.dumps(facts.register()).encode()
         lie = {ATTESTED_UID: "4711"}
@@ -325,7 +327,9 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         spent = job.call("GET", f"/v1/runs/{facts.RUN}/spent", limit_s=10.0).json()
         assert (spent["energy_j"], spent["carbon_g"]) == (None, None)
         (line,) = (
-            Link(f"unix://{served.socket}").call("GET", "/v1/budget", limit_s=10.0).json()["runs"]
+            ControllerLink(f"unix://{served.socket}")
+            .call("GET", "/v1/budget", limit_s=10.0)
+            .json()["runs"]
         )
         assert line["energy_j"] is line["carbon_g"] is None
         assert line["unread"] == spent["why_unknown"]
@@ -340,10 +344,10 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert _head(tmp_path / "r.sock", target, "Transfer-Encoding: chunked") == b"411"
     finally:
         relay.stop()
-    away = Relay(tmp_path / "s.sock", "", Link(f"unix://{tmp_path}/nobody"))
+    away = Relay(tmp_path / "s.sock", "", ControllerLink(f"unix://{tmp_path}/nobody"))
     away.start()
     try:
-        job = Link(f"unix://{tmp_path}/s.sock")
+        job = ControllerLink(f"unix://{tmp_path}/s.sock")
         assert job.call("POST", target, body, limit_s=10.0).status == 503
         assert job.call("POST", beat, lives, limit_s=10.0).status == 503, "nobody speaks for it"
     finally:
@@ -355,7 +359,7 @@ def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
 ) -> None:
     """As many connections as a user may have, silent or in the middle of a call, and one more."""
     path = tmp_path / "r.sock"
-    relay = Relay(path, "", Link(f"unix://{served.socket}"))
+    relay = Relay(path, "", ControllerLink(f"unix://{served.socket}"))
     relay.start()
     target = f"/v1/runs/{facts.RUN}/heartbeat"
     half = f"POST {target} HTTP/1.1\r\nContent-Length: 5\r\n\r\n{{".encode()
@@ -368,7 +372,7 @@ def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
             connection.connect(str(path))
             connection.sendall((b"", b"POST", half)[number % 3 if number < 60 else 0])
             crowd.append(connection)
-        job = Link(f"unix://{path}")
+        job = ControllerLink(f"unix://{path}")
         for _ in range(3):
             register = json.dumps(facts.register()).encode()
             answer = job.call("POST", f"/v1/runs/{facts.RUN}/register", register, limit_s=20.0)

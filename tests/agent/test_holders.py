@@ -16,7 +16,7 @@ from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.catalogue_file import parse
 from wattmesh.reconfig.wire import Finish, Progress, Register
-from wattmesh.telemetry.energy.attribution import IDLE, Holder, Standing
+from wattmesh.telemetry.energy.attribution import IDLE, Holder, LaunchState
 from wattmesh.telemetry.energy.node_claims import KEPT_S, NodeClaims
 
 GPUS = ("G0", "G1", "G2", "G3")
@@ -53,12 +53,12 @@ def test_a_run_that_is_silent_or_done_is_only_asked_for_where_nodes_look(
     assert [each.standing for each in holders(journal.runs.all(T0), T0, seen=False)] == ["live"]
     assert holders(journal.runs.all(late), late, seen=False) == ()
     (lost,) = holders(journal.runs.all(late), late, seen=True)
-    assert lost.standing is Standing.LOST
+    assert lost.standing is LaunchState.LOST
     done = Finish.from_json(facts.finish())
     journal.runs.finish(done, owner_uid=1000, now=late)
     assert holders(journal.runs.all(late), late, seen=False) == ()
     (ended,) = holders(journal.runs.all(late), late, seen=True)
-    assert ended.standing is Standing.FINISHED
+    assert ended.standing is LaunchState.FINISHED
 
 
 def test_gpus_of_a_smaller_layout_are_given_back_when_the_catalogue_says_so(

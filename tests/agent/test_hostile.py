@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.hostile import agents
 from benchmarks.hostile.__main__ import SEED, report_of
-from wattmesh.controller.agent.link import LONGEST_ANSWER, Link
+from wattmesh.controller.agent.link import LONGEST_ANSWER, ControllerLink
 from wattmesh.controller.cycle import fleet
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.telemetry.energy.delivery import Report
@@ -58,7 +58,7 @@ def test_an_answer_of_the_controller_that_has_no_end_fills_no_memory(tmp_path: P
                     client.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(length))
 
         threading.Thread(target=answer, daemon=True).start()
-        link = Link(f"unix://{tmp_path}/c.sock")
+        link = ControllerLink(f"unix://{tmp_path}/c.sock")
         assert len(link.call("GET", "/", limit_s=60.0).content) == lengths[0]
         with pytest.raises(SourceUnavailable, match="an endless answer"):
             link.call("GET", "/", limit_s=60.0)

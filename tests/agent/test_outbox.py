@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from tests.agent.ledgers import SLOT, T0, Controller, amounts, counter, row
 from tests.agent.outboxes import _closed, fresh, opened
-from wattmesh.controller.agent.coarsen import Kept, coarser
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.coarsen import UnsentRow, coarser
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
-from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, EnergyBatch
 from wattmesh.telemetry.readings import merged_quality
 
 __all__ = ["_closed"]
 
 
-def deliver(outbox: Outbox, controller: Controller) -> int:
+def deliver(outbox: AgentOutbox, controller: Controller) -> int:
     """Deliver until nothing is left; count the batches."""
     count = 0
     while (batch := outbox.batch()) is not None:
@@ -120,7 +120,7 @@ def test_an_outbox_at_its_limit_joins_slots_and_loses_nothing(tmp_path: Path) ->
     """A controller that is away for ever: the file stays small, the sums stay whole."""
     outbox, controller = opened(tmp_path, limit_mib=1), Controller()
     before = 0
-    frozen: list[Batch | None] = []
+    frozen: list[EnergyBatch | None] = []
     for block in range(30):
         rows = [
             row(600 * block + index, unobserved_ms=3, upper_mj=5, gpu_uuid=f"G{gpu}")
@@ -211,8 +211,10 @@ def test_the_file_is_written_through_to_the_disk(tmp_path: Path) -> None:
 
 def test_a_batch_survives_the_wire_and_nonsense_is_refused(tmp_path: Path) -> None:
     """Read back equal; each wrong part is named."""
-    batch = Batch(node="n1", boot_id="b", seq=3, at=T0, rows=(row(),), baselines=(counter(5),))
-    assert Batch.from_json(batch.to_json()) == batch
+    batch = EnergyBatch(
+        node="n1", boot_id="b", seq=3, at=T0, rows=(row(),), baselines=(counter(5),)
+    )
+    assert EnergyBatch.from_json(batch.to_json()) == batch
     plain = batch.to_json()
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"seq": -1}, "seq"),
@@ -231,7 +233,7 @@ def test_a_batch_survives_the_wire_and_nonsense_is_refused(tmp_path: Path) -> No
     ]
     for wrong, says in wrongs:
         with pytest.raises(InputInvalid, match=says):
-            Batch.from_json(plain | wrong)
+            EnergyBatch.from_json(plain | wrong)
 
 
 ROWS = st.lists(
@@ -263,13 +265,14 @@ def test_joined_slots_add_up_to_what_they_were(rows: list[Any]) -> None:
     """Per device and run, again and again, until each has one slot; every flag stays."""
     index = timedelta(microseconds=1)
     kept = [
-        Kept(key=(r.gpu_uuid, r.run, (r.slot_start - T0) // index, r.line), unsent=r) for r in rows
+        UnsentRow(key=(r.gpu_uuid, r.run, (r.slot_start - T0) // index, r.line), unsent=r)
+        for r in rows
     ]
     for _ in range(6):
         joined = coarser(kept)
         gone = {key for each in joined for key in each.replaces}
         kept = [each for each in kept if each.key not in gone] + [
-            Kept(key=each.replaces[0], unsent=each.row) for each in joined
+            UnsentRow(key=each.replaces[0], unsent=each.row) for each in joined
         ]
     for gpu, run in {(each.gpu_uuid, each.run) for each in rows}:
         before = [r for r in rows if (r.gpu_uuid, r.run) == (gpu, run)]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.agent.ledgers import Controller, amounts
 from tests.agent.lives import Hardware
-from wattmesh.controller.agent.outbox import Outbox
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.controller.agent.outbox import AgentOutbox
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 
 MOST_STATEMENTS = 75
 
@@ -40,7 +40,7 @@ class LossyController:
                 if not line.endswith(b"\n"):
                     continue  # killed while it spoke
                 self._count += 1
-                self.repeats += not self.holds.take(Batch.from_json(json.loads(line)))
+                self.repeats += not self.holds.take(EnergyBatch.from_json(json.loads(line)))
                 if self._count % 3 == 0:
                     self.lost += 1
                     continue
@@ -115,7 +115,7 @@ class _Forgetful(dict[tuple[str, str], int]):
 
 def _booked_up_to(folder: Path) -> int:
     """Read the counter up to which the outbox has booked."""
-    outbox = Outbox(folder / "agent.db", node="n1", boot_id="boot-1")
+    outbox = AgentOutbox(folder / "agent.db", node="n1", boot_id="boot-1")
     try:
         return outbox.baselines()["G0"].energy_mj
     finally:

@@ -19,7 +19,7 @@ from wattmesh.controller.journal.database.tables import NODES
 from wattmesh.controller.status.status import status
 from wattmesh.reconfig.ranges import MOST_COUNTED
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 
 __all__ = ["open_folder", "served_on_each", "settings"]
 
@@ -47,7 +47,7 @@ def delivery(**changes: Any) -> dict[str, Any]:
 def rows(*each: Any, seq: int = 1, **changes: Any) -> dict[str, Any]:
     """Give a delivery of n2 with rows of its own."""
     values: dict[str, Any] = {"node": "n2", "boot_id": "b", "seq": seq, "at": T0}
-    batch = Batch(**values | {"rows": tuple(each)} | changes)
+    batch = EnergyBatch(**values | {"rows": tuple(each)} | changes)
     return report(batch=batch, devices={"G2": device()})
 
 

@@ -16,13 +16,13 @@ from tests.agent.outboxes import _closed, opened
 from tests.agent.test_api import look, settings
 from tests.api.conftest import Served, open_folder, served
 from wattmesh.controller.agent.duties import Delivering, Newest, facts
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.metrics import AgentMetrics
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.process.loops import Clock
 from wattmesh.controller.status.status import status
-from wattmesh.telemetry.energy.delivery import MOST_ROWS, Batch
+from wattmesh.telemetry.energy.delivery import MOST_ROWS, EnergyBatch
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.ledger import EnergyRow
 from wattmesh.telemetry.energy.sampler import Sample
@@ -46,7 +46,7 @@ class Strict(Controller):
         self.bad = bad
         self.calls = 0
 
-    def answer(self, outbox: Outbox, batch: Batch) -> bool:
+    def answer(self, outbox: AgentOutbox, batch: EnergyBatch) -> bool:
         """Take a batch or refuse it, and tell; say whether it was taken."""
         self.calls += 1
         if any(map(self.bad, batch.rows)):
@@ -57,7 +57,7 @@ class Strict(Controller):
         return True
 
 
-def deliver(outbox: Outbox, controller: Strict, most: int = 10_000) -> None:
+def deliver(outbox: AgentOutbox, controller: Strict, most: int = 10_000) -> None:
     """Deliver until there is nothing to offer."""
     for _ in range(most):
         batch = outbox.batch()
@@ -215,7 +215,7 @@ def test_a_real_daemon_gets_the_rest_and_tells_of_what_it_refuses(
     exporter = DeviceExporter()
     delivering = Delivering(
         outbox,
-        Link(f"unix://{served.socket}"),
+        ControllerLink(f"unix://{served.socket}"),
         newest,
         clock,
         lambda: facts(newest, exporter, boot_id="boot-1", deliver_s=10.0),

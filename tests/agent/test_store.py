@@ -20,7 +20,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.desired import Applied, GpuControl
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.energy.sampler import Sample
 
@@ -34,13 +34,13 @@ def journal(journal_url: str) -> Iterator[Journal]:
     opened.close()
 
 
-def batch(seq: int, *rows: EnergyRow, **changes: Any) -> Batch:
+def batch(seq: int, *rows: EnergyRow, **changes: Any) -> EnergyBatch:
     """Give a batch of n1."""
     values: dict[str, Any] = {"node": "n1", "boot_id": "boot-1", "at": T0}
-    return Batch(seq=seq, rows=rows, **values | changes)
+    return EnergyBatch(seq=seq, rows=rows, **values | changes)
 
 
-def deliver(journal: Journal, what: Batch | None, **more: Any) -> bool:
+def deliver(journal: Journal, what: EnergyBatch | None, **more: Any) -> bool:
     """Deliver to a journal."""
     report = Report(batch=what, **more)
     return journal.nodes.deliver("n1", report, what.rows if what else (), T0)
@@ -68,7 +68,7 @@ OLD = T0 - timedelta(days=200)
 LIMIT = T0 - timedelta(days=90)
 
 
-def long_ago(journal: Journal) -> Batch:
+def long_ago(journal: Journal) -> EnergyBatch:
     """Deliver a batch of a boot long over, then one of the boot of now; give the old one."""
     old = batch(5, row(), at=OLD)
     assert journal.nodes.deliver("n1", Report(batch=old), old.rows, OLD)

@@ -16,7 +16,7 @@ from tests.api import facts
 from tests.api.conftest import Served, open_folder, served_on_each
 from tests.api.stranger import as_stranger, needs_root
 from tests.daemon.process import Answer
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.relay import Relay
 from wattmesh.controller.api import speaking
 from wattmesh.controller.cli.main import main
@@ -124,11 +124,13 @@ def test_a_nodes_token_that_opens_nothing_costs_its_jobs_no_message(
     token = made(site, "n1")
     for shown, status in ((token, 200), ("revoked" * 6, 503)):
         path = tmp_path / f"{status}.sock"
-        relay = Relay(path, "", Link(remote.url, token=shown, ca_file=remote.certificate))
+        relay = Relay(path, "", ControllerLink(remote.url, token=shown, ca_file=remote.certificate))
         relay.start()
         try:
             body = json.dumps(facts.register()).encode()
-            answer = Link(f"unix://{path}").call("POST", f"{RUN}/register", body, limit_s=20.0)
+            answer = ControllerLink(f"unix://{path}").call(
+                "POST", f"{RUN}/register", body, limit_s=20.0
+            )
             assert answer.status == status, answer.content
         finally:
             relay.stop()

@@ -15,7 +15,7 @@ from tests.cycle.test_caps import node
 from wattmesh.controller.cycle.capping import apply
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.metrics.caps import cap_metrics
-from wattmesh.controller.pulse import Turned
+from wattmesh.controller.pulse import NewestTurn
 from wattmesh.policies.decision import CarbonView, Mode, Observation
 
 RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/powercap.yml"
@@ -31,7 +31,7 @@ def turned(served: Served, *, acts: bool = True) -> None:
         served.pulse.fleet, nodes=(node(at=now, changes={} if acts else {"settable": False}),)
     )
     report = CycleReport(at=now, sentence="", observation=seen)
-    served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
+    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
 
 
 def body(served: Served, cap_w: object = 1200.0, **changes: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def kept(served: Served) -> None:
     seen = replace(before.report.observation, now=now)
     _, cap = apply(seen, row, served.pulse.fleet.nodes, ())
     report = replace(before.report, cap=cap)
-    served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
+    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
 
 
 def figures(served: Served) -> dict[str, float]:

@@ -23,7 +23,7 @@ from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.api.transport import peers
 from wattmesh.controller.cycle.cycle import Cycle
-from wattmesh.controller.cycle.look import JournalSeen
+from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.journal.database.tables import RUNS
 
 RUN = f"/v1/runs/{facts.RUN}"
@@ -56,7 +56,7 @@ def state(served: Served, run: str) -> tuple[str, str]:
     return row.state, row.finish_reason
 
 
-def cycle(served: Served) -> Cycle[JournalSeen]:
+def cycle(served: Served) -> Cycle[JournalObservation]:
     """Make the control cycle of a served interface."""
     settings = acting(lost_s=LOST_S)
     return live(served.journal, settings, served.pulse.lead.epoch)

@@ -16,7 +16,7 @@ from wattmesh.integrations.torchrun import (
     Launch,
     Supervisor,
 )
-from wattmesh.reconfig.launch.attempt import Claim
+from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, write_json
 
 
@@ -91,7 +91,7 @@ def test_a_launch_that_lives_is_not_ended_by_another_s_supervisor(
 ) -> None:
     """Neither one that holds the folder, nor one that the daemon has let in since."""
     said: list[str] = []
-    claim = Claim(folder, "llama-8b")
+    claim = AttemptLock(folder, "llama-8b")
     supervisor = Supervisor(Ending(), folder.path, max_restarts=0, say=said.append)
     assert supervisor.run() == EXIT_GAVE_UP
     assert seen(served) == ("", "", 10)

@@ -11,7 +11,7 @@ from tests.api.conftest import Served
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import GpusRead
-from wattmesh.controller.pulse import Signals, Turned
+from wattmesh.controller.pulse import NewestTurn, Signals
 from wattmesh.controller.status.status import why_unread
 from wattmesh.policies.decision import Action, Decision, Mode
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
@@ -48,7 +48,7 @@ def decided(served: Served, reason: str, slack_s: float | None = None) -> None:
         run=facts.RUN, action=Action.HOLD, kind="dwell", reason=reason, slack_s=slack_s
     )
     report = CycleReport(at=served.clock.wall, sentence=reason, decisions=(decision,))
-    served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
+    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
     served.cycle.turn()
 
 

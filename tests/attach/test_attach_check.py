@@ -17,22 +17,22 @@ import pytest
 from tests.attach import checked
 from tests.docs.blocks import block
 from tests.hook.harness import Zygote
-from wattmesh.controller.attach_check.judge import Seen, judge, worst
-from wattmesh.controller.cli.doctor.findings import Verdict
+from wattmesh.controller.attach_check.judge import CheckedRun, judge, worst
+from wattmesh.controller.cli.doctor.findings import CheckStatus
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.hook.attach_check.place import VARIABLE, Place
+from wattmesh.reconfig.hook.attach_check.check_folder import VARIABLE, CheckFolder
 from wattmesh.reconfig.hook.attach_check.walker import folder_of
 from wattmesh.reconfig.layout import Layout
 
 LAYOUTS = (Layout(dp_shard=2), Layout(tp=2), Layout())
 PATIENCE_S = 150.0
-OK, PROBLEM, UNKNOWN = Verdict.OK, Verdict.PROBLEM, Verdict.UNKNOWN
+OK, PROBLEM, UNKNOWN = CheckStatus.OK, CheckStatus.PROBLEM, CheckStatus.UNKNOWN
 
 DOCUMENTED = "the script of docs/attach.md"
 EARLY = "early loader"
 """The same script with its loader made in `build`, before the position is known."""
 
-TWINS: dict[str, list[tuple[Verdict, str, str]]] = {
+TWINS: dict[str, list[tuple[CheckStatus, str, str]]] = {
     DOCUMENTED: [
         (OK, "switch", "dp2 -> tp2: in place at step 5"),
         (OK, "switch", "tp2 -> 1 rank: in place at step 10"),
@@ -86,9 +86,9 @@ TWINS: dict[str, list[tuple[Verdict, str, str]]] = {
 """What is wrong with the script, and lines that are said of it, in their order."""
 
 
-def walk(zygote: Zygote, folder: Path, fault: str) -> Seen:
+def walk(zygote: Zygote, folder: Path, fault: str) -> CheckedRun:
     """Walk the script with a fault to the end of its walk, by forked ranks."""
-    place = Place(folder / "check")
+    place = CheckFolder(folder / "check")
     place.path.mkdir(parents=True)
     place.ask(LAYOUTS, 0)
     job = "documented" if fault in (DOCUMENTED, EARLY) else "main"
@@ -98,7 +98,7 @@ def walk(zygote: Zygote, folder: Path, fault: str) -> Seen:
     status = zygote.wait(launch, PATIENCE_S)
     assert status == 0, [path.read_text() for path in folder.glob("*.log")]
     assert not real.exists()
-    return Seen(asked=LAYOUTS, told=tuple(place.told()[0]))
+    return CheckedRun(layouts=LAYOUTS, messages=tuple(place.messages()[0]))
 
 
 def test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault(

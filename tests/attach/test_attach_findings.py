@@ -13,13 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hook.harness import until
-from wattmesh.controller.attach_check.judge import HOOK_SENTENCES, Seen, judge
-from wattmesh.controller.attach_check.run import Asked, check, hear
-from wattmesh.controller.cli.doctor.findings import Verdict
+from wattmesh.controller.attach_check.judge import HOOK_SENTENCES, CheckedRun, judge
+from wattmesh.controller.attach_check.run import CheckRequest, check, hear
+from wattmesh.controller.cli.doctor.findings import CheckStatus
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.process.children import Children
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.hook.attach_check.place import Attached, Place, SaveStep, UnknownLoss
+from wattmesh.reconfig.hook.attach_check.check_folder import (
+    Attached,
+    CheckFolder,
+    SaveStep,
+    UnknownLoss,
+)
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Message, Progress, Transition
@@ -58,9 +63,9 @@ def at(step: int, layout: Layout = DP2) -> Progress:
     )  # fmt: skip
 
 
-def line(*told: Message, check: str, ended: str = "") -> tuple[Verdict, str]:
+def line(*told: Message, check: str, ended: str = "") -> tuple[CheckStatus, str]:
     """The first finding about something."""
-    seen = Seen(asked=(TP2,), told=(ATTACHED, at(5), *told), ended=ended)
+    seen = CheckedRun(layouts=(TP2,), messages=(ATTACHED, at(5), *told), ended=ended)
     found = next(each for each in judge(seen) if each.check == check)
     return found.verdict, found.text
 
@@ -119,7 +124,7 @@ def test_the_words_that_sort_a_sentence_stand_in_the_hooks_sentences() -> None:
 def test_one_cause_is_one_line_however_often_it_was_met() -> None:
     """At other steps the same sentence has other numbers."""
     told = [replace(SAVED, step=step, trouble=f"no room, {step} bytes") for step in (5, 10, 15)]
-    found = judge(Seen(asked=(TP2,), told=(ATTACHED, at(5), *told)))
+    found = judge(CheckedRun(layouts=(TP2,), messages=(ATTACHED, at(5), *told)))
     assert [each.text for each in found if "no room" in each.text] == [
         "dp2, step 5: no room, 5 bytes"
     ]
@@ -189,11 +194,11 @@ def test_a_script_that_cannot_be_walked_is_one_sentence_with_its_log(
     code: str, told: tuple[Message, ...], sentence: str, tmp_path: Path
 ) -> None:
     """A real process that ends, fails or hangs, after it told what it came to."""
-    place, log = Place(tmp_path), tmp_path / "log"
+    place, log = CheckFolder(tmp_path), tmp_path / "log"
     for each in told:
         place.tell(each)
     # Only what hangs is waited for briefly: on a busy machine a script may take long to end.
-    asked = Asked(
+    asked = CheckRequest(
         script=("script.py",), layouts=(TP2,), nproc=2, steps_each=0,
         patience_s=1.0 if "wait()" in code else 600.0, log=log, scratch=None,
     )  # fmt: skip
@@ -224,7 +229,7 @@ def test_a_crash_leaves_no_process_and_no_endless_log(
     )
     monkeypatch.setattr("wattmesh.controller.attach_check.run.words_of", plainly)
     monkeypatch.setattr("wattmesh.controller.attach_check.run.MOST_LOG_BYTES", most)
-    asked = Asked(
+    asked = CheckRequest(
         script=(str(script),), layouts=(Layout(),), nproc=1, steps_each=0, patience_s=60.0,
         log=tmp_path / "log", scratch=None,
     )  # fmt: skip
@@ -241,19 +246,23 @@ def test_a_crash_leaves_no_process_and_no_endless_log(
 
 def test_a_script_that_fails_after_its_walk_is_told_with_the_line(tmp_path: Path) -> None:
     """What uses the state behind the loop fails there; the walk itself counts."""
-    place, script = Place(tmp_path), tmp_path / "train.py"
+    place, script = CheckFolder(tmp_path), tmp_path / "train.py"
     script.write_text("def export():\n    raise RuntimeError('nothing to train')\n\nexport()\n")
     over = Finish(**WHO, step=10, tokens=10, reason="stopped: attach-check has seen enough")
     for each in (ATTACHED, at(5), SAVED, DONE, at(10, TP2), over):
         place.tell(each)
-    asked = Asked(
+    asked = CheckRequest(
         script=(str(script),), layouts=(TP2,), nproc=2, steps_each=0, patience_s=60.0,
         log=tmp_path / "log", scratch=None,
     )  # fmt: skip
     with Children() as children:
         child = children.start("s", [sys.executable, str(script)], log=asked.log, environment={})
         first, *_ = judge(hear(child, place, asked))
-    assert (first.check, first.verdict, first.where) == ("script", Verdict.PROBLEM, f"{script}:2")
+    assert (first.check, first.verdict, first.where) == (
+        "script",
+        CheckStatus.PROBLEM,
+        f"{script}:2",
+    )
     assert "after its run had ended: RuntimeError: nothing to train" in first.text
 
 

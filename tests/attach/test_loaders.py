@@ -8,7 +8,7 @@ from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.checkpoint import header_of
-from wattmesh.reconfig.hook.start import Wanted, layout_of
+from wattmesh.reconfig.hook.start import AttachRequest, layout_of
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.per_data_rank import data_rank, give_back
@@ -73,10 +73,10 @@ def test_a_launch_at_another_degree_is_refused() -> None:
         ranks=(0, 1, 2, 3),
         digest="",
     )
-    few = Wanted(layout=Layout(dp_shard=2), ranks=None, launched=2, seekable=False)
+    few = AttachRequest(layout=Layout(dp_shard=2), ranks=None, launched=2, seekable=False)
     with pytest.raises(InputInvalid, match="data parallel degree must stay 4"):
         layout_of(header, few)
-    seekable = Wanted(layout=Layout(dp_shard=2), ranks=None, launched=2)
+    seekable = AttachRequest(layout=Layout(dp_shard=2), ranks=None, launched=2)
     assert layout_of(header, seekable) == (Layout(dp_shard=2), (0, 1))
 
 

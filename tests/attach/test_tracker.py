@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
-from wattmesh.reconfig.client.reached import Reached, read
+from wattmesh.reconfig.client.reached import ReachedStepFile, read
 
 
 def test_every_step_is_logged_once_and_steps_done_again_are_flagged(
@@ -30,7 +30,7 @@ def test_how_far_a_run_came_survives_its_end_and_never_goes_back(tmp_path: Path)
     """Whoever leads writes; what is cut short or missing means that nothing is known."""
     path = tmp_path / "reached"
     assert read(path) == 0
-    one, other = Reached(path), Reached(path)
+    one, other = ReachedStepFile(path), ReachedStepFile(path)
     one.note(7)
     other.note(5)
     assert read(path) == 7
@@ -38,4 +38,4 @@ def test_how_far_a_run_came_survives_its_end_and_never_goes_back(tmp_path: Path)
     assert read(path) == 8
     path.write_bytes(b"")
     assert read(path) == 0
-    Reached(tmp_path / "gone" / "reached").note(3)
+    ReachedStepFile(tmp_path / "gone" / "reached").note(3)

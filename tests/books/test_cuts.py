@@ -23,7 +23,7 @@ from wattmesh.controller.accounting.saving import OVERLAP, Saving
 from wattmesh.controller.api.handlers.agents import laid
 from wattmesh.controller.journal.energy.ledger_slots import LedgerSlots
 from wattmesh.controller.views import as_json
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, SlotGrid
 
 S = story.SLOT_S
@@ -211,7 +211,7 @@ def half_hour(site: Site, first: int, quality: str) -> None:
         tuple(story.row(first + number, gpu, 0) for gpu in story.GPUS for number in range(6)),
     )
     for number, rows in enumerate(deliveries, 1):
-        batch = Batch(
+        batch = EnergyBatch(
             node="n1", boot_id="b", seq=number, at=moment(end), rows=rows, baselines=counters
         )
         ours = laid(rows, site.grid, batch.at)

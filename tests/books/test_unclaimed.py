@@ -13,11 +13,11 @@ from tests.books.site import Site, Sites, moment
 from tests.books.world import Span, Stay, World
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.accounting.saving import UNKNOWN_GPUS, Saving
-from wattmesh.controller.agent.outbox import Outbox
+from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.delivery import Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline
 from wattmesh.telemetry.energy.sampler import Book, Sampler
@@ -327,7 +327,7 @@ def read_by(
     """
     boards, claims = (
         Boards(),
-        {gpu: Claim(run="r", incarnation="r1", line="run") for gpu in story.GPUS},
+        {gpu: EnergyClaim(run="r", incarnation="r1", line="run") for gpu in story.GPUS},
     )
     journal = site.journal
     outbox = None
@@ -337,7 +337,7 @@ def read_by(
         return moment(boards.at + (off if boards.at < span[0] + WRONG_S else 0))
 
     if node:
-        outbox = Outbox(
+        outbox = AgentOutbox(
             folder / f"{node}.db",
             node=node,
             boot_id=boot,

@@ -19,7 +19,7 @@ def outcomes(events: Events) -> list[bool]:
     breaker, now_s, went = fresh(), 0.0, []
     for pause_s, works in events:
         now_s += pause_s
-        asked = breaker.asked(now_s)
+        asked = breaker.begin_poll(now_s)
         went.append(asked is not None)
         if asked is not None:
             breaker = asked.succeeded() if works else asked.failed_at(now_s)
@@ -72,12 +72,12 @@ def test_it_opens_after_failures_in_a_row_only() -> None:
 def test_half_open_lets_one_probe_through() -> None:
     """While the probe is under way nobody else asks; its outcome decides."""
     opened = fresh().failed_at(0.0).failed_at(0.0).failed_at(0.0)
-    assert opened.asked(9.9) is None
+    assert opened.begin_poll(9.9) is None
     assert opened.wait_s(4.0) == 6.0
     assert opened.state(10.0) is BreakerState.HALF_OPEN
-    probing = opened.asked(10.0)
+    probing = opened.begin_poll(10.0)
     assert probing is not None
-    assert probing.asked(10.0) is None
+    assert probing.begin_poll(10.0) is None
     assert probing.succeeded() == fresh()
     again = probing.failed_at(11.0)
     assert (again.state(30.9), again.state(31.0)) == (BreakerState.OPEN, BreakerState.HALF_OPEN)

@@ -10,7 +10,7 @@ import pytest
 from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
 from wattmesh.policies.decision import Rung
-from wattmesh.policies.forecast.predict import Predicted, predict, scored
+from wattmesh.policies.forecast.predict import PredictedIntensity, predict, scored
 from wattmesh.policies.forecast.series import Observed
 from wattmesh.policies.forecast.skill import ForecastSource, Skill
 from wattmesh.telemetry.carbon import Signal
@@ -27,13 +27,13 @@ def observed(hours: int) -> Observed:
     return Observed(start=START, interval_s=3600.0, values=values)
 
 
-def predicted(hours: int) -> Predicted:
+def predicted(hours: int) -> PredictedIntensity:
     """Predict from so many hours of history."""
     known = observed(hours)
     return predict(known, now=known.end, hours=24)
 
 
-def kept(made: Predicted, at: datetime) -> Forecast:
+def kept(made: PredictedIntensity, at: datetime) -> Forecast:
     """Make the issue that a prediction is stored as."""
     return Forecast(
         signal=Signal(provider="neso", zone="GB"),
@@ -88,4 +88,4 @@ def test_the_model_names_its_sources_by_share() -> None:
     text = model_of(predicted(DAYS * 24))
     assert "%" in text
     assert text.split(" 1")[0] in ("anchored profile", "our own forecast")
-    assert model_of(Predicted()) == ""
+    assert model_of(PredictedIntensity()) == ""

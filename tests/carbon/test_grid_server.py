@@ -25,10 +25,10 @@ from tests.carbon.clock import Clock
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server import (
     Fault,
-    Grid,
     GridServer,
     Measure,
-    Service,
+    ServedProvider,
+    SimulatedGrid,
 )
 from wattmesh.integrations.carbon.grid_server.__main__ import _words, main, settings_lines
 from wattmesh.integrations.carbon.reading import trace
@@ -424,7 +424,7 @@ def test_faults_are_switched_over_http_and_requests_counted(server: GridServer) 
     with urllib.request.urlopen(delete, timeout=10) as reply:
         assert json.loads(reply.read()) == {"faults": []}
     assert ask(server.url + "/control/asked").json == {"asked": {"http_json": 2}}
-    assert server.count(Service.HTTP_JSON, "now") == 2
+    assert server.count(ServedProvider.HTTP_JSON, "now") == 2
     assert server.asked[0].at == NOW
 
 
@@ -438,7 +438,7 @@ def test_a_fault_that_a_provider_cannot_have_is_refused() -> None:
 
 def test_two_servers_agree_and_zones_differ() -> None:
     """The truth is a function of zone, time and measure; a day has its sun, and noon is cleaner."""
-    first, second = Grid(), Grid()
+    first, second = SimulatedGrid(), SimulatedGrid()
     hours = [datetime(2026, 6, 1, tzinfo=UTC) + i * HOUR for i in range(24 * 7)]
     series = [first.truth("US-CAL-CISO", at) for at in hours]
     assert series == [second.truth("US-CAL-CISO", at) for at in hours]
@@ -452,8 +452,8 @@ def test_the_command_line_reads_faults_and_traces(tmp_path: Path) -> None:
     """Words become rules; a trace brings its zone and its values."""
     words = _words().parse_args(["--fault", "watttime:token-expired", "--fault", "neso:gap:3"])
     assert [(each.fault, each.service, each.times) for each in words.fault] == [
-        (Fault.TOKEN_EXPIRED, Service.WATTTIME, None),
-        (Fault.GAP, Service.NESO, 3),
+        (Fault.TOKEN_EXPIRED, ServedProvider.WATTTIME, None),
+        (Fault.GAP, ServedProvider.NESO, 3),
     ]
     for wrong in ("--fault=nonsense", "--listen=8099", "--clock=yesterday"):
         with pytest.raises(SystemExit):
@@ -464,7 +464,7 @@ def test_the_command_line_reads_faults_and_traces(tmp_path: Path) -> None:
         "MINE,2026-01-01T00:00:00Z,100,average,lifecycle\n"
         "MINE,2026-01-01T01:00:00Z,200,average,lifecycle\n"
     )
-    grid = Grid(traces=(trace.load(path),))
+    grid = SimulatedGrid(traces=(trace.load(path),))
     at = datetime(2026, 8, 1, 1, tzinfo=UTC)
     assert grid.truth("MINE", at, measure=Measure.LIFECYCLE) == 200
     assert grid.truth("MINE", at, 2 * HOUR, Measure.LIFECYCLE) == 150
@@ -475,7 +475,7 @@ def test_every_fault_is_in_its_page() -> None:
     """A fault that nobody can look up is not finished."""
     page = (Path(__file__).parents[2] / "docs" / "grid-server.md").read_text("utf-8")
     assert [each for each in Fault if f"`{each}`" not in page] == []
-    assert [each for each in Service if f"`{each}`" not in page] == []
+    assert [each for each in ServedProvider if f"`{each}`" not in page] == []
 
 
 def test_the_server_runs_from_a_shell_until_it_is_asked_to_end() -> None:
@@ -487,7 +487,7 @@ def test_the_server_runs_from_a_shell_until_it_is_asked_to_end() -> None:
     )
     try:
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(len(Service) + 2)]
+        lines = [process.stdout.readline() for _ in range(len(ServedProvider) + 2)]
         neso = next(line.split('"')[1] for line in lines if line.startswith("neso"))
         assert [ask(neso + "/intensity").status for _ in range(2)] == [404, 200]
         (row,) = ask(neso + "/intensity").json["data"]

@@ -11,7 +11,7 @@ import pytest
 from tests.carbon.asking import asked
 from tests.carbon.one_answer import answering
 from wattmesh.errors import InputInvalid, NoData, SourceUnavailable
-from wattmesh.integrations.carbon.grid_server import Fault, Grid, GridServer, Ripening
+from wattmesh.integrations.carbon.grid_server import Fault, GridServer, Ripening, SimulatedGrid
 from wattmesh.integrations.carbon.neso import FORM, HALF_HOUR, Neso
 from wattmesh.integrations.carbon.reading.breaker import Breaker
 from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
@@ -27,7 +27,7 @@ SHORT = RetryPolicy(connect_s=0.5, read_s=0.3, try_s=0.5, pause_s=0.01)
 def grid() -> Iterator[GridServer]:
     """Give a running grid server whose measured values are the truth at once."""
     at_once = Ripening(measured_after=timedelta(), final_after=timedelta())
-    with GridServer(clock=lambda: NOW, grid=Grid(ripening=at_once)).serving() as running:
+    with GridServer(clock=lambda: NOW, grid=SimulatedGrid(ripening=at_once)).serving() as running:
         yield running
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.test_settings import mistakes
 from wattmesh.controller.settings.read import parse
-from wattmesh.controller.signals.grid import Grid, grid
+from wattmesh.controller.signals.grid import GridProviders, grid
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ACCOUNTING = '[carbon.accounting]\nprovider = "neso"\nzone = "GB"\n'
@@ -72,7 +72,7 @@ def test_what_cannot_stand_in_is_refused(text: str, key: str, words: str) -> Non
     assert words in found[key]
 
 
-def opened(text: str) -> Grid:
+def opened(text: str) -> GridProviders:
     """Open what the settings name."""
     return grid(parse(text, where=Path("/etc/wattmesh/wattmesh.toml")), NOW)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.answering import answering, dead_socket
 from wattmesh.controller.cli import client
-from wattmesh.controller.cli.client import Daemon, DaemonUnreachable, segment, socket_path
+from wattmesh.controller.cli.client import DaemonConnection, DaemonUnreachable, segment, socket_path
 from wattmesh.errors import (
     Fenced,
     InputInvalid,
@@ -16,14 +16,14 @@ from wattmesh.errors import (
     SourceUnavailable,
     WattmeshError,
 )
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 
 
 def test_an_answer_is_read_and_the_question_is_exact(tmp_path: Path) -> None:
     """Path, query and body arrive as given; parts of a query that are None are left out."""
     path = tmp_path / "s"
     with answering(path, {"/v1/a": (200, {"x": 1})}) as server:
-        daemon = Daemon(f"unix://{path}")
+        daemon = DaemonConnection(f"unix://{path}")
         assert daemon.get("/v1/a", run="a b", limit=None) == {"x": 1}
         assert daemon.post("/v1/a", {"y": 2}) == {"x": 1}
     assert server.asked == [("GET", "/v1/a?run=a+b", None), ("POST", "/v1/a", {"y": 2})]
@@ -49,20 +49,20 @@ def test_a_no_keeps_its_sentence_and_kind(
         answering(path, {"/v1/a": (400, {"error": "No, because.", "kind": kind})}),
         pytest.raises(raised, match="No, because"),
     ):
-        Daemon(str(path)).get("/v1/a")
+        DaemonConnection(str(path)).get("/v1/a")
 
 
 def test_no_socket_says_how_to_start(tmp_path: Path) -> None:
     """Without a socket, the sentence says that nothing runs and how to start it."""
     with pytest.raises(DaemonUnreachable, match="systemctl start wattmesh"):
-        Daemon(str(tmp_path / "none")).get("/v1/status")
+        DaemonConnection(str(tmp_path / "none")).get("/v1/status")
 
 
 def test_a_dead_daemon_is_told_from_none(tmp_path: Path) -> None:
     """A socket that nobody listens on means that the daemon is gone, and where to look why."""
     dead_socket(tmp_path / "s")
     with pytest.raises(DaemonUnreachable, match=r"gone.*journalctl"):
-        Daemon(str(tmp_path / "s")).get("/v1/status")
+        DaemonConnection(str(tmp_path / "s")).get("/v1/status")
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_what_is_no_socket_is_called_what_it_is(tmp_path: Path, kind: str, said:
     else:
         path.touch() if kind == "file" else path.mkdir()
     with pytest.raises(DaemonUnreachable, match=f"{said}.*--socket") as caught:
-        Daemon(str(path)).get("/v1/status")
+        DaemonConnection(str(path)).get("/v1/status")
     assert "restart" not in str(caught.value)
     with pytest.raises(SourceUnavailable, match=said):
-        Link(str(path)).call("GET", "/v1/status", None, 5.0)
+        DaemonLink(str(path)).call("GET", "/v1/status", None, 5.0)
 
 
 def test_a_closed_socket_names_the_group_that_opens_it(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_silent_daemon_is_not_waited_for(tmp_path: Path) -> None:
     """A daemon that does not answer in time is said to hang, and training said to go on."""
     path = tmp_path / "s"
     with answering(path, {"/v1/a": (200, None)}):
-        daemon = Daemon(str(path), timeout_s=0.1)
+        daemon = DaemonConnection(str(path), timeout_s=0.1)
         with pytest.raises(DaemonUnreachable, match=r"did not answer .*training goes on"):
             daemon.get("/v1/a")
 
@@ -109,7 +109,7 @@ def test_nonsense_is_not_wattmesh(tmp_path: Path) -> None:
         answering(path, {"/v1/a": (200, b"<html>")}),
         pytest.raises(DaemonUnreachable, match="not wattmesh"),
     ):
-        Daemon(str(path)).get("/v1/a")
+        DaemonConnection(str(path)).get("/v1/a")
 
 
 def test_addresses() -> None:

@@ -10,7 +10,7 @@ from tests.telemetry.world import World
 from wattmesh.controller.cli.accounting import budget_screen
 from wattmesh.controller.cli.runs import status_screen
 from wattmesh.controller.cycle.fleet import GpusRead
-from wattmesh.controller.pulse import Pulse, Sampled
+from wattmesh.controller.pulse import NewestSample, Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status.status import power_line
 from wattmesh.controller.status.trouble import troubles
@@ -63,7 +63,7 @@ def test_the_power_line_keeps_gpus_and_hosts_apart() -> None:
     cpu = "cpu:n1:package-0"
     host = replace(gpu, gpu_uuid=cpu, power_w=75.0, component=component_of(cpu))
     sample = Sample(readings=(gpu, host))
-    pulse.sampled = Sampled(monotonic_s=clock.monotonic_s, sample=sample)
+    pulse.sampled = NewestSample(monotonic_s=clock.monotonic_s, sample=sample)
     pulse.fleet = replace(
         pulse.fleet, gpus=GpusRead(known=frozenset({"G0", "G1"}), lately=frozenset({"G0"}))
     )

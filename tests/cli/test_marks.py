@@ -18,7 +18,7 @@ from wattmesh.controller.cli.accounting import report_picture
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.policy import plan_picture
 from wattmesh.controller.metrics.figures import FigureReader
-from wattmesh.controller.metrics.metrics import Figured
+from wattmesh.controller.metrics.metrics import FiguresCollector
 from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.views import as_json
 from wattmesh.telemetry.readings import FLAGS
@@ -83,7 +83,7 @@ def answers(served: Served) -> dict[str, Any]:
 def metrics(served: Served) -> list[Metric]:
     """Collect every metric."""
     reader = FigureReader(served.journal, served.pulse)
-    return list(Figured(served.pulse, Jobs(), reader.read).collect())
+    return list(FiguresCollector(served.pulse, Jobs(), reader.read).collect())
 
 
 @pytest.mark.parametrize("flag", list(WORLDS))

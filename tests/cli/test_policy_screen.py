@@ -9,11 +9,11 @@ import pytest
 from tests.cli.test_screens import plain, red
 from tests.policies.build import PAIR
 from wattmesh.controller.cli.policy.policy_screen import screen
-from wattmesh.controller.replay.bench import Asked, Row
+from wattmesh.controller.replay.bench import ReplayRequest, Row
 from wattmesh.controller.replay.world import Noise
 
 START = datetime(2023, 3, 1, tzinfo=UTC)
-ASKED = Asked(catalogue=PAIR, slacks=(1.1, 2.0), count=2)
+ASKED = ReplayRequest(catalogue=PAIR, slacks=(1.1, 2.0), count=2)
 SAVINGS = {
     "static-efficient": (0.10, 0.10),
     "energy-min": (0.12, 0.14),

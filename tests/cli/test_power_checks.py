@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wattmesh.controller.cli.doctor import power_checks
-from wattmesh.controller.cli.doctor.findings import Finding, Verdict
+from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding
 from wattmesh.controller.settings.model import (
     PowerSection,
     PrometheusSection,
@@ -33,7 +33,7 @@ def test_gpus_are_counted_and_called_what_they_are(fake: FakeNvml) -> None:
     """How many, how their energy is known, that one is shared, and that they are not real."""
     fake.gpu(0).mig(True)
     (finding,) = found(PowerSection(source="nvml", library=fake.library)).values()
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is CheckStatus.OK
     assert finding.text == (
         "3 GPUs, energy counted by hardware, 1 shared: observed, never acted on, simulated"
     )
@@ -52,7 +52,7 @@ def test_a_missing_driver_is_a_problem_with_what_to_look_at(
     """The library is named, and the next step."""
     monkeypatch.setattr(power_checks, "PATIENCE_S", 0.3)
     (finding,) = found(PowerSection(source="nvml", library=tmp_path / "none.so")).values()
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is CheckStatus.PROBLEM
     assert "none.so" in finding.text
     assert "power.library" in finding.do
 
@@ -70,8 +70,8 @@ def test_each_source_of_a_chain_has_its_own_line(
             static=StaticPowerSection(gpu_power_w=400.0, gpu_uuids=("GPU-x",)),
         )
     )
-    assert lines["power by nvml"].verdict is Verdict.OK
-    assert lines["power by prometheus-dcgm"].verdict is Verdict.PROBLEM
+    assert lines["power by nvml"].verdict is CheckStatus.OK
+    assert lines["power by prometheus-dcgm"].verdict is CheckStatus.PROBLEM
     assert "does not answer" in lines["power by prometheus-dcgm"].text
     assert lines["power by static"].text.endswith("assumed, not measured")
 
@@ -79,7 +79,7 @@ def test_each_source_of_a_chain_has_its_own_line(
 def test_no_source_is_a_problem_and_agents_are_not_ours_to_ask() -> None:
     """Without any, nothing is measured; agents answer for themselves."""
     (finding,) = found(PowerSection()).values()
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is CheckStatus.PROBLEM
     assert '"agents"' in finding.do
     assert found(PowerSection(source="agents")) == {}
 
@@ -88,5 +88,5 @@ def test_a_gpu_that_is_lost_is_named(fake: FakeNvml) -> None:
     """A device that was there and tells nothing now is a problem with its name."""
     readings = [gpu.uuid for gpu in fake.gpus]
     finding = power_checks.judged("power by nvml", [], readings)
-    assert finding.verdict is Verdict.PROBLEM
+    assert finding.verdict is CheckStatus.PROBLEM
     assert fake.gpu(0).uuid in finding.text

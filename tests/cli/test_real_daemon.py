@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from wattmesh.controller.cli.client import Daemon, DaemonUnreachable
+from wattmesh.controller.cli.client import DaemonConnection, DaemonUnreachable
 from wattmesh.controller.cli.main import main
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
@@ -80,9 +80,9 @@ class Site:
         """The daemon's settings."""
         return str(self.folder / "wattmesh.toml")
 
-    def api(self) -> Daemon:
+    def api(self) -> DaemonConnection:
         """Reach the daemon."""
-        return Daemon(self.socket)
+        return DaemonConnection(self.socket)
 
 
 def write_site(folder: Path) -> None:
@@ -110,7 +110,7 @@ def write_site(folder: Path) -> None:
 RUN = "0b6e0000-0000-4000-8000-000000000001"
 
 
-def report_a_run(api: Daemon) -> None:
+def report_a_run(api: DaemonConnection) -> None:
     """Let a run register and report, as a hook does."""
     known: dict[str, Any] = {
         "run": RUN,

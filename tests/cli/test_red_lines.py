@@ -22,7 +22,7 @@ from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.process.loops import LoopState
 from wattmesh.controller.process.trusted_time import HOLD_S
-from wattmesh.controller.pulse import Budgets, Pulse, Sampled
+from wattmesh.controller.pulse import Budgets, NewestSample, Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status import trouble
 from wattmesh.controller.views import CapLine
@@ -286,7 +286,7 @@ def sampled(site: Site, troubles: tuple[tuple[str, str], ...]) -> None:
     """Let the newest sample say what it could not read."""
     reading = World("G0").read()
     sample = Sample(readings=tuple(reading), troubles=troubles)
-    site.pulse.sampled = Sampled(monotonic_s=site.clock.monotonic_s, sample=sample)
+    site.pulse.sampled = NewestSample(monotonic_s=site.clock.monotonic_s, sample=sample)
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.words)

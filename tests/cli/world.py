@@ -25,11 +25,11 @@ from tests.policies import build as policies
 from wattmesh.controller.cycle.capping import apply
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport
-from wattmesh.controller.cycle.fleet import Snapshot
+from wattmesh.controller.cycle.fleet import FleetSnapshot
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.carbon.forecasts import Forecast
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.controller.pulse import Sampled, Signals, Turned
+from wattmesh.controller.pulse import NewestSample, NewestTurn, Signals
 from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.policies.decision import (
     Action,
@@ -147,7 +147,7 @@ def everything(served: Served, world: World) -> None:
     limits = {"cluster": BudgetSection(grams=3.0), "llm": BudgetSection(grams=90.0)}
     pulse.settings = pulse.settings.model_copy(update={"budget": limits})
     told = readings(served, world)
-    pulse.sampled = Sampled(monotonic_s=served.clock.monotonic_s, sample=Sample(readings=told))
+    pulse.sampled = NewestSample(monotonic_s=served.clock.monotonic_s, sample=Sample(readings=told))
     pulse.exporter.observe(
         Sample(readings=told), {each.gpu_uuid: DeviceTotal(booked_mj=9_000) for each in told}
     )
@@ -218,7 +218,7 @@ def decided(served: Served, world: World, forecast: int) -> None:
         grid=policies.slots([300.0, 100.0], start=now),
     )
     report = CycleReport(at=now, sentence=f"llm: {REASON}.", decisions=(made,), observation=seen)
-    served.pulse.turned = Turned(monotonic_s=served.clock.monotonic_s, report=report)
+    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
 
 
 def capped(served: Served, world: World) -> None:
@@ -239,7 +239,7 @@ def capped(served: Served, world: World) -> None:
     assert before is not None
     assert before.report.observation is not None
     _, cap = apply(before.report.observation, row, pulse.fleet.nodes, ())
-    pulse.snapshot = Snapshot.of(
+    pulse.snapshot = FleetSnapshot.of(
         served.clock.monotonic_s,
         served.journal.runs.all(now),
         pulse.fleet.nodes,

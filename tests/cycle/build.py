@@ -7,7 +7,7 @@ from wattmesh.controller.cycle.act import JournalActor
 from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.isolation import Isolation
-from wattmesh.controller.cycle.look import CycleSettings, JournalSeen
+from wattmesh.controller.cycle.journal_snapshot import CycleSettings, JournalObservation
 from wattmesh.controller.cycle.observe import JournalObserver, run_view
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches
@@ -46,7 +46,7 @@ def live(
     *,
     fleet: Fleet | None = None,
     isolation: Isolation | None = None,
-) -> Cycle[JournalSeen]:
+) -> Cycle[JournalObservation]:
     """Make a cycle as the daemon does, that nobody plans for."""
     observer = JournalObserver(journal, lambda: settings, lambda: epoch, lambda _: fleet or Fleet())
     return Cycle(observer, JournalActor(journal, isolation))

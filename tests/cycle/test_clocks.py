@@ -34,7 +34,7 @@ from wattmesh.controller.cycle.clocks import (
 )
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import Fleet, GpusRead
-from wattmesh.controller.cycle.look import CycleSettings
+from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.errors import Fenced

@@ -11,7 +11,7 @@ from tests.cycle.test_budget_priority import exhaust
 from tests.cycle.test_cycle import SIGNAL, T0, journal
 from wattmesh.controller.accounting.own_budgets import own_budgets
 from wattmesh.controller.cycle.carbon_view import SignalFacts
-from wattmesh.controller.cycle.look import CycleSettings
+from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse, Signals

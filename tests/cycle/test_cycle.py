@@ -12,12 +12,12 @@ from tests.migrated import migrate
 from wattmesh.controller.cycle import cycle
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport, NoPlans, think
-from wattmesh.controller.cycle.look import CycleSettings
+from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.controller.journal.runs.switches import History
+from wattmesh.controller.journal.runs.switches import SwitchHistory
 from wattmesh.migrations import HEAD
 from wattmesh.policies.decision import (
     SUSPENDS,
@@ -356,7 +356,7 @@ def test_a_run_that_says_it_can_be_suspended_is_not_believed(journal: Journal) -
     """Else it could be decided, cycle for cycle, and never done."""
     (row,) = journal.runs.all(T0)
     able = replace(row, capabilities=("in_place", SUSPENDS))
-    shown = run_view(able, T0, clock_trouble="", history=History(), launches=Launches())
+    shown = run_view(able, T0, clock_trouble="", history=SwitchHistory(), launches=Launches())
     assert shown.capabilities == ("in_place",)
 
 

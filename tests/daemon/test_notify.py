@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.clocks import SteppedClock
 from wattmesh.controller.process.loops import Loop
-from wattmesh.controller.process.notify import Notifier, Watchdog
+from wattmesh.controller.process.notify import Notifier, SystemdWatchdog
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -61,7 +61,7 @@ def test_the_watchdog_is_fed_only_for_progress_of_every_loop(
             raise bugs[0]
 
     cycle, sampler = (Loop(name, 1.0, body, clock.clock) for name in ("cycle", "sampler"))
-    watchdog = Watchdog(
+    watchdog = SystemdWatchdog(
         Notifier({"NOTIFY_SOCKET": address}),
         [lambda: cycle.state.last_progress_s, lambda: sampler.state.last_progress_s],
     )

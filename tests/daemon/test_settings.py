@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller.agent.link import Link
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.settings.read import Settings, load, parse
 from wattmesh.controller.settings.secrets import read_secret
 from wattmesh.controller.settings.text import keys, sample
@@ -223,7 +223,7 @@ def test_what_is_no_file_is_named_and_neither_waited_for_nor_read(tmp_path: Path
         with pytest.raises(FixInput, match=r"no regular file|larger than"):
             read_secret("journal.password_file", odd)
         with pytest.raises(FixInput, match=r"no regular file|larger than"):
-            Link("https://head", ca_file=odd)
+            ControllerLink("https://head", ca_file=odd)
 
 
 def test_a_file_is_found_behind_a_link(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process import kernel_clock
 from wattmesh.controller.process.trusted_time import HOLD_S, MARK_S, TrustedTime
-from wattmesh.controller.process.wall_clock import Mark
+from wattmesh.controller.process.wall_clock import ClockRecord
 from wattmesh.controller.settings.read import parse
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Transition
@@ -374,7 +374,7 @@ def test_a_journal_without_a_mark_is_asked_for_its_newest_entry(journal_url: str
     trusted.keep(journal.clock_marks)
     assert trusted.doubt() == ""
     mark = journal.clock_marks.newest()
-    assert mark == Mark(at=clock.wall, monotonic_s=clock.monotonic_s, boot_id="boot-1")
+    assert mark == ClockRecord(at=clock.wall, monotonic_s=clock.monotonic_s, boot_id="boot-1")
     with journal.database.writing() as connection:
         connection.exec_driver_sql("DELETE FROM clock_marks")
     journal.events.add("x", "x", clock.wall + 400 * timedelta(days=1))

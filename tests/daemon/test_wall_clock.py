@@ -3,12 +3,12 @@
 import pytest
 
 from tests.daemon.clocks import SteppedClock
-from wattmesh.controller.process.wall_clock import Look, step_sentence, stepped_s
+from wattmesh.controller.process.wall_clock import ClockReading, step_sentence, stepped_s
 
 
-def look(clock: SteppedClock) -> Look:
+def look(clock: SteppedClock) -> ClockReading:
     """Look at both clocks."""
-    return Look(now=clock.wall, monotonic_s=clock.monotonic_s)
+    return ClockReading(now=clock.wall, monotonic_s=clock.monotonic_s)
 
 
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0, 2.5, -2.5])

@@ -12,7 +12,7 @@ CALLED_FROM = {
     "wattmesh.controller.daemon.loop_bodies": "wattmesh.controller.daemon.wiring",
     "wattmesh.controller.cycle.cycle": "wattmesh.controller.daemon.loop_bodies",
     "wattmesh.controller.cycle.observe": "wattmesh.controller.daemon.wiring",
-    "wattmesh.controller.cycle.look": "wattmesh.controller.cycle.observe",
+    "wattmesh.controller.cycle.journal_snapshot": "wattmesh.controller.cycle.observe",
     "wattmesh.policies.rules.decide": "wattmesh.controller.cycle.cycle",
     "wattmesh.controller.cycle.act": "wattmesh.controller.daemon.wiring",
 }

@@ -23,16 +23,16 @@ import typer
 
 from tests.docs.blocks import REPOSITORY, blocks
 from tests.docs.test_held import missing
-from wattmesh.controller.attach_check.judge import Seen, judge
+from wattmesh.controller.attach_check.judge import CheckedRun, judge
 from wattmesh.controller.cli.doctor.doctor import screen
 from wattmesh.controller.cli.tree import whole
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
 from wattmesh.integrations.carbon.reading.trace import FORECAST, GASES, KINDS, NEEDED, load
 from wattmesh.reconfig.hook import switch_line
-from wattmesh.reconfig.hook.attach_check.place import Attached, SaveStep
+from wattmesh.reconfig.hook.attach_check.check_folder import Attached, SaveStep
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Progress, Transition
 
@@ -79,7 +79,7 @@ def exports(line: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(name, value)
         assert name == "WATTMESH_URL"
-        assert Link.from_environment() is not None
+        assert DaemonLink.from_environment() is not None
 
 
 LINES: dict[str, Callable[[str], None]] = {
@@ -152,7 +152,9 @@ def checked(text: str) -> None:
         saved,
         replace(saved, layout=tp2),
     )
-    lines = [line.plain.rstrip() for line in screen(judge(Seen(asked=(tp2,), told=told)))]
+    lines = [
+        line.plain.rstrip() for line in screen(judge(CheckedRun(layouts=(tp2,), messages=told)))
+    ]
     assert text.splitlines() == [line for line in lines if not line.startswith("probe")]
 
 

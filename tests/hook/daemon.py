@@ -14,9 +14,9 @@ from tests.hook.unix_http import UnixHttp, called
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState
 from wattmesh.reconfig.wire import (
-    Beaten,
     Finish,
     Heartbeat,
+    HeartbeatAnswer,
     Order,
     Orders,
     Progress,
@@ -109,7 +109,7 @@ class FakeDaemon(UnixHttp):
                 self._open = None
         elif call == "heartbeat":
             heard.heartbeats.append(Heartbeat.from_json(body))
-            return 200, Beaten(heartbeat_s=self.heartbeat_s).to_json()
+            return 200, HeartbeatAnswer(heartbeat_s=self.heartbeat_s).to_json()
         elif call == "transitions":
             self._follow(Transition.from_json(body))
         elif call == "finish":

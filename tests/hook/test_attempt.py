@@ -8,13 +8,13 @@ import pytest
 
 from wattmesh.errors import Refused
 from wattmesh.reconfig.launch import attempt
-from wattmesh.reconfig.launch.attempt import Claim, highest_attempt
+from wattmesh.reconfig.launch.attempt import AttemptLock, highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
 
 
 def hold(path: Path, line: Connection) -> None:
     """Claim the run in another process, and hold it until told."""
-    claim = Claim(RunFolder(path), "held")
+    claim = AttemptLock(RunFolder(path), "held")
     line.send(claim.identity.attempt)
     line.recv()
 
@@ -22,9 +22,9 @@ def hold(path: Path, line: Connection) -> None:
 def test_attempts_rise_and_name_the_launch_before(tmp_path: Path) -> None:
     """Each launch has the same run, a higher number, and knows whom it supersedes."""
     folder = RunFolder(tmp_path)
-    first = Claim(folder, "r")
+    first = AttemptLock(folder, "r")
     first.close()
-    second = Claim(folder, "r")
+    second = AttemptLock(folder, "r")
     second.close()
     assert first.identity.attempt == 1
     assert second.identity.attempt == 2
@@ -43,20 +43,20 @@ def test_a_second_live_incarnation_is_refused_by_name(
     process.start()
     assert here.recv() == 1
     with pytest.raises(Refused, match=rf"attempt 1 on host .*, pid {process.pid} holds it"):
-        Claim(RunFolder(tmp_path), "r")
+        AttemptLock(RunFolder(tmp_path), "r")
     process.kill()
     process.join()
-    claim = Claim(RunFolder(tmp_path), "r")
+    claim = AttemptLock(RunFolder(tmp_path), "r")
     assert claim.identity.attempt == 2
     with pytest.raises(Refused, match="only once"):
-        Claim(RunFolder(tmp_path), "r")
+        AttemptLock(RunFolder(tmp_path), "r")
     claim.close()
 
 
 def test_a_number_taken_by_another_is_passed_over(tmp_path: Path) -> None:
     """A number is claimed by creating its file; where one exists, the next is taken."""
     folder = RunFolder(tmp_path)
-    claim = Claim(folder, "r")
+    claim = AttemptLock(folder, "r")
     (folder.attempts / "0002").write_text("{}")
     assert claim.raise_above(0) == 3
     assert claim.raise_above(40) == 41

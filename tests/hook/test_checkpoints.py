@@ -11,8 +11,8 @@ from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.integrations.torchrun import EXIT_REFUSED
 from wattmesh.reconfig.checkpoint.checkpoint import prune, read_whole
-from wattmesh.reconfig.hook.start import Wanted, first_generation, newest_whole
-from wattmesh.reconfig.launch.attempt import Identity
+from wattmesh.reconfig.hook.start import AttachRequest, first_generation, newest_whole
+from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
@@ -199,15 +199,15 @@ def test_prune_keeps_the_newest_and_the_protected(folder: RunFolder) -> None:
     assert folder.checkpoints() == [newest, oldest]
 
 
-def wanted(launched: int, layout: Layout) -> Wanted:
+def wanted(launched: int, layout: Layout) -> AttachRequest:
     """What `attach` was asked for."""
-    return Wanted(layout=layout, ranks=None, launched=launched)
+    return AttachRequest(layout=layout, ranks=None, launched=launched)
 
 
-def identity(folder: RunFolder, run: str = "") -> Identity:
+def identity(folder: RunFolder, run: str = "") -> LaunchIdentity:
     """A launch of the run that wrote the checkpoints in `folder`."""
     known = read_whole(folder.checkpoints()[0]).run
-    return Identity(run=run or known, name="r", incarnation="i", attempt=2, supersedes=None)
+    return LaunchIdentity(run=run or known, name="r", incarnation="i", attempt=2, supersedes=None)
 
 
 def test_a_launch_with_fewer_ranks_takes_the_layout_it_asked_for(folder: RunFolder) -> None:

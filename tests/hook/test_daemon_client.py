@@ -13,9 +13,9 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, until
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.daemon_client import DaemonClient
-from wattmesh.reconfig.client.outbox import Outbox
+from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
 
@@ -75,7 +75,7 @@ class Attempts:
 
 def client(socket_path: Path, folder: Path, register: Register = REGISTER) -> DaemonClient:
     """Start a daemon client for a launch."""
-    started = DaemonClient(Link(str(socket_path)), register, Outbox(folder), Attempts())
+    started = DaemonClient(DaemonLink(str(socket_path)), register, JobOutbox(folder), Attempts())
     started.start()
     return started
 
@@ -179,7 +179,7 @@ def test_an_unreadable_leftover_is_dropped_aloud(
 ) -> None:
     """A torn or foreign file in the outbox does not block what comes after."""
     (tmp_path / "00000001.json").write_text('{"kind": "transi')
-    outbox = Outbox(tmp_path)
+    outbox = JobOutbox(tmp_path)
     assert len(outbox) == 0
     assert "it is dropped" in caplog.text
 
@@ -213,14 +213,14 @@ def test_a_call_ends_within_its_limit_whatever_comes(dripping: Path) -> None:
     """A byte now and then resets every socket timeout, but not the limit of the call."""
     began = time.monotonic()
     with pytest.raises(SourceUnavailable, match="no usable answer"):
-        Link(str(dripping)).call("GET", "/", None, 0.5)
+        DaemonLink(str(dripping)).call("GET", "/", None, 0.5)
     assert time.monotonic() - began < 20
 
 
 def test_an_address_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """WATTMESH_URL must be a Unix socket's; unset means no daemon."""
     monkeypatch.delenv("WATTMESH_URL", raising=False)
-    assert Link.from_environment() is None
+    assert DaemonLink.from_environment() is None
     monkeypatch.setenv("WATTMESH_URL", "http://example.test")
     with pytest.raises(InputInvalid, match="write unix:///path"):
-        Link.from_environment()
+        DaemonLink.from_environment()

@@ -17,7 +17,7 @@ from tests.hook.tiny import Fault
 from wattmesh.reconfig.hook.consumed import Consumed, problem
 from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
-from wattmesh.reconfig.launch.watchdog import Watchdog
+from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
 
@@ -78,13 +78,13 @@ def test_last_words_wait_for_no_disk(zygote: Zygote, tmp_path: Path) -> None:
 def rank_that_is_ended_as_it_fails() -> int:
     """Fail in a step; the launcher ends this process before it has told any other rank."""
     folder = Path(os.environ["FOLDER"])
-    stop = Watchdog.stop
+    stop = RankWatchdog.stop
 
-    def ended(watchdog: Watchdog) -> None:
+    def ended(watchdog: RankWatchdog) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         stop(watchdog)
 
-    Watchdog.stop = ended  # type: ignore[method-assign, assignment]
+    RankWatchdog.stop = ended  # type: ignore[method-assign, assignment]
 
     def build(layout: Layout, ranks: Ranks) -> State:
         del layout, ranks

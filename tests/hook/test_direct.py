@@ -16,7 +16,7 @@ from wattmesh.reconfig.state.slots import begin_slots
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind, Manifest
-from wattmesh.reconfig.universal.index.index import Entry, build
+from wattmesh.reconfig.universal.index.index import TensorEntry, build
 
 BOXES = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 100)), max_size=12)
 
@@ -54,7 +54,7 @@ def checkpoint_of(module: nn.Module, slots: dict[str, torch.Tensor], values: Any
         name, _, state = key.removeprefix("state.").rpartition(".")
         found[name, state] = slot
     entries = [
-        Entry(name=name, state=state, dtype=str(each.dtype)[6:], shape=tuple(each.shape))
+        TensorEntry(name=name, state=state, dtype=str(each.dtype)[6:], shape=tuple(each.shape))
         for (name, state), each in found.items()
     ]
     return Checkpoint(

@@ -12,15 +12,15 @@ import pytest
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from wattmesh.reconfig.checkpoint.checkpoint import read_whole
-from wattmesh.reconfig.checkpoint.early_rebuild import HEADROOM, Footing, free_memory, refusal
-from wattmesh.reconfig.hook.background_fsync import Staged, durable_name, settle
+from wattmesh.reconfig.checkpoint.early_rebuild import HEADROOM, RankResources, free_memory, refusal
+from wattmesh.reconfig.hook.background_fsync import StagedCheckpoint, durable_name, settle
 from wattmesh.reconfig.hook.start import newest_whole
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
 from wattmesh.reconfig.switch import SwitchState
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 
-GOOD = Footing(
+GOOD = RankResources(
     state_bytes=1000,
     free_bytes=10_000,
     disk_bytes=10_000,
@@ -145,7 +145,7 @@ def test_a_crash_while_settling_leaves_the_old_or_the_new(
     folder = RunFolder(tmp_path / "ck")
     shutil.copytree(halfway, folder.path)
     name = folder.staging(10, 1).name
-    staged = Staged(name=name, step=10, attempt=attempt_of(name))
+    staged = StagedCheckpoint(name=name, step=10, attempt=attempt_of(name))
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -14,7 +14,7 @@ from tests.hook.test_daemon_client import PROGRESS, RUN, STEP, client
 from wattmesh.reconfig.client.heartbeat import MOST_OFTEN_S, MOST_RARELY_S, Heartbeats
 from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.launch_phase import run_phase
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import HEARTBEAT_S, RunPhase
 
@@ -115,7 +115,7 @@ def test_a_daemon_that_knows_no_heartbeats_changes_nothing(
 )
 def test_a_daemon_can_ask_for_any_sensible_rhythm(asked: object, every_s: float) -> None:
     """And no answer makes the hook beat without a pause, or never."""
-    beats = Heartbeats(Link("/nowhere"), lambda: None, lambda answer: None)
+    beats = Heartbeats(DaemonLink("/nowhere"), lambda: None, lambda answer: None)
     beats.pace({"heartbeat_s": asked})
     assert beats._every_s == every_s
 

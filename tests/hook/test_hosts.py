@@ -29,7 +29,7 @@ from tests.hook.harness import (
 )
 from tests.hook.test_switch import GOOD
 from tests.hook.tiny import Fault
-from wattmesh.reconfig.launch.peers import Peer
+from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 
@@ -124,12 +124,12 @@ def test_a_host_that_is_parked_whole_ends_when_nothing_is_heard_any_more(
 
 def test_hosts_of_one_name_are_told_apart() -> None:
     """A pid of another kernel or namespace is never looked up here, whatever the host is called."""
-    here = Peer.here(0, "")
+    here = RankProcess.here(0, "")
     namesake = replace(here, rank=1, pids="another boot pid:[1]")
     elsewhere = replace(here, rank=2, host=f"{here.host}-2")
-    assert here.beside(replace(here, rank=3))
-    assert not here.beside(namesake)
-    assert not here.beside(elsewhere)
+    assert here.shares_host_with(replace(here, rank=3))
+    assert not here.shares_host_with(namesake)
+    assert not here.shares_host_with(elsewhere)
 
 
 def lose_the_second_host(run: Run) -> None:

@@ -15,7 +15,7 @@ from wattmesh.reconfig.probe.noise import (
     ASSUMED,
     ORDERS,
     TIMES_FLOOR,
-    Computed,
+    ProbeResult,
     at_once,
     coarsest,
     together,
@@ -31,7 +31,7 @@ FP32 = ["float32"]
 def test_fp64_is_held_to_a_millionth_of_a_millionth() -> None:
     """Whatever was measured; and fp32 masters are only trusted to compute in fp32 at first."""
     assert at_once(["float64"]).relative == 1e-12
-    assert tolerance(Computed(products="float64", moved=(1e-3,)), FP32).relative == 1e-12
+    assert tolerance(ProbeResult(products="float64", moved=(1e-3,)), FP32).relative == 1e-12
     for dtypes in (FP32, ["float64", "float32"], ["bfloat16"], ["int8"]):
         assert at_once(dtypes).relative == pytest.approx(4e-6)
 
@@ -40,21 +40,21 @@ def test_fp64_is_held_to_a_millionth_of_a_millionth() -> None:
     ("computed", "floor"),
     [
         # Nothing could be summed otherwise: assumed, by products and else by parameters.
-        (Computed(products="bfloat16"), 2e-3),
-        (Computed(products=""), 1e-6),
+        (ProbeResult(products="bfloat16"), 2e-3),
+        (ProbeResult(products=""), 1e-6),
         # Measured: the largest, and twice that when no order explained the difference.
-        (Computed(products="bfloat16", moved=(1e-4, 3e-4)), 3e-4),
-        (Computed(products="bfloat16", moved=(3e-4, *[1e-5] * (ORDERS - 1))), 6e-4),
+        (ProbeResult(products="bfloat16", moved=(1e-4, 3e-4)), 3e-4),
+        (ProbeResult(products="bfloat16", moved=(3e-4, *[1e-5] * (ORDERS - 1))), 6e-4),
         # Never below what fp32 does or the loss can show, nor far above what is assumed.
-        (Computed(products="bfloat16", moved=(0.0,)), 1e-6),
-        (Computed(products="bfloat16", loss="bfloat16", moved=(0.0,) * ORDERS), 2**-8),
-        (Computed(products="bfloat16", moved=(0.5,)), 8e-3),
-        (Computed(products="float32", moved=(2e-6,)), 2e-6),
-        (Computed(products="float32", moved=(1e-3,)), 4e-6),
-        (Computed(products="tf32", moved=(1e-4,)), 1e-4),
+        (ProbeResult(products="bfloat16", moved=(0.0,)), 1e-6),
+        (ProbeResult(products="bfloat16", loss="bfloat16", moved=(0.0,) * ORDERS), 2**-8),
+        (ProbeResult(products="bfloat16", moved=(0.5,)), 8e-3),
+        (ProbeResult(products="float32", moved=(2e-6,)), 2e-6),
+        (ProbeResult(products="float32", moved=(1e-3,)), 4e-6),
+        (ProbeResult(products="tf32", moved=(1e-4,)), 1e-4),
     ],
 )
-def test_the_floor_follows_what_was_measured(computed: Computed, floor: float) -> None:
+def test_the_floor_follows_what_was_measured(computed: ProbeResult, floor: float) -> None:
     """Four times it is allowed, and the sentence names dtype and orders."""
     found = tolerance(computed, FP32)
     assert found.relative == pytest.approx(TIMES_FLOOR * floor)
@@ -69,23 +69,23 @@ def test_the_floor_follows_what_was_measured(computed: Computed, floor: float) -
 )
 def test_more_orders_never_allow_less(moved: list[float], more: float, products: str) -> None:
     """So measuring may stop as soon as a difference is explained."""
-    few = Computed(products=products, moved=tuple(moved))
-    many = Computed(products=products, moved=(*moved, more))
+    few = ProbeResult(products=products, moved=tuple(moved))
+    many = ProbeResult(products=products, moved=(*moved, more))
     if moved:
         assert tolerance(few, FP32).relative <= tolerance(many, FP32).relative
     assert tolerance(many, FP32).relative <= 4 * TIMES_FLOOR * ASSUMED[products]
-    broken = Computed(products=products, moved=(*moved, math.nan))
+    broken = ProbeResult(products=products, moved=(*moved, math.nan))
     assert math.isfinite(tolerance(broken, FP32).relative)
 
 
 def test_ranks_agree_on_the_noisiest() -> None:
     """Of a pipeline one rank may hold no product at all."""
     seen = [
-        Computed(products="", moved=(1e-5, 2e-5)),
-        Computed(products="bfloat16", loss="float16", moved=(3e-5, 1e-5)),
-        Computed(products="float32", loss="bfloat16", moved=(0.0, 0.0)),
+        ProbeResult(products="", moved=(1e-5, 2e-5)),
+        ProbeResult(products="bfloat16", loss="float16", moved=(3e-5, 1e-5)),
+        ProbeResult(products="float32", loss="bfloat16", moved=(0.0, 0.0)),
     ]
-    assert together(seen) == Computed(products="bfloat16", loss="bfloat16", moved=(3e-5, 2e-5))
+    assert together(seen) == ProbeResult(products="bfloat16", loss="bfloat16", moved=(3e-5, 2e-5))
     assert coarsest([]) == ""
 
 

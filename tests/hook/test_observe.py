@@ -24,9 +24,9 @@ from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Operat
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus
 from wattmesh.reconfig.hook import observed
 from wattmesh.reconfig.hook.observed import ObservedRun, PerStep
-from wattmesh.reconfig.launch.launched import Launched
+from wattmesh.reconfig.launch.launched import LaunchedProcess
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.wire import Spent
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
@@ -378,7 +378,7 @@ def test_an_end_is_told_as_what_it_is(
 ) -> None:
     """As a context it sees the status that a script leaves with, too."""
     with FakeDaemon(socket_path, tmp_path, []) as daemon:
-        run = ObservedRun("train", Launched(), Link(str(socket_path)))
+        run = ObservedRun("train", LaunchedProcess(), DaemonLink(str(socket_path)))
         run.start()
         wait_for(lambda: daemon.heard.registers, "an introduction")
         run.__exit__(type(error) if error else None, error, None)
@@ -405,7 +405,7 @@ def test_figures_that_are_old_say_so(
     monkeypatch.setattr(observed, "FIRST_LOOK_S", 0.02)
     monkeypatch.setattr(observed, "LATER_LOOK_S", 0.02)
     monkeypatch.setattr(observed, "own_gpus", lambda: OwnGpus(uuids=("GPU-1",)))
-    run = ObservedRun("train", Launched(), Link(str(socket_path)))
+    run = ObservedRun("train", LaunchedProcess(), DaemonLink(str(socket_path)))
     with Forgetful(socket_path, tmp_path, []) as daemon:
         daemon.knows_from = 0
         run.start()
@@ -438,7 +438,7 @@ def test_a_run_that_is_forgotten_introduces_itself_again(
     monkeypatch.setattr(observed, "LATER_LOOK_S", 0.02)
     monkeypatch.setattr(observed, "own_gpus", lambda: OwnGpus(uuids=("GPU-1",)))
     with Forgetful(socket_path, tmp_path, []) as daemon:
-        run = ObservedRun("train", Launched(), Link(str(socket_path)))
+        run = ObservedRun("train", LaunchedProcess(), DaemonLink(str(socket_path)))
         run.start()
         wait_for(lambda: run.why_unknown.startswith("the daemon answered 404"), "a reason")
         daemon.knows_from = 0

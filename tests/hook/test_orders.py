@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from wattmesh.reconfig.client.orderbook import OrderBook
-from wattmesh.reconfig.client.orders import Answer, Standing, judge
+from wattmesh.reconfig.client.orders import OrderAnswer, OrderContext, judge
 from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Order, Orders, SwitchMode
 
-HERE = Standing(
+HERE = OrderContext(
     run="r",
     attempt=3,
     step=100,
@@ -38,12 +38,12 @@ GOOD = Order(
 
 def test_a_good_order_is_taken() -> None:
     """Right run, attempt, epoch, window and ranks."""
-    assert judge(GOOD, HERE) == (Answer.TAKE, "")
+    assert judge(GOOD, HERE) == (OrderAnswer.TAKE, "")
 
 
 def test_an_order_for_later_waits() -> None:
     """Before its window it is kept."""
-    assert judge(replace(GOOD, not_before_step=101), HERE)[0] is Answer.WAIT
+    assert judge(replace(GOOD, not_before_step=101), HERE)[0] is OrderAnswer.WAIT
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_order_for_later_waits() -> None:
 def test_a_bad_order_is_void_and_says_why(order: Order, words: str) -> None:
     """Late, foreign, fenced off, repeated or impossible."""
     answer, why = judge(order, HERE)
-    assert answer is Answer.VOID
+    assert answer is OrderAnswer.VOID
     assert words in why
 
 

@@ -11,7 +11,7 @@ from benchmarks.disk_bound import OUR_WAY, PAGE, WAYS, Range, copy_s, finalists,
 from benchmarks.report import Goal
 from benchmarks.usage import Used, cached_share
 from wattmesh.reconfig.universal.index.box import Box
-from wattmesh.reconfig.universal.index.index import Entry, Segment, build
+from wattmesh.reconfig.universal.index.index import Segment, TensorEntry, build
 from wattmesh.reconfig.universal.sources.source import Source
 
 PEER = "ds_to_universal"
@@ -63,7 +63,7 @@ def made(folder: Path, sizes: Mapping[str, int]) -> Source:
     for name, size in sizes.items():
         (folder / name).write_bytes(os.urandom(size))
         half = (size - PAGE) // 2
-        entries.append(Entry(name=name, state="param", dtype="uint8", shape=(2 * half,)))
+        entries.append(TensorEntry(name=name, state="param", dtype="uint8", shape=(2 * half,)))
         for begin in (0, half):
             box, offset = Box((begin,), (half,)), PAGE + begin
             segments.append(Segment(entry=(name, "param"), file=name, offset=offset, box=box,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.migrated import empty_journal
 from wattmesh.controller.journal.database import identity
-from wattmesh.controller.journal.database.copies import Restored, backup, restore
+from wattmesh.controller.journal.database.copies import RestoredJournal, backup, restore
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.identity import APART
 from wattmesh.controller.journal.database.schema import bring_up_to_date
@@ -81,7 +81,7 @@ def test_any_path_is_copied_and_restored(tmp_path: Path) -> None:
         backup(f"sqlite:///{path}", tmp_path / "never.db")
 
 
-def put_back(url: str, source: Path, *, replace: bool = False) -> Restored:
+def put_back(url: str, source: Path, *, replace: bool = False) -> RestoredJournal:
     """Restore as the command does."""
     return restore(url, source, replace=replace, now=NOW, upgrade=upgrade)
 

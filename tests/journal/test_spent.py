@@ -11,7 +11,7 @@ from tests.journal.build import T0
 from tests.journal.test_ledger import EMISSION, ENERGY, SLOT
 from wattmesh.controller.journal.energy.spent import LOOKS_KEPT, SpentSlots
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.policies.accounting.budget import Spent
+from wattmesh.policies.accounting.budget import Spending
 
 DAY = timedelta(days=1)
 NOW = T0 + 10 * DAY
@@ -49,7 +49,7 @@ def emit(journal: Journal, run: str, number: int, carbon_ug: int | None, first_u
         journal.ledger.close_run(run, {}, NOW)
 
 
-def read(journal: Journal, run: str | None = None) -> tuple[Spent, ...]:
+def read(journal: Journal, run: str | None = None) -> tuple[Spending, ...]:
     """Look as budgets do, at the only signal there is."""
     found = journal.by_slot.spent(T0, NOW, run)
     assert set(found) <= {EMISSION.signal}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.planner.process import PlanProcess
-from wattmesh.controller.planner.wire import Asked, written
+from wattmesh.controller.planner.wire import SolveRequest, to_line
 from wattmesh.policies.decision import Observation, PlanView
 from wattmesh.policies.planner.mpc import Question, question
 
@@ -32,10 +32,10 @@ while True:
 
 ANOTHER = """\
 from wattmesh.controller.planner import child as plan_child
-from wattmesh.controller.planner.wire import read_told, written
+from wattmesh.controller.planner.wire import read_result, to_line
 from dataclasses import replace
 answer = plan_child.answer
-plan_child.answer = lambda line: written(replace(read_told(answer(line)), digest="another"))
+plan_child.answer = lambda line: to_line(replace(read_result(answer(line)), digest="another"))
 plan_child.main()
 """
 """The real planner, which says that it answers another question."""
@@ -73,7 +73,7 @@ def asked(seen: Observation, run: int = 0) -> Question:
 
 def line(seen: Observation, before: PlanView | None = None) -> bytes:
     """Give the question of the first run as it is sent."""
-    return written(Asked(question=asked(seen), before=before))
+    return to_line(SolveRequest(question=asked(seen), before=before))
 
 
 def runs(pid: int) -> bool:

@@ -13,7 +13,7 @@ from tests.planning import children
 from tests.planning.children import LIMIT_S, line, process, runs, wait_gone
 from tests.policies.build import HOUR, observation, run, slots
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
-from wattmesh.controller.planner.wire import read_asked, read_told
+from wattmesh.controller.planner.wire import read_request, read_result
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
@@ -47,9 +47,9 @@ def test_the_answer_is_the_planners_to_the_last_digit() -> None:
     seen = observation()
     moved = observation(run(tokens=5_000_000), grid=slots([210.123456789] * 5 + [90.0] * 9))
     with process() as planner:
-        first = read_told(planner.ask(line(seen), LIMIT_S))
+        first = read_result(planner.ask(line(seen), LIMIT_S))
         pid = planner.pid
-        second = read_told(planner.ask(line(moved, before=first.plan), LIMIT_S))
+        second = read_result(planner.ask(line(moved, before=first.plan), LIMIT_S))
         assert planner.pid == pid
     assert first.plan == answered(children.asked(seen))
     assert second.plan == answered(children.asked(moved), first.plan)
@@ -60,7 +60,7 @@ def test_work_that_does_not_fit_has_a_reason_and_no_plan() -> None:
     """No plan is an answer like any other."""
     seen = observation(run(tokens_total=90_000_000))
     with process() as planner:
-        told = read_told(planner.ask(line(seen), LIMIT_S))
+        told = read_result(planner.ask(line(seen), LIMIT_S))
     found = answered(children.asked(seen))
     assert isinstance(found, NoPlan)
     assert told.plan is None
@@ -72,12 +72,12 @@ def test_what_is_no_question_and_no_answer_is_refused() -> None:
     whole = line(observation())
     for broken in (b"", whole[: len(whole) // 2], b"[]", b'{"question": {}}'):
         with pytest.raises(InputInvalid, match="no question"):
-            read_asked(broken)
+            read_request(broken)
     with pytest.raises(InputInvalid, match="no answer: digest"):
-        read_told(b'{"seconds": 1.0}')
+        read_result(b'{"seconds": 1.0}')
     negative = whole.replace(b'"tokens":', b'"tokens":-')
     with pytest.raises(InputInvalid):
-        read_asked(negative)
+        read_request(negative)
 
 
 def test_a_child_that_is_killed_mid_plan_is_replaced() -> None:
@@ -94,7 +94,7 @@ def test_a_child_that_is_killed_mid_plan_is_replaced() -> None:
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(PlannerFailed, match="ended with status -9"):
             planner.ask(line(seen), LIMIT_S)
-        assert read_told(planner.ask(line(seen), LIMIT_S)).plan is not None
+        assert read_result(planner.ask(line(seen), LIMIT_S)).plan is not None
         assert planner.pid != pid
 
 
@@ -182,9 +182,9 @@ def test_the_daemon_never_loads_numpy_to_have_plans() -> None:
         "from tests.planning.children import LIMIT_S, line, process\n"
         "from tests.policies.build import observation\n"
         "import wattmesh.controller.planner.worker\n"
-        "from wattmesh.controller.planner.wire import read_told\n"
+        "from wattmesh.controller.planner.wire import read_result\n"
         "with process() as planner:\n"
-        "    assert read_told(planner.ask(line(observation()), LIMIT_S)).plan"
+        "    assert read_result(planner.ask(line(observation()), LIMIT_S)).plan"
     )
     assert not loaded_after(asks) & HEAVY
 

@@ -15,7 +15,7 @@ from wattmesh.policies.accounting.budget import (
     BudgetCourse,
     Curve,
     HourProfile,
-    Spent,
+    Spending,
     budget_course,
     burn,
     hour_profile,
@@ -43,14 +43,14 @@ EARLIER = spread(START - 30 * DAY, START, LIMIT, intensity=CURVED)
 
 def followed(
     curves: Sequence[Curve], start: datetime, end: datetime, factor: float = 1.0
-) -> list[Spent]:
+) -> list[Spending]:
     """Spend `factor` times what the plans have, half hour by half hour."""
     spent = []
     at = start
     while at < end:
         until = min(at + HOUR / 2, end)
         planned = sum(each.by(until) - each.by(at) for each in curves)
-        spent.append(Spent(start=at, end=until, carbon_ug=round(planned * factor)))
+        spent.append(Spending(start=at, end=until, carbon_ug=round(planned * factor)))
         at = until
     return spent
 
@@ -96,12 +96,12 @@ def test_splitting_slots_changes_nothing(slots: list[tuple[int, int]], data: st.
     whole, cut, at = [], [], START
     for minutes, unit_ug in slots:
         end = at + timedelta(minutes=minutes)
-        whole.append(Spent(start=at, end=end, carbon_ug=unit_ug * minutes))
+        whole.append(Spending(start=at, end=end, carbon_ug=unit_ug * minutes))
         inside = data.draw(st.integers(0, minutes))
         middle = at + timedelta(minutes=inside)
         cut += [
-            Spent(start=at, end=middle, carbon_ug=unit_ug * inside),
-            Spent(start=middle, end=end, carbon_ug=unit_ug * (minutes - inside)),
+            Spending(start=at, end=middle, carbon_ug=unit_ug * inside),
+            Spending(start=middle, end=end, carbon_ug=unit_ug * (minutes - inside)),
         ]
         at = end
     length = (at - START) // timedelta(minutes=1)
@@ -144,7 +144,9 @@ def test_a_window_of_the_plan_is_the_sum_of_its_minutes(first: int, length: int)
         curve = EARLIER if at < START else CURVE
         hour = (at - curve.start) // HOUR
         slow += (curve.sums_ug[hour + 1] - curve.sums_ug[hour]) / 60
-    ratio = burn((EARLIER, CURVE), [Spent(start=begins, end=END, carbon_ug=0)], begins, minutes[-1])
+    ratio = burn(
+        (EARLIER, CURVE), [Spending(start=begins, end=END, carbon_ug=0)], begins, minutes[-1]
+    )
     fast = sum(each.by(minutes[-1]) - each.by(begins) for each in (EARLIER, CURVE))
     assert fast == pytest.approx(slow, rel=1e-9, abs=1)
     assert ratio == (0.0 if length else None)

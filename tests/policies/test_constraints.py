@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.policies.build import HOUR, NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.controller.planner.asking import moment, terms
-from wattmesh.controller.planner.wire import Asked, read_asked, written
+from wattmesh.controller.planner.wire import SolveRequest, read_request, to_line
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,
@@ -432,7 +432,7 @@ def test_the_digest_is_another_with_each_constraint(other: Observation) -> None:
     made = asked(other)
     digests = {asked(BASE).digest, made.digest}
     assert len(digests) == 2
-    assert read_asked(written(Asked(question=made))).question == made
+    assert read_request(to_line(SolveRequest(question=made))).question == made
 
 
 def test_a_cap_asks_anew_and_another_level_voids_the_plan() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from tests.policies.worlds import START, Zone, observed, values
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.forecast.predict import IssuedForecast, Predicted, predict, scored, teach
+from wattmesh.policies.forecast.predict import (
+    IssuedForecast,
+    PredictedIntensity,
+    predict,
+    scored,
+    teach,
+)
 from wattmesh.policies.forecast.series import Observed
 from wattmesh.policies.forecast.skill import ForecastOutcome, ForecastSource, Skill
 
@@ -33,7 +39,7 @@ def issued_at(now: datetime, told: Sequence[float], low: float | None = None) ->
     return IssuedForecast(issued_at=now, slots=slots)
 
 
-def points(predicted: Predicted) -> list[float]:
+def points(predicted: PredictedIntensity) -> list[float]:
     """The values alone."""
     return [slot.g_per_kwh for slot in predicted.slots]
 
@@ -192,7 +198,7 @@ def live(
     told: Sequence[float], first: int, noise: Sequence[float]
 ) -> tuple[Skill, dict[str, list[float]]]:
     """Forecast every hour with the skill so far; errors per source in the second half."""
-    made: list[Predicted] = []
+    made: list[PredictedIntensity] = []
     skill = Skill()
     errors: dict[str, list[float]] = {}
     for now in range(first, len(told) - 24):

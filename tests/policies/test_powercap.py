@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.policies.build import NOW, measured, observation, point, run
 from tests.policies.build import catalogue as made
 from wattmesh.policies.powercap.capped import loads, under
-from wattmesh.policies.powercap.powercap import Board, Capping, cap
+from wattmesh.policies.powercap.powercap import Capping, GpuPowerLimits, cap
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.slowing import MARGIN, Load, draw_w, levels, needs_w
 from wattmesh.reconfig.catalogue import Evidence
@@ -23,13 +23,13 @@ MIDDLE = point("M", 2, 900.0, 900.0, clock_mhz=1600)
 SLOW = point("S", 2, 700.0, 600.0, clock_mhz=1200)
 ALIKE = (FAST, MIDDLE, SLOW)
 
-Planner = Callable[[float, Sequence[Board], Sequence[Load]], Capping]
+Planner = Callable[[float, Sequence[GpuPowerLimits], Sequence[Load]], Capping]
 
 
-def board(name: str, **changes: Any) -> Board:
+def board(name: str, **changes: Any) -> GpuPowerLimits:
     """A board of 700 W that can be limited to 250 W."""
     facts: dict[str, Any] = {"gpu_uuid": name, "limit_w": 700.0, "floor_w": 250.0}
-    return Board(**facts | changes)
+    return GpuPowerLimits(**facts | changes)
 
 
 def load(name: str, *gpus: str, late: bool = False) -> Load:
@@ -38,7 +38,7 @@ def load(name: str, *gpus: str, late: bool = False) -> Load:
     return Load(run=name, gpus=gpus, levels=levels(FAST, ALIKE, able))
 
 
-def lowest_w(boards: Sequence[Board], runs: Sequence[Load]) -> float:
+def lowest_w(boards: Sequence[GpuPowerLimits], runs: Sequence[Load]) -> float:
     """The lowest bound there is, by trying every clock of every run with every limit at its floor.
 
     Told from the words of the rule, not from the code: a lowered board counts at its floor, or at
@@ -69,7 +69,9 @@ def lowest_w(boards: Sequence[Board], runs: Sequence[Load]) -> float:
     return min(found)
 
 
-def kept(planner: Planner, cap_w: float, boards: Sequence[Board], runs: Sequence[Load]) -> bool:
+def kept(
+    planner: Planner, cap_w: float, boards: Sequence[GpuPowerLimits], runs: Sequence[Load]
+) -> bool:
     """Whether a plan holds to the rule: kept where it can be, told where not, floors respected."""
     plan = planner(cap_w, boards, runs)
     least = lowest_w(boards, runs)
@@ -97,14 +99,14 @@ def kept(planner: Planner, cap_w: float, boards: Sequence[Board], runs: Sequence
     return plan.bound_w <= cap_w + 1e-6 or not plan.meets
 
 
-def free_w(boards: Sequence[Board]) -> float:
+def free_w(boards: Sequence[GpuPowerLimits]) -> float:
     """What boards may draw while nobody lowers them."""
     largest = max((each.limit_w for each in boards if each.limit_w), default=0.0)
     return sum(largest if each.limit_w is None else each.limit_w for each in boards)
 
 
 @st.composite
-def sites(draw: st.DrawFn) -> tuple[float, list[Board], list[Load]]:
+def sites(draw: st.DrawFn) -> tuple[float, list[GpuPowerLimits], list[Load]]:
     """Up to three runs on two boards each, and boards without a run; some deaf, some unknown."""
     names = [f"G{n}" for n in range(draw(st.integers(1, 8)))]
     boards = [
@@ -124,7 +126,7 @@ def sites(draw: st.DrawFn) -> tuple[float, list[Board], list[Load]]:
 @settings(max_examples=200)
 @given(sites())
 def test_the_cap_is_kept_wherever_it_can_be_and_no_floor_is_broken(
-    site: tuple[float, list[Board], list[Load]],
+    site: tuple[float, list[GpuPowerLimits], list[Load]],
 ) -> None:
     """Against every combination of clocks and floors."""
     assert kept(cap, *site)
@@ -133,7 +135,7 @@ def test_the_cap_is_kept_wherever_it_can_be_and_no_floor_is_broken(
 def test_the_check_finds_a_plan_that_trusts_deaf_boards() -> None:
     """A planner that takes every board's word fails where one does not obey."""
 
-    def trusting(cap_w: float, boards: Sequence[Board], runs: Sequence[Load]) -> Capping:
+    def trusting(cap_w: float, boards: Sequence[GpuPowerLimits], runs: Sequence[Load]) -> Capping:
         return cap(cap_w, [replace(each, obeys=True) for each in boards], runs)
 
     site = (1000.0, [board("G0"), board("G1", obeys=False)], [load("r", "G0", "G1")])

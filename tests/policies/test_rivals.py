@@ -15,9 +15,9 @@ from wattmesh.policies.rivals.dvfs_only import dvfs_only
 from wattmesh.policies.rivals.energy_min import energy_min
 from wattmesh.policies.rivals.equal_step import equal_step
 from wattmesh.policies.rivals.fluid import hull
-from wattmesh.policies.rivals.look import SLEEP, Ahead, Look, Rated
 from wattmesh.policies.rivals.one_way_trading import one_way_trading, ratio
 from wattmesh.policies.rivals.pause_threshold import pause_threshold
+from wattmesh.policies.rivals.rival_inputs import SLEEP, IntensityAhead, RatedPoint, RivalInputs
 from wattmesh.policies.rivals.static_efficient import static_efficient
 from wattmesh.policies.rivals.static_fastest import static_fastest
 from wattmesh.policies.rivals.wait_awhile import wait_awhile
@@ -25,10 +25,10 @@ from wattmesh.policies.rivals.wait_awhile import wait_awhile
 HOUR = 3600.0
 
 
-def rated(name: str, gpus: int, clock: int, speed: float, power_w: float) -> Rated:
+def rated(name: str, gpus: int, clock: int, speed: float, power_w: float) -> RatedPoint:
     """A point; the layout goes by its GPUs."""
     layout = f"{gpus} GPUs"
-    return Rated(
+    return RatedPoint(
         id=name, layout=layout, gpus=gpus, clock_mhz=clock, tokens_per_s=speed, power_w=power_w
     )
 
@@ -40,10 +40,10 @@ E = rated("E", 2, 1300, 430.0, 540.0)
 POINTS = (E, D, B, A)
 
 
-def look(values: Sequence[float], work_h: float, **changes: object) -> Look:
+def look(values: Sequence[float], work_h: float, **changes: object) -> RivalInputs:
     """Hours of a grid, and work that A does in `work_h`; at A, with everything still to do."""
     facts: dict[str, object] = {
-        "ahead": tuple(Ahead(seconds=HOUR, g_per_kwh=value) for value in values),
+        "ahead": tuple(IntensityAhead(seconds=HOUR, g_per_kwh=value) for value in values),
         "tokens_left": work_h * HOUR * A.tokens_per_s,
         "time_left_s": len(values) * HOUR,
         "tokens_total": work_h * HOUR * A.tokens_per_s,
@@ -54,7 +54,7 @@ def look(values: Sequence[float], work_h: float, **changes: object) -> Look:
         "switch_j": 300_000.0,
     }
     facts.update(changes)
-    return Look(**facts)  # type: ignore[arg-type]
+    return RivalInputs(**facts)  # type: ignore[arg-type]
 
 
 def test_static_fastest_is_always_the_fastest() -> None:
@@ -141,10 +141,10 @@ def test_the_trading_threshold_falls_from_its_first_price_to_the_lowest() -> Non
     assert pytest.approx((1 - 1 / a) * exp(1 / a)) == 1.0 - 100.0 / 400.0
     begun = look([400.0 / a - 1, 1], 1, past=(100.0, 400.0))
     assert one_way_trading(begun) == "A"
-    assert one_way_trading(replace(begun, ahead=(Ahead(seconds=1, g_per_kwh=400 / a + 1),))) == (
-        SLEEP
-    )
-    nearly = replace(begun, tokens_left=1.0, ahead=(Ahead(seconds=1, g_per_kwh=103.0),))
+    assert one_way_trading(
+        replace(begun, ahead=(IntensityAhead(seconds=1, g_per_kwh=400 / a + 1),))
+    ) == (SLEEP)
+    nearly = replace(begun, tokens_left=1.0, ahead=(IntensityAhead(seconds=1, g_per_kwh=103.0),))
     assert one_way_trading(nearly) == SLEEP
     assert one_way_trading(replace(begun, past=())) == "A"
 

@@ -15,7 +15,7 @@ from wattmesh.policies.guard import Guard
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.run_context import examine
 from wattmesh.policies.speed import (
-    Counted,
+    CountedSpeed,
     MeasuredSpeed,
     SpeedReserve,
     SpeedWatch,
@@ -34,7 +34,7 @@ OTHER = point("X", 2, 1100.0, 1700.0)
 
 def counts(
     seen: Sequence[MeasuredSpeed] = (), *, here: str = "", now: float | None = None
-) -> dict[str, Counted]:
+) -> dict[str, CountedSpeed]:
     """What three points are counted at."""
     points = (FAST, SLOW, OTHER)
     found = counted(points, seen, reserve=RESERVE, margin=Z, here=here, now_tokens_per_s=now)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.meter import Counter, MemoryReading
-from wattmesh.controller.profile.numbers import Watched, idle_power_w, measure, probe_evidence
+from wattmesh.controller.profile.numbers import RecordedWalk, idle_power_w, measure, probe_evidence
 from wattmesh.reconfig.catalogue import ProbeEvidence
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.step_log import StepRow
@@ -31,7 +31,7 @@ JOB = ProfileJob(
 ACTIVE_W, IDLE_W = 500.0, 50.0
 
 
-def walked(step_s: dict[str, float], boundary_s: float, switch_s: float) -> Watched:
+def walked(step_s: dict[str, float], boundary_s: float, switch_s: float) -> RecordedWalk:
     """Give the readings of a walk through both layouts with exactly these times."""
     counters = [Counter() for _ in range(4)]
     moment_s, energy_j = 100.0, [0.0] * 4
@@ -65,7 +65,7 @@ def walked(step_s: dict[str, float], boundary_s: float, switch_s: float) -> Watc
                 elapsed_s=step_s[point.id],
             )
         )
-    return Watched(
+    return RecordedWalk(
         rows=rows,
         reference={row.step: row.loss for row in rows},
         started={"A": 0, "B": JOB.steps_per_point},

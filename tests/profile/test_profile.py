@@ -11,7 +11,7 @@ from tests.hook.harness import Zygote
 from wattmesh.controller.process.children import DemoFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob, fill, read_job
 from wattmesh.controller.profile.profile import Profile, judge, profile
-from wattmesh.controller.profile.walk import Walk
+from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file, step_log
 from wattmesh.reconfig.catalogue import Equivalence, Evidence
@@ -93,7 +93,7 @@ def test_a_layout_that_trains_something_else_is_not_proven(
     other = {row.step: row.loss for row in step_log.read(log)}
     watched = profiled[0].watched
     assert other.keys() == watched.reference.keys()
-    found = judge(job, Walk(job, print), replace(watched, reference=other), 0.0)
+    found = judge(job, ProfileWalk(job, print), replace(watched, reference=other), 0.0)
     assert set(found.unproven) == {"A", "B"}
     assert "allowed is 1e-05" in found.unproven["B"]
     for point in found.catalogue.points:

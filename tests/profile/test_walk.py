@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
-from wattmesh.controller.profile.walk import Walk, WalkServer
+from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import Link
+from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Orders, Register, Transition
 
@@ -47,9 +47,9 @@ class Served:
     def __init__(self, path: Path) -> None:
         """Serve a fresh walk at `path`."""
         self.told: list[str] = []
-        self.walk = Walk(JOB, self.told.append)
+        self.walk = ProfileWalk(JOB, self.told.append)
         self.server = WalkServer(path, self.walk)
-        self.link = Link(str(path))
+        self.link = DaemonLink(str(path))
 
     def post(self, kind: str, message: Register | Transition) -> int:
         """Post one message, and give the status."""

@@ -14,7 +14,7 @@ import pytest
 from tests.daemon.waiting import wait_for
 from wattmesh.reconfig.gpus import own_gpus
 from wattmesh.reconfig.gpus.own_gpus import NvmlBoard, OwnGpus, gpu_of_rank, gpus_unknown, tell
-from wattmesh.reconfig.launch.launched import Launched
+from wattmesh.reconfig.launch.launched import LaunchedProcess
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 A, B, C = (NvmlBoard(uuid=f"GPU-{each}", name="H100") for each in ("aa11", "aa22", "bb33"))
@@ -174,31 +174,31 @@ def test_attach_names_what_is_given_else_what_is_found(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("environment", "launched"),
     [
-        ({}, Launched()),
-        (TORCHRUN, Launched(rank=5, world_size=6, local_rank=1)),
-        ({**SRUN, **TORCHRUN}, Launched(rank=5, world_size=6, local_rank=1)),
-        ({"RANK": "x", "WORLD_SIZE": "6"}, Launched()),
-        ({"RANK": "6", "WORLD_SIZE": "6"}, Launched()),
+        ({}, LaunchedProcess()),
+        (TORCHRUN, LaunchedProcess(rank=5, world_size=6, local_rank=1)),
+        ({**SRUN, **TORCHRUN}, LaunchedProcess(rank=5, world_size=6, local_rank=1)),
+        ({"RANK": "x", "WORLD_SIZE": "6"}, LaunchedProcess()),
+        ({"RANK": "6", "WORLD_SIZE": "6"}, LaunchedProcess()),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0"},
-            Launched(rank=1, world_size=2),
+            LaunchedProcess(rank=1, world_size=2),
         ),
         (
             {**SRUN, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "2"},
-            Launched(rank=3, world_size=4, local_rank=2, job="slurm  7.0", number=2001),
+            LaunchedProcess(rank=3, world_size=4, local_rank=2, job="slurm  7.0", number=2001),
         ),
         (
             {"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"},
-            Launched(job="torchelastic x", number=2),
+            LaunchedProcess(job="torchelastic x", number=2),
         ),
-        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}, Launched()),
+        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}, LaunchedProcess()),
     ],
 )
 def test_a_process_knows_its_place_and_its_job(
-    environment: Mapping[str, str], launched: Launched
+    environment: Mapping[str, str], launched: LaunchedProcess
 ) -> None:
     """The innermost launcher is believed; launched again a job keeps its run."""
-    found = Launched.read(environment)
+    found = LaunchedProcess.read(environment)
     assert found == launched
     again, other = found.run(1000, "llama"), found.run(1001, "llama")
     assert (again == found.run(1000, "llama")) is bool(found.job)

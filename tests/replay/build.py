@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 from tests.policies.build import catalogue, point
-from wattmesh.controller.replay.drivers import Means
-from wattmesh.controller.replay.forecasts import Forecast, Perfect
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.drivers import DriverSettings
+from wattmesh.controller.replay.forecasts import PerfectForecast, ReplayForecast
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Scene
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.reconfig.catalogue import Catalogue, Release, SwitchCost
@@ -39,12 +39,12 @@ def job(**changes: Any) -> Catalogue:
     return catalogue(FAST, SLOW_CLOCK, SMALL, **facts)
 
 
-def grid(values: Sequence[float], *, step: timedelta = HOUR) -> Grid:
+def grid(values: Sequence[float], *, step: timedelta = HOUR) -> GridSeries:
     """A recorded grid."""
-    return Grid(name="made-up", kind="average", start=START, step=step, values=tuple(values))
+    return GridSeries(name="made-up", kind="average", start=START, step=step, values=tuple(values))
 
 
-def days(count: int, *, seed: int = 0) -> Grid:
+def days(count: int, *, seed: int = 0) -> GridSeries:
     """Days with a clean noon, some weather from day to day, and noise."""
     chance = Random(f"days {seed}")
     values = []
@@ -56,7 +56,7 @@ def days(count: int, *, seed: int = 0) -> Grid:
     return grid(values)
 
 
-def scene(on: Grid, *, hours: float, slack: float, day: int = 0, **changes: Any) -> Scene:
+def scene(on: GridSeries, *, hours: float, slack: float, day: int = 0, **changes: Any) -> Scene:
     """A run of so many hours at A, begun on a day of the grid."""
     start = START + timedelta(days=day)
     facts: dict[str, Any] = {
@@ -72,7 +72,7 @@ def scene(on: Grid, *, hours: float, slack: float, day: int = 0, **changes: Any)
     return Scene(**facts)
 
 
-def means(forecast: Forecast, **changes: Any) -> Means:
+def means(forecast: ReplayForecast, **changes: Any) -> DriverSettings:
     """What a driver is given."""
     facts: dict[str, Any] = {
         "forecast": forecast,
@@ -80,9 +80,9 @@ def means(forecast: Forecast, **changes: Any) -> Means:
         "cycle_s": CYCLE_S,
     }
     facts.update(changes)
-    return Means(**facts)
+    return DriverSettings(**facts)
 
 
-def perfect(on: Grid) -> Perfect:
+def perfect(on: GridSeries) -> PerfectForecast:
     """The truth."""
-    return Perfect(grid=on)
+    return PerfectForecast(grid=on)

@@ -10,11 +10,19 @@ import pytest
 from tests.replay.build import CYCLE_S, days, grid, job, means, perfect, scene
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cycle.cycle import NoPlans
-from wattmesh.controller.replay.bench import POLICIES, Asked, Cell, bench, cells, replayed, rows
+from wattmesh.controller.replay.bench import (
+    POLICIES,
+    Cell,
+    ReplayRequest,
+    bench,
+    cells,
+    replayed,
+    rows,
+)
 from wattmesh.controller.replay.bounds import hindsight
-from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Forecast, Own, Persist
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.drivers import LivePolicy, PlansNow, Rival
+from wattmesh.controller.replay.forecasts import OwnForecast, PersistenceForecast, ReplayForecast
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Driver, Noise, World, run
 from wattmesh.policies.decision import IntensitySlot, PolicySettings
 from wattmesh.policies.rivals import RULES
@@ -29,7 +37,7 @@ DEAR = SwitchCost(layout_s=300.0, layout_energy_j=500_000.0, reacquire_s=120.0, 
 class Inverted:
     """A forecast that says the opposite of what will be."""
 
-    grid: Grid
+    grid: GridSeries
 
     def slots(self, now: datetime, end: datetime) -> tuple[IntensitySlot, ...]:
         """Mirror the truth about 250."""
@@ -40,9 +48,9 @@ class Inverted:
         )
 
 
-def mpc(forecast: Forecast, **changes: object) -> Ours:
+def mpc(forecast: ReplayForecast, **changes: object) -> LivePolicy:
     """Our own decisions."""
-    return Ours(means(forecast, **changes), PlansNow())
+    return LivePolicy(means(forecast, **changes), PlansNow())
 
 
 @pytest.mark.parametrize("slack", [1.1, 1.6, 2.5])
@@ -59,7 +67,7 @@ def test_the_bound_is_below_the_oracle_and_the_oracle_below_every_policy(
     drivers: dict[str, Driver] = {
         name: Rival(means(perfect(on)), rule) for name, rule in RULES.items()
     }
-    drivers |= {"mpc": mpc(perfect(on)), "threshold": Ours(means(perfect(on)), NoPlans())}
+    drivers |= {"mpc": mpc(perfect(on)), "threshold": LivePolicy(means(perfect(on)), NoPlans())}
     for name, driver in drivers.items():
         state = run(setting, driver, cycle_s=CYCLE_S)
         assert known.bound_g <= state.carbon_g * (1 + 1e-9), name
@@ -96,10 +104,10 @@ def test_the_deadline_is_met_whatever_the_forecast_says_and_whatever_fails(
 ) -> None:
     """Within the guard's reserve for speed, and never two failures in a row."""
     on = days(34, seed=3)
-    kinds: dict[str, Forecast] = {
+    kinds: dict[str, ReplayForecast] = {
         "inverted": Inverted(grid=on),
-        "persist": Persist(grid=on),
-        "own": Own(on),
+        "persist": PersistenceForecast(grid=on),
+        "own": OwnForecast(on),
     }
     setting = scene(on, hours=20, slack=slack, day=30, noise=noise, catalogue=job(switch=DEAR))
     state = run(setting, mpc(kinds[kind]), cycle_s=CYCLE_S)
@@ -138,7 +146,7 @@ def test_a_run_that_cannot_be_suspended_never_is() -> None:
     assert state.at_s <= 40 * 3600
 
 
-def trace(path: Path, on: Grid) -> Path:
+def trace(path: Path, on: GridSeries) -> Path:
     """Write a grid as a trace."""
     rows = ["zone,timestamp_utc,carbon_intensity_gco2eq_per_kwh,kind,emission_factor_type"]
     rows += [
@@ -148,7 +156,7 @@ def trace(path: Path, on: Grid) -> Path:
     return path
 
 
-def asked(**changes: object) -> Asked:
+def asked(**changes: object) -> ReplayRequest:
     """A small bench."""
     facts: dict[str, object] = {
         "catalogue": job(),
@@ -158,7 +166,7 @@ def asked(**changes: object) -> Asked:
         "forecast": "persist",
     }
     facts.update(changes)
-    return Asked(**facts)  # type: ignore[arg-type]
+    return ReplayRequest(**facts)  # type: ignore[arg-type]
 
 
 def test_rows_are_those_of_every_policy_trace_slack_and_start(tmp_path: Path) -> None:
@@ -267,7 +275,7 @@ class Tiring(Noise):
         return 1.0 if at_s < 14 * 3600.0 else 1.0 - self.throughput
 
 
-class Unaware(Asked):
+class Unaware(ReplayRequest):
     """A sabotaged bench whose guard does not know of the noise."""
 
     @property
@@ -276,9 +284,9 @@ class Unaware(Asked):
         return self.settings
 
 
-@pytest.mark.parametrize(("kind", "met"), [(Asked, True), (Unaware, False)])
+@pytest.mark.parametrize(("kind", "met"), [(ReplayRequest, True), (Unaware, False)])
 def test_replay_tells_the_guard_how_much_speed_noise_takes(
-    kind: type[Asked], met: bool, tmp_path: Path
+    kind: type[ReplayRequest], met: bool, tmp_path: Path
 ) -> None:
     """Every policy is in time under noise, and late if its margin is smaller."""
     path = trace(tmp_path / "made-up.csv", days(6))

@@ -16,7 +16,7 @@ from tests.replay.build import START, means
 from tests.replay.test_deadline import Noted, Told
 from tests.replay.test_speed_reserve import Nobody
 from wattmesh.controller.cycle.cycle import NoPlans
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Scene, run
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.hull import lower_hull
@@ -66,7 +66,7 @@ def replay(
 ) -> Result:
     """Replay a day in `day_s` seconds: two thirds are work at A, a switch takes a 40th."""
     work_s, switch_s = day_s * 2 / 3, day_s / 40
-    on = Grid(
+    on = GridSeries(
         name="GB",
         kind="average",
         start=START,

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.policies.build import catalogue, measured, point
 from tests.replay.build import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.cycle.cycle import NoPlans, Plans, Seen
-from wattmesh.controller.replay.drivers import Ours, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import Forecast
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.cycle.cycle import CycleObservation, NoPlans, Plans
+from wattmesh.controller.replay.drivers import LivePolicy, PlansNow, Rival
+from wattmesh.controller.replay.forecasts import ReplayForecast
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Loss, Noise, Scene, World, run
 from wattmesh.policies.decision import (
     SUSPENDS,
@@ -82,7 +82,7 @@ class Whims:
 class Told:
     """A forecast that somebody made up."""
 
-    grid: Grid
+    grid: GridSeries
     values: tuple[float, ...]
 
     def slots(self, now: datetime, end: datetime) -> tuple[IntensitySlot, ...]:
@@ -154,7 +154,7 @@ def staged(
     )
 
 
-class Deceived(Ours):
+class Deceived(LivePolicy):
     """A sabotaged twin: it sees something else than there is."""
 
     def __init__(self, *words: Any, changes: dict[str, Any], view: dict[str, Any]) -> None:
@@ -162,14 +162,14 @@ class Deceived(Ours):
         super().__init__(*words)
         self._changes, self._view = changes, view
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Observe what is not."""
         seen = super().observe(now).observation
         views = tuple(replace(each, **self._view) for each in seen.runs)
-        return Seen(observation=replace(seen, runs=views, **self._changes))
+        return CycleObservation(observation=replace(seen, runs=views, **self._changes))
 
 
-class Noted(Ours):
+class Noted(LivePolicy):
     """Our own decisions, written down."""
 
     def __init__(self, *words: Any) -> None:
@@ -179,7 +179,9 @@ class Noted(Ours):
         self.planned = self.failed = False
         self.points: list[str] = []
 
-    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
+    def act(
+        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
+    ) -> None:
         """Remember what was decided."""
         self.decisions.extend(decisions)
         self.planned |= any(each.plan is not None for each in planned.runs)
@@ -197,17 +199,17 @@ class Adversary:
     """
 
     scene: Scene
-    told: Forecast
+    told: ReplayForecast
     plans: Callable[[], Plans]
     cycle_s: float
     limits: PolicySettings = LIMITS
 
-    def driver(self, kind: type[Ours] = Ours, **more: Any) -> Any:
+    def driver(self, kind: type[LivePolicy] = LivePolicy, **more: Any) -> Any:
         """Our own decisions, or a twin's."""
         given = means(self.told, policy=self.limits, cycle_s=self.cycle_s)
         return kind(given, self.plans(), **more)
 
-    def replay(self, driver: Ours) -> bool:
+    def replay(self, driver: LivePolicy) -> bool:
         """Whether the run is in time."""
         scene = self.scene
         state = run(scene, driver, cycle_s=self.cycle_s)
@@ -282,7 +284,7 @@ class Word(Noted):
 
     word: bool | None = None
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Observe."""
         shown = super().observe(now)
         seen = shown.observation

@@ -9,31 +9,31 @@ import pytest
 
 from tests.replay.build import HOUR, START, days, grid
 from wattmesh.controller.replay.forecasts import (
-    Forecast,
-    Own,
-    Perfect,
-    Persist,
+    OwnForecast,
+    PerfectForecast,
+    PersistenceForecast,
+    ReplayForecast,
     from_file,
     maker,
 )
-from wattmesh.controller.replay.grid import Grid, read, starts
+from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.errors import InputInvalid
 
 NOW = START + timedelta(days=30, minutes=20)
 END = NOW + timedelta(days=6)
 
 
-def altered(on: Grid, after: int) -> Grid:
+def altered(on: GridSeries, after: int) -> GridSeries:
     """The same grid with another future."""
     return grid([*on.values[:after], *(999.0 for _ in on.values[after:])])
 
 
 @pytest.mark.parametrize(
     ("make", "causal"),
-    [(Own, True), (maker("persist"), True), (lambda on: Perfect(grid=on), False)],
+    [(OwnForecast, True), (maker("persist"), True), (lambda on: PerfectForecast(grid=on), False)],
 )
 def test_a_forecast_does_not_change_with_the_future(
-    make: Callable[[Grid], Forecast], causal: bool
+    make: Callable[[GridSeries], ReplayForecast], causal: bool
 ) -> None:
     """But for the perfect one, which is the sabotaged twin."""
     on = days(40)
@@ -49,7 +49,7 @@ def test_sight_ends_after_its_hours() -> None:
     """The truth for a day, then what our own forecast says, without a gap; other futures agree."""
     on = days(40)
     told = maker("perfect-24h")(on).slots(NOW, END)
-    own, index = Own(on).slots(NOW, END), on.index(NOW)
+    own, index = OwnForecast(on).slots(NOW, END), on.index(NOW)
     assert [slot.g_per_kwh for slot in told[:25]] == list(on.values[index : index + 25])
     assert told[26:] == own[26:]
     assert all(a.end == b.start for a, b in pairwise(told))
@@ -60,7 +60,7 @@ def test_sight_ends_after_its_hours() -> None:
 def test_persistence_is_the_same_hour_of_the_day_before() -> None:
     """Also two days ahead."""
     on = days(40)
-    told = Persist(grid=on).slots(NOW, END)
+    told = PersistenceForecast(grid=on).slots(NOW, END)
     index = on.index(NOW)
     assert [slot.g_per_kwh for slot in told[1:25]] == list(on.values[index - 23 : index + 1])
     assert told[26].g_per_kwh == told[2].g_per_kwh

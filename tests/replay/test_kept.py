@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from tests.replay.build import days, means, perfect, scene
-from wattmesh.controller.cycle.cycle import Seen
-from wattmesh.controller.replay.drivers import Ours, PlansNow
+from wattmesh.controller.cycle.cycle import CycleObservation
+from wattmesh.controller.replay.drivers import LivePolicy, PlansNow
 from wattmesh.controller.replay.world import World, run
 from wattmesh.policies.decision import CapView, Decision, Observation, PolicySettings
 from wattmesh.policies.slowing import needs_w
@@ -18,7 +18,7 @@ from wattmesh.policies.slowing import needs_w
 HOUR_S = 3600.0
 
 
-class Watched(Ours):
+class Watched(LivePolicy):
     """Our own decisions, and where they led."""
 
     def look(self, world: World) -> None:
@@ -37,11 +37,11 @@ class Watched(Ours):
 class Forgetful(Watched):
     """A sabotaged driver that never knows what was trained before."""
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Forget."""
         seen = super().observe(now).observation
         runs = tuple(replace(each, trained=()) for each in seen.runs)
-        return Seen(observation=replace(seen, runs=runs))
+        return CycleObservation(observation=replace(seen, runs=runs))
 
 
 class Capped(Watched):
@@ -49,14 +49,16 @@ class Capped(Watched):
 
     hours = (12.0, 30.0)
 
-    def act(self, seen: Seen, planned: Observation, decisions: Sequence[Decision]) -> None:
+    def act(
+        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
+    ) -> None:
         """Hold its boards at B when the cap begins, as agents do."""
         if seen.observation.cap and self.world.state.point.id == "A":
             self.world.order("B")
         else:
             super().act(seen, planned, decisions)
 
-    def observe(self, now: datetime) -> Seen:
+    def observe(self, now: datetime) -> CycleObservation:
         """Tell of the cap while it holds."""
         scene, state, shown = self.world.scene, self.world.state, super().observe(now)
         seen = shown.observation
@@ -66,7 +68,7 @@ class Capped(Watched):
         room_w = needs_w(scene.catalogue.point("B"))
         cap = CapView(cap_w=room_w, until=scene.start + timedelta(hours=end_h), bound_w=room_w)
         runs = (replace(seen.runs[0], room_w=room_w),)
-        return Seen(observation=replace(seen, cap=cap, runs=runs))
+        return CycleObservation(observation=replace(seen, cap=cap, runs=runs))
 
 
 def worst(looks: list[tuple[float, float, str]], window_s: float) -> float:

@@ -9,15 +9,15 @@ import pytest
 from tests.replay.build import days, grid, job
 from tests.replay.test_bench import asked, trace
 from wattmesh.controller.replay.bench import PERFECT, Cell, Row, rows
-from wattmesh.controller.replay.forecasts import Perfect
-from wattmesh.controller.replay.grid import Grid
+from wattmesh.controller.replay.forecasts import PerfectForecast
+from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.regret import regret
 
 POLICIES = ("static-efficient", "mpc", "oracle")
 TOLERANCE = 1e-9
 
 
-def fickle() -> Grid:
+def fickle() -> GridSeries:
     """Six days, each the mirror of the one before: yesterday tells the opposite."""
     values = enumerate(days(6, seed=1).values)
     return grid([500 - each if at // 24 % 2 else each for at, each in values])
@@ -65,14 +65,14 @@ def test_the_sabotaged_twin_whose_truth_is_another_grid_beats_the_bound(
 ) -> None:
     """So that the tests above mean something: with a false truth, the split is another one."""
     honest = split(tmp_path, forecast="persist")
-    told = Perfect.slots
+    told = PerfectForecast.slots
 
-    def turned(self: Perfect, *span: object) -> object:
+    def turned(self: PerfectForecast, *span: object) -> object:
         """Tell the opposite of what will be."""
         first, *rest = told(self, *span)  # type: ignore[arg-type]
         return (first, *(replace(each, g_per_kwh=500 - each.g_per_kwh) for each in rest))
 
-    monkeypatch.setattr(Perfect, "slots", turned)
+    monkeypatch.setattr(PerfectForecast, "slots", turned)
     false = split(tmp_path, forecast="persist")
     assert false.regret_planning is not None
     assert honest.regret_planning is not None

@@ -13,11 +13,11 @@ from wattmesh.telemetry.energy.attribution import (
     DISPUTED,
     IDLE,
     RELEASED,
-    Claim,
+    EnergyClaim,
     Holder,
+    LaunchState,
     NodeView,
     Process,
-    Standing,
     attribute,
 )
 from wattmesh.telemetry.energy.ledger import share
@@ -50,7 +50,7 @@ def by(uid: int | None, pid: int = 40, job: str = "") -> Process:
     return Process(pid=pid, uid=uid, job=job)
 
 
-MINE = Claim(run="run-1", incarnation="run-1-a", line="run")
+MINE = EnergyClaim(run="run-1", incarnation="run-1-a", line="run")
 
 
 def test_without_a_view_registrations_stand_as_they_are() -> None:
@@ -59,9 +59,9 @@ def test_without_a_view_registrations_stand_as_they_are() -> None:
     assert attribute([holder(), other]) == {
         "G0": MINE,
         "G1": DISPUTED,
-        "G2": Claim(run="run-2", incarnation="run-2-a", line="run"),
+        "G2": EnergyClaim(run="run-2", incarnation="run-2-a", line="run"),
     }
-    lost = holder("run-2", gpus=("G1", "G2"), standing=Standing.LOST)
+    lost = holder("run-2", gpus=("G1", "G2"), standing=LaunchState.LOST)
     assert attribute([lost, holder()])["G1"] == MINE
 
 
@@ -71,8 +71,8 @@ def test_a_registered_gpu_belongs_to_the_run_while_its_process_computes_there() 
     assert claims == {"G0": MINE, "G1": IDLE, "G2": IDLE}
 
 
-@pytest.mark.parametrize("standing", [Standing.LOST, Standing.FINISHED])
-def test_energy_follows_processes_and_not_heartbeats(standing: Standing) -> None:
+@pytest.mark.parametrize("standing", [LaunchState.LOST, LaunchState.FINISHED])
+def test_energy_follows_processes_and_not_heartbeats(standing: LaunchState) -> None:
     """A run that fell silent, or said that it was done, still pays for what it computes."""
     claims = attribute([holder(standing=standing)], view(G0=(by(ALICE),), G1=()))
     assert claims == {"G0": MINE, "G1": IDLE}
@@ -80,7 +80,7 @@ def test_energy_follows_processes_and_not_heartbeats(standing: Standing) -> None
 
 def test_a_script_that_began_when_the_run_was_over_is_not_the_runs() -> None:
     """One user's next script, unknown to us, on the same GPU: nobody's, also in the same job."""
-    over = holder(standing=Standing.FINISHED, ended_at=T0 + timedelta(hours=1))
+    over = holder(standing=LaunchState.FINISHED, ended_at=T0 + timedelta(hours=1))
     job = "slurm:1"
     named = replace(over, job=job)
     for minutes, whose in [(59, MINE), (61, DISPUTED)]:
@@ -133,7 +133,7 @@ def test_the_job_of_rank_0_is_read_off_its_process() -> None:
     assert attribute(elsewhere, shown)["G0"] == DISPUTED
 
 
-LOST = holder(standing=Standing.LOST)
+LOST = holder(standing=LaunchState.LOST)
 LIVE = holder("run-2", pid=8)
 
 
@@ -142,7 +142,7 @@ def test_a_registered_process_that_computes_decides_whose_a_shared_gpu_is(
     holders: tuple[Holder, ...],
 ) -> None:
     """Whoever was heard last: one run's process there is that run's, both are nobody's."""
-    theirs = Claim(run="run-2", incarnation="run-2-a", line="run")
+    theirs = EnergyClaim(run="run-2", incarnation="run-2-a", line="run")
     shown = view(G0=(by(ALICE, 7),), G1=(by(ALICE, 7), by(ALICE, 8)), G2=(by(ALICE, 8),))
     assert attribute(holders, shown) == {"G0": MINE, "G1": DISPUTED, "G2": theirs}
 
@@ -153,7 +153,7 @@ def test_a_registered_process_that_computes_decides_whose_a_shared_gpu_is(
 def test_a_number_alone_names_no_process(changes: dict[str, Any], late_s: int) -> None:
     """Of another node, begun long after it was registered, another user's: then it is no proof."""
     process = Process(pid=7, uid=ALICE, started_at=T0 + timedelta(seconds=late_s))
-    claims = attribute([holder(standing=Standing.LOST, **changes), LIVE], view(G0=(process,)))
+    claims = attribute([holder(standing=LaunchState.LOST, **changes), LIVE], view(G0=(process,)))
     assert claims["G0"].run == "run-2"
 
 
@@ -177,7 +177,7 @@ def test_a_process_of_another_job_of_the_same_user_is_not_the_runs() -> None:
 
 def test_a_requeued_run_pays_as_its_new_launch_and_the_old_process_still_pays_as_the_run() -> None:
     """Old and new launch of one run at once: one run, the newer incarnation."""
-    old = holder(standing=Standing.LOST, job="slurm:1")
+    old = holder(standing=LaunchState.LOST, job="slurm:1")
     new = holder(incarnation="run-1-b", job="slurm:2")
     users = (by(ALICE, 41, "slurm:2"), by(ALICE, 40, "slurm:1"))
     assert attribute([old, new], view(G0=users))["G0"].incarnation == "run-1-b"
@@ -211,7 +211,7 @@ def test_a_process_that_stayed_on_a_released_gpu_is_still_the_runs() -> None:
     ],
 )
 def test_processors_follow_the_gpus_when_all_of_them_agree(
-    users: dict[str, tuple[Process, ...]], expected: Claim
+    users: dict[str, tuple[Process, ...]], expected: EnergyClaim
 ) -> None:
     """A whole node is the run's; a shared one is nobody's to charge; a node without GPUs too."""
     devices = (*users, "cpu:n1:package-0", "dram:n1:package-0")
@@ -255,7 +255,7 @@ HOLDERS = st.lists(
         incarnation=st.sampled_from(["a", "b"]),
         gpus=SOME_GPUS,
         released=SOME_GPUS,
-        standing=st.sampled_from(list(Standing)),
+        standing=st.sampled_from(list(LaunchState)),
         owner_uid=UIDS,
         job=JOBS,
         host=st.just("n1"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.telemetry.energy.ledger import NO_COUNTER, CounterBaseline
-from wattmesh.telemetry.energy.meter import EnergyPiece, Meter
+from wattmesh.telemetry.energy.meter import EnergyPiece, MeterState
 from wattmesh.telemetry.readings import PowerReading, Quality
 
 HOLD_US = 1_500_000
@@ -31,7 +31,7 @@ def reading(second: float, power_w: float | None, energy_mj: int | None) -> Powe
 
 def pieces(*readings: PowerReading) -> list[EnergyPiece]:
     """Run a meter over readings."""
-    meter, made = Meter.first(readings[0]), []
+    meter, made = MeterState.first(readings[0]), []
     for each in readings[1:]:
         advanced = meter.advanced(each, hold_us=HOLD_US)
         assert advanced is not None
@@ -116,7 +116,7 @@ def test_nonsense_is_unknown() -> None:
 
 def test_an_old_reading_is_passed_over() -> None:
     """A reading that is not newer than the one before books nothing."""
-    meter = Meter.first(reading(1, 300.0, 0))
+    meter = MeterState.first(reading(1, 300.0, 0))
     assert meter.advanced(reading(1, 300.0, 10), hold_us=HOLD_US) is None
     assert meter.advanced(reading(0, 300.0, 10), hold_us=HOLD_US) is None
 
@@ -134,7 +134,7 @@ def test_another_boot_says_nothing_about_the_counter(energy_mj: int) -> None:
     baseline = CounterBaseline(
         gpu_uuid="G0", energy_mj=energy_mj, at=T0, monotonic_s=9e6, boot_id="old"
     )
-    meter = Meter.resumed(baseline, monotonic_us=40_000_000)
+    meter = MeterState.resumed(baseline, monotonic_us=40_000_000)
     advanced = meter.advanced(reading(0, 300.0, 2_000), hold_us=HOLD_US)
     assert advanced is not None
     assert (advanced[1].energy_mj, advanced[1].unobserved_ms) == (None, 60_000)
@@ -181,7 +181,7 @@ def run(looks: list[Look]) -> tuple[int, list[tuple[EnergyPiece, Look]]]:
     """
     counter_nj, true_nj = 10**15, 0
     at_s, power_mw = 100.0, 0
-    meter = Meter.first(reading(0, 0.0, 10**9))
+    meter = MeterState.first(reading(0, 0.0, 10**9))
     made = []
     for look in looks:
         at_s += 1

@@ -17,7 +17,7 @@ from tests.telemetry.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.energy.ledger import CounterBaseline
-from wattmesh.telemetry.energy.meter import ADOPT_US, STILL_US, EnergyPiece, Meter, micros
+from wattmesh.telemetry.energy.meter import ADOPT_US, STILL_US, EnergyPiece, MeterState, micros
 from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
 
@@ -41,9 +41,9 @@ def reading(
     )
 
 
-def booked(*readings: PowerReading) -> tuple[Meter, list[EnergyPiece]]:
+def booked(*readings: PowerReading) -> tuple[MeterState, list[EnergyPiece]]:
     """Run a meter over readings."""
-    meter, made = Meter.first(readings[0]), []
+    meter, made = MeterState.first(readings[0]), []
     for each in readings[1:]:
         advanced = meter.advanced(each, hold_us=HOLD_US)
         assert advanced is not None
@@ -105,11 +105,11 @@ def test_after_an_outage_the_boards_highest_limit_is_what_may_have_held() -> Non
     """Whoever lowered the limit meanwhile does not make the outage's joules implausible."""
     baseline = CounterBaseline(gpu_uuid="G0", energy_mj=0, at=T0, monotonic_s=0.0, boot_id="b")
     capped = replace(reading(0, 200.0, 65_000_000), power_limit_w=250.0, highest_limit_w=700.0)
-    advanced = Meter.resumed(baseline).advanced(capped, hold_us=HOLD_US)
+    advanced = MeterState.resumed(baseline).advanced(capped, hold_us=HOLD_US)
     assert advanced is not None
     assert advanced[1].energy_mj == 65_000_000
     uncounted = replace(capped, energy_mj=None)
-    advanced = Meter.resumed(baseline).advanced(uncounted, hold_us=HOLD_US)
+    advanced = MeterState.resumed(baseline).advanced(uncounted, hold_us=HOLD_US)
     assert advanced is not None
     assert advanced[1].upper_mj == 70_000_000
 
@@ -117,7 +117,7 @@ def test_after_an_outage_the_boards_highest_limit_is_what_may_have_held() -> Non
 def test_a_board_that_answers_no_more_is_bounded_by_what_it_may_draw_without_its_cap() -> None:
     """The cap may end while nobody looks."""
     capped = replace(reading(0, 200.0, 0), power_limit_w=250.0, highest_limit_w=700.0)
-    _, dark = Meter.first(capped).unseen(micros(capped.monotonic_s + 100))
+    _, dark = MeterState.first(capped).unseen(micros(capped.monotonic_s + 100))
     assert dark.upper_mj == 70_000_000
 
 
@@ -199,7 +199,7 @@ def test_after_a_restart_only_the_same_source_covers_the_outage(
     baseline = CounterBaseline(
         gpu_uuid="G0", energy_mj=1_000_000, at=T0, monotonic_s=80.0, boot_id="b", source="nvml"
     )
-    advanced = Meter.resumed(baseline).advanced(
+    advanced = MeterState.resumed(baseline).advanced(
         reading(0, 300.0, 7_000_000, source), hold_us=HOLD_US
     )
     assert advanced is not None

@@ -250,7 +250,7 @@ def watched(*readings: PowerReading) -> list[bool]:
     """Give for each reading whether it still tells anything, seen a second after the other."""
     watch, told = SensorWatch(), []
     for second, reading in enumerate(readings):
-        watch, shown = watch.seen(replace(reading, monotonic_s=float(second)))
+        watch, shown = watch.after(replace(reading, monotonic_s=float(second)))
         told.append(shown.tells)
     return told
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from wattmesh.errors import SourceUnavailable
-from wattmesh.telemetry.energy.meter import EnergyPiece, Meter
+from wattmesh.telemetry.energy.meter import EnergyPiece, MeterState
 from wattmesh.telemetry.readings import Component, PowerReading
 from wattmesh.telemetry.sources.rapl import RaplSource, mean_power_w
 
@@ -111,7 +111,7 @@ def piece(tree: Tree, *, seconds: float, watts: float) -> EnergyPiece:
     first = by_name(RaplSource(tree.root, "n1"))["cpu:n1:package-0"]
     tree.show("intel-rapl:0", start_uj + round(seconds * watts * 1e6))
     then = by_name(RaplSource(tree.root, "n1"))["cpu:n1:package-0"]
-    meter = Meter.first(first)
+    meter = MeterState.first(first)
     shown = PowerReading(
         **{
             **{name: getattr(then, name) for name in then.__slots__},

@@ -7,12 +7,12 @@ import pytest
 
 from tests.telemetry.world import T0, MemoryBook, World
 from wattmesh.errors import JournalUnavailable
-from wattmesh.telemetry.energy.attribution import DISPUTED, Claim, Holder, attribute
+from wattmesh.telemetry.energy.attribution import DISPUTED, EnergyClaim, Holder, attribute
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.sampler import CLOCK_STEP_S, Sample, Sampler
 
 GRID = SlotGrid(origin=T0, interval_s=1800.0)
-RUN = Claim(run="run-1", incarnation="inc-1", line="run")
+RUN = EnergyClaim(run="run-1", incarnation="inc-1", line="run")
 
 
 class Bench:
@@ -23,7 +23,7 @@ class Bench:
         self.world = world or World()
         self.book = MemoryBook()
         self.grid = grid
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, EnergyClaim] = {}
         self.boot = "boot-1"
         self.sampler = self.start()
 
@@ -374,4 +374,4 @@ def test_two_incarnations_of_one_run_share_its_line() -> None:
             Holder(run="run-1", incarnation="new", gpus=("G0",)),
         ]
     )
-    assert claims == {"G0": Claim(run="run-1", incarnation="new", line="run")}
+    assert claims == {"G0": EnergyClaim(run="run-1", incarnation="new", line="run")}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.telemetry.test_sampler import GRID, RUN
 from tests.telemetry.world import AddingBook, MemoryBook, TornBook, World
 from wattmesh.errors import JournalUnavailable
-from wattmesh.telemetry.energy.attribution import Claim
+from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.sampler import Sampler
 
-OTHER = Claim(run="run-2", incarnation="inc-2", line="run")
+OTHER = EnergyClaim(run="run-2", incarnation="inc-2", line="run")
 
 ACTS = st.one_of(
     st.tuples(st.just("pass"), st.integers(1, 4000), st.integers(0, 700)),
@@ -34,7 +34,7 @@ class Story:
     def __init__(self, book: MemoryBook) -> None:
         """Begin with a booked first reading: from here on the truth is known to the book."""
         self.world, self.book = World("G0", "G1"), book
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, EnergyClaim] = {}
         self.sampler = self._sampler()
         self.step(1)
         self.sampler.flush()

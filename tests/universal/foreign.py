@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Box, Shape, row_major
-from wattmesh.reconfig.universal.index.index import Entry, Segment, build
+from wattmesh.reconfig.universal.index.index import Segment, TensorEntry, build
 from wattmesh.reconfig.universal.sources.source import Source, fingerprints
 
 Key = tuple[str, str]
@@ -31,13 +31,13 @@ class Writer:
     files: dict[str, bytearray] = field(
         default_factory=lambda: {name: bytearray(b"junk!!!!") for name in FILES}
     )
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TensorEntry] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     truth: Truth = field(default_factory=dict)
 
     def entry(self, name: str, state: str, dtype: str, shape: Shape) -> NDArray[Any]:
         """A tensor of numbers that tell each element apart."""
-        self.entries.append(Entry(name=name, state=state, dtype=dtype, shape=shape))
+        self.entries.append(TensorEntry(name=name, state=state, dtype=dtype, shape=shape))
         size = dtypes.size_of(dtype)
         rng = np.random.default_rng(len(self.entries))
         bits = rng.integers(0, 256, size * int(np.prod(shape, dtype=np.int64)), dtype=np.uint8)

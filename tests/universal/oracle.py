@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from wattmesh.reconfig.universal.index.box import Box, Shape
-from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import Index, Segment, TensorEntry, build
 
 Cut = tuple[Box, ...]
 
@@ -74,7 +74,7 @@ def stored(shape: Shape, cut: Cut, flat_cuts: tuple[int, ...] | None = None) -> 
     """Store a tensor of `shape` piece by piece; or as flat ranges between `flat_cuts`."""
     count = int(np.prod(shape, dtype=np.int64))
     array = np.arange(count, dtype=np.float32).reshape(shape)
-    entry = Entry(name="w", state="param", dtype="float32", shape=shape)
+    entry = TensorEntry(name="w", state="param", dtype="float32", shape=shape)
     segments, data = [], b"\xff" * 3
     if flat_cuts is not None:
         edges = sorted({0, count, *(each for each in flat_cuts if 0 < each < count)})

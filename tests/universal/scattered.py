@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile, Manifest, seal
 from wattmesh.reconfig.universal.index.box import Box
-from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import Index, Segment, TensorEntry, build
 
 Tensors = Mapping[tuple[str, str], torch.Tensor]
 
@@ -39,7 +39,7 @@ def scatter(folder: Path, tensors: Tensors, tied: Mapping[str, str] | None = Non
         data += raw + b"gap"
     for (name, state), tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
-        entries.append(Entry(name=name, state=state, dtype=dtype, shape=tuple(tensor.shape)))
+        entries.append(TensorEntry(name=name, state=state, dtype=dtype, shape=tuple(tensor.shape)))
     path = folder / "shards" / "data.bin"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)

@@ -12,7 +12,7 @@ from tests.universal.oracle import SHAPES, Cut, covers_once, cuts, elements, sto
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.index import cover, rules
 from wattmesh.reconfig.universal.index.box import Box, Shape, flat_boxes, row_major
-from wattmesh.reconfig.universal.index.index import Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.placing import logical_shape, place
 from wattmesh.reconfig.universal.index.rules import (
     ExpertStack,
@@ -70,7 +70,7 @@ def test_a_moved_grown_or_lost_box_is_refused(data: st.DataObject, shape: Shape)
 
 
 def _index(shape: Shape, boxes: Cut) -> Index:
-    entry = Entry(name="w", state="param", dtype="float32", shape=shape)
+    entry = TensorEntry(name="w", state="param", dtype="float32", shape=shape)
     segments = [Segment(entry=entry.key, file="f", offset=0, box=box) for box in boxes]
     return build([entry], segments)
 

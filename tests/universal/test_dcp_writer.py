@@ -21,7 +21,7 @@ from wattmesh.errors import CheckpointDamaged, Fenced, InputInvalid
 from wattmesh.reconfig.checkpoint import damage
 from wattmesh.reconfig.checkpoint.dcp import (
     TORCHTITAN,
-    About,
+    CheckpointMetadata,
     UniversalReader,
     UniversalWriter,
     cause_of,
@@ -171,7 +171,9 @@ def test_a_fence_stops_the_publishing(tmp_path: Path) -> None:
 
 def test_leavings_of_a_save_that_died_are_cleared(tmp_path: Path) -> None:
     """The staging folder carries the attempt; the next save of it begins anew."""
-    writer = UniversalWriter(tmp_path / "uc", about=About(attempt=7, run="r", logical_digest="d"))
+    writer = UniversalWriter(
+        tmp_path / "uc", about=CheckpointMetadata(attempt=7, run="r", logical_digest="d")
+    )
     writer.staging.mkdir()
     (writer.staging / "data-0-0.safetensors").write_bytes(b"half")
     save({"model": {"w": torch.ones(2)}}, storage_writer=writer)

@@ -27,7 +27,7 @@ from wattmesh.reconfig.universal.folder import (
     seal,
 )
 from wattmesh.reconfig.universal.index.box import Box
-from wattmesh.reconfig.universal.index.index import COLUMNS, Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import COLUMNS, Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.rules import ExpertStack, SubBlocks, VocabPad
 
 SMALL = (MANIFEST, COMMIT, TRAINER, columns.NAMES, columns.NUMBERS)
@@ -36,15 +36,17 @@ SMALL = (MANIFEST, COMMIT, TRAINER, columns.NAMES, columns.NUMBERS)
 def rich_index() -> Index:
     """Several dtypes, ranks, rules, a scalar, a tied name, flat ranges and digests."""
     entries = [
-        Entry(name="a", state="param", dtype="bfloat16", shape=(4, 6), rule=VocabPad(0, 4)),
-        Entry(
+        TensorEntry(name="a", state="param", dtype="bfloat16", shape=(4, 6), rule=VocabPad(0, 4)),
+        TensorEntry(
             name="a", state="exp_avg", dtype="float32", shape=(4, 6), rule=ExpertStack(0, (1, 0))
         ),
-        Entry(name="a", state="step", dtype="float32", shape=()),
-        Entry(name="b", state="param", dtype="float64", shape=(2,), rule=SubBlocks(0, ((1, 1),))),
+        TensorEntry(name="a", state="step", dtype="float32", shape=()),
+        TensorEntry(
+            name="b", state="param", dtype="float64", shape=(2,), rule=SubBlocks(0, ((1, 1),))
+        ),
     ]
     digest = bytes(range(240, 256))
-    boxes: list[tuple[Entry, Box, bool]] = [
+    boxes: list[tuple[TensorEntry, Box, bool]] = [
         (entries[0], Box((0, 0), (4, 6)), False),
         (entries[1], Box((0,), (24,)), True),
         (entries[2], Box((), ()), False),

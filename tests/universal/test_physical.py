@@ -31,7 +31,7 @@ from wattmesh.reconfig.universal.folder import open_checkpoint
 from wattmesh.reconfig.universal.index import data_header, dtypes
 from wattmesh.reconfig.universal.index.arranging import arrange
 from wattmesh.reconfig.universal.index.cover import prove
-from wattmesh.reconfig.universal.index.index import Entry, build
+from wattmesh.reconfig.universal.index.index import TensorEntry, build
 from wattmesh.reconfig.universal.sources.own import open_own
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import verify
@@ -113,7 +113,7 @@ def test_arrangement_is_without_holes(
 ) -> None:
     """Header and segments account for every byte once; files keep the limit; elements align."""
     entries = [
-        Entry(name=f"t{at}", state="param", dtype=dtype, shape=shape)
+        TensorEntry(name=f"t{at}", state="param", dtype=dtype, shape=shape)
         for at, (shape, dtype) in enumerate(tensors)
     ]
     plan = arrange(build(entries, []), max_file_bytes=max_file_bytes, segment_bytes=segment_bytes)

@@ -12,7 +12,7 @@ from wattmesh.errors import CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.universal.files import reader as reading
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.index.box import Box, Shape
-from wattmesh.reconfig.universal.index.index import Entry, Segment, build
+from wattmesh.reconfig.universal.index.index import Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.planner import Planner
 
 SAME_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -64,7 +64,7 @@ def test_strided_bytes_larger_than_the_buffer(
     laid_out = np.ascontiguousarray(array.transpose(order))
     strides = np.empty(3, dtype=int)
     strides[list(order)] = [each // 4 for each in laid_out.strides]
-    entry = Entry(name="w", state="param", dtype="float32", shape=array.shape)
+    entry = TensorEntry(name="w", state="param", dtype="float32", shape=array.shape)
     segment = Segment(
         entry=entry.key, file="f", offset=0, box=Box.whole(array.shape),
         strides=tuple(int(each) for each in strides),
@@ -78,7 +78,7 @@ def test_strided_bytes_larger_than_the_buffer(
 def test_an_expanded_tensor_reads(tmp_path: Path) -> None:
     """Stride 0: one stored row stands for all."""
     array = np.broadcast_to(np.arange(5, dtype=np.float32), (4, 5))
-    entry = Entry(name="w", state="param", dtype="float32", shape=(4, 5))
+    entry = TensorEntry(name="w", state="param", dtype="float32", shape=(4, 5))
     segment = Segment(entry=entry.key, file="f", offset=0, box=Box.whole((4, 5)), strides=(0, 1))
     source = Stored(array, build([entry], [segment]), array[0].tobytes())
     with _opened(tmp_path, source) as files:

@@ -22,7 +22,7 @@ from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import COMMIT, MANIFEST, open_checkpoint
 from wattmesh.reconfig.universal.index.box import Box
-from wattmesh.reconfig.universal.index.index import COLUMNS, Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import COLUMNS, Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.verify import Result, hash_in_background, verify
 
 DATA = "data-00000.safetensors"
@@ -225,7 +225,7 @@ def test_a_lost_optimizer_state_is_seen_under_a_new_seal(tmp_path: Path) -> None
     more = [(name, "exp_avg_sq") for name in ("zero", "rows", "columns", "copied")]
     entries = [
         *source.index.entries,
-        *(Entry(name=n, state=s, dtype="float32", shape=()) for n, s in more),
+        *(TensorEntry(name=n, state=s, dtype="float32", shape=()) for n, s in more),
     ]
     (tmp_path / "src" / "steps").write_bytes(bytes(16))
     rows = [
@@ -266,7 +266,7 @@ def test_groups_of_parameters_may_have_their_own_slots() -> None:
 
     def index(*having: str) -> Index:
         entries = [
-            Entry(name=name, state=state, dtype="float32", shape=())
+            TensorEntry(name=name, state=state, dtype="float32", shape=())
             for name, *states in (each.split() for each in having)
             for state in states
         ]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from wattmesh.controller.accounting.accounts import ACTUAL
 from wattmesh.controller.accounting.periods import Period, period_before, period_of
-from wattmesh.controller.accounting.report.month import Reported, report
+from wattmesh.controller.accounting.report.month import ReportSettings, report
 from wattmesh.controller.accounting.report.views import MonthReport
 from wattmesh.controller.journal.energy.budgets import ClosedRow
 from wattmesh.controller.journal.journal import Journal
@@ -48,7 +48,7 @@ def waits_for(journal: Journal, month: Period, now: datetime) -> str:
     return f"{len(unbooked)} of its rows have not been priced yet" if unbooked else ""
 
 
-def close(journal: Journal, site: Reported, now: datetime) -> tuple[str, ...]:
+def close(journal: Journal, site: ReportSettings, now: datetime) -> tuple[str, ...]:
     """Close every month that can be closed; give a sentence for each. No signal: close nothing.
 
     Raises:

@@ -21,7 +21,7 @@ from wattmesh.controller.accounting.report.views import (
     StandIn,
     SubjectReport,
 )
-from wattmesh.controller.accounting.report.walk import Price, Subject, Walk, subject_of
+from wattmesh.controller.accounting.report.walk import Price, ReportTotals, Subject, subject_of
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.readings import Quality, flags_of
@@ -48,7 +48,7 @@ class Site(Protocol):
         ...
 
 
-class Booked(Protocol):
+class MonthLedger(Protocol):
     """What was read of a month."""
 
     @property
@@ -57,7 +57,7 @@ class Booked(Protocol):
         ...
 
     @property
-    def walk(self) -> Walk:
+    def walk(self) -> ReportTotals:
         """Further prices of its slots."""
         ...
 
@@ -90,7 +90,7 @@ class _Amounts:
     words: set[str] = field(default_factory=set)
 
 
-def lines_of(month: Booked, subjects: Sequence[SubjectReport]) -> tuple[ReportLine, ...]:
+def lines_of(month: MonthLedger, subjects: Sequence[SubjectReport]) -> tuple[ReportLine, ...]:
     """Give every line: location-based, further signals, contracts, embodied."""
     joules = _joules(month)
     return (
@@ -101,7 +101,7 @@ def lines_of(month: Booked, subjects: Sequence[SubjectReport]) -> tuple[ReportLi
     )
 
 
-def totals_of(month: Booked, lines: Iterable[ReportLine]) -> tuple[ScenarioTotal, ...]:
+def totals_of(month: MonthLedger, lines: Iterable[ReportLine]) -> tuple[ScenarioTotal, ...]:
     """Add up the lines by scenario and signal, in the order of the lines."""
     found: dict[Price, list[ReportLine]] = {}
     for line in lines:
@@ -140,7 +140,7 @@ def _stand_ins(
     return tuple(found)
 
 
-def _joules(month: Booked) -> dict[Subject, tuple[str, ...]]:
+def _joules(month: MonthLedger) -> dict[Subject, tuple[str, ...]]:
     """Give by subject the flags of its joules."""
     words: dict[Subject, set[str]] = {}
     for row in month.joules:
@@ -149,7 +149,7 @@ def _joules(month: Booked) -> dict[Subject, tuple[str, ...]]:
 
 
 def _line(
-    month: Booked, subject: Subject, price: Price, amounts: _Amounts, stand_in: str = ""
+    month: MonthLedger, subject: Subject, price: Price, amounts: _Amounts, stand_in: str = ""
 ) -> ReportLine:
     kind, name = subject
     return ReportLine(
@@ -166,7 +166,7 @@ def _line(
     )
 
 
-def _location(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
+def _location(month: MonthLedger, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
     places: dict[tuple[Subject, str, str], _Amounts] = {}
     left = month.energy()
     for row in month.actual:
@@ -189,7 +189,7 @@ def _location(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[
     ]
 
 
-def _further(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
+def _further(month: MonthLedger, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
     """Give every subject in every further signal."""
     lines = []
     for signal in month.site.further:
@@ -206,7 +206,7 @@ def _further(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[R
     return lines
 
 
-def _market(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
+def _market(month: MonthLedger, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
     """Give what each contract covers, and what none covers; nothing when there is no contract."""
     if not month.site.contracts:
         return []
@@ -229,7 +229,7 @@ def _market(month: Booked, joules: Mapping[Subject, tuple[str, ...]]) -> list[Re
 
 
 def _embodied(
-    month: Booked,
+    month: MonthLedger,
     subjects: Sequence[SubjectReport],
     joules: Mapping[Subject, tuple[str, ...]],
 ) -> list[ReportLine]:

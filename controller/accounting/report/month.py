@@ -26,7 +26,13 @@ from wattmesh.controller.accounting.report.views import (
     SignalCarbon,
     SubjectReport,
 )
-from wattmesh.controller.accounting.report.walk import Day, Subject, Walk, subject_of, walked
+from wattmesh.controller.accounting.report.walk import (
+    Day,
+    ReportTotals,
+    Subject,
+    subject_of,
+    walked,
+)
 from wattmesh.controller.journal.energy.budgets import ClosedRow, PlanRow
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
@@ -40,7 +46,7 @@ ENERGY = "energy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class ReportSettings:
     """What the settings say of reports.
 
     Attributes:
@@ -61,9 +67,9 @@ class Month:
 
     period: Period
     end: datetime
-    site: Reported
+    site: ReportSettings
     totals: tuple[TotalRow, ...]
-    walk: Walk
+    walk: ReportTotals
     runs: Mapping[str, RunRow]
 
     @property
@@ -89,7 +95,7 @@ class Month:
         return run.name if run else subject[1]
 
 
-def report(journal: Journal, period: Period, site: Reported, now: datetime) -> MonthReport:
+def report(journal: Journal, period: Period, site: ReportSettings, now: datetime) -> MonthReport:
     """Report a month.
 
     Args:
@@ -143,7 +149,7 @@ def report(journal: Journal, period: Period, site: Reported, now: datetime) -> M
     return from_closing(made, closed.figures) if closed and gone else made
 
 
-def _read(journal: Journal, period: Period, site: Reported, now: datetime) -> Month:
+def _read(journal: Journal, period: Period, site: ReportSettings, now: datetime) -> Month:
     end = min(period.end, now)
     further = [
         Intensities(each, journal.carbon.observed(each, period.start - DAY, end))

@@ -1,7 +1,7 @@
 """What the settings and the signals say of budgets and reports, in the types of their modules."""
 
-from wattmesh.controller.accounting.budget_plans import Plans
-from wattmesh.controller.accounting.report.month import Reported
+from wattmesh.controller.accounting.budget_plans import BudgetPlans
+from wattmesh.controller.accounting.report.month import ReportSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.settings.model import Settings
@@ -12,15 +12,15 @@ def accounting_signal(signals: Signals) -> str:
     return str(signals.accounting.signal) if signals.accounting else ""
 
 
-def plans_of(journal: Journal, settings: Settings, signals: Signals) -> Plans:
+def plans_of(journal: Journal, settings: Settings, signals: Signals) -> BudgetPlans:
     """Give the plans of all budgets."""
-    return Plans(journal, settings.budget, settings.site.timezone, accounting_signal(signals))
+    return BudgetPlans(journal, settings.budget, settings.site.timezone, accounting_signal(signals))
 
 
-def reported(settings: Settings, signals: Signals) -> Reported:
+def reported(settings: Settings, signals: Signals) -> ReportSettings:
     """Give what a report needs from settings and signals."""
     site = settings.site
-    return Reported(
+    return ReportSettings(
         timezone=site.timezone,
         signal=accounting_signal(signals),
         further=tuple(each.signal for each in signals.reports),

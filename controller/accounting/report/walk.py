@@ -53,7 +53,7 @@ class Day:
 
 
 @dataclass(slots=True)
-class Walk:
+class ReportTotals:
     """What was added up.
 
     Attributes:
@@ -81,7 +81,7 @@ def walked(
     further: Sequence[Intensities],
     contracts: Sequence[Contract],
     timezone: str,
-) -> Walk:
+) -> ReportTotals:
     """Price and add up slots in time order.
 
     Args:
@@ -90,7 +90,7 @@ def walked(
         contracts: of the site.
         timezone: of its days.
     """
-    walk = Walk()
+    walk = ReportTotals()
     for slot in slots:
         walk.energy_mj += slot.energy_mj
         walk.facility[subject_of(slot.run, slot.line)] += slot.energy_mj * slot.pue_milli
@@ -105,7 +105,7 @@ def walked(
     return walk
 
 
-def _price(walk: Walk, prices: Intensities, slot: SlotSum) -> None:
+def _price(walk: ReportTotals, prices: Intensities, slot: SlotSum) -> None:
     """Price a slot in a further signal."""
     price = (scenario_of(prices.signal), str(prices.signal))
     g_milli = prices.g_milli(slot.slot_start, slot.slot_end)
@@ -119,7 +119,7 @@ def _price(walk: Walk, prices: Intensities, slot: SlotSum) -> None:
     walk.words.setdefault(place, set()).update(words | prices.qualities(slot.slot_start))
 
 
-def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
+def _cover(walk: ReportTotals, contracts: Sequence[Contract], slot: SlotSum) -> None:
     found = covered(contracts, slot.slot_start, slot.energy_mj, slot.pue_milli)
     for each in found:
         place = ((MARKET, each.label), subject_of(slot.run, slot.line))
@@ -130,7 +130,7 @@ def _cover(walk: Walk, contracts: Sequence[Contract], slot: SlotSum) -> None:
         _blind(walk, (MARKET, NOT_COVERED), slot)
 
 
-def _blind(walk: Walk, price: Price, slot: SlotSum) -> None:
+def _blind(walk: ReportTotals, price: Price, slot: SlotSum) -> None:
     """Add the time of a slot without a price, once for all subjects."""
     if slot.energy_mj and walk.blind_at.get(price) != slot.slot_start:
         walk.blind_at[price] = slot.slot_start

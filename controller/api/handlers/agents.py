@@ -21,7 +21,7 @@ from wattmesh.controller.api.handlers.deliveries import read_delivery
 from wattmesh.controller.api.request_context import Call, Conflict, NotFound, RequestContext
 from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.cycle import clocks
-from wattmesh.controller.cycle.fleet import Snapshot, holders
+from wattmesh.controller.cycle.fleet import FleetSnapshot, holders
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.reconfig.ranges import NODE
@@ -206,7 +206,7 @@ def desired_endpoint(
     return WishBoard(context, waits).answer
 
 
-def _fresh(context: RequestContext) -> Snapshot:
+def _fresh(context: RequestContext) -> FleetSnapshot:
     """Give the newest cycle's snapshot.
 
     Raises:
@@ -224,7 +224,9 @@ def _fresh(context: RequestContext) -> Snapshot:
     return snapshot
 
 
-def _answer(context: RequestContext, node: str, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
+def _answer(
+    context: RequestContext, node: str, snapshot: FleetSnapshot, epoch: int
+) -> dict[str, Any]:
     row = snapshot.nodes.get(node)
     runs = snapshot.runs_on(row) if row else ()
     wishes = clocks.desired(

@@ -9,10 +9,15 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from wattmesh.controller.journal.nodes.node_facts import STRANGE, Delivered, sound_applied, told
+from wattmesh.controller.journal.nodes.node_facts import (
+    STRANGE,
+    Delivered,
+    sound_applied,
+    stated_fields,
+)
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 
 AHEAD = timedelta(days=1)
@@ -47,13 +52,13 @@ def read_delivery(body: Mapping[str, Any], now: datetime, grid: SlotGrid) -> Rep
         _not_ahead(datetime.fromisoformat(device.at), now, f"devices.{name}.at")
     if len(set(delivered.missing)) < len(delivered.missing):
         raise InputInvalid("missing names a device twice; send each once")
-    batch = None if delivered.batch is None else Batch.from_json(delivered.batch)
+    batch = None if delivered.batch is None else EnergyBatch.from_json(delivered.batch)
     if batch is not None:
         _check_batch(batch, now, grid)
     return Report(
         batch=batch,
         fresh=delivered.fresh,
-        devices={name: told(device) for name, device in delivered.devices.items()},
+        devices={name: stated_fields(device) for name, device in delivered.devices.items()},
         missing=delivered.missing,
         facts=_facts(delivered),
     )
@@ -61,7 +66,7 @@ def read_delivery(body: Mapping[str, Any], now: datetime, grid: SlotGrid) -> Rep
 
 def _facts(delivered: Delivered) -> dict[str, Any]:
     """Give a node's other facts; an actuator whose report is not understood counts as none."""
-    facts = told(delivered.facts)
+    facts = stated_fields(delivered.facts)
     try:
         facts["applied"] = sound_applied(delivered.facts.applied)
     except InputInvalid as error:
@@ -70,7 +75,7 @@ def _facts(delivered: Delivered) -> dict[str, Any]:
     return facts
 
 
-def _check_batch(batch: Batch, now: datetime, grid: SlotGrid) -> None:
+def _check_batch(batch: EnergyBatch, now: datetime, grid: SlotGrid) -> None:
     """Check everything in a batch that its types do not."""
     ranges.NODE.read(batch.node, "batch.node")
     ranges.TOKEN.read(batch.boot_id, "batch.boot_id")

@@ -28,9 +28,9 @@ from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import (
     OBSERVED,
     PROTOCOL,
-    Beaten,
     Finish,
     Heartbeat,
+    HeartbeatAnswer,
     Message,
     Progress,
     Register,
@@ -95,13 +95,13 @@ def _plan(context: RequestContext, message: Register) -> RunPlan:
     return plan
 
 
-def heartbeat(context: RequestContext, call: Call) -> Beaten:
+def heartbeat(context: RequestContext, call: Call) -> HeartbeatAnswer:
     """Take note that a launch lives, and at which phase it is."""
     message = _read(Heartbeat, call)
     context.lead()
     with _known(context, message.run), speaking(context, call):
         context.journal.signs.hear(message, message.phase, owner_uid=call.peer.uid, now=context.now)
-    return Beaten(heartbeat_s=context.journal.runs.liveness.heartbeat_s)
+    return HeartbeatAnswer(heartbeat_s=context.journal.runs.liveness.heartbeat_s)
 
 
 def heartbeat_endpoint(
@@ -122,7 +122,9 @@ def heartbeat_endpoint(
             if _remembered(context, call) and context.journal.signs.hear_again(
                 message, message.phase, owner_uid=uid, now=context.now
             ):
-                return success(Beaten(heartbeat_s=context.journal.runs.liveness.heartbeat_s))
+                return success(
+                    HeartbeatAnswer(heartbeat_s=context.journal.runs.liveness.heartbeat_s)
+                )
             return success(await workers.do(caller, partial(plain, context, heartbeat, call)))
         except Exception as error:
             return failure(error, request.url.path)

@@ -28,7 +28,7 @@ LONGEST_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RunOrders:
     """What the journal said about one run. `owner_uid`: fixed at its first registration."""
 
     run: str
@@ -38,11 +38,11 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quiet:
+class NoOrder:
     """A run that had no order, as read after `rings` signals in one epoch."""
 
     rings: int
-    found: Found
+    found: RunOrders
 
 
 def orders(context: RequestContext, call: Call) -> Orders:
@@ -55,7 +55,7 @@ def orders(context: RequestContext, call: Call) -> Orders:
 READ = "read the orders of"
 
 
-def find(context: RequestContext, call: Call) -> Found:
+def find(context: RequestContext, call: Call) -> RunOrders:
     """Ask the journal; the caller's rights are not checked here.
 
     Raises:
@@ -70,7 +70,7 @@ def find(context: RequestContext, call: Call) -> Found:
     if switch is not None:
         # From the journal: a standby answers too, and does not know whose epoch it is.
         order = replace(switch.order, journal=identity.read(context.journal.database).journal)
-    return Found(
+    return RunOrders(
         run=row.run,
         name=row.name,
         owner_uid=row.owner_uid,
@@ -90,7 +90,7 @@ class OrderBoard:
         self._waits = waits
         self._context = context
         self._workers = workers
-        self._quiet: dict[str, Quiet] = {}
+        self._quiet: dict[str, NoOrder] = {}
 
     async def answer(self, request: Request) -> Response:
         """Serve the long-polling call."""
@@ -130,17 +130,17 @@ class OrderBoard:
             if not await changes.heard_after(rings, left_s) or changes.closed:
                 return found.orders
 
-    async def _look(self, received: Received, call: Call, rings: int) -> Found:
+    async def _look(self, received: Received, call: Call, rings: int) -> RunOrders:
         """Give a run's orders: from memory if it had none and no signal has come since."""
         name, epoch = call.path["run"], self._context.pulse.lead.epoch
         quiet = self._quiet.get(name)
         if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
             return quiet.found
         caller = received.caller(self._context)
-        found: Found = await self._workers.do(caller, partial(plain, self._context, find, call))
+        found: RunOrders = await self._workers.do(caller, partial(plain, self._context, find, call))
         # A standby gets no signal of the leader's, so it reads the journal each time.
         if epoch is not None and found.orders.order is None:
-            self._quiet[name] = Quiet(rings=rings, found=found)
+            self._quiet[name] = NoOrder(rings=rings, found=found)
         else:
             self._quiet.pop(name, None)
         return found

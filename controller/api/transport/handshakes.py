@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wattmesh.reconfig.link import cut_socket
-from wattmesh.telemetry.places import Places
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 MOST = 256
 MOST_OF_ONE = 64
@@ -37,7 +37,7 @@ class HandshakeListener(socket.socket):
     def __init__(self, bound: socket.socket) -> None:
         """Take over a socket that listens."""
         super().__init__(fileno=bound.detach())
-        self._places = Places(MOST, MOST_OF_ONE)
+        self._places = ConcurrencyLimit(MOST, MOST_OF_ONE)
         self._unproven: dict[Any, asyncio.TimerHandle] = {}
 
     def accept(self) -> tuple[socket.socket, Any]:

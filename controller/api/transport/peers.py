@@ -1,7 +1,7 @@
 """Who is at the other end of a connection, as the kernel says; and how long we wait for them.
 
-Invariant: `Peer` comes from SO_PEERCRED of this connection, never from anything that was sent. A
-client that does not finish a request in time is cut off; it holds no thread meanwhile.
+Invariant: `PeerIdentity` comes from SO_PEERCRED of this connection, never from anything that was
+sent. A client that does not finish a request in time is cut off; it holds no thread meanwhile.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ REQUEST_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
+class PeerIdentity:
     """The process at the other end.
 
     Attributes:
@@ -43,17 +43,17 @@ class Peer:
     node: str = ""
 
 
-NOBODY = Peer(uid=-1, gid=-1, pid=0, groups=frozenset())
+NOBODY = PeerIdentity(uid=-1, gid=-1, pid=0, groups=frozenset())
 
 
-def peer_of(connection: socket.socket) -> Peer:
+def peer_of(connection: socket.socket) -> PeerIdentity:
     """Ask the kernel who connected."""
     who = credentials(connection)
     groups = frozenset({who.gid, *_more_groups(connection, who.uid, who.gid)})
-    return Peer(uid=who.uid, gid=who.gid, pid=who.pid, groups=groups)
+    return PeerIdentity(uid=who.uid, gid=who.gid, pid=who.pid, groups=groups)
 
 
-def is_operator(peer: Peer, group: str) -> bool:
+def is_operator(peer: PeerIdentity, group: str) -> bool:
     """Say whether a peer may act on everybody's runs.
 
     Members of the operators' group may; so may root and the daemon's own user, who could write the
@@ -65,7 +65,7 @@ def is_operator(peer: Peer, group: str) -> bool:
     return is_root_or_us(peer) or (wanted is not None and wanted in peer.groups)
 
 
-def is_root_or_us(peer: Peer) -> bool:
+def is_root_or_us(peer: PeerIdentity) -> bool:
     """Say whether a peer is root or the daemon's own user, as the kernel says."""
     return not peer.attested and not peer.agent and peer.uid in (0, os.geteuid())
 

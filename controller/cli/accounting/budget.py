@@ -7,7 +7,7 @@ import typer
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.accounting import audit_screen, budget_screen
 from wattmesh.controller.cli.answers import ask
-from wattmesh.controller.cli.client import Daemon, segment
+from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 
 
@@ -30,7 +30,7 @@ def budget(
 ) -> None:
     """Show what was spent, and what was saved against the submitted points."""
     if replan is not None:
-        done = Daemon(socket).post(f"/v1/budget/{segment(replan)}/replan", {})
+        done = DaemonConnection(socket).post(f"/v1/budget/{segment(replan)}/replan", {})
         print_json(done) if as_json else print_lines([done["done"]])
         return
     path = "/v1/budget" if audit is None else f"/v1/runs/{segment(audit)}/audit"

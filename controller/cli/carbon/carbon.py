@@ -98,7 +98,7 @@ def providers(
     file = config or (options.DEFAULT_CONFIG if options.DEFAULT_CONFIG.is_file() else None)
     carbon = reader.load(file).carbon if file is not None else None
     known = carbon_providers.listed(carbon)
-    answers = carbon_providers.asked(carbon) if carbon is not None and not no_ask else []
+    answers = carbon_providers.ask_sources(carbon) if carbon is not None and not no_ask else []
     if as_json:
         print_json({"providers": known, "asked": answers})
         return

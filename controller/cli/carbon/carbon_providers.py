@@ -68,7 +68,7 @@ def listed(carbon: CarbonSection | None) -> list[dict[str, Any]]:
     ]
 
 
-def asked(carbon: CarbonSection) -> list[dict[str, Any]]:
+def ask_sources(carbon: CarbonSection) -> list[dict[str, Any]]:
     """Ask every configured source what it serves with its key."""
     return [_asked(key, section) for key, section in sections(carbon)]
 

@@ -18,7 +18,7 @@ from wattmesh.reconfig.universal.convert.convert import Converted
 from wattmesh.reconfig.universal.convert.exporting import ExportFormat
 from wattmesh.reconfig.universal.folder import Checkpoint
 from wattmesh.reconfig.universal.index import rules
-from wattmesh.reconfig.universal.index.index import Entry, Index
+from wattmesh.reconfig.universal.index.index import Index, TensorEntry
 from wattmesh.reconfig.universal.prune import PruneDecision
 from wattmesh.reconfig.universal.sources.source import Source
 from wattmesh.reconfig.universal.verify import Result
@@ -288,7 +288,7 @@ def _states(states: Sequence[Mapping[str, Any]]) -> Lines:
     return [*table(STATES, rows)]
 
 
-def _states_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _states_json(entries: Sequence[TensorEntry]) -> list[dict[str, Any]]:
     count = Counter((entry.state, entry.dtype) for entry in entries)
     nbytes: Counter[tuple[str, str]] = Counter()
     for entry in entries:
@@ -299,7 +299,7 @@ def _states_json(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     ]
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: TensorEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "state": entry.state,

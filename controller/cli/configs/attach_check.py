@@ -9,18 +9,18 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from wattmesh.controller.attach_check.judge import Seen, Switched, judge, worst
-from wattmesh.controller.attach_check.run import MOST_RANKS, Asked, check
+from wattmesh.controller.attach_check.judge import CheckedRun, CheckedSwitch, judge, worst
+from wattmesh.controller.attach_check.run import MOST_RANKS, CheckRequest, check
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.doctor.doctor import screen
-from wattmesh.controller.cli.doctor.findings import Finding, Verdict
+from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding
 from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.controller.cli.progress import counted
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.ranges import clean_lines
 
-STATUS = {Verdict.OK: 0, Verdict.PROBLEM: 1, Verdict.UNKNOWN: 2}
+STATUS = {CheckStatus.OK: 0, CheckStatus.PROBLEM: 1, CheckStatus.UNKNOWN: 2}
 
 _USE = "wattmesh attach-check --layouts dp2,tp2,1 -- train.py"
 
@@ -65,7 +65,7 @@ def attach_check(
     Exit status 0: all is well. 1: something to mend. 2: something could not be checked.
     """
     try:
-        asked = Asked(
+        asked = CheckRequest(
             script=_script(script or []),
             layouts=(found := _layouts(layouts, script or [])),
             nproc=nproc or _ranks(found),
@@ -87,7 +87,7 @@ def attach_check(
     raise typer.Exit(STATUS[worst(findings)])
 
 
-def to_json(asked: Asked, seen: Seen, findings: Sequence[Finding]) -> dict[str, Any]:
+def to_json(asked: CheckRequest, seen: CheckedRun, findings: Sequence[Finding]) -> dict[str, Any]:
     """Give the keys of `attach-check --json`."""
     return {
         "verdict": worst(findings).value,
@@ -107,7 +107,7 @@ def to_json(asked: Asked, seen: Seen, findings: Sequence[Finding]) -> dict[str, 
     }
 
 
-def _switch(each: Switched) -> dict[str, Any]:
+def _switch(each: CheckedSwitch) -> dict[str, Any]:
     """Give one switch; a number that was not measured is null."""
     names = ("held_share", "probe_before", "probe_after", "probe_allowed", "probe_noise")
     return {

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.cli.client import Daemon
+from wattmesh.controller.cli.client import DaemonConnection
 from wattmesh.controller.cli.doctor import actuator_checks, power_checks
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
 from wattmesh.controller.cli.words import plural
@@ -154,7 +154,7 @@ def _daemon(socket: str | None) -> tuple[Mapping[str, Any] | None, Finding]:
     if not socket:
         return None, unknown("daemon", "its socket is not known", "mend the settings first")
     try:
-        view = Daemon(socket, timeout_s=5).get("/v1/status")
+        view = DaemonConnection(socket, timeout_s=5).get("/v1/status")
     except WattmeshError as error:
         sentence, _, advice = str(error).partition(": ")
         return None, problem("daemon", sentence, advice.rstrip("."))

@@ -7,11 +7,11 @@ from rich.text import Text
 
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.doctor.checks import examine
-from wattmesh.controller.cli.doctor.findings import Finding, Verdict
+from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding
 from wattmesh.controller.cli.output import BAD, GOOD, WARN, print_json, print_lines, styled
 from wattmesh.controller.cli.tables import Column, table
 
-STYLES = {Verdict.OK: GOOD, Verdict.PROBLEM: BAD, Verdict.UNKNOWN: WARN}
+STYLES = {CheckStatus.OK: GOOD, CheckStatus.PROBLEM: BAD, CheckStatus.UNKNOWN: WARN}
 COLUMNS = (Column(title="CHECK"), Column(title=""), Column(title="FOUND"))
 
 
@@ -30,7 +30,7 @@ def doctor(
 ) -> None:
     """Check settings, journal, disk, catalogues, daemon, signals, power and clock."""
     findings = list(examine(config, socket))
-    bad = [each for each in findings if each.verdict is Verdict.PROBLEM]
+    bad = [each for each in findings if each.verdict is CheckStatus.PROBLEM]
     if as_json:
         print_json({"ok": not bad, "findings": [_json(each) for each in findings]})
     else:

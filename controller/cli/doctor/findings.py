@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class CheckStatus(StrEnum):
     """What a check found."""
 
     OK = "ok"
@@ -17,7 +17,7 @@ class Finding:
     """One line of doctor. `do`: the next step; "" when ok. `where`: FILE:LINE, where known."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckStatus
     text: str
     do: str = ""
     where: str = ""
@@ -25,14 +25,14 @@ class Finding:
 
 def ok(check: str, text: str) -> Finding:
     """Report that nothing is wrong."""
-    return Finding(check=check, verdict=Verdict.OK, text=text)
+    return Finding(check=check, verdict=CheckStatus.OK, text=text)
 
 
 def problem(check: str, text: str, do: str) -> Finding:
     """Report something that a person should fix."""
-    return Finding(check=check, verdict=Verdict.PROBLEM, text=text, do=do)
+    return Finding(check=check, verdict=CheckStatus.PROBLEM, text=text, do=do)
 
 
 def unknown(check: str, text: str, do: str) -> Finding:
     """Report that something cannot be known now."""
-    return Finding(check=check, verdict=Verdict.UNKNOWN, text=text, do=do)
+    return Finding(check=check, verdict=CheckStatus.UNKNOWN, text=text, do=do)

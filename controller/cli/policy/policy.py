@@ -15,7 +15,7 @@ from wattmesh.controller.cli.progress import counted
 from wattmesh.controller.replay.bench import (
     BOUNDARY_EVERY,
     OWN,
-    Asked,
+    ReplayRequest,
     Row,
     cells,
     replayed,
@@ -47,7 +47,7 @@ def bench(
 ) -> None:
     """Replay policies over recorded grids, through the daemon's own decisions."""
     job = replayed(catalogue_file.load(catalogue), release)
-    asked = Asked(
+    asked = ReplayRequest(
         catalogue=job,
         slacks=policy_options.slacks(slack),
         count=starts,
@@ -68,7 +68,7 @@ def bench(
         print_lines(screen(found, asked))
 
 
-def _rows(asked: Asked, traces: Sequence[Path], jobs: int) -> list[Row]:
+def _rows(asked: ReplayRequest, traces: Sequence[Path], jobs: int) -> list[Row]:
     """Replay, with a bar on a terminal; traces left out are named on standard error.
 
     Raises:

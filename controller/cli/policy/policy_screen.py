@@ -14,7 +14,7 @@ from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.controller.replay.bench import MPC, ORACLE, Asked, Row
+from wattmesh.controller.replay.bench import MPC, ORACLE, ReplayRequest, Row
 from wattmesh.controller.replay.world import Noise
 from wattmesh.policies.rivals import RULES
 
@@ -30,7 +30,7 @@ BEST, LATE = "*", "!"
 Cells = Sequence[str | Text]
 
 
-def screen(rows: Sequence[Row], asked: Asked) -> list[Text | str]:
+def screen(rows: Sequence[Row], asked: ReplayRequest) -> list[Text | str]:
     """Lay out the rows."""
     starts = words.plural(asked.count, "start")
     lines: list[Text | str] = [

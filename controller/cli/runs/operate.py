@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.client import Daemon, segment
+from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 
 OneRun = Annotated[
@@ -25,7 +25,7 @@ def freeze(
     as_json: options.AsJson = False,
 ) -> None:
     """Take hands off one run, or everything: observed and accounted, never acted on."""
-    _report(Daemon(socket).post("/v1/freeze", {"run": run, "reason": reason}), as_json)
+    _report(DaemonConnection(socket).post("/v1/freeze", {"run": run, "reason": reason}), as_json)
 
 
 def thaw(
@@ -34,7 +34,7 @@ def thaw(
     as_json: options.AsJson = False,
 ) -> None:
     """End a freeze, and forget the failed switches that caused it."""
-    _report(Daemon(socket).post("/v1/thaw", {"run": run}), as_json)
+    _report(DaemonConnection(socket).post("/v1/thaw", {"run": run}), as_json)
 
 
 def switch(
@@ -46,7 +46,7 @@ def switch(
 ) -> None:
     """Order a run to another point; it switches at its next boundary, the guard permitting."""
     path = f"/v1/runs/{segment(run)}/switch"
-    _report(Daemon(socket).post(path, {"point": point, "reason": reason}), as_json)
+    _report(DaemonConnection(socket).post(path, {"point": point, "reason": reason}), as_json)
 
 
 def retire(
@@ -56,7 +56,10 @@ def retire(
     as_json: options.AsJson = False,
 ) -> None:
     """End a run that is over, or lost for good: its rows stay, another launch begins it again."""
-    _report(Daemon(socket).post(f"/v1/runs/{segment(run)}/retire", {"reason": reason}), as_json)
+    _report(
+        DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/retire", {"reason": reason}),
+        as_json,
+    )
 
 
 def reopen(
@@ -67,7 +70,7 @@ def reopen(
 ) -> None:
     """Open a month that was closed wrongly; it is closed anew, and what it was stays on record."""
     path = f"/v1/report/{segment(month)}/reopen"
-    _report(Daemon(socket).post(path, {"reason": reason}), as_json)
+    _report(DaemonConnection(socket).post(path, {"reason": reason}), as_json)
 
 
 def _report(answer: dict[str, Any], as_json: bool) -> None:

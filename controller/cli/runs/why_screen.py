@@ -30,7 +30,7 @@ ACTION_WORDS = {"hold": "held", "freeze": "frozen"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TimelineEntry:
     """One thing that happened. `at` orders them; `lines` is what is shown.
 
     `fleeting`: a hold whose reason was gone in the next cycle.
@@ -45,7 +45,7 @@ def story(
     decisions: Sequence[Mapping[str, Any]],
     switches: Sequence[Mapping[str, Any]],
     transitions: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
-) -> list[Entry]:
+) -> list[TimelineEntry]:
     """Put decisions and switches into one story, newest first; `transitions`: of each by its plan.
 
     A decision that became a switch appears only as that switch.
@@ -81,13 +81,13 @@ def basis(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> list[Text]:
     return [styled((" · ".join(said), DIM))]
 
 
-def brief(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
+def brief(entries: Sequence[TimelineEntry]) -> tuple[list[TimelineEntry], int]:
     """Leave out fleeting holds, except the newest entry; give the rest and the number left out."""
     kept = [each for index, each in enumerate(entries) if index == 0 or not each.fleeting]
     return kept, len(entries) - len(kept)
 
 
-def around(entries: Sequence[Entry], at: datetime) -> list[Entry]:
+def around(entries: Sequence[TimelineEntry], at: datetime) -> list[TimelineEntry]:
     """Keep what held at `at` and what came right before it."""
     before = [each for each in entries if each.at <= at]
     return before[:2]
@@ -114,7 +114,7 @@ def _became_switch(decision: Mapping[str, Any], switches: Sequence[Mapping[str, 
     return decision["action"] == "switch" and bool(ordered)
 
 
-def _decision(row: Mapping[str, Any], *, dated: bool) -> Entry:
+def _decision(row: Mapping[str, Any], *, dated: bool) -> TimelineEntry:
     """One decision that was not a switch: one line."""
     at, last = _at(row, "first_at"), _at(row, "last_at")
     acts = row["mode"] == "act" or row["action"] == "hold"
@@ -128,10 +128,14 @@ def _decision(row: Mapping[str, Any], *, dated: bool) -> Entry:
         f" {_move(row['current'], row['target'])}  {clause(row['reason'])}",
         (times, DIM),
     )
-    return Entry(at=at, lines=(line,), fleeting=row["action"] == "hold" and row["count"] == 1)
+    return TimelineEntry(
+        at=at, lines=(line,), fleeting=row["action"] == "hold" and row["count"] == 1
+    )
 
 
-def _switch(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], dated: bool) -> Entry:
+def _switch(
+    row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], dated: bool
+) -> TimelineEntry:
     """One switch: why it was ordered, and what it took."""
     at = _at(row, "created_at")
     head = styled(
@@ -140,7 +144,7 @@ def _switch(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], dated: b
         (f"{'switch':<7}", STRONG),
         f" {_move(row['from_point'], row['to_point'])}  {clause(row['reason'])}",
     )
-    return Entry(at=at, lines=(head, styled(INDENT, *_outcome(row, steps))))
+    return TimelineEntry(at=at, lines=(head, styled(INDENT, *_outcome(row, steps))))
 
 
 def _outcome(

@@ -13,7 +13,7 @@ from wattmesh.controller.cli import options
 from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.controller.journal.database import copies, identity
 from wattmesh.controller.journal.database.engine import Database
-from wattmesh.controller.journal.database.identity import Identity
+from wattmesh.controller.journal.database.identity import JournalIdentity
 from wattmesh.controller.journal.journal import Journal, revision
 from wattmesh.controller.settings import read as settings
 from wattmesh.controller.settings.journal_address import journal_url
@@ -141,7 +141,7 @@ def renew(
     _tell(made, [f"{journal.database.name} is a journal of its own now"], as_json=as_json)
 
 
-def _tell(made: Identity, told: Sequence[str], *, as_json: bool, **more: str) -> None:
+def _tell(made: JournalIdentity, told: Sequence[str], *, as_json: bool, **more: str) -> None:
     """Print a journal's identity, and the command that makes actuators obey it."""
     # The first leader increments the epoch.
     step = hand_over(made.journal, made.epoch + 1)

@@ -26,7 +26,7 @@ UNSEEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 """Folders that the units cannot see (ProtectHome, PrivateTmp)."""
 
 
-class Service(StrEnum):
+class ServiceUnit(StrEnum):
     """A process with a unit of its own."""
 
     DAEMON = "daemon"
@@ -43,14 +43,14 @@ class Shell(StrEnum):
 
 
 UNIT = {
-    Service.DAEMON: "wattmesh.service",
-    Service.AGENT: "wattmesh-agent.service",
-    Service.ACTUATOR: "wattmesh-actuator.service",
+    ServiceUnit.DAEMON: "wattmesh.service",
+    ServiceUnit.AGENT: "wattmesh-agent.service",
+    ServiceUnit.ACTUATOR: "wattmesh-actuator.service",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredFile:
     """A file and the content it is to have."""
 
     path: Path
@@ -68,7 +68,7 @@ Replace = Annotated[
 
 def units(
     services: Annotated[
-        list[Service] | None, typer.Argument(metavar="[daemon|agent|actuator]...")
+        list[ServiceUnit] | None, typer.Argument(metavar="[daemon|agent|actuator]...")
     ] = None,
     *,
     root: Root = None,
@@ -79,12 +79,12 @@ def units(
 
     The head node wants daemon, each node with GPUs agent and actuator. All three if none is named.
     """
-    chosen = services or list(Service)
+    chosen = services or list(ServiceUnit)
     program = _program()
     below = root or Path("/")
     shipped = files("wattmesh.integrations") / "systemd"
     wanted = [
-        Wanted(
+        DesiredFile(
             path=below / "etc/sysusers.d/wattmesh.conf",
             text=(shipped / "wattmesh.conf").read_text(encoding="utf-8"),
         )
@@ -92,7 +92,7 @@ def units(
     for each in dict.fromkeys(chosen):
         text = (shipped / UNIT[each]).read_text(encoding="utf-8")
         path = below / "etc/systemd/system" / UNIT[each]
-        wanted.append(Wanted(path=path, text=text.replace(IN_UNITS, str(program))))
+        wanted.append(DesiredFile(path=path, text=text.replace(IN_UNITS, str(program))))
     names = " ".join(UNIT[each].removesuffix(".service") for each in dict.fromkeys(chosen))
     then = [
         "systemd-sysusers",
@@ -116,7 +116,7 @@ def rules(
     below = to or Path("/etc/prometheus/rules")
     shipped = files("wattmesh.integrations") / "prometheus" / "rules"
     wanted = [
-        Wanted(path=below / f"wattmesh-{each.name}", text=each.read_text(encoding="utf-8"))
+        DesiredFile(path=below / f"wattmesh-{each.name}", text=each.read_text(encoding="utf-8"))
         for each in sorted(shipped.iterdir(), key=lambda each: each.name)
         if each.name.endswith(".yml")
     ]
@@ -141,7 +141,7 @@ def completion(
     if to is None:
         print(text)
         return
-    _write([Wanted(path=to, text=text + "\n")], replace=replace)
+    _write([DesiredFile(path=to, text=text + "\n")], replace=replace)
     print_lines([f"wrote {to}; it counts in the next shell"])
 
 
@@ -169,7 +169,7 @@ def _unseen(program: Path) -> Iterator[str]:
 
 
 def _finish(
-    wanted: list[Wanted],
+    wanted: list[DesiredFile],
     then: list[str],
     notes: list[str],
     *,
@@ -197,7 +197,7 @@ def _finish(
     print_lines(f"then    {each}" for each in then)
 
 
-def _write(wanted: list[Wanted], *, replace: bool) -> list[Path]:
+def _write(wanted: list[DesiredFile], *, replace: bool) -> list[Path]:
     """Write every file whose content differs; none if one of them may not be replaced.
 
     Raises:

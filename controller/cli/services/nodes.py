@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.client import Daemon, segment
+from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.errors import InputInvalid
 
@@ -55,13 +55,13 @@ def revoke(
     node: Node, socket: options.Socket = options.SOCKET, as_json: options.AsJson = False
 ) -> None:
     """End every token of a node at once: its agent is refused until it shows a new one."""
-    _done(Daemon(socket).post(f"/v1/agents/{segment(node)}/token/revoke", {}), as_json)
+    _done(DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/token/revoke", {}), as_json)
 
 
 @token.command("list")
 def listed(socket: options.Socket = options.SOCKET, as_json: options.AsJson = False) -> None:
     """List the tokens of all nodes; the secrets themselves are kept nowhere."""
-    found = Daemon(socket).get("/v1/tokens")
+    found = DaemonConnection(socket).get("/v1/tokens")
     if as_json:
         print_json(found)
         return
@@ -77,7 +77,7 @@ def retire(
     node: Node, socket: options.Socket = options.SOCKET, as_json: options.AsJson = False
 ) -> None:
     """Expect nothing of a node any more, until it reports again; its devices may move."""
-    _done(Daemon(socket).post(f"/v1/agents/{segment(node)}/retire", {}), as_json)
+    _done(DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/retire", {}), as_json)
 
 
 def _ask(
@@ -89,14 +89,16 @@ def _ask(
         InputInvalid: the file exists already, or cannot be made.
     """
     if out is None:
-        answer: dict[str, Any] = Daemon(socket).post(f"/v1/agents/{segment(node)}/{act}", body)
+        answer: dict[str, Any] = DaemonConnection(socket).post(
+            f"/v1/agents/{segment(node)}/{act}", body
+        )
         return answer
     try:
         handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise InputInvalid(f"{out} cannot be made ({error.strerror}); name another file") from error
     try:
-        answer = Daemon(socket).post(f"/v1/agents/{segment(node)}/{act}", body)
+        answer = DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/{act}", body)
         os.write(handle, f"{answer['token']}\n".encode())
         os.fsync(handle)
     except BaseException:

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from wattmesh.controller.cli import options
-from wattmesh.controller.cli.client import Daemon
+from wattmesh.controller.cli.client import DaemonConnection
 from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled, trouble
 from wattmesh.errors import InputInvalid
 
@@ -34,7 +34,7 @@ def powercap(
     as_json: options.AsJson = False,
 ) -> None:
     """Cap what all GPUs together may draw, until a time; `show` or `end` the cap in force."""
-    daemon = Daemon(socket)
+    daemon = DaemonConnection(socket)
     if what == "show":
         answer = daemon.get("/v1/powercap")
         print_json(answer) if as_json else print_lines(screen(answer))

@@ -23,7 +23,7 @@ from wattmesh import durable, migrations
 from wattmesh.controller.journal.database import identity
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.failures import Locked
-from wattmesh.controller.journal.database.identity import Identity
+from wattmesh.controller.journal.database.identity import JournalIdentity
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.errors import CallHuman, InputInvalid, JournalUnavailable, Refused, RetryLater
 
@@ -40,7 +40,7 @@ MODE = 0o640
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class BackupMade:
     """A backup that was made.
 
     Attributes:
@@ -54,7 +54,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class RestoredJournal:
     """A journal that was put back.
 
     Attributes:
@@ -63,7 +63,7 @@ class Restored:
     """
 
     path: Path
-    identity: Identity
+    identity: JournalIdentity
     aside: Path | None
 
 
@@ -87,7 +87,7 @@ def in_use(database: Database) -> durable.Lock | None:
         ) from error
 
 
-def backup(url: str, target: Path) -> Copied:
+def backup(url: str, target: Path) -> BackupMade:
     """Copy a SQLite journal, in use or not, into a new file.
 
     Raises:
@@ -104,12 +104,12 @@ def backup(url: str, target: Path) -> Copied:
             whose = _in(stage, identity.set_apart)
         durable.fsync_file(stage)
         _name(stage, target)
-    return Copied(path=target, size=target.stat().st_size, revision=revision, journal=whose)
+    return BackupMade(path=target, size=target.stat().st_size, revision=revision, journal=whose)
 
 
 def restore(
     url: str, source: Path, *, replace: bool, now: datetime, upgrade: Callable[[str], None]
-) -> Restored:
+) -> RestoredJournal:
     """Put a backup in the place of a SQLite journal.
 
     Args:
@@ -128,7 +128,7 @@ def restore(
     _whole_file(source)
     owner = _owner(target)
     with _alone(target, owner), _staged(target) as stage:
-        standing = [path for each in BESIDE if (path := _beside(target, each)).exists()]
+        standing = [path for each in BESIDE if (path := _sibling(target, each)).exists()]
         if standing and not replace:
             raise InputInvalid(
                 f"{standing[0]} stands there: --replace moves it aside (it is not deleted)"
@@ -139,7 +139,7 @@ def restore(
         os.chown(stage, *owner)
         stage.chmod(MODE)
         durable.fsync_file(stage)
-        aside = _beside(target, f".replaced-{now:%Y%m%dT%H%M%SZ}") if standing else None
+        aside = _sibling(target, f".replaced-{now:%Y%m%dT%H%M%SZ}") if standing else None
         if aside is not None:
             _rename(target, aside)
         try:
@@ -148,7 +148,7 @@ def restore(
             if aside is not None:
                 _rename(aside, target)
             raise
-    return Restored(path=target, identity=made, aside=aside)
+    return RestoredJournal(path=target, identity=made, aside=aside)
 
 
 def sqlite_file(url: str, otherwise: str) -> Path:
@@ -170,7 +170,7 @@ def _file(database: Database) -> Path | None:
     return Path(path).absolute() if database.is_sqlite and path else None
 
 
-def _beside(path: Path, end: str) -> Path:
+def _sibling(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)
 
 
@@ -254,7 +254,7 @@ def _staged(target: Path) -> Iterator[Path]:
         raise RetryLater(f"{target} was not written ({error}); nothing was changed") from error
     finally:
         for each in BESIDE:
-            _beside(stage, each).unlink(missing_ok=True)
+            _sibling(stage, each).unlink(missing_ok=True)
 
 
 def _copy(source: Path, stage: Path, *, live: bool) -> str:
@@ -264,7 +264,7 @@ def _copy(source: Path, stage: Path, *, live: bool) -> str:
         InputInvalid: it is no journal that this version knows. CallHuman: it is damaged.
     """
     # With no writer and no -wal the file is complete. Immutable also works in a read-only folder.
-    settled = "" if live or _beside(source, "-wal").exists() else "&immutable=1"
+    settled = "" if live or _sibling(source, "-wal").exists() else "&immutable=1"
     # A read-only connection to a live database would leave its -wal file behind.
     mode = "rw" if live else "ro"
     address = f"{source.absolute().as_uri()}?mode={mode}{settled}"
@@ -342,7 +342,7 @@ def _name(stage: Path, target: Path) -> None:
 def _rename(one: Path, other: Path) -> None:
     """Rename a database with its -wal and -shm files; the new names must be free."""
     for each in BESIDE:
-        _free(_beside(other, each))
+        _free(_sibling(other, each))
     for each in BESIDE:
-        if _beside(one, each).exists():
-            _beside(one, each).rename(_beside(other, each))
+        if _sibling(one, each).exists():
+            _sibling(one, each).rename(_sibling(other, each))

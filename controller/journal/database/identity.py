@@ -26,7 +26,7 @@ _NONE = {"id": 1, "journal": "", "made_at": 0, "came_from": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class JournalIdentity:
     """Who a journal is.
 
     Attributes:
@@ -40,7 +40,7 @@ class Identity:
     epoch: int
 
 
-def read(database: Database) -> Identity:
+def read(database: Database) -> JournalIdentity:
     """Read a journal's identity.
 
     Raises:
@@ -84,14 +84,14 @@ def set_apart(connection: Connection) -> str:
     return known.journal
 
 
-def make_another(connection: Connection) -> Identity:
+def make_another(connection: Connection) -> JournalIdentity:
     """Give a copy that nobody leads an identity of its own."""
     set_apart(connection)
     settle(connection, clock_us(connection))
     return _read(connection)
 
 
-def renew(database: Database) -> Identity:
+def renew(database: Database) -> JournalIdentity:
     """Give a journal that was put back by other means an identity of its own.
 
     Raises:
@@ -109,9 +109,9 @@ def renew(database: Database) -> Identity:
         return make_another(connection)
 
 
-def _read(connection: Connection) -> Identity:
+def _read(connection: Connection) -> JournalIdentity:
     row = connection.execute(select(IDENTITY)).one_or_none()
     epoch = connection.execute(select(LEADERSHIP.c.epoch)).scalar()
-    return Identity(
+    return JournalIdentity(
         journal=row.journal if row else "", came_from=row.came_from if row else "", epoch=epoch or 0
     )

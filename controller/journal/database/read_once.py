@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, union_all
 
 from wattmesh.controller.journal.database.tables import COUNTERS, COVERAGE, NODE_COUNTERS
 from wattmesh.controller.journal.database.values import from_us, to_us
-from wattmesh.telemetry.energy.delivery import Batch
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.ledger import EnergyRow, Span, share
 from wattmesh.telemetry.energy.unobserved import MILLISECOND, without
 
@@ -24,7 +24,7 @@ Spans = Mapping[str, Sequence[tuple[int, int]]]
 
 
 def once(
-    connection: Connection, node: str, batch: Batch, rows: Sequence[EnergyRow]
+    connection: Connection, node: str, batch: EnergyBatch, rows: Sequence[EnergyRow]
 ) -> list[EnergyRow]:
     """Return a node's changes without the time that others have booked.
 

@@ -21,7 +21,7 @@ from wattmesh.controller.journal.energy.scenario_slots import (
     scenario_slots,
 )
 from wattmesh.controller.journal.energy.spent import ACTUAL, SpentSlots
-from wattmesh.policies.accounting.budget import Spent
+from wattmesh.policies.accounting.budget import Spending
 from wattmesh.telemetry.energy.ledger import Span, together
 from wattmesh.telemetry.energy.unobserved import UNOBSERVED
 from wattmesh.telemetry.readings import Component, Quality, component_of, merged_quality
@@ -157,7 +157,7 @@ class BySlot:
 
     def spent(
         self, start: datetime, end: datetime, run: str | None = None
-    ) -> dict[str, tuple[Spent, ...]]:
+    ) -> dict[str, tuple[Spending, ...]]:
         """Give what was spent in [start, end), of one run or of all, by signal, in time order.
 
         A rolled-up day is one stretch. A slot that is not over yet ends at `end`.

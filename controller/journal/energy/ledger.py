@@ -268,7 +268,7 @@ class LedgerStore:
         with self._database.reading() as connection:
             return from_us(connection.execute(query).scalar())
 
-    def reckoned(self, run: str) -> tuple[Span, ...]:
+    def scenario_spans(self, run: str) -> tuple[Span, ...]:
         """List the slots that a run's other scenarios have, in time order."""
         table = EMISSIONS.c
         query = (

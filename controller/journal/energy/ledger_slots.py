@@ -48,7 +48,7 @@ class LedgerSlots:
             if afresh or known is None or replace(known, earlier=()) != plain:
                 booked = self._booked()
                 under_way = [] if known is None else [known.slot(now)]
-                known = self._slots = plain.beside([*booked, *under_way])
+                known = self._slots = plain.with_booked([*booked, *under_way])
             return known
 
     def known(self, grid: Callable[[], SlotGrid], now: datetime) -> SlotGrid:

@@ -18,7 +18,7 @@ from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import EMISSIONS, ROLLUPS
 from wattmesh.controller.journal.database.values import from_us, to_us
 from wattmesh.controller.journal.energy.sums import DAY_US, RECENT_US, rolled_state
-from wattmesh.policies.accounting.budget import Spent
+from wattmesh.policies.accounting.budget import Spending
 
 ACTUAL = "actual"
 UNPRICED = "unpriced"
@@ -63,7 +63,7 @@ class SpentSlots:
 
     def read(
         self, start: datetime, end: datetime, run: str | None = None
-    ) -> dict[str, tuple[Spent, ...]]:
+    ) -> dict[str, tuple[Spending, ...]]:
         """Give what was spent in [start, end) by signal, in time order; see `BySlot.spent`."""
         start_us, end_us = to_us(start), to_us(end)
         with self._database.reading() as connection:
@@ -72,7 +72,7 @@ class SpentSlots:
             days = connection.execute(_days(start_us, end_us, run)).all()
         slots = [each for each in _each(kept.slots) if each[0] >= start_us]
         slots += [*_each(newest), *map(self._numbers, days)]
-        found: dict[str, list[Spent]] = {}
+        found: dict[str, list[Spending]] = {}
         for each in sorted(slots):
             found.setdefault(self._signals[each[2]], []).append(_spent(each, end))
         return {signal: tuple(each) for signal, each in found.items()}
@@ -164,11 +164,11 @@ def _days(start_us: int, end_us: int, run: str | None) -> Any:
     )
 
 
-def _spent(numbers: tuple[int, ...], end: datetime) -> Spent:
-    """Make a `Spent`; a slot that is not over yet ends at `end`."""
+def _spent(numbers: tuple[int, ...], end: datetime) -> Spending:
+    """Make a `Spending`; a slot that is not over yet ends at `end`."""
     start_us, end_us, _, carbon_ug, unpriced_mj, restated_ug, upper_ug, unbounded_mj = numbers
     start = from_us(start_us)
-    return Spent(
+    return Spending(
         start=start,
         end=max(min(from_us(end_us), end), start + timedelta(microseconds=1)),
         carbon_ug=carbon_ug,

@@ -104,7 +104,7 @@ def check_charged(connection: Connection, node: str, rows: Iterable[EnergyRow]) 
             )
 
 
-def said(strange: Mapping[str, str]) -> str:
+def left_out_sentence(strange: Mapping[str, str]) -> str:
     """Say which devices were left out, and what to do."""
     device, owner = next(iter(strange.items()))
     more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""

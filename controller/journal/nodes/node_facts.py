@@ -1,8 +1,8 @@
 """What a node's agent may report besides ledger rows: each fact with its type and its range.
 
 The API parses it strictly (`Delivered`) and refuses what does not fit. The agent itself, and
-readers of what an older version stored, keep what fits (`known`); the rest is unknown. Invariant: a
-fact that passed here has the type and the range that all later code relies on.
+readers of what an older version stored, keep what fits (`fitting_fields`); the rest is unknown.
+Invariant: a fact that passed here has the type and the range that all later code relies on.
 """
 
 import json
@@ -82,7 +82,8 @@ class Delivered(Message):
     """One delivery of a node's agent.
 
     Attributes:
-        batch: changes of ledger rows (`wattmesh.telemetry.energy.delivery.Batch`); null: none.
+        batch: changes of ledger rows (`wattmesh.telemetry.energy.delivery.EnergyBatch`); null:
+            none.
         fresh: the agent has no file of its own and asks for its baselines.
         devices: those that answered lately. `missing`: those that are known and do not answer.
     """
@@ -94,7 +95,7 @@ class Delivered(Message):
     facts: NodeFacts = field(default_factory=NodeFacts)
 
 
-def told(message: Message) -> dict[str, Any]:
+def stated_fields(message: Message) -> dict[str, Any]:
     """Give the fields of a message that say something; None, "" and False are left out."""
     return {
         name: value
@@ -103,7 +104,7 @@ def told(message: Message) -> dict[str, Any]:
     }
 
 
-def known(kind: Any, data: object) -> dict[str, Any]:
+def fitting_fields(kind: Any, data: object) -> dict[str, Any]:
     """Keep the fields of a JSON object that fit a message; the rest is unknown."""
     values = data if isinstance(data, Mapping) else {}
     kinds = field_types(kind)
@@ -149,7 +150,7 @@ def stored(devices: str, facts: str) -> tuple[dict[str, dict[str, Any]], dict[st
     told_of, said = json.loads(devices), json.loads(facts)
     if isinstance(said, dict) and said.get(CHECKED):
         return told_of, said
-    sound: dict[str, Any] = known(NodeFacts, said)
+    sound: dict[str, Any] = fitting_fields(NodeFacts, said)
     try:
         sound["applied"] = sound_applied(sound.get("applied"))
     except InputInvalid:
@@ -157,7 +158,7 @@ def stored(devices: str, facts: str) -> tuple[dict[str, dict[str, Any]], dict[st
     if isinstance(sound.get("refused"), Message):
         sound["refused"] = sound["refused"].to_json()
     found = {
-        name: known(DeviceFacts, each)
+        name: fitting_fields(DeviceFacts, each)
         for name, each in (told_of.items() if isinstance(told_of, dict) else ())
         if ranges.METER.fits(name)
     }

@@ -53,7 +53,7 @@ from wattmesh.controller.journal.nodes import node_devices
 from wattmesh.controller.journal.nodes.node_facts import CHECKED, STRANGE, stored
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.ranges import HIGHEST_W, MOST_METERS
-from wattmesh.telemetry.energy.delivery import Batch, Report
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import SPREAD, Quality, merged_quality
 
@@ -194,11 +194,11 @@ def _without(report: Report, strange: Mapping[str, str]) -> Report:
         report,
         devices={name: each for name, each in report.devices.items() if name not in strange},
         missing=tuple(name for name in report.missing if name not in strange),
-        facts={**report.facts, STRANGE: node_devices.said(strange)},
+        facts={**report.facts, STRANGE: node_devices.left_out_sentence(strange)},
     )
 
 
-def _check_own(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
+def _check_own(connection: Connection, node: str, batch: EnergyBatch, now: datetime) -> None:
     """Let a node book only the energy of its own devices, for runs that were on it.
 
     Raises:
@@ -207,7 +207,7 @@ def _check_own(connection: Connection, node: str, batch: Batch, now: datetime) -
     booked = {row.gpu_uuid for row in batch.rows} | {each.gpu_uuid for each in batch.baselines}
     strange = node_devices.elsewhere(connection, node, booked, now)
     if strange:
-        raise InputInvalid(node_devices.said(strange))
+        raise InputInvalid(node_devices.left_out_sentence(strange))
     node_devices.bind(connection, node, booked, (), now)
     node_devices.check_charged(connection, node, batch.rows)
 
@@ -252,7 +252,9 @@ def _held(connection: Connection, node: str, now: datetime) -> Row[Any]:
     return known
 
 
-def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: datetime) -> bool:
+def _moved(
+    connection: Connection, batch: EnergyBatch, forgotten_us: int | None, now: datetime
+) -> bool:
     """Move the watermark to this batch; False when it is there or beyond already."""
     keys = {"which": batch.node, "boot": batch.boot_id}
     newest = connection.execute(_WATERMARK, keys).one_or_none()
@@ -274,7 +276,7 @@ def _moved(connection: Connection, batch: Batch, forgotten_us: int | None, now: 
     return True
 
 
-def _fits(batch: Batch, rows: Iterable[Mapping[str, Any]]) -> None:
+def _fits(batch: EnergyBatch, rows: Iterable[Mapping[str, Any]]) -> None:
     """Check that texts fit their columns: PostgreSQL would refuse such a delivery again and again.
 
     Raises:
@@ -369,7 +371,7 @@ def _addition(dialect: str) -> Any:
     return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
-def _count(connection: Connection, node: str, batch: Batch, now: datetime) -> None:
+def _count(connection: Connection, node: str, batch: EnergyBatch, now: datetime) -> None:
     """Store the counters of a batch; delete those of devices whose rows are not all delivered."""
     counted = {each.gpu_uuid for each in batch.baselines}
     open_still = {row.gpu_uuid for row in batch.rows} - counted

@@ -19,7 +19,7 @@ from wattmesh.controller.journal.runs.introduced import (
     registered,
     registered_gpus,
 )
-from wattmesh.controller.journal.runs.liveness import Known, Liveness
+from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness
 from wattmesh.controller.journal.runs.run_nodes import HERE
 from wattmesh.controller.journal.runs.run_row import RunPlan
 from wattmesh.controller.journal.runs.stays import RESTART
@@ -188,13 +188,13 @@ def make_room(
         )
     if len(others) < most:
         return
-    silent = [row for row in others if liveness.state(Known.of(row), now) == "lost"]
+    silent = [row for row in others if liveness.state(LaunchStatus.of(row), now) == "lost"]
     if not silent:
         raise Refused(
             f"uid {uid} has {len(others)} runs that report, and no more than {most} are taken "
             "of one user (api.runs_per_user); end one with `wattmesh retire RUN` first"
         )
-    oldest = sorted(silent, key=lambda row: liveness.seen(Known.of(row))[0])
+    oldest = sorted(silent, key=lambda row: liveness.last_heard(LaunchStatus.of(row))[0])
     for row in oldest[: len(others) - most + 1]:
         end_run(connection, row, f"{EXPIRED}made room for a newer run of uid {uid}", now)
         liveness.forget(row.run)
@@ -278,11 +278,11 @@ def check_newer(
             f"run {row.name}: attempt {message.attempt} is not newer than attempt "
             f"{row.attempt}, which is known; claim a higher one"
         )
-    known = Known.of(row)
+    known = LaunchStatus.of(row)
     if message.supersedes == row.incarnation or known.ended or known.finished:
         return
     if liveness.state(known, now) == "live":
-        seen_at, phase = liveness.seen(known)
+        seen_at, phase = liveness.last_heard(known)
         raise Fenced(
             f"run {row.name}: attempt {row.attempt} on {row.host} is alive (heard "
             f"{(now - seen_at).total_seconds():.1f} s ago, {phase}); end it before launching "

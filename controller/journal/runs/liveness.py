@@ -39,7 +39,7 @@ BEHIND_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class LaunchStatus:
     """What the journal knows of a run's newest launch. `ended`: the launch said that it leaves."""
 
     run: str
@@ -172,12 +172,12 @@ class Liveness:
         with self._lock:
             self._signs.pop(run, None)
 
-    def seen(self, known: Known) -> tuple[datetime, str]:
+    def last_heard(self, known: LaunchStatus) -> tuple[datetime, str]:
         """Give when a run was last heard, and what it was doing."""
         sign = self._sign(known)
         return (sign.at, sign.phase) if sign else (known.seen_at, known.phase)
 
-    def state(self, known: Known, now: datetime) -> str:
+    def state(self, known: LaunchStatus, now: datetime) -> str:
         """Say whether a run is live, lost or finished."""
         if known.finished:
             return "finished"
@@ -207,10 +207,10 @@ class Liveness:
                 or (sign.at != sign.kept_at and (everything or self._silent(sign, now)))
             )
 
-    def kept(self, told: Iterable[tuple[str, Sign]]) -> None:
+    def mark_kept(self, signs: Iterable[tuple[str, Sign]]) -> None:
         """Note that the journal has these signs."""
         with self._lock:
-            for run, sign in told:
+            for run, sign in signs:
                 newest = self._signs.get(run)
                 if newest is not None and newest.incarnation == sign.incarnation:
                     self._signs[run] = replace(newest, kept_at=sign.at)
@@ -218,13 +218,13 @@ class Liveness:
     def _silent(self, sign: Sign, now: datetime) -> bool:
         return (now - sign.at).total_seconds() > self._live_s
 
-    def _sign(self, known: Known) -> Sign | None:
+    def _sign(self, known: LaunchStatus) -> Sign | None:
         """Give what was heard of the launch that the journal knows as the newest."""
         with self._lock:
             sign = self._signs.get(known.run)
         return sign if sign is not None and sign.incarnation == known.incarnation else None
 
-    def _counted_from(self, known: Known, limit_s: float, now: datetime) -> datetime:
+    def _counted_from(self, known: LaunchStatus, limit_s: float, now: datetime) -> datetime:
         """Give since when a launch that this process has not heard counts as silent."""
         if known.ended:
             return known.seen_at

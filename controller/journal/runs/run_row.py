@@ -10,7 +10,7 @@ from sqlalchemy import Row
 from wattmesh.controller.journal.database.stored import sound
 from wattmesh.controller.journal.database.values import from_us, to_layout
 from wattmesh.controller.journal.runs.frozen_catalogue import from_text
-from wattmesh.controller.journal.runs.liveness import Known, Liveness
+from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
@@ -150,8 +150,8 @@ def read_run(row: Row[Any], liveness: Liveness, now: datetime) -> RunRow:
     Raises:
         WattmeshError, ValueError, TypeError, OverflowError: an older version stored bad values.
     """
-    known = Known.of(row)
-    last_seen_at, phase = liveness.seen(known)
+    known = LaunchStatus.of(row)
+    last_seen_at, phase = liveness.last_heard(known)
     values = sound(
         {each: getattr(row, each) for each in RunRow.__dataclass_fields__ if hasattr(row, each)}
     )

@@ -52,7 +52,7 @@ from wattmesh.controller.journal.runs.admission import (
 from wattmesh.controller.journal.runs.doubtful_runs import DoubtfulRuns
 from wattmesh.controller.journal.runs.frozen_catalogue import point_rows
 from wattmesh.controller.journal.runs.introduced import first_mark, incarnation_row
-from wattmesh.controller.journal.runs.liveness import Known, Liveness, Sign
+from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness, Sign
 from wattmesh.controller.journal.runs.run_nodes import HERE
 from wattmesh.controller.journal.runs.run_row import RunPlan, RunRow, read_run
 from wattmesh.controller.journal.runs.stays import note_stay
@@ -155,7 +155,7 @@ class RunStore:
                 check_newer(row, self.liveness, message, owner_uid, now)
                 if row.incarnation != message.incarnation:
                     check_launches(connection, message, owner_uid, now=now, node=node)
-                    seen_at, _ = self.liveness.seen(Known.of(row))
+                    seen_at, _ = self.liveness.last_heard(LaunchStatus.of(row))
                     succeed(connection, row, message, now, to_us(seen_at))
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
                     more = OBSERVED in message.capabilities and knows_more(row, message)
@@ -299,10 +299,10 @@ class RunStore:
 
     def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
         """Return whether a run is live, or was heard within `silent`, without parsing its row."""
-        known = Known.of(row)
+        known = LaunchStatus.of(row)
         if silent is None or self.liveness.state(known, now) == "live":
             return True
-        return bool(silent) and now - self.liveness.seen(known)[0] <= silent
+        return bool(silent) and now - self.liveness.last_heard(known)[0] <= silent
 
     def find(self, run: str, now: datetime) -> RunRow | None:
         """Find a run by its id, or the newest of that name."""

@@ -85,7 +85,7 @@ class SignStore:
             with self._database.writing() as connection:
                 connection.execute(_LIVED, [_columns(run, sign) for run, sign in due])
                 connection.execute(_LAUNCH_LIVED, [_columns(run, sign) for run, sign in due])
-            self._liveness.kept(due)
+            self._liveness.mark_kept(due)
         return len(due)
 
 

@@ -113,7 +113,7 @@ class TransitionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class SwitchHistory:
     """The newest switches of one run, newest first by the run's own count of launches and steps.
 
     Attributes:
@@ -153,15 +153,15 @@ class Histories:
     def __init__(self, rows: Mapping[str, list[Row[Any]]], begun: Mapping[str, datetime]) -> None:
         """Take the rows by run, and by plan id when open switches were begun."""
         self._rows, self._begun = rows, begun
-        self._read: dict[str, History] = {}
+        self._read: dict[str, SwitchHistory] = {}
         self.switching = frozenset(run for run, each in rows.items() if any(map(_is_open, each)))
 
-    def of(self, run: str) -> History:
+    def of(self, run: str) -> SwitchHistory:
         """Give the history of a run."""
         if run not in self._read:
             read = sorted(map(_row, self._rows.get(run, ())), key=_lived, reverse=True)
             begun = (self._begun[each.plan] for each in read if each.plan in self._begun)
-            self._read[run] = History(rows=tuple(read), begun_at=next(begun, None))
+            self._read[run] = SwitchHistory(rows=tuple(read), begun_at=next(begun, None))
         return self._read[run]
 
 

@@ -15,19 +15,19 @@ For whoever must test carbon code without keys, without a network and without wa
 Invariant: values are invented, or come from a trace of the user; never from a provider.
 """
 
-from wattmesh.integrations.carbon.grid_server.answers import Service
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
-from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure, Ripening, Shape
-from wattmesh.integrations.carbon.grid_server.server import Asked, GridServer
+from wattmesh.integrations.carbon.grid_server.answers import ReceivedRequest, ServedProvider
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault
+from wattmesh.integrations.carbon.grid_server.grids import Measure, Ripening, Shape, SimulatedGrid
+from wattmesh.integrations.carbon.grid_server.server import GridServer
 
 __all__ = [
-    "Asked",
+    "ActiveFault",
     "Fault",
-    "Grid",
     "GridServer",
     "Measure",
+    "ReceivedRequest",
     "Ripening",
-    "Rule",
-    "Service",
+    "ServedProvider",
     "Shape",
+    "SimulatedGrid",
 ]

@@ -16,15 +16,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, WattmeshError
-from wattmesh.integrations.carbon.grid_server.answers import Service, moment
+from wattmesh.integrations.carbon.grid_server.answers import ServedProvider, moment
 from wattmesh.integrations.carbon.grid_server.control import rule
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule
-from wattmesh.integrations.carbon.grid_server.grids import Grid
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault
+from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.server import GridServer, utc_now
 from wattmesh.integrations.carbon.reading import trace
 
 
-def fault(word: str) -> Rule:
+def fault(word: str) -> ActiveFault:
     """Read `provider:fault`, `provider:fault:times` or `fault`."""
     provider, _, rest = word.partition(":")
     if not rest:
@@ -55,7 +55,9 @@ def start_of(word: str) -> datetime:
 
 def settings_lines(server: GridServer) -> str:
     """Give the address of every provider, as `base_url` wants it."""
-    return "\n".join(f'{service:<18} base_url = "{server.base(service)}"' for service in Service)
+    return "\n".join(
+        f'{service:<18} base_url = "{server.base(service)}"' for service in ServedProvider
+    )
 
 
 def _words() -> argparse.ArgumentParser:
@@ -98,7 +100,7 @@ def run(arguments: argparse.Namespace, ended: threading.Event) -> None:
         OSError: the address is in use.
     """
     shift = arguments.clock - utc_now() if arguments.clock else timedelta()
-    grid = Grid(traces=tuple(trace.load(path) for path in arguments.trace))
+    grid = SimulatedGrid(traces=tuple(trace.load(path) for path in arguments.trace))
     server = GridServer(clock=lambda: utc_now() + shift, grid=grid, keys=frozenset(arguments.key))
     for each in arguments.fault:
         server.faults.add(each)

@@ -12,7 +12,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 
 
-class Service(StrEnum):
+class ServedProvider(StrEnum):
     """A provider that is answered for; the value is the first part of its paths."""
 
     ELECTRICITY_MAPS = "electricity_maps"
@@ -47,6 +47,16 @@ class Reply:
     status: int = 200
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedRequest:
+    """One request as the server notes it. `key`: the credential it carried, as sent; "": none."""
+
+    service: ServedProvider | None
+    path: str
+    key: str
+    at: datetime
 
 
 def moment(text: str) -> datetime:

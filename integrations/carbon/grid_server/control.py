@@ -13,24 +13,20 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.grid_server.answers import Reply, Service, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, FaultBook, Rule
+from wattmesh.integrations.carbon.grid_server.answers import (
+    ReceivedRequest,
+    Reply,
+    ServedProvider,
+    moment,
+)
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, Fault, FaultBook
 
 KNOWN = frozenset(
     {"fault", "provider", "zone", "path", "times", "during", "about", "retry_after_s"}
 )
 
 
-class Asked(Protocol):
-    """A request that came."""
-
-    @property
-    def service(self) -> Service | None:
-        """Who was asked."""
-        ...
-
-
-class Controlled(Protocol):
+class ControlledServer(Protocol):
     """What can be controlled."""
 
     @property
@@ -39,12 +35,12 @@ class Controlled(Protocol):
         ...
 
     @property
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[ReceivedRequest]:
         """The requests so far."""
         ...
 
 
-def controlled(method: str, path: Sequence[str], body: bytes, server: Controlled) -> Reply:
+def controlled(method: str, path: Sequence[str], body: bytes, server: ControlledServer) -> Reply:
     """Answer a request to `/control/...`."""
     try:
         match method, list(path):
@@ -67,7 +63,7 @@ def controlled(method: str, path: Sequence[str], body: bytes, server: Controlled
     return Reply(body={"faults": [_told(each) for each in server.faults.rules()]})
 
 
-def rule(words: Mapping[str, Any]) -> Rule:
+def rule(words: Mapping[str, Any]) -> ActiveFault:
     """Read a rule.
 
     Raises:
@@ -87,7 +83,7 @@ def rule(words: Mapping[str, Any]) -> Rule:
     about = _two(words, "about")
     if about is not None and None in about:
         raise InputInvalid("about needs two times")
-    return Rule(
+    return ActiveFault(
         fault=fault,
         service=service,
         zone=str(words.get("zone", "")),
@@ -116,13 +112,13 @@ def _two(words: Mapping[str, Any], name: str) -> tuple[datetime | None, datetime
     return since, until
 
 
-def _named(words: Mapping[str, Any]) -> tuple[Fault | None, Service | None]:
+def _named(words: Mapping[str, Any]) -> tuple[Fault | None, ServedProvider | None]:
     fault, provider = words.get("fault"), words.get("provider")
     if fault is not None and fault not in set(Fault):
         raise InputInvalid(f"no fault {fault!r}; there are {', '.join(Fault)}")
-    if provider is not None and provider not in set(Service):
-        raise InputInvalid(f"no provider {provider!r}; there are {', '.join(Service)}")
-    return (fault and Fault(fault)), (provider and Service(provider))
+    if provider is not None and provider not in set(ServedProvider):
+        raise InputInvalid(f"no provider {provider!r}; there are {', '.join(ServedProvider)}")
+    return (fault and Fault(fault)), (provider and ServedProvider(provider))
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -135,7 +131,7 @@ def _object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def _told(each: Rule) -> dict[str, Any]:
+def _told(each: ActiveFault) -> dict[str, Any]:
     since, until = each.during
     return {
         "fault": each.fault,

@@ -10,8 +10,8 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
-from wattmesh.integrations.carbon.grid_server.grids import HOUR, Grid, noise
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
+from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid, noise
 
 NAMES = {
     "COL": "Coal",
@@ -36,7 +36,11 @@ def zone_of(request: Request) -> str:
 
 
 def answer(
-    request: Request, grid: Grid, suffering: Suffering, keys: frozenset[str], lag: timedelta
+    request: Request,
+    grid: SimulatedGrid,
+    suffering: AnswerFaults,
+    keys: frozenset[str],
+    lag: timedelta,
 ) -> Reply:
     """Answer one request. `lag`: how long after its end an hour is published."""
     key = request.query.get("api_key", "")
@@ -68,7 +72,7 @@ def answer(
     )
 
 
-def mix_mwh(grid: Grid, zone: str, start: datetime) -> dict[str, int]:
+def mix_mwh(grid: SimulatedGrid, zone: str, start: datetime) -> dict[str, int]:
     """Return each fuel's final generation in the hour that begins at `start`.
 
     Coal and gas at 760 and 370 g/kWh make up the direct intensity of the zone, to a megawatt-hour.
@@ -85,7 +89,7 @@ def mix_mwh(grid: Grid, zone: str, start: datetime) -> dict[str, int]:
 
 
 def _rows(
-    request: Request, grid: Grid, suffering: Suffering, lag: timedelta
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, lag: timedelta
 ) -> list[dict[str, Any]]:
     """Return the requested rows, oldest first; without a start those of the last ten days."""
     if suffering.has(Fault.EMPTY):
@@ -107,7 +111,7 @@ def _rows(
 
 
 def _hour(
-    zone: str, start: datetime, now: datetime, grid: Grid, suffering: Suffering
+    zone: str, start: datetime, now: datetime, grid: SimulatedGrid, suffering: AnswerFaults
 ) -> list[dict[str, Any]]:
     mix = mix_mwh(grid, zone, start)
     if now < start + HOUR + grid.ripening.final_after:

@@ -9,8 +9,8 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
-from wattmesh.integrations.carbon.grid_server.grids import HOUR, Grid, Measure
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
+from wattmesh.integrations.carbon.grid_server.grids import HOUR, Measure, SimulatedGrid
 
 STEPS = {"5_minutes": HOUR / 12, "15_minutes": HOUR / 4, "hourly": HOUR}
 LONGEST = {"5_minutes": 10, "15_minutes": 10, "hourly": 10, "daily": 100}
@@ -31,7 +31,9 @@ def zone_of(request: Request) -> str:
     return request.query.get("zone", request.query.get("zoneKey", ""))
 
 
-def answer(request: Request, grid: Grid, suffering: Suffering, keys: frozenset[str]) -> Reply:
+def answer(
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, keys: frozenset[str]
+) -> Reply:
     """Answer one request. `keys`: the keys that are known; empty: every key is."""
     key = request.headers.get("auth-token", "")
     version, *what = request.path or ("",)
@@ -53,7 +55,7 @@ def answer(request: Request, grid: Grid, suffering: Suffering, keys: frozenset[s
     return Reply(body=body)
 
 
-def _answered_zone(request: Request, grid: Grid, suffering: Suffering) -> str:
+def _answered_zone(request: Request, grid: SimulatedGrid, suffering: AnswerFaults) -> str:
     """Say for which zone it answers: the one asked for, or where the caller seems to be.
 
     Raises:
@@ -73,7 +75,9 @@ def _answered_zone(request: Request, grid: Grid, suffering: Suffering) -> str:
 class _Series:
     """The rows of one zone, as one request sees them."""
 
-    def __init__(self, request: Request, grid: Grid, suffering: Suffering, zone: str) -> None:
+    def __init__(
+        self, request: Request, grid: SimulatedGrid, suffering: AnswerFaults, zone: str
+    ) -> None:
         """Read the parameters that all endpoints share.
 
         Raises:
@@ -176,7 +180,7 @@ class _Series:
         return [row for row in rows if not (self.measured_only and row.get("isEstimated"))]
 
     def _row(self, at: datetime) -> dict[str, Any]:
-        known = self.grid.known(self.zone, at, self.now, self.step, self._measure)
+        known = self.grid.reported(self.zone, at, self.now, self.step, self._measure)
         value = known.g_per_kwh
         if self.suffering.hits(Fault.REVISED, at):
             value = 1.2 * known.g_per_kwh
@@ -203,7 +207,7 @@ class _Series:
         return row
 
 
-def _zones(grid: Grid, with_access: bool) -> dict[str, Any]:
+def _zones(grid: SimulatedGrid, with_access: bool) -> dict[str, Any]:
     """Give all zones; with a key also what it may ask for there."""
     access = [
         f"carbon-intensity/{what}" for what in ("latest", "history", "past-range", "forecast")

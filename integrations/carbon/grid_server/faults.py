@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.grid_server.answers import Service
+from wattmesh.integrations.carbon.grid_server.answers import ServedProvider
 
 
 class Fault(StrEnum):
@@ -96,14 +96,14 @@ WHOLE = frozenset(
 """Faults that stand in place of the answer."""
 
 PAST = frozenset({Fault.GAP, Fault.REVISED, Fault.ZERO, Fault.NULL})
-"""Faults of single intervals; `Rule.about` selects them."""
+"""Faults of single intervals; `ActiveFault.about` selects them."""
 
-ONLY: dict[Fault, frozenset[Service]] = {
+ONLY: dict[Fault, frozenset[ServedProvider]] = {
     **dict.fromkeys(
         (Fault.SANDBOX, Fault.UPDATED_EARLY, Fault.MISSING_OPTIONALS),
-        frozenset({Service.ELECTRICITY_MAPS}),
+        frozenset({ServedProvider.ELECTRICITY_MAPS}),
     ),
-    Fault.WRONG_ZONE: frozenset({Service.ELECTRICITY_MAPS, Service.WATTTIME}),
+    Fault.WRONG_ZONE: frozenset({ServedProvider.ELECTRICITY_MAPS, ServedProvider.WATTTIME}),
     **dict.fromkeys(
         (
             Fault.TOKEN_EXPIRED,
@@ -112,11 +112,11 @@ ONLY: dict[Fault, frozenset[Service]] = {
             Fault.IMPUTED,
             Fault.PERCENTILE,
         ),
-        frozenset({Service.WATTTIME}),
+        frozenset({ServedProvider.WATTTIME}),
     ),
-    **dict.fromkeys((Fault.EARLY_FIRST, Fault.WITHOUT_ACTUAL), frozenset({Service.NESO})),
+    **dict.fromkeys((Fault.EARLY_FIRST, Fault.WITHOUT_ACTUAL), frozenset({ServedProvider.NESO})),
     **dict.fromkeys(
-        (Fault.NUMBERS, Fault.NEW_FUEL, Fault.MISSING_FUEL), frozenset({Service.EIA930})
+        (Fault.NUMBERS, Fault.NEW_FUEL, Fault.MISSING_FUEL), frozenset({ServedProvider.EIA930})
     ),
 }
 """Faults that only some providers can have; the others fit all."""
@@ -129,7 +129,7 @@ ONCE = frozenset({Fault.TOKEN_EXPIRED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ActiveFault:
     """One fault that is switched on.
 
     Attributes:
@@ -145,7 +145,7 @@ class Rule:
     """
 
     fault: Fault
-    service: Service | None = None
+    service: ServedProvider | None = None
     zone: str = ""
     path: str = ""
     times: int | None = None
@@ -153,7 +153,7 @@ class Rule:
     about: tuple[datetime, datetime] | None = None
     retry_after_s: int = 60
 
-    def fits(self, service: Service, zone: str, path: str, now: datetime) -> bool:
+    def fits(self, service: ServedProvider, zone: str, path: str, now: datetime) -> bool:
         """Say whether a request made now meets this rule."""
         since, until = self.during
         return (
@@ -175,10 +175,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suffering:
+class AnswerFaults:
     """The faults of one answer."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ActiveFault, ...] = ()
     now: datetime
 
     def has(self, fault: Fault) -> bool:
@@ -189,7 +189,7 @@ class Suffering:
         """Say whether the interval that begins at `start` suffers from it."""
         return any(rule.fault is fault and rule.concerns(start, self.now) for rule in self.rules)
 
-    def instead(self) -> Rule | None:
+    def instead(self) -> ActiveFault | None:
         """Return the fault that replaces the answer."""
         return next((rule for rule in self.rules if rule.fault in WHOLE), None)
 
@@ -202,10 +202,10 @@ class Suffering:
 class FaultBook:
     """The rules that are switched on, shared by the threads of the server."""
 
-    _rules: list[Rule] = field(default_factory=list)
+    _rules: list[ActiveFault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: ActiveFault) -> None:
         """Switch a fault on.
 
         Raises:
@@ -220,7 +220,7 @@ class FaultBook:
         with self._lock:
             self._rules.append(rule)
 
-    def clear(self, fault: Fault | None = None, service: Service | None = None) -> None:
+    def clear(self, fault: Fault | None = None, service: ServedProvider | None = None) -> None:
         """Switch off one fault, those of one provider, or all."""
         with self._lock:
             self._rules = [
@@ -229,12 +229,12 @@ class FaultBook:
                 if (fault and rule.fault is not fault) or (service and rule.service is not service)
             ]
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[ActiveFault, ...]:
         """Return the rules that are on, oldest first."""
         with self._lock:
             return tuple(self._rules)
 
-    def take(self, service: Service, zone: str, path: str, now: datetime) -> Suffering:
+    def take(self, service: ServedProvider, zone: str, path: str, now: datetime) -> AnswerFaults:
         """Return the faults of this answer, and count it.
 
         Of the faults that stand in place of the answer only the oldest is taken: ten rules with
@@ -246,9 +246,9 @@ class FaultBook:
             taken = blocking or fitting
             for rule in taken:
                 self._count(rule)
-            return Suffering(rules=tuple(taken), now=now)
+            return AnswerFaults(rules=tuple(taken), now=now)
 
-    def _count(self, rule: Rule) -> None:
+    def _count(self, rule: ActiveFault) -> None:
         """Count one use of a rule with a limit; call it with the lock held."""
         if rule.times is None:
             return

@@ -2,7 +2,7 @@
 
 A zone's intensity has a season, a day with its sun, a week, weather and noise, all functions of
 zone and time: two servers agree, and so do two years' runs. Or it comes from a trace of the user.
-Invariant: `truth` never changes; `known` tends to it as the interval grows older.
+Invariant: `truth` never changes; `reported` tends to it as the interval grows older.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ ZONES: Mapping[str, Shape] = {
 """Zones and regions as the providers spell them. The levels are invented."""
 
 
-class Known(NamedTuple):
+class ReportedValue(NamedTuple):
     """A provider's value of an interval. `estimated`: it is not measured yet."""
 
     g_per_kwh: float
@@ -89,7 +89,7 @@ class Ripening:
 
 
 @dataclass(slots=True, kw_only=True)
-class Grid:
+class SimulatedGrid:
     """All zones of the server.
 
     Attributes:
@@ -129,23 +129,23 @@ class Grid:
             self._cache[key] = self._compute(zone, start, length, measure)
         return self._cache[key]
 
-    def known(
+    def reported(
         self,
         zone: str,
         start: datetime,
         now: datetime,
         length: timedelta = HOUR,
         measure: Measure = Measure.DIRECT,
-    ) -> Known:
+    ) -> ReportedValue:
         """Return a provider's value at `now` for an interval that has begun."""
         truth = self.truth(zone, start, length, measure)
         end, ripe = start + length, self.ripening
         if now >= end + ripe.final_after:
-            return Known(truth, False, end + ripe.final_after)
+            return ReportedValue(truth, False, end + ripe.final_after)
         estimated = now < end + ripe.measured_after
         error = ripe.estimate_error if estimated else ripe.first_error
         value = truth * (1 + error * noise(zone, "estimate" if estimated else "first", start))
-        return Known(
+        return ReportedValue(
             max(1.0, round(value)), estimated, start if estimated else end + ripe.measured_after
         )
 

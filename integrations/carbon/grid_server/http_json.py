@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
-from wattmesh.integrations.carbon.grid_server.grids import HOUR, Grid
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
+from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid
 
 AHEAD = timedelta(hours=48)
 MOST_HOURS = 24 * 31
@@ -22,7 +22,9 @@ def zone_of(request: Request) -> str:
     return request.path[1] if len(request.path) > 1 else ""
 
 
-def answer(request: Request, grid: Grid, suffering: Suffering, keys: frozenset[str]) -> Reply:
+def answer(
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, keys: frozenset[str]
+) -> Reply:
     """Answer one request. With `keys`, one must come as `Authorization: Bearer`."""
     zone = zone_of(request)
     token = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -52,11 +54,11 @@ def _hours(text: str) -> int:
 
 
 def _row(
-    zone: str, at: datetime, now: datetime, grid: Grid, suffering: Suffering
+    zone: str, at: datetime, now: datetime, grid: SimulatedGrid, suffering: AnswerFaults
 ) -> dict[str, Any]:
     value: float | None = None
     if at + HOUR <= now and not suffering.hits(Fault.NULL, at):
-        known = grid.known(zone, at, max(now, at + HOUR + grid.ripening.measured_after))
+        known = grid.reported(zone, at, max(now, at + HOUR + grid.ripening.measured_after))
         value = known.g_per_kwh * (1.2 if suffering.hits(Fault.REVISED, at) else 1.0)
         value = 0.0 if suffering.hits(Fault.ZERO, at) else value
     return {

@@ -9,8 +9,8 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
-from wattmesh.integrations.carbon.grid_server.grids import HOUR, Grid
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
+from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid
 
 ZONE = "GB"
 HALF_HOUR = HOUR / 2
@@ -28,7 +28,9 @@ def zone_of(request: Request) -> str:
     return ZONE
 
 
-def answer(request: Request, grid: Grid, suffering: Suffering, delay: timedelta) -> Reply:
+def answer(
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, delay: timedelta
+) -> Reply:
     """Answer one request. `delay`: how long after its end a half hour gets its actual value."""
     try:
         span = _span(request)
@@ -108,8 +110,8 @@ def _between(since: datetime, until: str) -> tuple[datetime, datetime]:
 def _rows(
     span: tuple[datetime, datetime],
     now: datetime,
-    grid: Grid,
-    suffering: Suffering,
+    grid: SimulatedGrid,
+    suffering: AnswerFaults,
     delay: timedelta,
 ) -> list[dict[str, Any]]:
     at, end = span
@@ -124,14 +126,14 @@ def _rows(
 
 
 def _row(
-    at: datetime, now: datetime, grid: Grid, suffering: Suffering, delay: timedelta
+    at: datetime, now: datetime, grid: SimulatedGrid, suffering: AnswerFaults, delay: timedelta
 ) -> dict[str, Any]:
     # What the last forecast before it said stays printed for ever.
     issued = min(now, at - HALF_HOUR)
     forecast = grid.expected(ZONE, at, _floor(issued), HALF_HOUR)
     actual: int | None = None
     if at + HALF_HOUR + delay <= now and not suffering.has(Fault.WITHOUT_ACTUAL):
-        known = grid.known(
+        known = grid.reported(
             ZONE, at, max(now, at + HALF_HOUR + grid.ripening.measured_after), HALF_HOUR
         )
         actual = round(known.g_per_kwh * (1.2 if suffering.hits(Fault.REVISED, at) else 1.0))

@@ -24,42 +24,37 @@ from wattmesh.integrations.carbon.grid_server import (
     neso,
     watttime,
 )
-from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, Service
+from wattmesh.integrations.carbon.grid_server.answers import (
+    ReceivedRequest,
+    Reply,
+    Request,
+    ServedProvider,
+)
 from wattmesh.integrations.carbon.grid_server.control import controlled
 from wattmesh.integrations.carbon.grid_server.faults import (
+    ActiveFault,
+    AnswerFaults,
     Fault,
     FaultBook,
-    Rule,
-    Suffering,
 )
-from wattmesh.integrations.carbon.grid_server.grids import Grid
+from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
 from wattmesh.integrations.carbon.grid_server.spoiled import instead_of, sent
 
 MOST_ASKED = 1 << 17
 """Requests remembered; older ones are forgotten."""
 
-ZONE_OF: dict[Service, Callable[[Request], str]] = {
-    Service.ELECTRICITY_MAPS: electricity_maps.zone_of,
-    Service.WATTTIME: watttime.zone_of,
-    Service.NESO: neso.zone_of,
-    Service.EIA930: eia930.zone_of,
-    Service.HTTP_JSON: http_json.zone_of,
+ZONE_OF: dict[ServedProvider, Callable[[Request], str]] = {
+    ServedProvider.ELECTRICITY_MAPS: electricity_maps.zone_of,
+    ServedProvider.WATTTIME: watttime.zone_of,
+    ServedProvider.NESO: neso.zone_of,
+    ServedProvider.EIA930: eia930.zone_of,
+    ServedProvider.HTTP_JSON: http_json.zone_of,
 }
 
 
 def utc_now() -> datetime:
     """Give the time of this machine."""
     return datetime.now(UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One request that came. `key`: the credential it carried, as sent; "" for none."""
-
-    service: Service | None
-    path: str
-    key: str
-    at: datetime
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,12 +71,12 @@ class GridServer:
     """
 
     clock: Callable[[], datetime] = utc_now
-    grid: Grid = field(default_factory=Grid)
+    grid: SimulatedGrid = field(default_factory=SimulatedGrid)
     keys: frozenset[str] = frozenset()
     accounts: dict[str, str] = field(default_factory=dict)
     neso_delay: timedelta = timedelta()
     eia_lag: timedelta = timedelta(hours=6)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
     url: str = ""
     faults: FaultBook = field(default_factory=FaultBook)
     tokens: watttime.Tokens = field(init=False)
@@ -91,16 +86,16 @@ class GridServer:
     def __post_init__(self) -> None:
         self.tokens = watttime.Tokens(self.accounts)
 
-    def base(self, service: Service | str) -> str:
+    def base(self, service: ServedProvider | str) -> str:
         """Give the address under which a provider answers: what `base_url` must be."""
-        version = {Service.ELECTRICITY_MAPS: "/v4", Service.EIA930: "/v2"}
-        return f"{self.url}/{service}{version.get(Service(service), '')}"
+        version = {ServedProvider.ELECTRICITY_MAPS: "/v4", ServedProvider.EIA930: "/v2"}
+        return f"{self.url}/{service}{version.get(ServedProvider(service), '')}"
 
     def fail(
         self,
         fault: Fault,
         *,
-        provider: Service | str | None = None,
+        provider: ServedProvider | str | None = None,
         zone: str = "",
         path: str = "",
         times: int | None = None,
@@ -108,18 +103,18 @@ class GridServer:
         about: tuple[datetime, datetime] | None = None,
         retry_after_s: int = 60,
     ) -> None:
-        """Switch a fault on; `Rule` says what the arguments mean.
+        """Switch a fault on; `ActiveFault` says what the arguments mean.
 
         Raises:
             InputInvalid: no such provider, or it cannot have that fault.
         """
-        if provider is not None and provider not in set(Service):
-            names = ", ".join(Service)
+        if provider is not None and provider not in set(ServedProvider):
+            names = ", ".join(ServedProvider)
             raise InputInvalid(f"no provider {provider!r}; there are {names}")
         self.faults.add(
-            Rule(
+            ActiveFault(
                 fault=fault,
-                service=None if provider is None else Service(provider),
+                service=None if provider is None else ServedProvider(provider),
                 zone=zone,
                 path=path,
                 times=times,
@@ -129,23 +124,23 @@ class GridServer:
             )
         )
 
-    def mend(self, fault: Fault | None = None, *, provider: Service | None = None) -> None:
+    def mend(self, fault: Fault | None = None, *, provider: ServedProvider | None = None) -> None:
         """Switch off one fault, those of one provider, or all."""
         self.faults.clear(fault, provider)
 
-    def count(self, service: Service | str, path: str = "") -> int:
+    def count(self, service: ServedProvider | str, path: str = "") -> int:
         """Give how many requests a provider got whose path contains `path`."""
         with self._lock:
             return sum(each.service == service and path in each.path for each in self.asked)
 
-    def note(self, asked: Asked) -> None:
+    def note(self, asked: ReceivedRequest) -> None:
         """Count a request."""
         with self._lock:
             self.asked.append(asked)
             if len(self.asked) > MOST_ASKED:
                 del self.asked[: MOST_ASKED // 2]
 
-    def answer(self, service: Service, request: Request) -> tuple[Reply, Suffering]:
+    def answer(self, service: ServedProvider, request: Request) -> tuple[Reply, AnswerFaults]:
         """Answer a request, with the faults that still have to be done to its bytes."""
         path = "/".join(request.path)
         zone = ZONE_OF[service](request)
@@ -159,15 +154,15 @@ class GridServer:
                 return reply, suffering
         return self._whole(service, request, suffering), suffering
 
-    def _whole(self, service: Service, request: Request, suffering: Suffering) -> Reply:
+    def _whole(self, service: ServedProvider, request: Request, suffering: AnswerFaults) -> Reply:
         """Give the answer of a provider that is up."""
-        if service is Service.ELECTRICITY_MAPS:
+        if service is ServedProvider.ELECTRICITY_MAPS:
             return electricity_maps.answer(request, self.grid, suffering, self.keys)
-        if service is Service.WATTTIME:
+        if service is ServedProvider.WATTTIME:
             return watttime.answer(request, self.grid, suffering, self.tokens)
-        if service is Service.NESO:
+        if service is ServedProvider.NESO:
             return neso.answer(request, self.grid, suffering, self.neso_delay)
-        if service is Service.EIA930:
+        if service is ServedProvider.EIA930:
             return eia930.answer(request, self.grid, suffering, self.keys, self.eia_lag)
         return http_json.answer(request, self.grid, suffering, self.keys)
 
@@ -228,16 +223,16 @@ class _Handler(BaseHTTPRequestHandler):
         first, *rest = [part for part in parts.path.split("/") if part] or [""]
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
-        service = Service(first) if first in set(Service) else None
+        service = ServedProvider(first) if first in set(ServedProvider) else None
         now = server.clock()
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(path=tuple(rest), query=_query(parts.query), headers=headers, now=now)
-        quiet = Suffering(now=now)
+        quiet = AnswerFaults(now=now)
         try:
             if first == "control":
                 sent(self, controlled(self.command, rest, body, server), quiet, server.released)
                 return
-            server.note(Asked(service=service, path=self.path, key=_key(request), at=now))
+            server.note(ReceivedRequest(service=service, path=self.path, key=_key(request), at=now))
             if service is None:
                 sent(self, Reply(status=404, body={"error": NOWHERE}), quiet, server.released)
             else:
@@ -253,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-NOWHERE = "begin the path with a provider: " + ", ".join(Service)
+NOWHERE = "begin the path with a provider: " + ", ".join(ServedProvider)
 
 
 def _query(text: str) -> dict[str, str]:

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 
-from wattmesh.integrations.carbon.grid_server.answers import Reply, Service
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Rule, Suffering
+from wattmesh.integrations.carbon.grid_server.answers import Reply, ServedProvider
+from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.neso import OUTAGE, bad_request
 from wattmesh.integrations.carbon.grid_server.watttime import NGINX_403, SCOPE
 
@@ -21,7 +21,7 @@ PAUSE_S = 0.05
 HTML = "text/html"
 
 
-def instead_of(rule: Rule, service: Service, now: datetime, url: str) -> Reply | None:
+def instead_of(rule: ActiveFault, service: ServedProvider, now: datetime, url: str) -> Reply | None:
     """Return the answer that replaces the right one; None: the fault is in the answer itself."""
     fault = rule.fault
     if fault is Fault.SERVER_ERROR:
@@ -51,40 +51,40 @@ def instead_of(rule: Rule, service: Service, now: datetime, url: str) -> Reply |
     }.get(fault)
 
 
-def _outage(service: Service) -> Reply:
+def _outage(service: ServedProvider) -> Reply:
     """Return this provider's status 500."""
-    if service is Service.NESO:
+    if service is ServedProvider.NESO:
         return Reply(status=500, body=OUTAGE)
-    if service is Service.ELECTRICITY_MAPS:
+    if service is ServedProvider.ELECTRICITY_MAPS:
         return Reply(status=500, body={"status": "error", "message": "Internal server error"})
     page = "<html><body><h1>500 Internal Server Error</h1></body></html>"
     return Reply(status=500, body=page, content_type=HTML)
 
 
-def _limited(rule: Rule, service: Service, now: datetime) -> Reply:
+def _limited(rule: ActiveFault, service: ServedProvider, now: datetime) -> Reply:
     """Return a status 429 with the time to wait, in seconds or as a date."""
     wait = str(rule.retry_after_s)
     if rule.fault is Fault.RATE_LIMITED_DATE:
         wait = format_datetime(now + timedelta(seconds=rule.retry_after_s), usegmt=True)
     body: object = {"status": "error", "message": "Too many requests"}
-    if service is Service.NESO:
+    if service is ServedProvider.NESO:
         body = {"error": {"code": "429 Too Many Requests", "message": "Slow down."}}
     return Reply(status=429, body=body, headers={"Retry-After": wait})
 
 
-def _bad_request(service: Service) -> Reply:
+def _bad_request(service: ServedProvider) -> Reply:
     """Return a status 400 to a correct request."""
-    if service is Service.NESO:
+    if service is ServedProvider.NESO:
         return bad_request("Please enter a valid date in ISO8601 format.")
     return Reply(status=400, body={"status": "error", "message": "Invalid parameters"})
 
 
-def _no_data(service: Service) -> Reply:
+def _no_data(service: ServedProvider) -> Reply:
     """Return a status 404 that means: no data at present."""
-    if service is Service.ELECTRICITY_MAPS:
+    if service is ServedProvider.ELECTRICITY_MAPS:
         message = "No recent data available for this zone"
         return Reply(status=404, body={"status": "error", "message": message})
-    if service is Service.WATTTIME:
+    if service is ServedProvider.WATTTIME:
         return Reply(status=404, body={"error": "No data available for this region"})
     return Reply(status=404, body="<html><body>Not here.</body></html>", content_type=HTML)
 
@@ -92,7 +92,7 @@ def _no_data(service: Service) -> Reply:
 def sent(
     handler: BaseHTTPRequestHandler,
     reply: Reply,
-    suffering: Suffering,
+    suffering: AnswerFaults,
     released: threading.Event,
 ) -> None:
     """Send an answer with its faults."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request, moment
-from wattmesh.integrations.carbon.grid_server.faults import Fault, Suffering
-from wattmesh.integrations.carbon.grid_server.grids import HOUR, Grid, Measure
+from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
+from wattmesh.integrations.carbon.grid_server.grids import HOUR, Measure, SimulatedGrid
 
 G_PER_POUND = 453.59237
 TOKEN_LIVES = timedelta(minutes=30)
@@ -76,7 +76,7 @@ def zone_of(request: Request) -> str:
     return request.query.get("region", "")
 
 
-def answer(request: Request, grid: Grid, suffering: Suffering, tokens: Tokens) -> Reply:
+def answer(request: Request, grid: SimulatedGrid, suffering: AnswerFaults, tokens: Tokens) -> Reply:
     """Answer one request."""
     if request.path == ("login",):
         return tokens.login(request)
@@ -89,7 +89,7 @@ def answer(request: Request, grid: Grid, suffering: Suffering, tokens: Tokens) -
         return Reply(status=400, body={"error": "Invalid query parameters", "message": problem})
 
 
-def _allowed(request: Request, grid: Grid, suffering: Suffering) -> Reply:
+def _allowed(request: Request, grid: SimulatedGrid, suffering: AnswerFaults) -> Reply:
     """Answer a request that carries a token.
 
     Raises:
@@ -111,7 +111,12 @@ class _Series:
     """One signal of one region, as one request sees it."""
 
     def __init__(
-        self, request: Request, grid: Grid, suffering: Suffering, region: str, signal: str
+        self,
+        request: Request,
+        grid: SimulatedGrid,
+        suffering: AnswerFaults,
+        region: str,
+        signal: str,
     ) -> None:
         self.query, self.now, self.grid = request.query, request.now, grid
         self.suffering, self.region, self.signal = suffering, region, signal
@@ -146,7 +151,7 @@ class _Series:
         at, rows = self._floor(start + self.step - timedelta(microseconds=1)), []
         while at <= end and at + self.step <= self.now:
             if not self.suffering.hits(Fault.GAP, at):
-                known = self.grid.known(self.region, at, self.now, self.step, self.measure)
+                known = self.grid.reported(self.region, at, self.now, self.step, self.measure)
                 rows.append(
                     {
                         "point_time": _text(at),
@@ -163,7 +168,7 @@ class _Series:
         horizon_h = int(self.query.get("horizon_hours", "24"))
         if not 0 <= horizon_h <= 72:
             raise InputInvalid("horizon_hours must be between 0 and 72")
-        known = self.grid.known(self.region, issued, self.now, self.step, self.measure)
+        known = self.grid.reported(self.region, issued, self.now, self.step, self.measure)
         rows = [{"point_time": _text(issued), "value": self._value(issued, known.g_per_kwh)}]
         for i in range(1, horizon_h * (HOUR // self.step)):
             at = issued + i * self.step
@@ -228,7 +233,7 @@ class _Series:
         return midnight + (at - midnight) // self.step * self.step
 
 
-def _access(grid: Grid) -> dict[str, Any]:
+def _access(grid: SimulatedGrid) -> dict[str, Any]:
     """Say what this account may ask for: everything."""
 
     def region(name: str, endpoints: tuple[str, ...]) -> dict[str, Any]:
@@ -254,7 +259,7 @@ def _access(grid: Grid) -> dict[str, Any]:
     }
 
 
-def _region(request: Request, grid: Grid) -> Reply:
+def _region(request: Request, grid: SimulatedGrid) -> Reply:
     """Say which region a place lies in: California, or nowhere."""
     latitude, longitude = request.query["latitude"], request.query["longitude"]
     signal = request.query["signal_type"]

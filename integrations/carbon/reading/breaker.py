@@ -49,7 +49,7 @@ class Breaker:
         """Return the rest of the rest; 0 when a poll may be made."""
         return max(0.0, (self.opens_until_s or now_s) - now_s)
 
-    def asked(self, now_s: float) -> "Breaker | None":
+    def begin_poll(self, now_s: float) -> "Breaker | None":
         """Return the breaker while a poll is under way; None when none may be made."""
         state = self.state(now_s)
         if state is BreakerState.OPEN or (state is BreakerState.HALF_OPEN and self.probing):

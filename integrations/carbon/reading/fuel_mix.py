@@ -57,7 +57,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
+class DerivedIntensity:
     """The result for one interval.
 
     Attributes:
@@ -72,7 +72,7 @@ class Derived:
     why: str = ""
 
 
-def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
+def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> DerivedIntensity:
     """Derive the intensity of one interval.
 
     Args:
@@ -83,15 +83,15 @@ def derived(mix: Mix, factors_g_per_kwh: Mapping[str, float]) -> Derived:
     words, total_mwh = " and ".join(each.why for each in unknown), sum(known.values())
     open_mwh = sum(each.most_mwh for each in unknown)
     if total_mwh <= 0 or not math.isfinite(open_mwh):
-        return Derived(g_per_kwh=None, why=words or "no fuel generated anything")
+        return DerivedIntensity(g_per_kwh=None, why=words or "no fuel generated anything")
     grams = sum(energy_mwh * factors_g_per_kwh[fuel] for fuel, energy_mwh in known.items())
     open_g = sum(each.most_mwh * each.factor_g_per_kwh for each in unknown)
     # Conservative bounds: the unknown energy adds all of its grams, or only energy.
     low, high = grams / (total_mwh + open_mwh), (grams + open_g) / total_mwh
     value = grams / total_mwh
     if high - low > MATTERS * value:
-        return Derived(g_per_kwh=None, low_g_per_kwh=low, high_g_per_kwh=high, why=words)
-    return Derived(g_per_kwh=value, low_g_per_kwh=low, high_g_per_kwh=high, why=words)
+        return DerivedIntensity(g_per_kwh=None, low_g_per_kwh=low, high_g_per_kwh=high, why=words)
+    return DerivedIntensity(g_per_kwh=value, low_g_per_kwh=low, high_g_per_kwh=high, why=words)
 
 
 class _Unknown(NamedTuple):

@@ -171,7 +171,7 @@ class JsonHttp:
                 f"{self._base_url} asked for a pause; the next request is in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
-        asked = self._breaker.asked(now_s)
+        asked = self._breaker.begin_poll(now_s)
         if asked is None:
             raise Transient(
                 f"{self._base_url} failed {self._breaker.failed} times in a row; the next "

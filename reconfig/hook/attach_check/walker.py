@@ -11,16 +11,16 @@ another launch becomes one sentence, and the walk goes on.
 import os
 from pathlib import Path
 
-from wattmesh.reconfig.client.reporter import Silent
-from wattmesh.reconfig.hook.attach_check.place import (
+from wattmesh.reconfig.client.reporter import SilentReporter
+from wattmesh.reconfig.hook.attach_check.check_folder import (
     Attached,
+    CheckFolder,
     LeftOut,
-    Place,
     SaveStep,
     UnknownLoss,
 )
-from wattmesh.reconfig.hook.boundary_vote import Agreed
-from wattmesh.reconfig.hook.job import Job
+from wattmesh.reconfig.hook.boundary_vote import VoteResult
+from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder
 from wattmesh.reconfig.layout import Layout
@@ -46,21 +46,21 @@ def folder_of(checkpoint_dir: str | Path) -> RunFolder:
     Raises:
         InputInvalid: the environment names a folder that is not one of a check.
     """
-    place = Place.from_environment()
+    place = CheckFolder.from_environment()
     if place is None:
         return RunFolder(Path(checkpoint_dir).absolute())
     place.asked()
     return RunFolder(place.run)
 
 
-def prepare(job: Job, layout: Layout) -> None:
+def prepare(job: AttachedJob, layout: Layout) -> None:
     """Prepare a run under a check to be walked through layouts; leaves any other run alone.
 
     Args:
         job: the job, before it begins.
         layout: the layout in which it begins.
     """
-    place = Place.from_environment()
+    place = CheckFolder.from_environment()
     if place is None:
         return
     layouts, steps_each = place.asked()
@@ -81,11 +81,11 @@ def prepare(job: Job, layout: Layout) -> None:
         job.client, job.noted = walker, walker.noted
 
 
-class Walker(Silent):
+class Walker(SilentReporter):
     """A reporter that orders one layout after the other and records what happens."""
 
     def __init__(
-        self, place: Place, job: Job, layouts: tuple[Layout, ...], steps_each: int
+        self, place: CheckFolder, job: AttachedJob, layouts: tuple[Layout, ...], steps_each: int
     ) -> None:
         """Start in the layout in which the script begins."""
         self._place = place
@@ -134,7 +134,7 @@ class Walker(Silent):
         )
         return Orders(order=order, epoch=EPOCH)
 
-    def noted(self, step: int, agreed: Agreed, trouble: str) -> None:
+    def noted(self, step: int, agreed: VoteResult, trouble: str) -> None:
         """Record what all ranks agreed on at a save step; give the walk up if it is stuck.
 
         It is called before the switch that was agreed on.

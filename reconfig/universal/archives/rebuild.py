@@ -20,7 +20,7 @@ from wattmesh.reconfig.universal.archives.tensors import (
 Arguments = tuple[Any, ...]
 
 
-class Refused(Exception):
+class PickleRefused(Exception):
     """The pickle does something that is not allowed here."""
 
 
@@ -71,7 +71,7 @@ def _tensor(args: Arguments) -> StoredTensor:
     """torch._utils._rebuild_tensor, _v2 and _v3."""
     storage, offset, shape, strides, *rest = args
     if type(storage) is not Storage:
-        raise Refused("a tensor without a storage")
+        raise PickleRefused("a tensor without a storage")
     dtype = storage.dtype
     if dtype == UNTYPED:
         # _rebuild_tensor_v3: ..., requires_grad, hooks, dtype.
@@ -82,7 +82,7 @@ def _tensor(args: Arguments) -> StoredTensor:
 def _parameter(args: Arguments) -> StoredTensor:
     """torch._utils._rebuild_parameter(tensor, ...)."""
     if type(args[0]) is not StoredTensor:
-        raise Refused("a parameter without a tensor")
+        raise PickleRefused("a parameter without a tensor")
     return args[0]
 
 
@@ -90,7 +90,7 @@ def _from_type(args: Arguments) -> Any:
     """torch._tensor._rebuild_from_type_v2(function, type, arguments, state)."""
     function, _, arguments, _ = args
     if type(function) is not GlobalName or type(arguments) is not tuple:
-        raise Refused("a tensor rebuilt by what is no function")
+        raise PickleRefused("a tensor rebuilt by what is no function")
     known = _TENSORS.get((function.module, function.name))
     return known(arguments) if known else Record(function, arguments)
 
@@ -98,7 +98,7 @@ def _from_type(args: Arguments) -> Any:
 def _size(args: Arguments) -> tuple[int, ...]:
     (sizes,) = args
     if type(sizes) not in (tuple, list) or len(sizes) > MAX_DIMS:
-        raise Refused("a size that is no short list")
+        raise PickleRefused("a size that is no short list")
     return tuple(sizes)
 
 
@@ -110,7 +110,7 @@ def _mapping(args: Arguments) -> Any:
 def _set(args: Arguments) -> Any:
     """A set, as the list it was made from."""
     if args and type(args[0]) is not list:
-        raise Refused("a set of what is no list")
+        raise PickleRefused("a set of what is no list")
     return args[0] if args else []
 
 
@@ -118,14 +118,14 @@ def _bytes(args: Arguments) -> bytes:
     """_codecs.encode: bytes in protocol 2, as text of code points below 256."""
     text, codec = args
     if type(text) is not str or codec != "latin1":
-        raise Refused("bytes that are no latin1 text")
+        raise PickleRefused("bytes that are no latin1 text")
     return text.encode("latin-1")
 
 
 def _no_bytes(args: Arguments) -> bytes:
     """bytes() without arguments: empty bytes in protocol 2."""
     if args:
-        raise Refused("bytes made from something")
+        raise PickleRefused("bytes made from something")
     return b""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import CONTAINER, Allowance
-from wattmesh.reconfig.universal.archives.rebuild import KNOWN, GlobalName, Record, Refused
+from wattmesh.reconfig.universal.archives.rebuild import KNOWN, GlobalName, PickleRefused, Record
 from wattmesh.reconfig.universal.archives.tensors import Storage, StoredTensor, storage_type
 
 MAX_NBYTES = 1 << 30
@@ -63,7 +63,7 @@ def load(
         value = machine.run()
         machine.settle()
         return value
-    except Refused as error:
+    except PickleRefused as error:
         raise InputInvalid(f"{where}: {error} (at byte {machine.at} of its pickle).") from error
     except (IndexError, KeyError, ValueError, struct.error) as error:
         raise InputInvalid(
@@ -199,7 +199,7 @@ def _long(form: struct.Struct) -> Callable[[_Machine], None]:
     def make(to: _Machine) -> int:
         count = to.number(form)
         if count > MAX_INT_NBYTES:
-            raise Refused(f"an integer of {count} bytes; {MAX_INT_NBYTES} is the most")
+            raise PickleRefused(f"an integer of {count} bytes; {MAX_INT_NBYTES} is the most")
         return int.from_bytes(to.take(count), "little", signed=True)
 
     return _pushes(make)
@@ -251,7 +251,7 @@ def _tuple_of(count: int) -> Callable[[_Machine], None]:
 
 def _stop(to: _Machine) -> None:
     if len(to.stack) != 1 or to.below:
-        raise Refused("the pickle ends with something left over")
+        raise PickleRefused("the pickle ends with something left over")
     raise _Stop
 
 
@@ -280,7 +280,7 @@ def _memoize(to: _Machine) -> None:
 def _proto(to: _Machine) -> None:
     version = to.number(_U1)
     if not 2 <= version <= 5:
-        raise Refused(f"pickle protocol {version}; 2 to 5 are read")
+        raise PickleRefused(f"pickle protocol {version}; 2 to 5 are read")
 
 
 def _frame(to: _Machine) -> None:
@@ -291,7 +291,7 @@ def _frame(to: _Machine) -> None:
 def _stack_global(to: _Machine) -> GlobalName:
     name, module = to.stack.pop(), to.stack.pop()
     if not (type(name) is str and type(module) is str):
-        raise Refused("a global whose name is no text")
+        raise PickleRefused("a global whose name is no text")
     return to.known(module, name)
 
 
@@ -311,7 +311,7 @@ def _listed(target: Any) -> list[Any]:
         return target
     if type(target) is Record:
         return target.items
-    raise Refused(f"items are added to a {type(target).__name__}")
+    raise PickleRefused(f"items are added to a {type(target).__name__}")
 
 
 def _setitem(to: _Machine) -> None:
@@ -334,7 +334,7 @@ def _set(target: Any, items: list[Any]) -> None:
     elif type(target) is Record:
         target.items.extend(pairs)
     else:
-        raise Refused(f"keys are set in a {type(target).__name__}")
+        raise PickleRefused(f"keys are set in a {type(target).__name__}")
 
 
 def _check_key(key: Any) -> None:
@@ -348,7 +348,7 @@ def _check_key(key: Any) -> None:
         for each in key:
             _check_key(each)
         return
-    raise Refused(f"a {kind.__name__} as the key of a dict")
+    raise PickleRefused(f"a {kind.__name__} as the key of a dict")
 
 
 _EASY_KEYS = frozenset({str, bytes, bool, float, type(None), GlobalName, Record})
@@ -368,7 +368,7 @@ def _newobj_ex(to: _Machine) -> None:
         to.settle()
     named, args, kind = to.stack.pop(), to.stack.pop(), to.stack.pop()
     if type(named) is not dict:
-        raise Refused("named arguments that are no dict")
+        raise PickleRefused("named arguments that are no dict")
     made = _called(to, kind, args)
     if type(made) is Record and named:
         made.items.append(named)
@@ -377,25 +377,27 @@ def _newobj_ex(to: _Machine) -> None:
 
 def _arguments(args: Any) -> tuple[Any, ...]:
     if type(args) is not tuple:
-        raise Refused(f"a {type(args).__name__} as the arguments of a call")
+        raise PickleRefused(f"a {type(args).__name__} as the arguments of a call")
     return args
 
 
 def _called(to: _Machine, kind: Any, args: Any) -> Any:
     """The result of a call: data for known functions, a record for all others."""
     if type(kind) is not GlobalName:
-        raise Refused(f"a {type(kind).__name__} is called")
+        raise PickleRefused(f"a {type(kind).__name__} is called")
     args = _arguments(args)
     known = KNOWN.get((kind.module, kind.name))
     if known is None:
         return Record(kind, args)
     to.copied += sum(len(each) for each in args if type(each) is str)
     if to.copied > len(to.data):
-        raise Refused(f"{kind} is called again and again with the same text")
+        raise PickleRefused(f"{kind} is called again and again with the same text")
     try:
         return known(args)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise Refused(f"{kind} is called with what it does not take ({error!s:.200})") from error
+        raise PickleRefused(
+            f"{kind} is called with what it does not take ({error!s:.200})"
+        ) from error
 
 
 def _build(to: _Machine) -> None:
@@ -406,7 +408,7 @@ def _build(to: _Machine) -> None:
     elif type(target) not in (dict, list, StoredTensor):
         # In those three the state is extra attributes (a state dict's `_metadata`), which is
         # dropped.
-        raise Refused(f"the state of a {type(target).__name__} is set")
+        raise PickleRefused(f"the state of a {type(target).__name__} is set")
 
 
 def _persistent(to: _Machine) -> Storage:
@@ -414,20 +416,20 @@ def _persistent(to: _Machine) -> Storage:
     to.left -= 1
     pid = to.stack.pop()
     if to.extents is None or type(pid) is not tuple or len(pid) != 5 or pid[0] != "storage":
-        raise Refused("an object kept outside the pickle that is no storage of this archive")
+        raise PickleRefused("an object kept outside the pickle that is no storage of this archive")
     _, kind, key, _, count = pid
     if type(kind) is not GlobalName or type(key) is not str or type(count) is not int or count < 0:
-        raise Refused("a storage whose description is malformed")
+        raise PickleRefused("a storage whose description is malformed")
     offset, nbytes = to.extents(key)
     try:
         return Storage(storage_type(kind.module, kind.name), offset, nbytes)
     except LookupError as error:
-        raise Refused(f"a storage of the class {kind}, which is not supported") from error
+        raise PickleRefused(f"a storage of the class {kind}, which is not supported") from error
 
 
 def _unknown(to: _Machine) -> None:
     code = to.data[to.at - 1]
-    raise Refused(f"opcode 0x{code:02x}, which no writer of protocol 2 to 5 emits")
+    raise PickleRefused(f"opcode 0x{code:02x}, which no writer of protocol 2 to 5 emits")
 
 
 # The opcodes and their meaning: CPython, Lib/pickletools.py. Not supported on purpose: protocols 0

@@ -18,7 +18,7 @@ from wattmesh.reconfig.universal.files.reader import BUFFER, Files, Reader
 from wattmesh.reconfig.universal.files.staging import Progress
 from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import flat_boxes
-from wattmesh.reconfig.universal.index.index import Column, Entry, Index
+from wattmesh.reconfig.universal.index.index import Column, Index, TensorEntry
 from wattmesh.reconfig.universal.index.planner import Planner
 
 _Bytes = NDArray[np.uint8]
@@ -87,7 +87,7 @@ class Filler:
         )
         return halves(hasher.digest())
 
-    def _gather(self, number: int, entry: Entry, begin: int, end: int) -> _Bytes:
+    def _gather(self, number: int, entry: TensorEntry, begin: int, end: int) -> _Bytes:
         """Read elements [begin, end) of an entry into the buffer."""
         view = dtypes.view_of(entry.dtype)
         used = self._buffer[: (end - begin) * view.itemsize]

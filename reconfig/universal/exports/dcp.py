@@ -27,7 +27,7 @@ from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.box import Box, Shape
-from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.index.index import PARAM, Index, TensorEntry
 from wattmesh.reconfig.universal.index.names import HOOK, Names
 from wattmesh.reconfig.universal.sources.source import BYTES
 
@@ -176,7 +176,7 @@ def _write(out: Sink, name: str, item: _Item, reader: Reader) -> _Place:
 def _metadata(index: Index, places: Sequence[_Place], names: Names) -> Build:
     """Build the object that DCP unpickles from .metadata."""
     chunks: dict[str, list[Box]] = {}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorEntry] = {}
     storage = []
     for place in places:
         item = place.item
@@ -215,7 +215,7 @@ def _index(key: str, item: _Item) -> Build:
     return _made(_METADATA, "MetadataIndex", {"fqn": key, "offset": offset, "index": number})
 
 
-def _tensor(entry: Entry, boxes: Sequence[Box]) -> Build:
+def _tensor(entry: TensorEntry, boxes: Sequence[Box]) -> Build:
     """TensorStorageMetadata."""
     layout = Reduce(Global("torch.serialization", "_get_layout"), ("torch.strided",))
     contiguous = Reduce(_of("_MEM_FORMAT_ENCODING"), (0,))

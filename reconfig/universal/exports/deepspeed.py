@@ -31,7 +31,7 @@ from wattmesh.reconfig.universal.exports.target import Target, exported
 from wattmesh.reconfig.universal.exports.values import ByParameter
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.files.staging import Progress, silent
-from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.index.index import PARAM, Index, TensorEntry
 from wattmesh.reconfig.universal.index.names import EXTRA, is_average
 from wattmesh.reconfig.universal.index.rules import ExpertStack, Rule, Shard, SubBlocks, VocabPad
 from wattmesh.reconfig.universal.sources.source import BYTES
@@ -136,7 +136,7 @@ def _planned(index: Index, engine: EngineState) -> _Plan:
     return plan
 
 
-def _refuse_unfit(entry: Entry, parameter: Entry | None) -> None:
+def _refuse_unfit(entry: TensorEntry, parameter: TensorEntry | None) -> None:
     """Refuse an entry that DeepSpeed would shard wrongly, cast, or have no file for."""
     if parameter is None:
         raise InputInvalid(f"export: {entry} is the state of a parameter that does not exist.")
@@ -220,7 +220,7 @@ def _tensor(archive: ArchiveWriter, reader: Reader, row: int) -> Reduce:
     return archive.tensor(wanted, entry.shape, partial(pieces, reader, row, cast=cast))
 
 
-def _marks(entry: Entry) -> dict[str, Any]:
+def _marks(entry: TensorEntry) -> dict[str, Any]:
     """The metadata by which DeepSpeed shards a tensor over tensor or expert parallel ranks."""
     rule: Rule = entry.rule
     marks: dict[str, Any] = {"cat_dim": rule.dim if isinstance(rule, Shard) else 0}

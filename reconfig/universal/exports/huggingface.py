@@ -20,7 +20,7 @@ from wattmesh.reconfig.universal.files.staging import Progress, silent
 from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.data_header import data_header
 from wattmesh.reconfig.universal.index.declared import Rename
-from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index
+from wattmesh.reconfig.universal.index.index import PARAM, Index, TensorEntry
 
 SHARD_BYTES = 5 * 10**9
 """Default `max_shard_size` of `save_pretrained`."""
@@ -103,7 +103,7 @@ def _tensors(index: Index, dtype: str, renames: Sequence[Rename]) -> list[_Tenso
     ]
 
 
-def _tensor(row: int, name: str, entry: Entry, dtype: str) -> _Tensor:
+def _tensor(row: int, name: str, entry: TensorEntry, dtype: str) -> _Tensor:
     written = dtype if entry.dtype in _FLOATS else entry.dtype
     count = entry.nbytes // dtypes.size_of(entry.dtype)
     return _Tensor(row, name, written, entry.shape, count * dtypes.size_of(written))

@@ -30,7 +30,7 @@ _IDLE = 3 << 13
 
 
 @dataclass(frozen=True, slots=True)
-class Hashed:
+class SegmentDigests:
     """Digests of segments.
 
     Attributes:
@@ -50,7 +50,7 @@ def hash_segments(
     jobs: int = 0,
     progress: Progress = silent,
     gentle: bool = False,
-) -> Hashed:
+) -> SegmentDigests:
     """Hash the stored bytes of every segment.
 
     Args:
@@ -79,7 +79,7 @@ def hash_segments(
     start = be_gentle if gentle else _nothing
     with ThreadPoolExecutor(jobs or default_jobs(), initializer=start) as pool:
         list(pool.map(work, _batches(segments)))
-    return Hashed(digest, tuple(sorted(unreadable)))
+    return SegmentDigests(digest, tuple(sorted(unreadable)))
 
 
 def digest_of(

@@ -15,7 +15,7 @@ import numpy as np
 
 from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.data_header import ALIGNMENT, data_header, header_line
-from wattmesh.reconfig.universal.index.index import Column, Entry, Index, Segments, from_table
+from wattmesh.reconfig.universal.index.index import Column, Index, Segments, TensorEntry, from_table
 
 MAX_FILE_BYTES = 4 << 30
 SEGMENT_BYTES = 64 << 20
@@ -70,12 +70,12 @@ def arrange(
     )
 
 
-def key_of(entry: Entry) -> str:
+def key_of(entry: TensorEntry) -> str:
     """The key of a tensor in a data file."""
     return f"{entry.state}:{entry.name}"
 
 
-def _groups(entries: Sequence[Entry], limit: int) -> Iterator[list[int]]:
+def _groups(entries: Sequence[TensorEntry], limit: int) -> Iterator[list[int]]:
     """Rows of the entries of each file."""
     group: list[int] = []
     used = 0
@@ -96,7 +96,7 @@ def _groups(entries: Sequence[Entry], limit: int) -> Iterator[list[int]]:
         yield group
 
 
-def _segments(entry: Entry, row: int, file: int, offset: int, limit: int) -> Column:
+def _segments(entry: TensorEntry, row: int, file: int, offset: int, limit: int) -> Column:
     """Split an entry into flat ranges: columns of COLUMNS, the last three one wide."""
     size = dtypes.size_of(entry.dtype)
     count, each = entry.nbytes // size, max(1, limit // size)

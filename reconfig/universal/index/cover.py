@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.index.box import Box, Shape
-from wattmesh.reconfig.universal.index.index import Column, Entry, Index
+from wattmesh.reconfig.universal.index.index import Column, Index, TensorEntry
 from wattmesh.reconfig.universal.index.planner import Planner
 
 GAP_BOXES = 512
@@ -94,7 +94,7 @@ def _are_whole(index: Index) -> NDArray[np.bool_]:
     return proven
 
 
-def _refuse_flat(entry: Entry, expected: int, begin: int, end: int) -> None:
+def _refuse_flat(entry: TensorEntry, expected: int, begin: int, end: int) -> None:
     if begin > expected:
         raise InputInvalid(
             f"{entry}: elements {expected} to {begin} of {Box.whole(entry.shape).count} are "

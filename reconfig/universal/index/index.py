@@ -27,7 +27,7 @@ PARAM = "param"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TensorEntry:
     """One logical tensor in one state.
 
     Attributes:
@@ -97,7 +97,7 @@ class Segments:
         columns = (getattr(self, name)[rows] for name in COLUMNS)
         return Segments(**dict(zip(COLUMNS, columns, strict=True)), digest=digest)
 
-    def box(self, row: int, entry: Entry) -> Box:
+    def box(self, row: int, entry: TensorEntry) -> Box:
         """The box of one segment; of the flattened tensor for a flat one."""
         dims = 1 if self.flat[row] else len(entry.shape)
         return Box(tuple(self.start[row, :dims].tolist()), tuple(self.shape[row, :dims].tolist()))
@@ -118,7 +118,7 @@ class Index:
         tied: alias -> name: a second name of a tensor that is stored once, for all its states.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     files: tuple[str, ...]
     segments: Segments
     tied: Mapping[str, str] = field(default_factory=dict)
@@ -172,7 +172,9 @@ class Segment:
 
 
 def build(
-    entries: Iterable[Entry], segments: Sequence[Segment], tied: Mapping[str, str] | None = None
+    entries: Iterable[TensorEntry],
+    segments: Sequence[Segment],
+    tied: Mapping[str, str] | None = None,
 ) -> Index:
     """Build an index; the digests are kept only if every segment has one.
 
@@ -220,7 +222,7 @@ def _line(
     segment: Segment,
     number: Mapping[tuple[str, str], int],
     file_number: Mapping[str, int],
-    entries: Sequence[Entry],
+    entries: Sequence[TensorEntry],
     dims: int,
 ) -> list[int]:
     row = number.get(segment.entry)

@@ -21,7 +21,7 @@ from wattmesh.reconfig.universal.index import dtypes, placing
 from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.cover import prove
 from wattmesh.reconfig.universal.index.declared import Declared
-from wattmesh.reconfig.universal.index.index import PARAM, Entry, Index, Segment, build
+from wattmesh.reconfig.universal.index.index import PARAM, Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.names import Names
 from wattmesh.reconfig.universal.index.rules import Replicate, Rule
 from wattmesh.reconfig.universal.sources import dcp_metadata, dcp_names, slots, ties
@@ -101,7 +101,7 @@ class _Rows:
         self.files = files
         self.names = names
         self.declared = declared
-        self.entries: list[Entry] = []
+        self.entries: list[TensorEntry] = []
         self.segments: list[Segment] = []
         self.slots: dict[str, set[str]] = {}
         self._contents = contents
@@ -132,7 +132,7 @@ class _Rows:
 
     def _add(self, name: str, state: str, tensor: Tensor, rule: Rule) -> None:
         shape = placing.logical_shape(rule, tensor.shape)
-        entry = Entry(name=name, state=state, dtype=tensor.dtype, shape=shape, rule=rule)
+        entry = TensorEntry(name=name, state=state, dtype=tensor.dtype, shape=shape, rule=rule)
         self.entries.append(entry)
         size = dtypes.size_of(tensor.dtype)
         allowance = self.files.allowance
@@ -165,7 +165,7 @@ class _Rows:
 
     def opaque(self, fqn: str, place: ArchivePlace) -> None:
         """Add a value that is not plain data, as its bytes."""
-        entry = Entry(name=fqn, state=BYTES, dtype="uint8", shape=(place.length,))
+        entry = TensorEntry(name=fqn, state=BYTES, dtype="uint8", shape=(place.length,))
         self.entries.append(entry)
         box = Box.whole(entry.shape)
         self.segments.append(

@@ -20,10 +20,10 @@ from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.index import (
     PARAM,
     Column,
-    Entry,
     Index,
     Segment,
     Segments,
+    TensorEntry,
     build,
     sort_by_entry,
 )
@@ -239,7 +239,7 @@ class _Plan:
         self.read = read
         self.logical = logical
         self.rules = [declared.rule(logical[name]) for name in optimizer.names]
-        self.entries: list[Entry] = []
+        self.entries: list[TensorEntry] = []
         self.row: dict[tuple[int, str], int] = {}
         self._groups = optimizer.groups
         for param, name in enumerate(optimizer.names):
@@ -248,8 +248,8 @@ class _Plan:
             shape = placing.logical_shape(rule, stored)
             for slot in read[group].flat if read else ():
                 self.row[param, slot.state] = len(self.entries)
-                entry = Entry(name=logical[name], state=slot.state, dtype=slot.dtype, shape=shape,
-                              rule=rule)  # fmt: skip
+                entry = TensorEntry(name=logical[name], state=slot.state, dtype=slot.dtype,
+                                    shape=shape, rule=rule)  # fmt: skip
                 self.entries.append(entry)
 
     def flat_segments(self) -> Segments:
@@ -266,12 +266,12 @@ class _Plan:
                 parts.append(_flat_columns(fragments, mine, rows, slot))
         return joined(parts)
 
-    def scalars(self) -> list[tuple[Entry | None, list[Segment]]]:
+    def scalars(self) -> list[tuple[TensorEntry | None, list[Segment]]]:
         """Entries of single-element slots, which all parameters of a group share."""
-        found: list[tuple[Entry | None, list[Segment]]] = []
+        found: list[tuple[TensorEntry | None, list[Segment]]] = []
         for name, group in self._groups.items():
             for state, (file, value) in self.read[group].single.items():
-                entry = Entry(name=self.logical[name], state=state, dtype=value.dtype,
+                entry = TensorEntry(name=self.logical[name], state=state, dtype=value.dtype,
                               shape=value.shape)  # fmt: skip
                 box = Box.whole(value.shape)
                 found.append(
@@ -279,9 +279,9 @@ class _Plan:
                 )
         return found
 
-    def ruled(self) -> list[tuple[Entry | None, list[Segment]]]:
+    def ruled(self) -> list[tuple[TensorEntry | None, list[Segment]]]:
         """Segments of the parameters with a layout rule; their entries exist already."""
-        found: list[tuple[Entry | None, list[Segment]]] = []
+        found: list[tuple[TensorEntry | None, list[Segment]]] = []
         fragments = self.optimizer.fragments
         for param, rule in enumerate(self.rules):
             if placing.is_identity(rule):
@@ -319,11 +319,13 @@ def _flat_columns(fragments: Fragments, mine: Column, rows: Column, slot: _Slot)
     )
 
 
-def _whole(model: Model, logical: Mapping[str, str]) -> list[tuple[Entry | None, list[Segment]]]:
+def _whole(
+    model: Model, logical: Mapping[str, str]
+) -> list[tuple[TensorEntry | None, list[Segment]]]:
     """Buffers and, in stages 1 and 2, frozen parameters."""
-    found: list[tuple[Entry | None, list[Segment]]] = []
+    found: list[tuple[TensorEntry | None, list[Segment]]] = []
     for name, tensor in model.whole.items():
-        entry = Entry(name=logical[name], state=PARAM, dtype=tensor.dtype, shape=tensor.shape)
+        entry = TensorEntry(name=logical[name], state=PARAM, dtype=tensor.dtype, shape=tensor.shape)
         box = Box.whole(tensor.shape)
         segment = Segment(
             entry=entry.key,
@@ -336,9 +338,11 @@ def _whole(model: Model, logical: Mapping[str, str]) -> list[tuple[Entry | None,
     return found
 
 
-def _frozen(model: Model, logical: Mapping[str, str]) -> list[tuple[Entry | None, list[Segment]]]:
+def _frozen(
+    model: Model, logical: Mapping[str, str]
+) -> list[tuple[TensorEntry | None, list[Segment]]]:
     """Frozen parameters of stage 3: equal parts by rank, the last one padded."""
-    found: list[tuple[Entry | None, list[Segment]]] = []
+    found: list[tuple[TensorEntry | None, list[Segment]]] = []
     ranks = len(model.frozen_parts)
     for name, shape in model.frozen.items():
         parts = [each.get(name) for each in model.frozen_parts]
@@ -350,7 +354,7 @@ def _frozen(model: Model, logical: Mapping[str, str]) -> list[tuple[Entry | None
                 f"{ranks} parts of {size}."
             )
         good = [each for each in parts if type(each) is StoredTensor]
-        entry = Entry(name=logical[name], state=PARAM, dtype=good[0].dtype, shape=shape)
+        entry = TensorEntry(name=logical[name], state=PARAM, dtype=good[0].dtype, shape=shape)
         segments = []
         for rank, part in enumerate(good):
             begin = min(rank * size, volume)

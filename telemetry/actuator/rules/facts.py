@@ -126,7 +126,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class GpuWrite:
     """One write to a GPU: the state of the levers it sets.
 
     Attributes:

@@ -8,7 +8,7 @@ assigns the node to it (docs/decisions/0030). Invariant: an epoch never falls, a
 from dataclasses import dataclass, replace
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.actuator.rules.leases import Heard
+from wattmesh.telemetry.actuator.rules.leases import ControllerWishes
 from wattmesh.telemetry.desired import HIGHEST_EPOCH, Desired
 
 MOST_RISE = 1000
@@ -38,7 +38,7 @@ class Anchor:
         return HIGHEST_EPOCH if self.epoch < 0 else self.epoch + MOST_RISE
 
 
-def refusal(desired: Desired, known: Heard, anchor: Anchor) -> str:
+def refusal(desired: Desired, known: ControllerWishes, anchor: Anchor) -> str:
     """Say why a wish is refused unread, and what to do; "" when it is read.
 
     Args:
@@ -70,7 +70,7 @@ def refusal(desired: Desired, known: Heard, anchor: Anchor) -> str:
     return ""
 
 
-def handed(heard: Heard, journal: str, epoch: int) -> Heard:
+def handed(heard: ControllerWishes, journal: str, epoch: int) -> ControllerWishes:
     """Return the state once this node is assigned to a journal, from `epoch` on.
 
     Raises:

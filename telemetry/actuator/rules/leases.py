@@ -57,7 +57,7 @@ Leases = Mapping[tuple[str, LeaseKind], WishLease]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class ControllerWishes:
     """What a controller wishes for this node.
 
     Attributes:
@@ -70,7 +70,7 @@ class Heard:
     leases: Leases = field(default_factory=dict)
     journal: str = ""
 
-    def hear(self, desired: Desired, now: BootTime) -> "Heard":
+    def hear(self, desired: Desired, now: BootTime) -> "ControllerWishes":
         """Replace all wishes: what `desired` leaves out is no longer wished.
 
         Check `fence` first.
@@ -90,19 +90,19 @@ class Heard:
         for key, each in self.obligations().leases.items():
             if each.journal not in ("", desired.journal):
                 leases.setdefault(key, each)
-        return Heard(epoch=desired.epoch, leases=leases, journal=desired.journal)
+        return ControllerWishes(epoch=desired.epoch, leases=leases, journal=desired.journal)
 
-    def live(self, now: BootTime) -> "Heard":
+    def live(self, now: BootTime) -> "ControllerWishes":
         """Leave out leases that have ended."""
         live = {key: each for key, each in self.leases.items() if each.live(now)}
         return self if len(live) == len(self.leases) else replace(self, leases=live)
 
-    def obligations(self) -> "Heard":
+    def obligations(self) -> "ControllerWishes":
         """Leave out economy leases."""
         kept = {k: each for k, each in self.leases.items() if k[1] is LeaseKind.OBLIGATION}
         return replace(self, leases=kept)
 
-    def within(self, longest_s: float, now: BootTime) -> "Heard":
+    def within(self, longest_s: float, now: BootTime) -> "ControllerWishes":
         """Shorten every lease to end within `longest_s` from now."""
         cut = {
             key: replace(
@@ -114,7 +114,7 @@ class Heard:
         }
         return replace(self, leases=cut)
 
-    def after_boot(self, now: BootTime) -> "Heard":
+    def after_boot(self, now: BootTime) -> "ControllerWishes":
         """Convert every lease to this boot's clock."""
         moved = {key: each.after_boot(now) for key, each in self.leases.items()}
         return replace(self, leases=moved)

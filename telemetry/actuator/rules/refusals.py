@@ -25,7 +25,7 @@ KNOWN_BOARDS |= {"H100", "H200", "H800", "GH200", "B200", "B300", "GB200", "GB30
 """Models whose locks and limits behave as docs/safety.md says; each is matched as a whole word."""
 
 
-class Then(IntEnum):
+class RefusalEffect(IntEnum):
     """What happens to a lock or cap already in force; of several reasons the highest counts."""
 
     KEEP = 1
@@ -38,7 +38,7 @@ class Refusal:
     """Why a wish is refused, and what happens to what is in force."""
 
     sentence: str
-    then: Then
+    then: RefusalEffect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,39 +95,41 @@ def _state(gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
     """Reasons against any write to a GPU."""
     name, facts = gpu.gpu_uuid, gpu.facts
     if gpu.watch.blocked:
-        yield Refusal(sentence=gpu.watch.blocked, then=Then.BACK_AT_ONCE)
+        yield Refusal(sentence=gpu.watch.blocked, then=RefusalEffect.BACK_AT_ONCE)
     if gpu.failed:
-        yield Refusal(sentence=gpu.failed, then=Then.KEEP)
+        yield Refusal(sentence=gpu.failed, then=RefusalEffect.KEEP)
     if facts is None:
-        yield Refusal(sentence=f"{name} does not answer: look at nvidia-smi", then=Then.KEEP)
+        yield Refusal(
+            sentence=f"{name} does not answer: look at nvidia-smi", then=RefusalEffect.KEEP
+        )
         return
     if facts.shared:
         yield Refusal(
             sentence=f"{name} is shared ({facts.shared}): it is observed and never set",
-            then=Then.BACK_AT_ONCE,
+            then=RefusalEffect.BACK_AT_ONCE,
         )
     if facts.profile:
         yield Refusal(
             sentence=f"{name} runs a workload power profile, which sets clocks and limits itself; "
             "clear it first",
-            then=Then.STEP_BACK,
+            then=RefusalEffect.STEP_BACK,
         )
     elif facts.profile is None:
         yield Refusal(
             sentence=f"{name} does not say whether a workload power profile sets its clocks",
-            then=Then.KEEP,
+            then=RefusalEffect.KEEP,
         )
     if not facts.persistence:
         yield Refusal(
             sentence=f"persistence mode of {name} is off: what is set would be lost unseen; "
             "`nvidia-smi -pm 1`, or run nvidia-persistenced",
-            then=Then.STEP_BACK,
+            then=RefusalEffect.STEP_BACK,
         )
     if not known_board(facts.board, settings.boards):
         yield Refusal(
             sentence=f"{name} is a {facts.board!r}, which wattmesh was not tried on; add the "
             "name to actuator.boards if you have tried it",
-            then=Then.STEP_BACK,
+            then=RefusalEffect.STEP_BACK,
         )
 
 
@@ -139,13 +141,13 @@ def _moment(gpu: Gpu) -> Iterator[Refusal]:
     if facts.reasons is None:
         yield Refusal(
             sentence=f"{gpu.gpu_uuid} does not say why its clock is what it is: nothing is lowered",
-            then=Then.KEEP,
+            then=RefusalEffect.KEEP,
         )
     elif trouble := facts.reasons & TROUBLED:
         words = ", ".join(each.name or "" for each in Reasons(trouble)).lower().replace("_", " ")
         yield Refusal(
             sentence=f"{gpu.gpu_uuid} throttles itself ({words}): look at cooling and power supply",
-            then=Then.KEEP,
+            then=RefusalEffect.KEEP,
         )
 
 
@@ -195,7 +197,7 @@ def _clock_value(
 
 def _never(sentence: str) -> Refusal:
     """Refuse a wish that waiting cannot make valid."""
-    return Refusal(sentence=sentence, then=Then.STEP_BACK)
+    return Refusal(sentence=sentence, then=RefusalEffect.STEP_BACK)
 
 
 def _strangers(wish: Wish, gpu: Gpu, claim: ProcessClaim | None) -> Iterator[Refusal]:
@@ -205,7 +207,7 @@ def _strangers(wish: Wish, gpu: Gpu, claim: ProcessClaim | None) -> Iterator[Ref
     processes = gpu.facts.processes
     if processes is None:
         yield Refusal(
-            sentence=f"{gpu.gpu_uuid} does not say which processes use it", then=Then.KEEP
+            sentence=f"{gpu.gpu_uuid} does not say which processes use it", then=RefusalEffect.KEEP
         )
         return
     for each in processes:
@@ -213,7 +215,7 @@ def _strangers(wish: Wish, gpu: Gpu, claim: ProcessClaim | None) -> Iterator[Ref
             yield Refusal(
                 sentence=f"process {each.pid} (uid {each.uid}) on {gpu.gpu_uuid} is not of "
                 f"{wish.holder}: its GPUs are given back",
-                then=Then.BACK_AT_ONCE,
+                then=RefusalEffect.BACK_AT_ONCE,
             )
 
 
@@ -223,7 +225,7 @@ def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: ProcessClaim | None) -> I
     if claim is None:
         yield Refusal(
             sentence=f"nobody says whose processes {holder}'s are: nothing is set for it",
-            then=Then.BACK_AT_ONCE,
+            then=RefusalEffect.BACK_AT_ONCE,
         )
         return
     # A lost GPU tells nothing and has no processes: the others decide.
@@ -231,7 +233,7 @@ def _absent(wishes: Sequence[tuple[Wish, Gpu]], claim: ProcessClaim | None) -> I
     if seen and not any(seen) and None not in seen:
         yield Refusal(
             sentence=f"{holder} has no live compute process on its GPUs: they are given back",
-            then=Then.BACK_AT_ONCE,
+            then=RefusalEffect.BACK_AT_ONCE,
         )
 
 

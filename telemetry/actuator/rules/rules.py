@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from wattmesh.telemetry.actuator.rules import refusals
-from wattmesh.telemetry.actuator.rules.facts import Act, Cause, GpuFacts
-from wattmesh.telemetry.actuator.rules.leases import Heard
-from wattmesh.telemetry.actuator.rules.refusals import Gpu, Refusal, Then
+from wattmesh.telemetry.actuator.rules.facts import Cause, GpuFacts, GpuWrite
+from wattmesh.telemetry.actuator.rules.leases import ControllerWishes
+from wattmesh.telemetry.actuator.rules.refusals import Gpu, Refusal, RefusalEffect
 from wattmesh.telemetry.actuator.settings import ActuatorSettings
 from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import LeaseKind, Wish
@@ -35,7 +35,7 @@ class ActuatorDecision:
         settable: GPUs on which an economy wish would be obeyed now.
     """
 
-    acts: tuple[Act, ...]
+    acts: tuple[GpuWrite, ...]
     troubles: Mapping[str, str]
     settable: frozenset[str]
 
@@ -78,7 +78,7 @@ class _Lever:
 
 def decide(
     gpus: Mapping[str, Gpu],
-    heard: Heard,
+    heard: ControllerWishes,
     claims: Mapping[str, ProcessClaim],
     settings: ActuatorSettings,
     now_s: float,
@@ -117,7 +117,7 @@ def decide(
 
 def _refused_holders(
     gpus: Mapping[str, Gpu],
-    heard: Heard,
+    heard: ControllerWishes,
     claims: Mapping[str, ProcessClaim],
     settings: ActuatorSettings,
 ) -> dict[str, Refusal]:
@@ -134,7 +134,7 @@ def _refused_holders(
 
 
 def _case(
-    gpu: Gpu, heard: Heard, refused: Mapping[str, Refusal], settings: ActuatorSettings
+    gpu: Gpu, heard: ControllerWishes, refused: Mapping[str, Refusal], settings: ActuatorSettings
 ) -> tuple[_Case | None, str]:
     """Combine what both kinds of lease ask of a GPU; the text says what is refused."""
     thrift = heard.wish(gpu.gpu_uuid, LeaseKind.ECONOMY)
@@ -153,14 +153,14 @@ def _case(
         holder=thrift.holder if thrift else "",
         clock_untouched=gpu.watch.hands_off and bool(thrift or duty),
         at_once=facts.processes == ()
-        or (no_thrift is not None and no_thrift.then is Then.BACK_AT_ONCE),
+        or (no_thrift is not None and no_thrift.then is RefusalEffect.BACK_AT_ONCE),
     )
     return case, trouble
 
 
 def _kept(refusal: Refusal | None) -> Refusal | None:
     """Keep an obligation in force although it could not be taken on anew."""
-    return refusal and Refusal(sentence=refusal.sentence, then=Then.KEEP)
+    return refusal and Refusal(sentence=refusal.sentence, then=RefusalEffect.KEEP)
 
 
 def _ceiling(
@@ -172,9 +172,9 @@ def _ceiling(
 ) -> LeaseCeiling:
     """Return what a wish allows, given the reason against it.
 
-    `Then.KEEP`: the lever is not lowered further, and raised at most to the wished value.
+    `RefusalEffect.KEEP`: the lever is not lowered further, and raised at most to the wished value.
     """
-    if wish is None or (refusal is not None and refusal.then > Then.KEEP):
+    if wish is None or (refusal is not None and refusal.then > RefusalEffect.KEEP):
         return LeaseCeiling()
     clock, cap = wish.clock_mhz, None if wish.cap_w is None else round(wish.cap_w, 3)
     if refusal is None:
@@ -187,14 +187,14 @@ def _ceiling(
     )
 
 
-def _acts(case: _Case, settings: ActuatorSettings, now_s: float) -> Iterator[Act]:
+def _acts(case: _Case, settings: ActuatorSettings, now_s: float) -> Iterator[GpuWrite]:
     gpu, facts = case.gpu, case.facts
     clock = _clock_lever(case, settings)
     moved = None if case.clock_untouched else _move(clock, case, settings, now_s)
     if moved is not None:
         to, cause = moved
         at_base = to >= clock.base - _LEAST
-        yield Act(
+        yield GpuWrite(
             gpu_uuid=gpu.gpu_uuid,
             cause=cause,
             group=case.holder if cause is Cause.ECONOMY else "",
@@ -205,7 +205,7 @@ def _acts(case: _Case, settings: ActuatorSettings, now_s: float) -> Iterator[Act
     moved = _move(cap, case, settings, now_s)
     if moved is not None:
         to, cause = moved
-        yield Act(
+        yield GpuWrite(
             gpu_uuid=gpu.gpu_uuid,
             cause=cause,
             group=case.holder if cause is Cause.ECONOMY else "",

@@ -1,7 +1,7 @@
 """What a rival rule may look at, and what it answers. Types only.
 
-Invariant: a rule is a function of one `Look` and nothing else; it knows the grid ahead only as the
-forecast that every policy is given.
+Invariant: a rule is a function of one `RivalInputs` and nothing else; it knows the grid ahead only
+as the forecast that every policy is given.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ SLEEP = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rated:
+class RatedPoint:
     """A point as rules see it. `power_w`: charged there, idle GPUs that the job holds included."""
 
     id: str
@@ -29,7 +29,7 @@ class Rated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class IntensityAhead:
     """Some time at one intensity."""
 
     seconds: float
@@ -37,7 +37,7 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class RivalInputs:
     """What is known now.
 
     Attributes:
@@ -50,12 +50,12 @@ class Look:
         past: intensities of the last days, oldest first; may be empty.
     """
 
-    ahead: tuple[Ahead, ...]
+    ahead: tuple[IntensityAhead, ...]
     tokens_left: float
     time_left_s: float
     tokens_total: float
     time_total_s: float
-    points: tuple[Rated, ...]
+    points: tuple[RatedPoint, ...]
     current: str
     switch_s: float
     switch_j: float
@@ -67,16 +67,16 @@ class Look:
         return self.ahead[0].g_per_kwh
 
     @property
-    def fastest(self) -> Rated:
+    def fastest(self) -> RatedPoint:
         """The fastest point; of equally fast ones the thriftiest."""
         return max(self.points, key=lambda each: (each.tokens_per_s, -each.power_w))
 
-    def full_clock(self) -> tuple[Rated, ...]:
+    def full_clock(self) -> tuple[RatedPoint, ...]:
         """Give the points at the fastest's clock, fewest GPUs first: what scaling alone can do."""
         clock = self.fastest.clock_mhz
         alike = [each for each in self.points if each.clock_mhz == clock]
         return tuple(sorted(alike, key=lambda each: (each.gpus, each.tokens_per_s)))
 
 
-Rule = Callable[[Look], str]
+RivalRule = Callable[[RivalInputs], str]
 """Gives the id of the point to be at from now on, or SLEEP."""

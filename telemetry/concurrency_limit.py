@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable
 
 
-class Places:
+class ConcurrencyLimit:
     """A counter of slots in use. Thread safe."""
 
     def __init__(self, most: int, of_one: int) -> None:

@@ -1,4 +1,4 @@
-"""One look of the live cycle: one state of the journal, and no statement more for more runs."""
+"""One snapshot of the live cycle: one state of the journal, and no statement more for more runs."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,7 +12,7 @@ from tests.cycle.test_cycle import CATALOGUE, SIGNAL, T0, UID, A, introduce
 from tests.migrated import migrate
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.fleet import Fleet
-from wattmesh.controller.cycle.look import look
+from wattmesh.controller.cycle.journal_snapshot import read_snapshot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.policies.decision import PolicySettings
@@ -93,7 +93,7 @@ def test_a_turn_that_asked_run_by_run_would_be_seen(
 
 @pytest.mark.parametrize("one", [True, False])
 def test_what_is_written_meanwhile_is_seen_by_the_next_look(journal: Journal, one: bool) -> None:
-    """All of a look is one state; two looks are two."""
+    """All of a snapshot is one state; two snapshots are two."""
     other = Journal.open(journal.database.url.render_as_string(hide_password=False))
 
     def meanwhile(_: Any) -> Fleet:
@@ -102,7 +102,7 @@ def test_what_is_written_meanwhile_is_seen_by_the_next_look(journal: Journal, on
         return Fleet()
 
     if one:
-        seen = look(journal, acting(), meanwhile, T0)
+        seen = read_snapshot(journal, acting(), meanwhile, T0)
         assert [each.run for each in seen.runs] == ["r"]
         with journal.database.one_state(), journal.database.one_state():
             before = len(journal.runs.all(T0))
@@ -110,5 +110,8 @@ def test_what_is_written_meanwhile_is_seen_by_the_next_look(journal: Journal, on
             assert len(journal.runs.all(T0)) == before
     else:
         meanwhile(None)
-    assert {each.run for each in look(journal, acting(), lambda _: Fleet(), T0).runs} >= {"r", "x"}
+    assert {each.run for each in read_snapshot(journal, acting(), lambda _: Fleet(), T0).runs} >= {
+        "r",
+        "x",
+    }
     other.close()

@@ -11,7 +11,7 @@ from math import inf
 
 from wattmesh.controller.cycle.carbon_view import SignalFacts, view_after
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.cycle.cycle import Seen
+from wattmesh.controller.cycle.cycle import CycleObservation
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Fleet
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
@@ -48,7 +48,7 @@ class CycleSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class JournalSnapshot:
     """The journal as one turn saw it.
 
     Attributes:
@@ -76,20 +76,20 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalSeen(Seen):
-    """An observation with the look and settings behind it; `epoch`: None if another leads."""
+class JournalObservation(CycleObservation):
+    """An observation with the snapshot and settings behind it; `epoch`: None if another leads."""
 
-    look: Look
+    snapshot: JournalSnapshot
     settings: CycleSettings
     epoch: int | None
 
 
-def look(
+def read_snapshot(
     journal: Journal,
     settings: CycleSettings,
     fleet: Callable[[datetime], Fleet],
     now: datetime,
-) -> Look:
+) -> JournalSnapshot:
     """Read everything that one turn needs.
 
     Raises:
@@ -102,7 +102,7 @@ def look(
         journal.check_revision()
         facts = settings.facts
         fetch = journal.carbon.last_fetch(facts.signal) if facts else None
-        return Look(
+        return JournalSnapshot(
             now=now,
             runs=journal.runs.looked_at(now, now - SILENT_HELD),
             fleet=fleet(now),

@@ -1,12 +1,12 @@
 """The calls that one node's relay passes on at the same time, in all and of one user."""
 
 from wattmesh.controller.agent.relay import MOST_CALLS, MOST_CALLS_PER_USER
-from wattmesh.telemetry.places import Places
+from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
 
 def test_one_users_waiting_calls_leave_room_for_others() -> None:
     """260 of one user take a user's share and no more; what is given back can be taken again."""
-    places = Places(MOST_CALLS, MOST_CALLS_PER_USER)
+    places = ConcurrencyLimit(MOST_CALLS, MOST_CALLS_PER_USER)
     assert sum(places.take(1003) for _ in range(260)) == MOST_CALLS_PER_USER
     assert places.take(1001)
     places.give_back(1003)

@@ -92,7 +92,7 @@ KINDS: dict[str, type[Message]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckFolder:
     """The folder of one check."""
 
     path: Path
@@ -136,7 +136,7 @@ class Place:
         with (self.path / "told.jsonl").open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def told(self, after: int = 0) -> tuple[list[Message], int]:
+    def messages(self, after: int = 0) -> tuple[list[Message], int]:
         """Read the messages from byte `after` on; return them in order, and where they end."""
         try:
             with (self.path / "told.jsonl").open("rb") as file:
