@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from examples.demo.plan import DemoPlan, DemoPolicy
+from examples.demo.progress import ProgressPrinter
+from examples.demo.run import run
 from tests.audit.independent import differences
 from tests.demo.test_report import SHOWN
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.demo.plan import DemoPlan, DemoPolicy
-from wattmesh.controller.demo.progress import Progress
-from wattmesh.controller.demo.run import run
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import (
@@ -100,7 +100,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, A
         policy=DemoPolicy(dwell_s=0.5, gain_factor=1.0),
         deadline_factor=4.0,
     )
-    report = run(plan, Progress(silent=True), known=known_points(home))
+    report = run(plan, ProgressPrinter(silent=True), known=known_points(home))
     return plan.folder, report
 
 
@@ -185,7 +185,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     """A folder that no demo made is not touched, and the sentence says what to do."""
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(InputInvalid, match="was not touched"):
-        run(DemoPlan(folder=tmp_path), Progress(silent=True))
+        run(DemoPlan(folder=tmp_path), ProgressPrinter(silent=True))
     assert (tmp_path / "thesis.txt").exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples.launched import start
 from tests.hook.harness import Zygote
-from wattmesh.controller.process.children import DemoFailed
+from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob, fill, read_job
 from wattmesh.controller.profile.profile import Profile, judge, profile
 from wattmesh.controller.profile.walk import Walk
@@ -103,7 +103,7 @@ def test_a_layout_that_trains_something_else_is_not_proven(
 def test_a_job_that_fails_says_where_its_log_is(tmp_path: Path, job: ProfileJob) -> None:
     """A wrong command ends in one sentence with the log, and leaves no process."""
     broken = replace(job, command=("-m", "examples.no_such_trainer"), reference_command=())
-    with pytest.raises(DemoFailed, match=r"job\.log"):
+    with pytest.raises(ChildFailed, match=r"job\.log"):
         profile(broken, tmp_path / "work")
     with pytest.raises(InputInvalid, match="is not empty"):
         profile(broken, tmp_path / "work")
