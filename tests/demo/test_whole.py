@@ -1,5 +1,6 @@
 """The demo as users run it, smaller: real daemons, real processes, real switches, all ended."""
 
+import contextlib
 import functools
 import json
 import os
@@ -85,8 +86,13 @@ def still_there(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any]]:
-    """One small demo: 24 hours in 45 seconds, 32 steps, 2 ranks, all the time in the world."""
+    """One small demo: 24 hours in 45 seconds, 32 steps, 2 ranks, all the time in the world.
+
+    It is started where another `examples` stands, which is none of the demo's.
+    """
     home = tmp_path_factory.mktemp("whole")
+    (home / "examples").mkdir()
+    (home / "examples" / "__init__.py").touch()
     plan = DemoPlan(
         folder=home / "out",
         day_s=45.0,
@@ -100,7 +106,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, A
         policy=DemoPolicy(dwell_s=0.5, gain_factor=1.0),
         deadline_factor=4.0,
     )
-    report = run(plan, ProgressPrinter(silent=True), known=known_points(home))
+    with contextlib.chdir(home):
+        report = run(plan, ProgressPrinter(silent=True), known=known_points(home))
     return plan.folder, report
 
 

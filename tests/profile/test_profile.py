@@ -1,6 +1,6 @@
 """A real job, walked through real switches under the launcher, and what the catalogue then says."""
 
-from contextlib import closing
+from contextlib import chdir, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,9 +47,16 @@ def job() -> ProfileJob:
 def profiled(
     tmp_path_factory: pytest.TempPathFactory, job: ProfileJob
 ) -> tuple[Profile, list[str]]:
-    """The job, profiled once, and what was told meanwhile."""
+    """The job, profiled once, and what was told meanwhile.
+
+    Where it is asked for stands another `examples`, which is none of the job's.
+    """
     told: list[str] = []
-    return profile(job, tmp_path_factory.mktemp("profiled") / "work", told.append), told
+    here = tmp_path_factory.mktemp("profiled")
+    (here / "examples").mkdir()
+    (here / "examples" / "__init__.py").touch()
+    with chdir(here):
+        return profile(job, here / "work", told.append), told
 
 
 def test_a_job_is_profiled_and_its_layouts_are_proven(
