@@ -32,9 +32,18 @@ class Child:
     """One process with its log."""
 
     def __init__(
-        self, name: str, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        words: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        folder: Path | None = None,
     ) -> None:
-        """Start it, in a session of its own, so that Ctrl-C reaches only the command itself."""
+        """Start it, in a session of its own, so that Ctrl-C reaches only the command itself.
+
+        `folder`: where it runs; None: where the command does.
+        """
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -45,6 +54,7 @@ class Child:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
+                cwd=folder,
                 start_new_session=True,
                 preexec_fn=partial(end_with, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
             )
@@ -125,11 +135,17 @@ class Children:
                 child.stop()
 
     def start(
-        self, name: str, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        words: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        folder: Path | None = None,
     ) -> Child:
         """Start one more; SIGINT waits until the new process is one that the block will end."""
         with interrupts_held_back():
-            child = Child(name, words, log=log, environment=environment)
+            child = Child(name, words, log=log, environment=environment, folder=folder)
             self.all.append(child)
         return child
 

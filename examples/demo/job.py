@@ -144,8 +144,11 @@ def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> DemoJob
 
 
 def child_environment() -> dict[str, str]:
-    """Return environment variables that let a child find `examples`, with one thread each."""
-    return {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    """Return environment variables that let a child find `examples`, with one thread each.
+
+    It finds none in the folder where the demo was asked for, which may be another's.
+    """
+    return {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
 
 
 def training(plan: DemoPlan) -> dict[str, Any]:
