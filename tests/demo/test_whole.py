@@ -196,6 +196,17 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").exists()
 
 
+def test_an_installation_without_the_demo_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Half of an example is none: the sentence names both halves and two ways on."""
+    (tmp_path / "examples" / "demo").mkdir(parents=True)
+    monkeypatch.setattr("wattmesh.controller.cli.services.demo.HOLD_EXAMPLES", (tmp_path,))
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 1
+    assert "clone the repository and run `make demo` there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("words", [["--seconds", "1"], ["--out"], ["--catalogue"]])
 def test_misuse_of_the_demo_exits_2(
     words: Sequence[str], capsys: pytest.CaptureFixture[str]
