@@ -29,11 +29,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from examples.demo import job as jobs
+from examples.demo.daemon import RunPaths, settings_text
+from examples.demo.plan import DemoPlan
 from examples.pretrain.pace import TOKENS_PER_S_PER_GPU
 from wattmesh import durable, migrations
-from wattmesh.controller.demo import job as jobs
-from wattmesh.controller.demo.daemon import Places, settings_text
-from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.controller.profile.job import read_job
@@ -62,14 +62,14 @@ class Stage:
     """Everything that runs, and the means to break it."""
 
     plan: DemoPlan
-    places: Places
+    places: RunPaths
     children: Children
     disk: Path
     clock: Path
     library: Path
     began_s: float = field(default_factory=time.monotonic)
     daemon: Child | None = None
-    job: jobs.Job | None = None
+    job: jobs.DemoJob | None = None
     answers: list[Answer] = field(default_factory=list)
     starts: list[str] = field(default_factory=list)
 
@@ -255,7 +255,7 @@ def soak(minutes: float, folder: Path) -> dict[str, Any]:
     short = Path(f"/run/wattmesh-soak-{os.getpid()}")
     short.mkdir(parents=True)
     with Children() as children, _small_disk(folder / "disk") as disk:
-        places = Places(
+        places = RunPaths(
             folder=folder / "main", socket=short / "s", gpus=folder / "gpus", logs=plan.logs
         )
         stage = Stage(
@@ -359,7 +359,7 @@ def _plan(minutes: float, folder: Path) -> DemoPlan:
 
 def _profile(plan: DemoPlan) -> None:
     """Write the catalogue."""
-    described = read_job(jobs.trainer_folder() / "examples" / "pretrain" / "profile.toml")
+    described = read_job(jobs.TRAINER_PROFILE)
     asked = replace(
         described, name=plan.run_name, tokens_total=plan.steps * described.tokens_per_step
     )

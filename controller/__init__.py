@@ -8,7 +8,6 @@ The map:
     cli/           the command line
     cycle/         observe, decide, act: the control cycle and the facts that it decides on
     daemon/        the daemon: its life, and how its parts are put together
-    demo/          `wattmesh demo`
     journal/       everything that survives, in SQLite or PostgreSQL
     metrics/       the figures for Prometheus: absolute values from the journal
     planner/       plans, made off the cycle in a child process

@@ -1,1 +1,9 @@
-"""Training scripts that show how to attach a job; what the demo and the tests train."""
+"""What uses wattmesh and is no part of it: nothing of the package imports from here.
+
+The map:
+    demo/      `wattmesh demo`: a recorded grid day moves a live training job
+    pretrain/  a training script that shows how to attach a job; what the demo and the tests train
+
+`catalogues/` holds no code. `wattmesh demo` alone finds this folder, when it is asked to run
+(docs/decisions/0045-demo.md).
+"""

@@ -1,8 +1,8 @@
-"""The processes that the demo starts, and always ends.
+"""The processes that a command starts, and always ends.
 
-Invariant: whatever way the demo ends, every process it started, and every process those started,
-is gone before it returns; each is ended by its pid, never by its name. If the demo is killed, the
-kernel sends SIGTERM to the processes it started.
+Invariant: whatever way the command ends, every process it started, and every process those started,
+is gone before it returns; each is ended by its pid, never by its name. If the command is killed,
+the kernel sends SIGTERM to the processes it started.
 """
 
 import contextlib
@@ -24,17 +24,26 @@ from wattmesh.errors import WattmeshError
 POLL_S = 0.02
 
 
-class DemoFailed(WattmeshError):
-    """A part of the demo did not do its work; the message says where its log is."""
+class ChildFailed(WattmeshError):
+    """A process that we started did not do its work; the message says where its log is."""
 
 
 class Child:
     """One process with its log."""
 
     def __init__(
-        self, name: str, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        words: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        folder: Path | None = None,
     ) -> None:
-        """Start it, in a session of its own, so that Ctrl-C reaches only the demo itself."""
+        """Start it, in a session of its own, so that Ctrl-C reaches only the command itself.
+
+        `folder`: where it runs; None: where the command does.
+        """
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -45,6 +54,7 @@ class Child:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
+                cwd=folder,
                 start_new_session=True,
                 preexec_fn=partial(end_with, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
             )
@@ -62,22 +72,22 @@ class Child:
         """Raise when it has failed.
 
         Raises:
-            DemoFailed: it ended with a status other than 0.
+            ChildFailed: it ended with a status other than 0.
         """
         status = self.ended()
         if status:
-            raise DemoFailed(self._failure(f"ended with status {status}"))
+            raise ChildFailed(self._failure(f"ended with status {status}"))
 
     def finish(self, limit_s: float, watch: Callable[[], None] = lambda: None) -> None:
         """Wait until it has ended with status 0; `watch` is called at every poll.
 
         Raises:
-            DemoFailed: it failed, or was still running after `limit_s`.
+            ChildFailed: it failed, or was still running after `limit_s`.
         """
         deadline_s = time.monotonic() + limit_s
         while self.ended() is None:
             if time.monotonic() > deadline_s:
-                raise DemoFailed(self._failure(f"was not done after {limit_s:.0f} s"))
+                raise ChildFailed(self._failure(f"was not done after {limit_s:.0f} s"))
             watch()
             time.sleep(POLL_S)
         self.check()
@@ -104,7 +114,7 @@ class Child:
 
 
 class Children:
-    """All processes of the demo; leaving the block ends them, newest first."""
+    """All processes of a command; leaving the block ends them, newest first."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -125,11 +135,17 @@ class Children:
                 child.stop()
 
     def start(
-        self, name: str, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
+        self,
+        name: str,
+        words: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        folder: Path | None = None,
     ) -> Child:
         """Start one more; SIGINT waits until the new process is one that the block will end."""
         with interrupts_held_back():
-            child = Child(name, words, log=log, environment=environment)
+            child = Child(name, words, log=log, environment=environment, folder=folder)
             self.all.append(child)
         return child
 
@@ -156,17 +172,17 @@ def wait_for(
     """Poll until `condition` holds, as long as the `needed` processes live.
 
     Raises:
-        DemoFailed: the time is over, or one of them has ended.
+        ChildFailed: the time is over, or one of them has ended.
     """
     deadline_s = time.monotonic() + limit_s
     while not condition():
         for child in needed:
             child.check()
             if child.ended() is not None:
-                raise DemoFailed(f"The {child.name} ended early; what it said is in {child.log}.")
+                raise ChildFailed(f"The {child.name} ended early; what it said is in {child.log}.")
         if time.monotonic() > deadline_s:
             logs = ", ".join(str(child.log) for child in needed)
-            raise DemoFailed(f"{what} took more than {limit_s:.0f} s; look at {logs}.")
+            raise ChildFailed(f"{what} took more than {limit_s:.0f} s; look at {logs}.")
         time.sleep(POLL_S)
 
 

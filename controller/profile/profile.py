@@ -164,6 +164,7 @@ def _start(job: ProfileJob, folder: Path, children: Children, socket: Path) -> C
             "WATTMESH_URL": f"unix://{socket}",
             FOLDER_VARIABLE: str(folder.resolve() / "gpus"),
         },
+        folder=job.directory,
     )
 
 
@@ -178,6 +179,7 @@ def _start_reference(job: ProfileJob, folder: Path, children: Children) -> Child
         ["nice", "-n", "19", sys.executable, *words],  # must not slow the walk, which is measured
         log=folder / "reference.log",
         environment=_environment(job),
+        folder=job.directory,
     )
 
 

@@ -2,7 +2,7 @@
 
 The map:
     grid_server/                 a local server that answers like the carbon providers, their faults
-                                 too
+                                 too; no part of the product imports it
     reading/                     reading what carbon services answer
     csv_replay.py                a recorded trace, played back in real or compressed time
     eia930.py                    the average intensity of a US balancing authority, derived from

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.controller import demo
+from examples import demo
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
 from wattmesh.integrations.carbon.reading.trace import load

@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.demo.evidence import Band, Evidence, Mark, Span, Trace
-from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.demo.record import RunFacts, SwitchFact
-from wattmesh.controller.demo.report import Demo
-from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
-from wattmesh.reconfig.catalogue import Evidence as PointEvidence
+from examples.demo.evidence import Band, PictureEvidence, RunCurves, Span, SwitchMark
+from examples.demo.plan import DemoPlan
+from examples.demo.record import RunFacts, SwitchFact
+from examples.demo.report import Demo
+from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.step_log import StepRow
 
@@ -31,7 +30,7 @@ def catalogue() -> Catalogue:
             gpus=layout.world_size,
             tokens_per_s=350.0 * layout.world_size,
             power_w=700.0 * layout.world_size,
-            evidence=PointEvidence.VALIDATED,
+            evidence=Evidence.VALIDATED,
             sources={"tokens_per_s": "measured", "power_w": "simulated"},
         )
         for name, layout in shapes.items()
@@ -121,7 +120,7 @@ def demo(folder: Path, **changes: Any) -> Demo:
     return replace(facts, **changes)
 
 
-def evidence() -> Evidence:
+def evidence() -> PictureEvidence:
     """Give what a picture is drawn from."""
     bands = (
         Band(start_s=0, end_s=8, point="A", layout="dp2 tp2", ranks=4),
@@ -129,7 +128,7 @@ def evidence() -> Evidence:
         Band(start_s=9, end_s=24, point="B", layout="tp2", ranks=2),
     )
     losses = tuple(row.loss for row in steps())
-    return Evidence(
+    return PictureEvidence(
         day="Great Britain, 14 June 2023",
         attribution="NESO, CC BY 4.0",
         compress=1440.0,
@@ -137,20 +136,20 @@ def evidence() -> Evidence:
         deadline_s=30.0,
         intensity=tuple(Span(start_s=i, end_s=i + 1.0, value=150.0 + i) for i in range(30)),
         forecast=tuple(Span(start_s=i, end_s=i + 1.0, value=155.0 + i) for i in range(30)),
-        main=Trace(
+        main=RunCurves(
             name="wattmesh",
             bands=bands,
             power_w=(Span(start_s=0, end_s=24, value=2000.0),),
             losses=tuple(row.loss for row in steps(1e-6)),
-            marks=(Mark(step=40, at_s=8, from_point="A", to_point="B", by_operator=False),),
+            marks=(SwitchMark(step=40, at_s=8, from_point="A", to_point="B", by_operator=False),),
         ),
-        control=Trace(
+        control=RunCurves(
             name="control",
             bands=bands[:1],
             power_w=(Span(start_s=0, end_s=20, value=2800.0),),
             losses=losses,
         ),
-        reordered=Trace(name="reordered", losses=losses),
+        reordered=RunCurves(name="reordered", losses=losses),
         headline="4.8 g against 5.8 g",
         beside="baseline ledger 5.9 g",
         scale="nothing is multiplied",

@@ -4,8 +4,8 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
+from examples.demo.plan import DemoPlan
 from tests.policies.build import NOW, catalogue, observation, point, run, slots
-from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.controller.planner.asking import why_none
 from wattmesh.controller.settings.model import PolicySection
 from wattmesh.policies.decision import CarbonView

@@ -10,8 +10,8 @@ import pytest
 
 from wattmesh.controller.process.children import (
     Child,
+    ChildFailed,
     Children,
-    DemoFailed,
     descendants,
     start_time,
     wait_for,
@@ -74,7 +74,7 @@ def test_a_failed_child_says_where_its_log_is(tmp_path: Path) -> None:
     with Children() as children:
         log, _ = run(children, tmp_path, "raise SystemExit('no room left')")
         child = children.all[0]
-        with pytest.raises(DemoFailed, match=r"helper ended with status 1 .*no room left.*x\.log"):
+        with pytest.raises(ChildFailed, match=r"helper ended with status 1 .*no room left.*x\.log"):
             child.finish(limit_s=20)
         assert log.exists()
 
@@ -83,7 +83,7 @@ def test_a_child_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
     """`finish` gives up at its limit and says so; the block then ends the child."""
     with Children() as children:
         run(children, tmp_path, "import time; time.sleep(600)")
-        with pytest.raises(DemoFailed, match="was not done after 0 s"):
+        with pytest.raises(ChildFailed, match="was not done after 0 s"):
             children.all[0].finish(limit_s=0.1)
         pid = children.all[0].pid
     assert not start_time(pid)
@@ -93,7 +93,7 @@ def test_waiting_ends_when_a_needed_child_is_gone(tmp_path: Path) -> None:
     """Waiting for a condition stops at once when the process that would bring it has ended."""
     with Children() as children:
         run(children, tmp_path, "pass")
-        with pytest.raises(DemoFailed, match="ended early"):
+        with pytest.raises(ChildFailed, match="ended early"):
             wait_for(lambda: False, limit_s=20, what="never", needed=children.all)
 
 

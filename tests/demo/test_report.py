@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo import picture, report, screen
+from examples.demo.evidence import PictureEvidence
+from examples.demo.plan import DemoPlan
 from tests.demo import facts
-from wattmesh.controller.demo import picture, report, screen
-from wattmesh.controller.demo.evidence import Evidence
-from wattmesh.controller.demo.plan import DemoPlan
 
 SHOWN = (
     "switches",
@@ -136,7 +136,7 @@ def test_evidence_reads_back_equal_and_becomes_a_picture(tmp_path: Path) -> None
     """What the picture is drawn from survives its file, and the picture is a PNG of some size."""
     evidence = facts.evidence()
     evidence.write(tmp_path)
-    assert Evidence.read(tmp_path) == evidence
+    assert PictureEvidence.read(tmp_path) == evidence
     picture.draw(evidence, tmp_path / picture.FILE)
     content = (tmp_path / picture.FILE).read_bytes()
     assert content.startswith(b"\x89PNG")

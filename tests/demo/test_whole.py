@@ -1,5 +1,6 @@
 """The demo as users run it, smaller: real daemons, real processes, real switches, all ended."""
 
+import contextlib
 import functools
 import json
 import os
@@ -13,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from examples.demo.plan import DemoPlan, DemoPolicy
+from examples.demo.progress import ProgressPrinter
+from examples.demo.run import run
 from tests.audit.independent import differences
 from tests.demo.test_report import SHOWN
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.demo.plan import DemoPlan, DemoPolicy
-from wattmesh.controller.demo.progress import Progress
-from wattmesh.controller.demo.run import run
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import (
@@ -85,8 +86,13 @@ def still_there(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, Any]]:
-    """One small demo: 24 hours in 45 seconds, 32 steps, 2 ranks, all the time in the world."""
+    """One small demo: 24 hours in 45 seconds, 32 steps, 2 ranks, all the time in the world.
+
+    It is started where another `examples` stands, which is none of the demo's.
+    """
     home = tmp_path_factory.mktemp("whole")
+    (home / "examples").mkdir()
+    (home / "examples" / "__init__.py").touch()
     plan = DemoPlan(
         folder=home / "out",
         day_s=45.0,
@@ -100,7 +106,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, A
         policy=DemoPolicy(dwell_s=0.5, gain_factor=1.0),
         deadline_factor=4.0,
     )
-    report = run(plan, Progress(silent=True), known=known_points(home))
+    with contextlib.chdir(home):
+        report = run(plan, ProgressPrinter(silent=True), known=known_points(home))
     return plan.folder, report
 
 
@@ -185,8 +192,19 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     """A folder that no demo made is not touched, and the sentence says what to do."""
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(InputInvalid, match="was not touched"):
-        run(DemoPlan(folder=tmp_path), Progress(silent=True))
+        run(DemoPlan(folder=tmp_path), ProgressPrinter(silent=True))
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_an_installation_without_the_demo_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Half of an example is none: the sentence names both halves and two ways on."""
+    (tmp_path / "examples" / "demo").mkdir(parents=True)
+    monkeypatch.setattr("wattmesh.controller.cli.services.demo.HOLD_EXAMPLES", (tmp_path,))
+    assert main(["demo", "--out", str(tmp_path / "out")]) == 1
+    assert "clone the repository and run `make demo` there" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("words", [["--seconds", "1"], ["--out"], ["--catalogue"]])

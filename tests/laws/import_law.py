@@ -7,6 +7,7 @@ telemetry, reconfig, migrations -> nothing of another room
 everybody    -> wattmesh.errors, wattmesh.durable, wattmesh.named_file, wattmesh.quantities,
                 wattmesh.toml_text
 nobody       -> controller
+nobody       -> what only uses us or only helps to try us (`APART`)
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,16 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
 }
 
 
+APART: Mapping[str, tuple[str, ...]] = {
+    "benchmarks": (),
+    "examples": ("wattmesh.controller.cli.services.demo",),
+    "scripts": (),
+    "tests": (),
+    "wattmesh.integrations.carbon.grid_server": (),
+}
+"""What uses us, or helps to try us, and the only modules that may import it."""
+
+
 def _is_within(name: str, package: str) -> bool:
     return name == package or (package != "wattmesh" and name.startswith(f"{package}."))
 
@@ -67,6 +78,17 @@ def broken(graph: Graph) -> list[str]:
             if not any(_is_within(target, package) for package in may)
         ]
     return sentences
+
+
+def of_what_stands_apart(imported: Graph) -> list[str]:
+    """List every import of an example or a development tool, as sentences."""
+    return [
+        f"{name} imports {target}, which stands apart"
+        for name, targets in sorted(imported.items())
+        for target in sorted(targets)
+        for part, may in APART.items()
+        if _is_within(target, part) and not _is_within(name, part) and name not in may
+    ]
 
 
 def circles(graph: Graph) -> list[str]:

@@ -44,6 +44,33 @@ def test_forbidden_directions_are_caught(importer: str, target: str) -> None:
     assert import_law.broken(spoilt) == [f"{importer} imports {target}, which {room} may not"]
 
 
+def _imported() -> dict[str, frozenset[str]]:
+    return {name: frozenset(imports(module)) for name, module in modules().items()}
+
+
+def test_what_only_uses_us_is_imported_by_nobody() -> None:
+    """The demo, its trainer and the local grid server can be taken away: no part needs them."""
+    assert import_law.of_what_stands_apart(_imported()) == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "target"),
+    [
+        ("wattmesh.controller.daemon.wiring", "examples.demo.plan.DemoPlan"),
+        ("wattmesh.controller.cli.tree", "examples.demo.run"),
+        ("wattmesh.integrations.torchrun", "examples"),
+        ("wattmesh.controller.signals.poller", "wattmesh.integrations.carbon.grid_server.Fault"),
+        ("wattmesh.integrations.carbon.neso", "wattmesh.integrations.carbon.grid_server"),
+    ],
+)
+def test_a_use_of_what_stands_apart_is_caught(importer: str, target: str) -> None:
+    """Sabotaged twin: one such import added to the real ones is named."""
+    real = _imported()
+    spoilt = {**real, importer: real[importer] | {target}}
+    (sentence,) = import_law.of_what_stands_apart(spoilt)
+    assert sentence == f"{importer} imports {target}, which stands apart"
+
+
 def test_no_circles() -> None:
     """No module imports itself back through others, imports inside functions included."""
     rooms = {name: targets for name, targets in graph().items() if name != "wattmesh"}
@@ -95,8 +122,12 @@ def _outside(module: Module) -> set[str]:
     return tops - set(sys.stdlib_module_names)
 
 
-ADAPTED = {"wattmesh.integrations.torchtitan": {"torchtitan"}}
-"""Adapters, each with what it adapts: only who has that imports the adapter, and it says so."""
+ADAPTED = {
+    "wattmesh.controller.cli.services.demo": {"examples"},
+    "wattmesh.integrations.torchtitan": {"torchtitan"},
+}
+"""What a module finds by itself: an adapter, which only who has what it adapts imports; `wattmesh
+demo`, which knows where its example is. Both say so where it is missing."""
 
 
 def test_outside_packages_are_declared() -> None:

@@ -38,13 +38,22 @@ def test_heavy_import_is_seen() -> None:
     assert "numpy" in loaded_after(spoilt) & HEAVY
 
 
-def test_rooms_have_no_torch() -> None:
-    """No module loads it but the hook's: neither the whole command line nor the demo's conductor.
+def test_rooms_have_no_torch_and_no_example() -> None:
+    """No module loads torch but the hook's, and none the demo, not even the command that starts it.
 
     What trains in these rooms is left out here.
     """
     rooms = ("controller", "telemetry", "policies", "integrations", "migrations")
-    assert "torch" not in loaded_after("\n".join(_import_all(f"wattmesh.{room}") for room in rooms))
+    loaded = loaded_after("\n".join(_import_all(f"wattmesh.{room}") for room in rooms))
+    assert not loaded & {"torch", "examples"}
+
+
+def test_the_demo_has_no_torch() -> None:
+    """It asks its children what they train; that it is seen is the twin of the test above."""
+    beside = f"import sys\nsys.path.insert(0, {str(sources.REPOSITORY)!r})"
+    loaded = loaded_after(f"{beside}\nimport examples.demo.run")
+    assert "examples" in loaded
+    assert "torch" not in loaded
 
 
 @pytest.mark.parametrize("module", IN_TRAINING)

@@ -10,8 +10,9 @@ from tests.laws.sources import REPOSITORY, ROOMS
 
 
 def packages() -> list[Path]:
-    """List the folders of every package below the rooms."""
-    found = (init.parent for room in ROOMS for init in (REPOSITORY / room).rglob("__init__.py"))
+    """List the folders of every package below the rooms and the examples."""
+    tops = (*ROOMS, "examples")
+    found = (init.parent for room in tops for init in (REPOSITORY / room).rglob("__init__.py"))
     return [each for each in found if each.name != "versions"]
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 ROOMS = ("telemetry", "reconfig", "policies", "integrations", "controller", "migrations")
+WITH_CODE = {*ROOMS, "wattmesh", "examples"}
+"""Folders whose code a build holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Description:
 def _folders(files: Iterable[str]) -> set[str]:
     """Give the folders of the package that hold Python files."""
     parents = {str(PurePosixPath(name).parent) for name in files if name.endswith(".py")}
-    return {folder for folder in parents if folder.split("/")[0] in {*ROOMS, "wattmesh"}}
+    return {folder for folder in parents if folder.split("/")[0] in WITH_CODE}
 
 
 def faults(said: Description) -> list[str]:

@@ -22,16 +22,16 @@ print(json.dumps({name: importlib.import_module(name).__file__ for name in names
 """
 
 
-TRAINER = """
-import importlib.util, sys
+DEMO = """
+import importlib.util
 assert importlib.util.find_spec("examples") is None
-from wattmesh.controller.demo.job import trainer_folder
+from wattmesh.controller.cli.main import main
+main(["demo", "--out", "/proc/none"])
+from examples.demo import job, plan
 from wattmesh.controller.profile.job import read_job
-folder = trainer_folder()
-read_job(folder / "examples" / "pretrain" / "profile.toml")
-sys.path.insert(0, str(folder))
-import examples.pretrain.pace
-print(folder)
+read_job(job.TRAINER_PROFILE)
+assert plan.TRACE.is_file()
+print(job.ROOT)
 """
 
 
@@ -92,11 +92,10 @@ def test_spoilt_map_is_caught(tmp_path: Path) -> None:
     """Sabotaged twin: a forgotten room and a bare folder both show in the wheel."""
     checkout = wheel.copy_checkout(tmp_path)
     rule = checkout / "setup.py"
-    packages, found = 'names = ["wattmesh", *(', "for name in below)]"
+    packages = '["wattmesh", *found]'
     assert packages in rule.read_text()
-    assert found in rule.read_text()
-    spoilt = rule.read_text().replace(packages, 'names = ["wattmesh", "policies", *(')
-    rule.write_text(spoilt.replace(found, 'for name in below if name[0] != "p")]'))
+    others = '*(each for each in found if not each.startswith("wattmesh.p"))'
+    rule.write_text(rule.read_text().replace(packages, f'["wattmesh", "policies", {others}]'))
     files = wheel.files_of(wheel.build(checkout))
     assert _tops(files) == {"wattmesh", "policies"}
     assert "wattmesh/policies/rules/decide.py" in _lost(files)
@@ -129,12 +128,18 @@ def test_command_runs(installed: Installed) -> None:
     assert installed.run("wattmesh", "--version").startswith("wattmesh ")
 
 
-def test_the_demo_finds_what_it_trains(installed: Installed) -> None:
-    """Its trainer is in the wheel, whole, on nobody's path but its own."""
-    folder = Path(installed.run("python", "-c", TRAINER).strip())
+@pytest.mark.parametrize("name", ["demo", "pretrain"])
+def test_the_demo_and_what_it_trains_are_no_part_of_the_package(built: Path, name: str) -> None:
+    """Both are in the wheel, whole, in a folder that is no package; no room holds any of it."""
+    kept = {path.name for path in (sources.REPOSITORY / "examples" / name).glob("*.*")}
+    files = {file for file in wheel.files_of(built) if name in file.split("/")[:-1]}
+    assert files == {f"wattmesh/shipped/examples/{name}/{each}" for each in kept}
+
+
+def test_the_command_finds_the_demo(installed: Installed) -> None:
+    """`wattmesh demo` alone puts it on a path, and it runs: as far as a folder it cannot make."""
+    folder = Path(installed.run("python", "-c", DEMO).strip().splitlines()[-1])
     assert folder.is_relative_to(installed.folder)
-    kept = {path.name for path in (sources.REPOSITORY / "examples" / "pretrain").glob("*.*")}
-    assert {path.name for path in (folder / "examples" / "pretrain").glob("*.*")} == kept
 
 
 def test_migrations_run(installed: Installed, tmp_path: Path) -> None:

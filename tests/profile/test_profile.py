@@ -1,6 +1,6 @@
 """A real job, walked through real switches under the launcher, and what the catalogue then says."""
 
-from contextlib import closing
+from contextlib import chdir, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples.launched import start
 from tests.hook.harness import Zygote
-from wattmesh.controller.process.children import DemoFailed
+from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob, fill, read_job
 from wattmesh.controller.profile.profile import Profile, judge, profile
 from wattmesh.controller.profile.walk import ProfileWalk
@@ -47,9 +47,16 @@ def job() -> ProfileJob:
 def profiled(
     tmp_path_factory: pytest.TempPathFactory, job: ProfileJob
 ) -> tuple[Profile, list[str]]:
-    """The job, profiled once, and what was told meanwhile."""
+    """The job, profiled once, and what was told meanwhile.
+
+    Where it is asked for stands another `examples`, which is none of the job's.
+    """
     told: list[str] = []
-    return profile(job, tmp_path_factory.mktemp("profiled") / "work", told.append), told
+    here = tmp_path_factory.mktemp("profiled")
+    (here / "examples").mkdir()
+    (here / "examples" / "__init__.py").touch()
+    with chdir(here):
+        return profile(job, here / "work", told.append), told
 
 
 def test_a_job_is_profiled_and_its_layouts_are_proven(
@@ -103,7 +110,7 @@ def test_a_layout_that_trains_something_else_is_not_proven(
 def test_a_job_that_fails_says_where_its_log_is(tmp_path: Path, job: ProfileJob) -> None:
     """A wrong command ends in one sentence with the log, and leaves no process."""
     broken = replace(job, command=("-m", "examples.no_such_trainer"), reference_command=())
-    with pytest.raises(DemoFailed, match=r"job\.log"):
+    with pytest.raises(ChildFailed, match=r"job\.log"):
         profile(broken, tmp_path / "work")
     with pytest.raises(InputInvalid, match="is not empty"):
         profile(broken, tmp_path / "work")

@@ -5,7 +5,7 @@ The map:
     agent.py        `wattmesh agent`: its help
     daemon.py       `wattmesh daemon`: its help
     db.py           db upgrade, current
-    demo.py         demo
+    demo.py         demo: finds and starts the example of that name
     install.py      `wattmesh units`, `rules`, `completion`
     nodes.py        `wattmesh nodes`: tokens of the nodes' agents, and nodes that are gone for good
     powercap.py     `wattmesh powercap`: cap what all GPUs together may draw, see how it is kept,

@@ -6,10 +6,10 @@ Invariant: every figure comes from `report.json`; what is simulated is named in 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from examples.demo.plan import DemoPlan
+from examples.demo.report import beside
 from wattmesh import quantities
 from wattmesh.controller.cli import words
-from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.demo.report import beside
 from wattmesh.reconfig.switch import how_equal
 
 

@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from examples.demo.plan import TRACE, ZONE, DemoPlan
 from wattmesh import durable
 from wattmesh.controller.cli.client import DaemonConnection, DaemonUnreachable, segment
-from wattmesh.controller.demo.plan import TRACE, ZONE, DemoPlan
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
-from wattmesh.controller.process.children import Child, Children, DemoFailed, wait_for
+from wattmesh.controller.process.children import Child, ChildFailed, Children, wait_for
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.fake_nvml import LIBRARY
 
@@ -24,7 +24,7 @@ READY_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class RunPaths:
     """Where one run of the demo keeps its files.
 
     Attributes:
@@ -50,7 +50,7 @@ class Places:
         return self.folder / "journal.db"
 
 
-def settings_text(plan: DemoPlan, places: Places, *, mode: str, plays_at: datetime) -> str:
+def settings_text(plan: DemoPlan, places: RunPaths, *, mode: str, plays_at: datetime) -> str:
     """Write the settings of one daemon of the demo."""
     policy = "\n".join(f"{name} = {value}" for name, value in asdict(plan.policy).items())
     return f"""\
@@ -96,7 +96,7 @@ deadline_after_s = {plan.deadline_after_s}
 class DemoDaemon:
     """One daemon process, and the requests that a user may make to it."""
 
-    def __init__(self, child: Child, places: Places) -> None:
+    def __init__(self, child: Child, places: RunPaths) -> None:
         """Take the process that was started."""
         self.child = child
         self.places = places
@@ -142,23 +142,23 @@ class DemoDaemon:
         """End it as a service manager does, and check its exit status.
 
         Raises:
-            DemoFailed: it ended with a failure.
+            ChildFailed: it ended with a failure.
         """
         self.child.stop()
         if self.child.ended() not in (0, -15):
-            raise DemoFailed(
+            raise ChildFailed(
                 f"The {self.child.name} ended with status {self.child.ended()}; what it said is in "
                 f"{self.child.log}."
             )
 
 
 def start(
-    children: Children, plan: DemoPlan, places: Places, *, mode: str, plays_at: datetime
+    children: Children, plan: DemoPlan, places: RunPaths, *, mode: str, plays_at: datetime
 ) -> DemoDaemon:
     """Write the settings, start the daemon and wait until it answers.
 
     Raises:
-        DemoFailed: it ended, or did not lead in time.
+        ChildFailed: it ended, or did not lead in time.
     """
     places.folder.mkdir(parents=True, exist_ok=True)
     durable.write_text(places.config, settings_text(plan, places, mode=mode, plays_at=plays_at))

@@ -7,6 +7,7 @@ Invariant: whatever goes wrong, every process it started is ended, and the folde
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,17 +20,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from examples.demo import daemon as daemons
+from examples.demo import facts, job, report, screen
+from examples.demo.daemon import DemoDaemon, RunPaths
+from examples.demo.facts import DemoFailed
+from examples.demo.job import DemoJob
+from examples.demo.plan import DemoPlan
+from examples.demo.progress import ProgressPrinter
+from examples.demo.record import Beginning
+from examples.demo.report import Demo, picture_of
+from examples.demo.watcher import Watcher
 from wattmesh import durable
-from wattmesh.controller.demo import daemon as daemons
-from wattmesh.controller.demo import facts, job, report, screen
-from wattmesh.controller.demo.daemon import DemoDaemon, Places
-from wattmesh.controller.demo.job import Job
-from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.demo.progress import Progress
-from wattmesh.controller.demo.record import Beginning
-from wattmesh.controller.demo.report import Demo, picture_of
-from wattmesh.controller.demo.watcher import Watcher
-from wattmesh.controller.process.children import Children, DemoFailed, wait_for
+from wattmesh.controller.process.children import ChildFailed, Children, wait_for
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.errors import InputInvalid, WattmeshError
@@ -70,11 +72,11 @@ class Stopwatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ran:
+class StartedRun:
     """One run: its places, its job, and when its training began."""
 
-    places: Places
-    job: Job
+    places: RunPaths
+    job: DemoJob
     beginning: Beginning = field(default_factory=Beginning.after)
 
 
@@ -82,13 +84,13 @@ class Ran:
 class Runs:
     """All runs that were trained."""
 
-    main: Ran
-    control: Ran
+    main: StartedRun
+    control: StartedRun
     reordered: tuple[StepRow, ...]
 
 
 def run(
-    plan: DemoPlan, progress: Progress, *, force: bool = False, known: Path | None = None
+    plan: DemoPlan, progress: ProgressPrinter, *, force: bool = False, known: Path | None = None
 ) -> dict[str, Any]:
     """Run the demo and return its report.
 
@@ -112,7 +114,7 @@ def run(
     except KeyboardInterrupt:
         progress.say(f"stopped; every process has ended, what there is lies in {plan.folder}")
         raise
-    except DemoFailed:
+    except (ChildFailed, DemoFailed):
         raise
     except WattmeshError as error:
         raise DemoFailed(f"{error}\nThe demo stopped; its logs are in {plan.logs}.") from error
@@ -140,7 +142,7 @@ def prepare(plan: DemoPlan, *, force: bool) -> None:
         raise InputInvalid(f"{folder} cannot be written ({error.strerror}).") from error
 
 
-def _run(plan: DemoPlan, progress: Progress, measured: Catalogue | None) -> dict[str, Any]:
+def _run(plan: DemoPlan, progress: ProgressPrinter, measured: Catalogue | None) -> dict[str, Any]:
     watch = Stopwatch()
     with tempfile.TemporaryDirectory(prefix="wattmesh-") as short, Children() as children:
         sockets = Path(short)
@@ -204,9 +206,9 @@ def _fit(plan: DemoPlan, measured: Catalogue) -> tuple[DemoPlan, Catalogue]:
     return plan, catalogue_file.save(catalogue, plan.catalogue)
 
 
-def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
+def _profile(plan: DemoPlan, progress: ProgressPrinter) -> Catalogue:
     progress.say("profiling: every layout once, held against a run that never switches")
-    described = read_job(job.trainer_folder() / "examples" / "pretrain" / "profile.toml")
+    described = read_job(job.TRAINER_PROFILE)
     asked = replace(
         described,
         name=plan.run_name,
@@ -226,10 +228,10 @@ def _profile(plan: DemoPlan, progress: Progress) -> Catalogue:
     return found.catalogue
 
 
-def _start(plan: DemoPlan, children: Children, sockets: Path, name: str) -> Ran:
+def _start(plan: DemoPlan, children: Children, sockets: Path, name: str) -> StartedRun:
     """Start a job, which imports torch and waits for its start file."""
     folder = plan.folder / name
-    places = Places(
+    places = RunPaths(
         folder=folder,
         socket=sockets / f"{name}.sock",
         gpus=folder / "gpus",
@@ -237,11 +239,11 @@ def _start(plan: DemoPlan, children: Children, sockets: Path, name: str) -> Ran:
     )
     # A step ends before the energy counter of a real board would change.
     FakeNvml.create(places.gpus, plan.processes, DEMO_BOARD, update_ms=0).close()
-    return Ran(places=places, job=job.start(children, plan, places))
+    return StartedRun(places=places, job=job.start(children, plan, places))
 
 
 def _train(
-    plan: DemoPlan, children: Children, ran: Ran, progress: Progress, *, mode: str
+    plan: DemoPlan, children: Children, ran: StartedRun, progress: ProgressPrinter, *, mode: str
 ) -> DemoDaemon:
     """Train a job through the recorded day under its own daemon; return that daemon."""
     progress.show("  the processes import torch")
@@ -266,15 +268,20 @@ def _draw(plan: DemoPlan) -> None:
     """Draw the picture in a child process.
 
     Raises:
-        DemoFailed: it could not be drawn.
+        ChildFailed: it could not be drawn.
     """
-    words = [sys.executable, "-m", "wattmesh.controller.demo.picture", str(plan.folder)]
+    words = [sys.executable, "-m", "examples.demo.picture", str(plan.folder)]
     drawn = subprocess.run(
-        words, capture_output=True, text=True, timeout=PICTURE_LIMIT_S, check=False
+        words,
+        capture_output=True,
+        text=True,
+        timeout=PICTURE_LIMIT_S,
+        check=False,
+        env={**os.environ, **job.child_environment()},
     )
     if drawn.returncode:
         durable.write_text(plan.logs / "picture.log", drawn.stderr)
-        raise DemoFailed(
+        raise ChildFailed(
             f"The picture could not be drawn; the report is in {plan.folder}, what went wrong in "
             f"{plan.logs / 'picture.log'}."
         )

@@ -12,7 +12,7 @@ QUIET_S = 5.0
 """Seconds between two lines of progress when the output is not a terminal."""
 
 
-class Progress:
+class ProgressPrinter:
     """The demo's output; `silent` for `--json`, so that standard output is one JSON value."""
 
     def __init__(self, stream: TextIO | None = None, *, silent: bool = False) -> None:

@@ -8,18 +8,19 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
+from examples.demo.daemon import DemoDaemon, RunPaths
+from examples.demo.evidence import Band, RunCurves, Span, SwitchMark
+from examples.demo.plan import TRACE
+from examples.demo.record import Beginning, RunFacts, RunReadBack, SwitchFact
 from wattmesh.controller.accounting import audit as audits
 from wattmesh.controller.accounting import budget
 from wattmesh.controller.cli.runs.why_screen import probe_difference
-from wattmesh.controller.demo.daemon import DemoDaemon, Places
-from wattmesh.controller.demo.evidence import Band, Mark, Span, Trace
-from wattmesh.controller.demo.plan import TRACE
-from wattmesh.controller.demo.record import Beginning, Found, RunFacts, SwitchFact
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
-from wattmesh.controller.process.children import DemoFailed, wait_for
+from wattmesh.controller.process.children import wait_for
+from wattmesh.errors import WattmeshError
 from wattmesh.integrations.carbon.reading.trace import load
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.reconfig.catalogue import Catalogue
@@ -34,6 +35,10 @@ DECIDED_BY = {"plan": "plan", "deadline": "deadline guard", "operator": "operato
 """Who decided, by the decision's kind; all other kinds are of the price rule."""
 
 
+class DemoFailed(WattmeshError):
+    """The demo stopped, or left too little to report; the message says what to look at."""
+
+
 def wait_until_settled(daemon: DemoDaemon, *, bound: bool) -> None:
     """Wait until the run has ended and every slot has its grams.
 
@@ -42,7 +47,7 @@ def wait_until_settled(daemon: DemoDaemon, *, bound: bool) -> None:
         bound: wait for the bound too, which needs the grid's values up to the deadline.
 
     Raises:
-        DemoFailed: that took longer than `SETTLE_LIMIT_S`, or the daemon ended.
+        ChildFailed: that took longer than `SETTLE_LIMIT_S`, or the daemon ended.
     """
     with closing(_journal(daemon.places)) as journal:
 
@@ -65,11 +70,11 @@ def wait_until_settled(daemon: DemoDaemon, *, bound: bool) -> None:
 
 
 def read(
-    places: Places,
+    places: RunPaths,
     steps: tuple[StepRow, ...],
     catalogue: Catalogue,
     beginning: Beginning,
-) -> Found:
+) -> RunReadBack:
     """Read one finished run back.
 
     Raises:
@@ -89,16 +94,16 @@ def read(
         expected = journal.forecasts.expected(signal, beginning.at)
         ahead = expected[1].slots if expected else ()
         bound_g = _budget(journal).runs[0].bound_g
-        trace = Trace(
+        curves = RunCurves(
             name=places.folder.name,
             bands=tuple(bands(steps, catalogue, beginning.monotonic_s)),
             power_w=tuple(power(journal.ledger.energy(), beginning.at)),
             losses=facts.losses,
             marks=tuple(_marks(switches, steps, beginning.monotonic_s)),
         )
-    return Found(
+    return RunReadBack(
         facts=facts,
-        trace=trace,
+        curves=curves,
         measured=_spans(measured, beginning.at),
         forecast=_spans([each for each in ahead if each.start < until], beginning.at),
         deadline_s=(deadline - beginning.at).total_seconds(),
@@ -106,7 +111,7 @@ def read(
     )
 
 
-def _journal(places: Places) -> Journal:
+def _journal(places: RunPaths) -> Journal:
     return Journal.open(sqlite_url(places.journal))
 
 
@@ -115,7 +120,7 @@ def _budget(journal: Journal) -> budget.BudgetView:
     return budget.budget(journal, datetime.now(UTC), str(load(TRACE).signal))
 
 
-def _finished(journal: Journal, places: Places) -> RunRow:
+def _finished(journal: Journal, places: RunPaths) -> RunRow:
     """Find the one run, which must be finished and have had a deadline."""
     rows = journal.runs.all(datetime.now(UTC))
     if len(rows) != 1 or rows[0].finished_at is None or rows[0].deadline is None:
@@ -202,11 +207,11 @@ def power(rows: Sequence[EnergyRow], began_at: datetime) -> Iterator[Span]:
 
 def _marks(
     switches: Sequence[SwitchFact], steps: Sequence[StepRow], began_s: float
-) -> Iterator[Mark]:
+) -> Iterator[SwitchMark]:
     """Convert switches; a step without a log line is placed at time 0."""
     ended: Mapping[int, float] = {row.step: row.monotonic_s - began_s for row in steps}
     for each in switches:
-        yield Mark(
+        yield SwitchMark(
             step=each.step,
             at_s=ended.get(each.step, 0.0),
             from_point=each.from_point,

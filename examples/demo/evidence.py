@@ -38,7 +38,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class SwitchMark:
     """A switch on the axes of steps and time."""
 
     step: int
@@ -49,18 +49,18 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class RunCurves:
     """One run: its layouts, its power (simulated, W) and its loss after each step."""
 
     name: str
     bands: tuple[Band, ...] = ()
     power_w: tuple[Span, ...] = ()
     losses: tuple[float, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[SwitchMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class PictureEvidence:
     """Everything the picture shows.
 
     Attributes:
@@ -83,9 +83,9 @@ class Evidence:
     deadline_s: float
     intensity: tuple[Span, ...]
     forecast: tuple[Span, ...]
-    main: Trace
-    control: Trace
-    reordered: Trace
+    main: RunCurves
+    control: RunCurves
+    reordered: RunCurves
     headline: str
     beside: str
     scale: str
@@ -104,17 +104,17 @@ class Evidence:
         for key in ("intensity", "forecast"):
             data[key] = tuple(Span(**each) for each in data[key])
         for key in ("main", "control", "reordered"):
-            data[key] = _trace(data[key])
+            data[key] = _curves(data[key])
         return cls(**{**data, "simulated": tuple(data["simulated"])})
 
 
-def _trace(data: dict[str, Any]) -> Trace:
-    return Trace(
+def _curves(data: dict[str, Any]) -> RunCurves:
+    return RunCurves(
         name=data["name"],
         bands=tuple(Band(**each) for each in data["bands"]),
         power_w=tuple(Span(**each) for each in data["power_w"]),
         losses=tuple(data["losses"]),
-        marks=tuple(Mark(**each) for each in data["marks"]),
+        marks=tuple(SwitchMark(**each) for each in data["marks"]),
     )
 
 

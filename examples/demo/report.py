@@ -12,11 +12,11 @@ from statistics import median
 from typing import Any
 
 import wattmesh
+from examples.demo.evidence import PictureEvidence, RunCurves, relative_differences
+from examples.demo.plan import ATTRIBUTION, TRACE, DemoPlan
+from examples.demo.record import RunFacts, RunReadBack, SwitchFact
 from wattmesh import quantities
 from wattmesh.controller.cli import words
-from wattmesh.controller.demo.evidence import Evidence, Trace, relative_differences
-from wattmesh.controller.demo.plan import ATTRIBUTION, TRACE, DemoPlan
-from wattmesh.controller.demo.record import Found, RunFacts, SwitchFact
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.step_log import StepRow
 
@@ -172,14 +172,14 @@ def versions() -> dict[str, str]:
 def picture_of(
     plan: DemoPlan,
     composed: Mapping[str, Any],
-    main: Found,
-    control: Found,
+    main: RunReadBack,
+    control: RunReadBack,
     reordered: Sequence[StepRow],
-) -> Evidence:
+) -> PictureEvidence:
     """Compose what the picture shows."""
     less = composed["saving_share"]
     deadline = "deadline met" if composed["deadline_met"] else "DEADLINE MISSED"
-    return Evidence(
+    return PictureEvidence(
         day=plan.day_words,
         attribution=f"{ATTRIBUTION} {', '.join(SIMULATED)}: simulated. Made by `wattmesh demo`.",
         compress=plan.compress,
@@ -187,9 +187,9 @@ def picture_of(
         deadline_s=main.deadline_s,
         intensity=main.measured,
         forecast=main.forecast,
-        main=main.trace,
-        control=control.trace,
-        reordered=Trace(name="reordered", losses=tuple(row.loss for row in reordered)),
+        main=main.curves,
+        control=control.curves,
+        reordered=RunCurves(name="reordered", losses=tuple(row.loss for row in reordered)),
         headline=(
             f"{words.grams(composed['carbon_g'])} CO₂ against "
             f"{words.grams(composed['control_carbon_g'])} for the same training never switched: "

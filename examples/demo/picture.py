@@ -1,6 +1,6 @@
 """Draw `report.png`: the grid, the layouts, the power and the loss curves of the demo.
 
-It runs in its own child process (`python -m wattmesh.controller.demo.picture FOLDER`), so that only
+It runs in its own child process (`python -m examples.demo.picture FOLDER`), so that only
 that process imports matplotlib. Invariant: it draws `evidence.json` and computes nothing but the
 loss difference and means over slots; the picture itself names what is simulated.
 """
@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 
-from wattmesh.controller.demo.evidence import (
+from examples.demo.evidence import (
     Band,
-    Evidence,
+    PictureEvidence,
+    RunCurves,
     Span,
-    Trace,
     relative_differences,
 )
 from wattmesh.controller.pictures import FAINT, INK, MUTED, STYLE
@@ -32,7 +32,7 @@ POINTS = ("#1864ab", "#2f9e44", "#862e9c", "#e67700", "#a61e4d")
 """Colours of the operating points, in the order in which they first appear."""
 
 
-def draw(evidence: Evidence, path: Path) -> None:
+def draw(evidence: PictureEvidence, path: Path) -> None:
     """Draw the picture."""
     plt.switch_backend("Agg")
     with plt.rc_context(STYLE):
@@ -58,7 +58,7 @@ def draw(evidence: Evidence, path: Path) -> None:
         plt.close(figure)
 
 
-def _words(figure: Figure, evidence: Evidence) -> None:
+def _words(figure: Figure, evidence: PictureEvidence) -> None:
     """Write the headline above the picture, and the sources below."""
     figure.text(0.075, 0.972, evidence.headline, fontsize=13.5, weight="bold")
     told = f" · simulated: {', '.join(evidence.simulated)}" if evidence.simulated else ""
@@ -82,12 +82,12 @@ def _stairs(spans: tuple[Span, ...]) -> tuple[list[float], list[float]]:
     return values, edges
 
 
-def _colours(evidence: Evidence) -> dict[str, str]:
+def _colours(evidence: PictureEvidence) -> dict[str, str]:
     seen = dict.fromkeys(each.point for each in (*evidence.main.bands, *evidence.control.bands))
     return {point: POINTS[index % len(POINTS)] for index, point in enumerate(seen)}
 
 
-def _intensity(axes: Axes, evidence: Evidence) -> None:
+def _intensity(axes: Axes, evidence: PictureEvidence) -> None:
     _title(axes, f"Carbon intensity of the grid: {evidence.day}", "g CO₂ per kWh, by recorded hour")
     values, edges = _stairs(evidence.intensity)
     axes.stairs(values, edges, fill=True, color=GRID_FILL, alpha=0.55)
@@ -112,13 +112,13 @@ def _intensity(axes: Axes, evidence: Evidence) -> None:
     )  # fmt: skip
 
 
-def _bands(axes: Axes, evidence: Evidence) -> None:
+def _bands(axes: Axes, evidence: PictureEvidence) -> None:
     _title(axes, "Layout", "striped: switching")
     colours = _colours(evidence)
-    traces = (evidence.control, evidence.main)
-    letter_s = max(trace.bands[-1].end_s for trace in traces) / 130
-    for row, trace in enumerate(traces):
-        for band in trace.bands:
+    runs = (evidence.control, evidence.main)
+    letter_s = max(run.bands[-1].end_s for run in runs) / 130
+    for row, run in enumerate(runs):
+        for band in run.bands:
             _band(axes, band, row, colours[band.point], letter_s)
     axes.set_yticks((0, 1), labels=("control", "wattmesh"))
     axes.set_ylim(-0.55, 1.55)
@@ -147,12 +147,12 @@ def _band(axes: Axes, band: Band, row: int, colour: str, letter_s: float) -> Non
     )  # fmt: skip
 
 
-def _power(axes: Axes, evidence: Evidence) -> None:
+def _power(axes: Axes, evidence: PictureEvidence) -> None:
     _title(axes, "Power of all GPUs, simulated", f"W, mean of {SMOOTHED} ledger slots")
     named = {"control": (evidence.control, CONTROL), "under wattmesh": (evidence.main, MAIN)}
-    for name, (trace, colour) in named.items():
-        if trace.power_w:
-            values, edges = _stairs(smooth(trace.power_w))
+    for name, (run, colour) in named.items():
+        if run.power_w:
+            values, edges = _stairs(smooth(run.power_w))
             axes.stairs(values, edges, color=colour, linewidth=1.5, baseline=None, label=name)
     values, edges = _stairs(smooth(evidence.main.power_w))
     axes.stairs(values, edges, fill=True, color=MAIN, alpha=0.12)
@@ -175,7 +175,7 @@ def smooth(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     )
 
 
-def _deadline(axes: Axes, evidence: Evidence, *, named: bool = True) -> None:
+def _deadline(axes: Axes, evidence: PictureEvidence, *, named: bool = True) -> None:
     axes.axvline(evidence.deadline_s, color=INK, linewidth=1.0, linestyle=(0, (1, 1.5)))
     if not named:
         return
@@ -186,7 +186,7 @@ def _deadline(axes: Axes, evidence: Evidence, *, named: bool = True) -> None:
     )  # fmt: skip
 
 
-def _time_axis(panels: tuple[Axes, ...], evidence: Evidence) -> None:
+def _time_axis(panels: tuple[Axes, ...], evidence: PictureEvidence) -> None:
     """Give three panels one axis of seconds, and the grid panel the recorded hours above it."""
     end_s = max(
         evidence.deadline_s, *(each.bands[-1].end_s for each in (evidence.main, evidence.control))
@@ -200,7 +200,7 @@ def _time_axis(panels: tuple[Axes, ...], evidence: Evidence) -> None:
     _recorded_hours(panels[0], evidence, end_s)
 
 
-def _recorded_hours(axes: Axes, evidence: Evidence, end_s: float) -> None:
+def _recorded_hours(axes: Axes, evidence: PictureEvidence, end_s: float) -> None:
     per_hour_s = 3600 / evidence.compress
     step_h = 3 if end_s / per_hour_s > 15 else 1
     hour = ceil(evidence.starts_h / step_h) * step_h
@@ -212,7 +212,7 @@ def _recorded_hours(axes: Axes, evidence: Evidence, end_s: float) -> None:
         hour += step_h
 
 
-def _loss(axes: Axes, evidence: Evidence) -> None:
+def _loss(axes: Axes, evidence: PictureEvidence) -> None:
     _title(axes, "Training loss", "cross-entropy, per step")
     control, main = evidence.control.losses, evidence.main.losses
     axes.plot(range(1, len(control) + 1), control, color=CONTROL, linewidth=4.0, alpha=0.35,
@@ -240,14 +240,14 @@ def _dot(axes: Axes, step: int, loss: float, text: str) -> None:
     )
 
 
-def _difference(axes: Axes, evidence: Evidence) -> None:
+def _difference(axes: Axes, evidence: PictureEvidence) -> None:
     """Draw the difference of the curves, beside the effect of another order of summation."""
     _title(axes, "Difference of loss to the control", "relative")
-    for trace, colour, name in (
+    for run, colour, name in (
         (evidence.reordered, REORDERED, "control summed in another order"),
         (evidence.main, MAIN, "under wattmesh"),
     ):
-        differences = _running_maximum(trace, evidence.control)
+        differences = _running_maximum(run, evidence.control)
         if differences:
             steps = range(1, len(differences) + 1)
             axes.plot(steps, differences, color=colour, linewidth=1.5, label=name)
@@ -268,10 +268,10 @@ def _difference(axes: Axes, evidence: Evidence) -> None:
     axes.legend(loc="upper left", frameon=False, fontsize=8, labelcolor=MUTED)
 
 
-def _running_maximum(trace: Trace, control: Trace) -> list[float]:
+def _running_maximum(run: RunCurves, control: RunCurves) -> list[float]:
     """Return the largest relative difference up to each step; zeros are unfit for a log axis."""
     largest, found = 0.0, []
-    for each in relative_differences(trace.losses, control.losses):
+    for each in relative_differences(run.losses, control.losses):
         largest = max(largest, each)
         found.append(largest or 1e-10)
     return found
@@ -280,7 +280,7 @@ def _running_maximum(trace: Trace, control: Trace) -> list[float]:
 def main() -> None:
     """Draw the picture of one demo folder."""
     folder = Path(sys.argv[1])
-    draw(Evidence.read(folder), folder / FILE)
+    draw(PictureEvidence.read(folder), folder / FILE)
 
 
 if __name__ == "__main__":

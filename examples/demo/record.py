@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from wattmesh.controller.demo.evidence import Span, Trace
+from examples.demo.evidence import RunCurves, Span
 from wattmesh.reconfig.step_log import StepRow
 
 
@@ -72,19 +72,19 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RunReadBack:
     """One run as it was read back.
 
     Attributes:
         facts: for the report.
-        trace: for the picture.
+        curves: for the picture.
         measured, forecast: grid intensity from the run's beginning to its deadline, g/kWh.
         deadline_s: seconds from the beginning to the deadline.
         bound_g: the least emissions that any schedule could have reached; None if not computed.
     """
 
     facts: RunFacts
-    trace: Trace
+    curves: RunCurves
     measured: tuple[Span, ...]
     forecast: tuple[Span, ...]
     deadline_s: float

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.demo.daemon import RunPaths
+from examples.demo.plan import DemoPlan
 from wattmesh import durable
-from wattmesh.controller.demo.daemon import Places
-from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.process.children import Child, Children, DemoFailed, wait_for
-from wattmesh.errors import InputInvalid
+from wattmesh.controller.process.children import Child, ChildFailed, Children, wait_for
 from wattmesh.reconfig import step_log
 from wattmesh.reconfig.step_log import StepRow
 from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE
 
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds `examples`: the repository, or a folder of the wheel."""
+
 TRAINER = "examples.pretrain"
+TRAINER_PROFILE = ROOT / "examples" / "pretrain" / "profile.toml"
 IMPORT_LIMIT_S = 120.0
 ASK = """
 import json, sys, torch
@@ -40,7 +43,7 @@ print(json.dumps({
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class DemoJob:
     """A training job that waits for its start file, or runs."""
 
     child: Child
@@ -61,7 +64,7 @@ class Job:
         """Wait until every process has imported what it needs.
 
         Raises:
-            DemoFailed: it ended, or took too long.
+            ChildFailed: it ended, or took too long.
         """
         marks = [self.folder / f"start.ready.{rank}" for rank in range(self.plan.processes)]
         wait_for(
@@ -80,7 +83,7 @@ class Job:
         return step_log.read(self.losses) if self.losses.exists() else ()
 
 
-def start(children: Children, plan: DemoPlan, places: Places) -> Job:
+def start(children: Children, plan: DemoPlan, places: RunPaths) -> DemoJob:
     """Start a job in the baseline's layout; it waits for its start file."""
     folder = places.folder / "job"
     folder.mkdir(parents=True)
@@ -107,12 +110,12 @@ def start(children: Children, plan: DemoPlan, places: Places) -> Job:
         [sys.executable, *launcher, "--", *job_words],
         log=places.logs / f"{places.folder.name}-job.log",
         environment={
-            **trainer_environment(),
+            **child_environment(),
             "WATTMESH_URL": f"unix://{places.socket}",
             FOLDER_VARIABLE: str(places.gpus),
         },
     )
-    return Job(child=child, plan=plan, folder=folder)
+    return DemoJob(child=child, plan=plan, folder=folder)
 
 
 def paced(plan: DemoPlan) -> list[str]:
@@ -120,7 +123,7 @@ def paced(plan: DemoPlan) -> list[str]:
     return ["--device-tokens-per-s", str(plan.device_tokens_per_s)]
 
 
-def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
+def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> DemoJob:
     """Start the same training in one plain process that sums in another order."""
     folder.mkdir(parents=True)
     words = [
@@ -135,37 +138,24 @@ def start_reordered(children: Children, plan: DemoPlan, folder: Path) -> Job:
         "reordered control",
         [sys.executable, *words],
         log=plan.logs / "reordered-job.log",
-        environment=trainer_environment(),
+        environment=child_environment(),
     )
-    return Job(child=child, plan=plan, folder=folder)
+    return DemoJob(child=child, plan=plan, folder=folder)
 
 
-def trainer_folder() -> Path:
-    """Find the folder that holds the example to train: the repository, or the wheel's own copy.
+def child_environment() -> dict[str, str]:
+    """Return environment variables that let a child find `examples`, with one thread each.
 
-    Raises:
-        InputInvalid: the example is not on this machine.
+    It finds none in the folder where the demo was asked for, which may be another's.
     """
-    here = Path(__file__).resolve()
-    for root in (here.parents[2], here.with_name("trainer")):
-        if (root / "examples" / "pretrain").is_dir():
-            return root
-    raise InputInvalid(
-        "The demo trains examples/pretrain, which this installation lacks; install wattmesh's "
-        "wheel again, or clone the repository and run `make demo` there."
-    )
-
-
-def trainer_environment() -> dict[str, str]:
-    """Return environment variables that let a child find the example, with one thread each."""
-    return {"PYTHONPATH": str(trainer_folder()), "OMP_NUM_THREADS": "1"}
+    return {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
 
 
 def training(plan: DemoPlan) -> dict[str, Any]:
     """Ask the example, in a child process, what it trains, so that torch is not imported here.
 
     Raises:
-        DemoFailed: it did not answer.
+        ChildFailed: it did not answer.
     """
     asked = subprocess.run(
         [sys.executable, "-c", ASK, plan.preset, str(plan.seed)],
@@ -173,9 +163,9 @@ def training(plan: DemoPlan) -> dict[str, Any]:
         text=True,
         check=False,
         timeout=IMPORT_LIMIT_S,
-        env={**os.environ, **trainer_environment()},
+        env={**os.environ, **child_environment()},
     )
     if asked.returncode:
-        raise DemoFailed(f"The example does not say what it trains: {asked.stderr.strip()[-200:]}")
+        raise ChildFailed(f"The example does not say what it trains: {asked.stderr.strip()[-200:]}")
     told: dict[str, Any] = json.loads(asked.stdout)
     return {"processes": plan.processes, "backend": "gloo", "steps": plan.steps, **told}

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattmesh.controller.demo import screen
-from wattmesh.controller.demo.daemon import DemoDaemon
-from wattmesh.controller.demo.plan import DemoPlan
-from wattmesh.controller.demo.progress import Progress
+from examples.demo import screen
+from examples.demo.daemon import DemoDaemon
+from examples.demo.plan import DemoPlan
+from examples.demo.progress import ProgressPrinter
 from wattmesh.errors import WattmeshError
 
 LOOK_S = 0.4
@@ -27,7 +27,7 @@ class Watcher:
 
     plan: DemoPlan
     daemon: DemoDaemon
-    progress: Progress
+    progress: ProgressPrinter
     acting: bool
     thawed: bool = False
     ordered: bool = False
