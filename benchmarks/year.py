@@ -24,8 +24,8 @@ from pathlib import Path
 from benchmarks.report import Goal, Report, run
 from benchmarks.year_life import Life, lived
 from benchmarks.year_oracle import OTHERS, Checked
+from benchmarks.year_run import HOUR
 from benchmarks.year_story import Tale, whole_year
-from benchmarks.year_world import HOUR
 from wattmesh.controller.cli.main import main as wattmesh
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure

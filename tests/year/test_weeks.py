@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks.year_judge import blindly, months, unexplained
 from benchmarks.year_life import Life, lived
+from benchmarks.year_run import HOUR
 from benchmarks.year_story import clocks_change, month_end
-from benchmarks.year_world import HOUR, at
+from benchmarks.year_world import at
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
 from wattmesh.policies.accounting.baseline import price_ug
@@ -87,12 +88,12 @@ def test_a_missing_decision_is_caught(life: Life) -> None:
     """Sabotaged twin: decisions of half a day vanish; and one that says nothing."""
     tale = life.tale
     rows = life.decisions
-    span, job = (tale.start, tale.end), tale.jobs[0]
-    early = [row for row in rows if row.last_at < job.start + 3 * DAY]
-    assert unexplained(early, job, span, tale.step, tale.down)
+    span, run = (tale.start, tale.end), life.simulated.cluster.runs[0]
+    early = [row for row in rows if row.last_at < run.job.start + 3 * DAY]
+    assert unexplained(early, run, span, tale.step, tale.down)
     mute = [replace(row, reason="") for row in rows]
-    assert unexplained(mute, job, span, tale.step, tale.down)
-    assert not unexplained(rows, job, span, tale.step, tale.down)
+    assert unexplained(mute, run, span, tale.step, tale.down)
+    assert not unexplained(rows, run, span, tale.step, tale.down)
 
 
 def test_months_of_a_place_follow_each_other() -> None:
