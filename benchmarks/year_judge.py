@@ -11,18 +11,21 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from benchmarks.year_oracle import NJ_PER_KWH, ROW_UG, Story, baseline_nj
-from benchmarks.year_run import HOUR, A, Run
+from benchmarks.year_run import HOUR, POINTS, A, Run
 from benchmarks.year_world import PUE, Cluster
 from wattmesh.controller.accounting.saving import run_saving
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.integrations.carbon.grid_server.grids import Grid
+from wattmesh.reconfig.switch import SwitchState
 
 BLIND_AFTER = timedelta(hours=72)
 """A forecast made of older values is none: nothing carbon-motivated is done."""
 
 BLIND_HOLDS = {"stale_signal", "signal_changed", "coverage", "switching"}
 """Kinds of holds that ask nothing of a grid: what somebody ordered may be under way meanwhile."""
+
+MOST_SWITCHES = 1000
 
 
 def unexplained(
@@ -137,6 +140,32 @@ def closed_wrongly(
         if provisional:
             wrong.append(f"{name} is closed and has {provisional} provisional rows")
         wrong += _figures(closed.figures, truth(first, last), name)
+    return wrong
+
+
+def misheard(journal: Journal, runs: Sequence[Run]) -> list[str]:
+    """Say where the journal's switches are not what truly became of the runs.
+
+    Each switch that a run went through was ordered before, and ended there as it ended; what the
+    run never took did not happen.
+    """
+    wrong = []
+    for run in runs:
+        rows = journal.switches.history(run.job.name, limit=MOST_SWITCHES)
+        told = {row.plan: row for row in rows}
+        for move in run.moves:
+            row = told.pop(move.plan, None)
+            end = SwitchState.ROLLED_BACK if move.failed else SwitchState.CONFIRMED
+            if (
+                row is None
+                or row.state is not end
+                or row.created_at > move.at
+                or (not move.failed and POINTS[row.to_point] != move.layout)
+            ):
+                wrong.append(f"{run.job.name}: its switch at {move.at} is told as {row}")
+        for row in told.values():
+            if row.state in (SwitchState.ROLLED_BACK, SwitchState.CONFIRMED):
+                wrong.append(f"{run.job.name}: {row.plan} is {row.state}, and was never taken")
     return wrong
 
 

@@ -18,6 +18,7 @@ from benchmarks.year_judge import (
     blindly,
     closed_wrongly,
     flattered,
+    misheard,
     truth_of,
     unexplained,
     untiled,
@@ -101,6 +102,7 @@ class Life:
         blind = blind_spans(tale.dead, 2 * tale.site.poll)
         for run in self.simulated.cluster.runs:
             self.failures += unexplained(decisions, run, span, tale.step, tale.down)
+        self.failures += misheard(journal, self.simulated.cluster.runs)
         self.failures += blindly(decisions, blind)
         timezone = tale.site.timezone
         self.failures += untiled(journal, span, timezone)

@@ -1,9 +1,9 @@
 """The runs of an invented cluster: each is replay's simulated run, taking orders from a daemon.
 
 Speed, power, save steps, switches that take time and fail and the way back after a kill are those
-of `wattmesh.controller.replay.world`. All its figures are whole, so that whatever happens does so
-at a whole second and every power is whole milliwatts. Invariant: nothing here knows the daemon; it
-is told what was ordered, and keeps what truly became of it.
+of `wattmesh.controller.replay.world`. Its figures are chosen so that all that happens does so at a
+whole second (the end at a quarter of one) and every power is whole milliwatts. Invariant: nothing
+here knows the daemon; a run is told what was ordered, and keeps what truly became of it.
 """
 
 from dataclasses import dataclass, field
@@ -150,7 +150,9 @@ class Run:
         layout = state.point.layout if state.fails else POINTS[state.target or ""]
         until = self._world.scene.moment(state.busy_until_s or 0.0)
         self.moves.append(
-            Move(plan=self._plan, at=self._now, until=until, layout=layout, failed=state.fails)
+            Move(
+                plan=self._plan, at=self._world.now, until=until, layout=layout, failed=state.fails
+            )
         )
 
     def take(self, plan: str, point: str) -> None:
@@ -158,10 +160,6 @@ class Run:
         if plan != self._plan:
             self._plan = plan
             self._world.order(point)
-
-    @property
-    def _now(self) -> datetime:
-        return self._world.now
 
     @property
     def tokens(self) -> int:
@@ -196,7 +194,7 @@ class Run:
 
     @property
     def power_mw(self) -> int:
-        """What each of its GPUs draws from now on, of a cluster as it was bought."""
+        """What each of its GPUs draws from now on, while working as its catalogue says."""
         return round(1000 * self._world.power_w / len(self.job.gpus))
 
     def looks(self) -> set[datetime]:

@@ -4,7 +4,7 @@ Each story names its borders and faults; the same faults are switched on at the 
 to the independent sum. Invariant: a story is data; two lives of one are the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -19,6 +19,8 @@ from wattmesh.reconfig.layout import Layout
 DAY = timedelta(days=1)
 GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5")
 Span = tuple[datetime, datetime]
+FIRST_FAILS = Noise(switch_failure=0.5, seed=3)
+"""Of two switches the first fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +96,15 @@ def _job(
     away: Span | None = None,
     slack: float = 1.4,
     movable: bool = False,
-    asked: tuple[float, ...] = (),
+    asked: Mapping[int, str] | None = None,
     noise: Noise | None = None,
 ) -> Job:
     """Make a run that trains for so many hours, if it is not moved.
 
-    Its deadline is `slack` times as far away. So many hours after its start (`asked`) an operator
-    asks for B, then for A, and so on.
+    Its deadline is `slack` times as far away. `asked`: what an operator asks for, by hours after
+    its start.
     """
-    wishes = ((start + hour * HOUR, "BA"[number % 2]) for number, hour in enumerate(asked))
+    wishes = ((start + hour * HOUR, point) for hour, point in (asked or {}).items())
     return Job(
         name=name,
         gpus=gpus,
@@ -166,7 +168,15 @@ def clocks_change() -> Tale:
         jobs=(
             _job("spring", at("2026-03-26 03:00:00"), 170, layout=B),
             _job("moved", moved, 80, gpus=GPUS[2:4], movable=True, slack=1.15),
-            _job("half", half, 60, gpus=GPUS[4:], movable=True, asked=(11,)),
+            _job(
+                "half",
+                half,
+                60,
+                gpus=GPUS[4:],
+                movable=True,
+                asked={11: "B", 14: "B"},
+                noise=FIRST_FAILS,
+            ),
         ),
         dead=((at("2026-03-27 22:00:00"), at("2026-04-01 20:00:00")),),
         unread=((GPUS[2], moved + 20 * HOUR, moved + 44 * HOUR),),
@@ -185,12 +195,12 @@ def whole_year() -> Tale:
         start = first + 5 * DAY + timedelta(hours=7, minutes=13, seconds=5)
         jobs.append(_job(f"lean-{number + 1}", start, 300, layout=B, gpus=GPUS[2:4]))
         start = first + 19 * DAY
-        jobs.append(
-            _job(f"moved-{number + 1}", start, 130, gpus=GPUS[2:4], movable=True, slack=1.15)
-        )
-        jobs.append(
-            _job(f"half-{number + 1}", start, 100, gpus=GPUS[4:], movable=True, asked=(20, 44))
-        )
+        names, asked = (f"moved-{number + 1}", f"half-{number + 1}"), {20: "B", 44: "A"}
+        some_fail = Noise(switch_failure=0.25, salt=names[0])
+        jobs += [
+            _job(names[0], start, 130, gpus=GPUS[2:4], movable=True, slack=1.15, noise=some_fail),
+            _job(names[1], start, 100, gpus=GPUS[4:], movable=True, asked=asked),
+        ]
 
     def each(every: int, day: float, hours: float, first: int = 0) -> tuple[Span, ...]:
         starts = [month + timedelta(days=day) for month in months[first::every]]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.year_judge import blindly, months, unexplained
+from benchmarks.year_judge import blindly, misheard, months, unexplained
 from benchmarks.year_life import Life, lived
-from benchmarks.year_run import HOUR
+from benchmarks.year_run import HOUR, A, B
 from benchmarks.year_story import clocks_change, month_end
 from benchmarks.year_world import at
 from wattmesh.controller.journal.energy.ledger import EmissionRow
@@ -107,8 +107,9 @@ def test_months_of_a_place_follow_each_other() -> None:
 def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
     """Five days without the provider: holds, then all is restated as told.
 
-    Meanwhile two runs are moved, an agent is gone for a day, a GPU is never read, all draw less
-    than they did, and the accounting signal is changed: no headline is above the true saving.
+    Meanwhile the daemon moves one run of its own accord and another as an operator asks, whose
+    first switch fails; an agent is gone for a day, a GPU is never read, all draw less than they
+    did, and the accounting signal is changed: no headline is above the true saving.
     """
     with lived(clocks_change(), tmp_path) as life:
         assert not life.checked.wrong, "\n".join(map(str, life.checked.wrong[:10]))
@@ -129,6 +130,14 @@ def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
         assert blindly(under_way, [life.tale.dead[0]]) == []
         acting = [replace(row, action="switch") for row in under_way]
         assert blindly(acting, [life.tale.dead[0]])  # and one that acts
+        moved, half = life.simulated.cluster.runs[1:]
+        told = life.simulated.journal.switches.history(moved.job.name)
+        assert {row.requested_by for row in told} == {"policy"}
+        assert {move.layout for move in moved.moves} == {A, B}
+        assert [move.failed for move in half.moves] == [True, False]
+        half.moves[0] = replace(half.moves[0], failed=False)
+        moved.moves.pop()
+        assert len(misheard(life.simulated.journal, (moved, half))) == 2  # told otherwise
         closed = life.simulated.journal.budgets.closed("2026-03", "Europe/Berlin")
         assert closed is not None
         assert closed.end == at("2026-03-31 22:00:00")
