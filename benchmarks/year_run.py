@@ -22,6 +22,9 @@ POWER_MW = {A: 700_000, B: 550_000}
 
 TOKENS_PER_S = {A: 100_000, B: 80_000}
 IDLE_MW = 90_000
+LEAST_J = 1e-3
+"""Of a stretch of one run: what a row of the ledger is rounded to."""
+
 BOUNDARY_EVERY = 150
 STEP_TOKENS = 400_000
 """A save step every 600 s at A, every 750 s at B."""
@@ -137,23 +140,31 @@ class Run:
         self._plan = ""
 
     def go_on(self, until: datetime) -> None:
-        """Train, and begin and end what was ordered, up to a moment."""
+        """Train, and begin and end what was ordered, up to a moment before which nothing changes.
+
+        That is held against the energy which the simulated run itself adds up.
+        """
         world, until_s = self._world, (until - self.job.start).total_seconds()
+        if world.done or until_s <= 0:
+            return
+        known_j = world.state.energy_j + world.power_w * (until_s - world.state.at_s)
         while world.state.at_s < until_s and not world.done:
             world.go_to(min(until_s, world.next_s()))
             if len(world.state.switched_s) > len(self.moves):
                 self._note()
+        assert abs(world.state.energy_j - known_j) < LEAST_J, f"{self.job.name}: changed by {until}"
 
     def _note(self) -> None:
         """Keep what will become of the switch that begins now."""
         state = self._world.state
-        layout = state.point.layout if state.fails else POINTS[state.target or ""]
-        until = self._world.scene.moment(state.busy_until_s or 0.0)
-        self.moves.append(
-            Move(
-                plan=self._plan, at=self._world.now, until=until, layout=layout, failed=state.fails
-            )
+        move = Move(
+            plan=self._plan,
+            at=self._world.now,
+            until=self._world.scene.moment(state.busy_until_s or 0.0),
+            layout=state.point.layout if state.fails else POINTS[state.target or ""],
+            failed=state.fails,
         )
+        self.moves.append(move)
 
     def take(self, plan: str, point: str) -> None:
         """Take an order, to be carried out at the next save step; once taken, it is not again."""

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.year_judge import blindly, misheard, months, unexplained
 from benchmarks.year_life import Life, lived
-from benchmarks.year_run import HOUR, A, B
+from benchmarks.year_run import HOUR, A, B, Run
 from benchmarks.year_story import clocks_change, month_end
 from benchmarks.year_world import at
 from wattmesh.controller.journal.energy.ledger import EmissionRow
@@ -102,6 +102,24 @@ def test_months_of_a_place_follow_each_other() -> None:
     assert [end for _, _, end in found[:-1]] == [start for _, start, _ in found[1:]]
     assert found[3][:2] == ("2026-04", at("2026-03-31 22:00:00"))
     assert found[10][:2] == ("2026-11", at("2026-10-31 23:00:00"))
+
+
+def test_a_run_that_changes_between_two_moments_is_caught() -> None:
+    """What it truly drew is known only if everybody looks where its switch begins and ends."""
+    job = clocks_change().jobs[2]
+    run, hasty = Run(job), Run(job)
+    for each in (run, hasty):
+        each.go_on(job.start + HOUR)
+        each.take("plan", "B")
+    now = job.start + HOUR
+    while now < job.start + 2 * HOUR:
+        now = run.next_at(now)
+        run.go_on(now)
+    (move,) = run.moves
+    assert move.failed
+    assert move.until - move.at == timedelta(minutes=2)
+    with pytest.raises(AssertionError, match="half: changed by"):
+        hasty.go_on(job.start + 2 * HOUR)
 
 
 def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
