@@ -10,7 +10,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -280,17 +279,16 @@ class Simulated:
 
     def _report(self, run: Run, now: datetime) -> None:
         """Let a run introduce itself, report, or end, as its processes would."""
-        job, launches = run.job, self._said[run.job.name, "launch"]
-        wanted = 0 if now < job.start else 2 if job.away and now >= job.away[1] else 1
-        if wanted > launches:
-            self._said[job.name, "launch"] = wanted
-            self._register(run, wanted, now)
-        if launches and now >= job.start and not run.holds(now):
-            with suppress(WattmeshError):  # said once; a repeat is refused
-                self._finish(run, launches, now)
+        job = run.job
+        launch = 0 if now < job.start else 2 if job.away and now >= job.away[1] else 1
+        for number in self._unsaid(run, "launch", launch):
+            self._register(run, number + 1, now)
+        if launch and not run.holds(now):
+            for _ in self._unsaid(run, "finish", 1):
+                self._finish(run, launch, now)
         elif run.trains(now) or (job.away and now == job.away[0]):
-            self._transitions(run, wanted, now)
-            self._progress(run, wanted, now)
+            self._transitions(run, launch, now)
+            self._progress(run, launch, now)
             self._ask(run, now)
 
     def _unsaid(self, run: Run, what: str, count: int) -> range:
@@ -309,26 +307,19 @@ class Simulated:
 
     def _fetch(self, run: Run, now: datetime) -> None:
         """Let a run that may be moved fetch its order, as the hook does."""
-        switch = self.journal.switches.open(run.job.name) if run.job.movable else None
-        if switch is not None and switch.state is SwitchState.ORDERED and run.trains(now):
+        able = run.job.movable and run.trains(now)
+        switch = self.journal.switches.open(run.job.name) if able else None
+        if switch is not None and switch.state is SwitchState.ORDERED:
             run.take(switch.plan, switch.to_point)
 
     def _transitions(self, run: Run, launch: int, now: datetime) -> None:
         """Report the steps of switches, as a hook would."""
-        states = [
-            (move, state)
-            for move in run.moves
-            for at, state in (
-                (move.at, SwitchState.CHECKPOINTING),
-                (
-                    move.until,
-                    SwitchState.ROLLED_BACK if move.failed else SwitchState.CONFIRMED,
-                ),
-            )
-            if at <= now
-        ]
-        for number in self._unsaid(run, "transition", len(states)):
-            self._step(run, launch, *states[number])
+        begin = SwitchState.CHECKPOINTING
+        steps = [(each, begin) for each in run.moves if each.at <= now]
+        steps += [(each, each.end) for each in run.moves if each.until <= now]
+        steps.sort(key=lambda step: (step[0].at, step[1] is not begin))
+        for number in self._unsaid(run, "transition", len(steps)):
+            self._step(run, launch, *steps[number])
 
     def _step(self, run: Run, launch: int, move: Move, state: SwitchState) -> None:
         """Report a step of a switch."""

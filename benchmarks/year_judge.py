@@ -11,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from benchmarks.year_oracle import NJ_PER_KWH, ROW_UG, Story, baseline_nj
-from benchmarks.year_run import HOUR, POINTS, A, Run
+from benchmarks.year_run import HOUR, A, Run
 from benchmarks.year_world import PUE, Cluster
 from wattmesh.controller.accounting.saving import run_saving
 from wattmesh.controller.journal.decisions import DecisionRow
@@ -155,13 +155,7 @@ def misheard(journal: Journal, runs: Sequence[Run]) -> list[str]:
         told = {row.plan: row for row in rows}
         for move in run.moves:
             row = told.pop(move.plan, None)
-            end = SwitchState.ROLLED_BACK if move.failed else SwitchState.CONFIRMED
-            if (
-                row is None
-                or row.state is not end
-                or row.created_at > move.at
-                or (not move.failed and POINTS[row.to_point] != move.layout)
-            ):
+            if row is None or row.state is not move.end or row.created_at > move.at:
                 wrong.append(f"{run.job.name}: its switch at {move.at} is told as {row}")
         for row in told.values():
             if row.state in (SwitchState.ROLLED_BACK, SwitchState.CONFIRMED):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from benchmarks.year_run import HOUR, POWER_MW, TOKENS_PER_S, A, B, Job, Run, looks
+from benchmarks.year_run import HOUR, POWER_MW, TOKENS_PER_S, A, B, Job, Run, after
 from benchmarks.year_world import PUE, Cluster, Stretch
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Grid, Measure
@@ -230,7 +230,7 @@ def _in_time(job: Job, point: Layout) -> bool:
 
 def _at(run: Run, point: Layout, hour: datetime) -> bool:
     """Whether a run was at a point, untouched, as long as it lived in an hour."""
-    moved = any(move.at < hour + HOUR and hour < looks(move)[2] for move in run.moves)
+    moved = any(move.at < hour + HOUR and hour < after(move.until) for move in run.moves)
     return not moved and run.layout_at(hour) == point
 
 

@@ -3,7 +3,7 @@
 Speed, power, save steps, switches that take time and fail and the way back after a kill are those
 of `wattmesh.controller.replay.world`. Its figures are chosen so that all that happens does so at a
 whole second (the end at a quarter of one) and every power is whole milliwatts. Invariant: nothing
-here knows the daemon; a run is told what was ordered, and keeps what truly became of it.
+here asks the daemon; a run is told what was ordered, and keeps what truly became of it.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from wattmesh.controller.replay.grid import Grid
 from wattmesh.controller.replay.world import Loss, Noise, Scene, World
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import SwitchState
 
 HOUR = timedelta(hours=1)
 A, B = Layout(tp=2), Layout(dp_shard=2)
@@ -120,13 +121,14 @@ class Move:
     Attributes:
         plan: the order that was taken.
         layout: in which the run goes on; the one before if the switch failed.
+        end: what the run reports in the end.
     """
 
     plan: str
     at: datetime
     until: datetime
     layout: Layout
-    failed: bool
+    end: SwitchState
 
 
 class Run:
@@ -162,7 +164,7 @@ class Run:
             at=self._world.now,
             until=self._world.scene.moment(state.busy_until_s or 0.0),
             layout=state.point.layout if state.fails else POINTS[state.target or ""],
-            failed=state.fails,
+            end=SwitchState.ROLLED_BACK if state.fails else SwitchState.CONFIRMED,
         )
         self.moves.append(move)
 
@@ -218,7 +220,7 @@ class Run:
         if not self.job.movable:
             return set()
         first = after(self.job.start)
-        borders = {at for each in self.moves for at in looks(each)}
+        borders = {at for each in self.moves for at in (each.at, each.until, after(each.until))}
         return borders | {first, first + HOUR, after(self.end) - HOUR}
 
     def next_at(self, now: datetime) -> datetime:
@@ -235,8 +237,3 @@ class Run:
 def after(now: datetime) -> datetime:
     """Give the whole hour after a moment."""
     return now.replace(minute=0, second=0, microsecond=0) + HOUR
-
-
-def looks(move: Move) -> tuple[datetime, datetime, datetime]:
-    """Give the moments of a switch at which everybody looks: its borders, the next whole hour."""
-    return move.at, move.until, after(move.until)

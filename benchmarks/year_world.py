@@ -163,9 +163,8 @@ class Cluster:
             return IDLE_MW + round(5_000 * breath), ""
         if not run.trains(now):
             return run.power_mw, None
-        if run.moving(now):
-            return run.power_mw, run.job.name
-        return run.power_mw * self.factor_milli(now) // 1000, run.job.name
+        factor = 1000 if run.moving(now) else self.factor_milli(now)
+        return run.power_mw * factor // 1000, run.job.name
 
 
 class InventedPower:

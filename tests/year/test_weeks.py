@@ -19,6 +19,7 @@ from benchmarks.year_world import at
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
 from wattmesh.policies.accounting.baseline import price_ug
+from wattmesh.reconfig.switch import SwitchState
 
 DAY = timedelta(days=1)
 SPAN = (at("2026-02-26 00:00:00"), at("2026-02-27 00:00:00"))
@@ -116,7 +117,7 @@ def test_a_run_that_changes_between_two_moments_is_caught() -> None:
         now = run.next_at(now)
         run.go_on(now)
     (move,) = run.moves
-    assert move.failed
+    assert move.end is SwitchState.ROLLED_BACK
     assert move.until - move.at == timedelta(minutes=2)
     with pytest.raises(AssertionError, match="half: changed by"):
         hasty.go_on(job.start + 2 * HOUR)
@@ -152,8 +153,8 @@ def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
         told = life.simulated.journal.switches.history(moved.job.name)
         assert {row.requested_by for row in told} == {"policy"}
         assert {move.layout for move in moved.moves} == {A, B}
-        assert [move.failed for move in half.moves] == [True, False]
-        half.moves[0] = replace(half.moves[0], failed=False)
+        assert [move.end for move in half.moves] == [SwitchState.ROLLED_BACK, SwitchState.CONFIRMED]
+        half.moves[0] = replace(half.moves[0], end=SwitchState.CONFIRMED)
         moved.moves.pop()
         assert len(misheard(life.simulated.journal, (moved, half))) == 2  # told otherwise
         closed = life.simulated.journal.budgets.closed("2026-03", "Europe/Berlin")
