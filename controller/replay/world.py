@@ -1,4 +1,4 @@
-"""A training run in pure arithmetic, under a virtual clock: in it, replay compares policies.
+"""A training run in pure arithmetic, under a virtual clock: replay's, and the benchmark year's.
 
 It knows nothing of any policy: it trains, takes orders at boundaries (clock changes and wake-ups
 at once), lets switches take their time and fail, and charges every second at the recorded
