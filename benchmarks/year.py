@@ -2,14 +2,16 @@
 
     python -m benchmarks.year [--json] [--first 1] [--months 12] [--minutes 60] [--keep FOLDER]
 
-Twelve months in India (UTC+5:30) with 48 runs; each month the carbon provider fails somehow and two
-runs are moved to and fro, some months the GPUs fall silent, an agent is gone for a day or runs are
-killed; one GPU is never read, in June the GPUs begin to draw a fifth less than their catalogues
-say, in September the accounting signal is changed. Every hour of both ledgers is compared with a
-sum made of true power and true intensities, what nobody read with its bound, and each saving with
-the true one. Power and grid are invented; journal, sampler, cycle, accounts, budgets and providers
-(over HTTP) are the daemon's own. It ends early when the minutes are spent, and says where. `--keep`
-prints what `wattmesh budget`, `budget --audit` and `report --month` say of that year into files.
+Twelve months in India (UTC+5:30) with 48 runs; each month the carbon provider fails somehow, the
+daemon moves one run as it decides itself and one as an operator asks, some months the GPUs fall
+silent, an agent is gone for a day or runs are killed; some switches fail, one GPU is never read, in
+June the GPUs begin to draw a fifth less than their catalogues say, in September the accounting
+signal is changed. Every hour of both ledgers is compared with a sum made of true power and true
+intensities, what nobody read with its bound, and each saving with the true one. Power, training
+(replay's simulated run) and grid are invented; journal, sampler, cycle, accounts, budgets and
+providers (over HTTP) are the daemon's own. It ends early when the minutes are spent, and says
+where. `--keep` prints what `wattmesh budget`, `budget --audit` and `report --month` say of that
+year into files.
 """
 
 import argparse
@@ -24,8 +26,8 @@ from pathlib import Path
 from benchmarks.report import Goal, Report, run
 from benchmarks.year_life import Life, lived
 from benchmarks.year_oracle import OTHERS, Checked
+from benchmarks.year_run import HOUR
 from benchmarks.year_story import Tale, whole_year
-from benchmarks.year_world import HOUR
 from wattmesh.controller.cli.main import main as wattmesh
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure

@@ -1,30 +1,21 @@
 """The real daemon under a virtual clock: its parts as wiring.py makes them, their loops by hand.
 
 Journal (SQLite), sampler, cycle, accounts, periods and housekeeping are the daemon's own; carbon
-comes from real providers over HTTP from the grid server, whose clock is the same. Invariant:
-nothing is faked but time, power and the grid.
+comes from real providers over HTTP from the grid server, whose clock is the same. Runs take the
+orders that the daemon wrote and report what became of them. Invariant: nothing is faked but time,
+power, training and the grid.
 """
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from benchmarks.year_world import (
-    CATALOGUE,
-    HOUR,
-    PUE,
-    TOKENS_PER_S,
-    A,
-    InventedPower,
-    Job,
-    Move,
-    World,
-    all_looks,
-)
+from benchmarks.year_run import BOUNDARY_EVERY, HOUR, STEP_TOKENS, TOKENS_PER_S, Move, Run
+from benchmarks.year_world import PUE, Cluster, InventedPower
 from wattmesh.controller.daemon.loop_bodies import Housekeeping, PollDuty
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.wiring import Parts, run_plans
@@ -40,7 +31,7 @@ from wattmesh.integrations.carbon.http_json import HttpJson
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, Order, Progress, Register, Transition
+from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
 from wattmesh.telemetry.carbon import Provider, Signal
 
 UID = os.getuid()
@@ -48,7 +39,7 @@ SCALE = 1.17
 """What the user says the stand-in's values are to be multiplied with."""
 
 SETTINGS = """\
-mode = "advise"
+mode = "act"
 [journal]
 url = "sqlite:///{folder}/journal.db"
 retention_days = {retention_days}
@@ -152,22 +143,21 @@ class Due:
 
 
 class Simulated:
-    """One daemon in one world."""
+    """One daemon in one cluster."""
 
-    def __init__(self, folder: Path, world: World, server: GridServer, site: Site) -> None:
+    def __init__(self, folder: Path, cluster: Cluster, server: GridServer, site: Site) -> None:
         """Build the daemon's parts over a folder and let it lead; the server must be serving."""
-        self.world, self.site, self.server = world, site, server
+        self.cluster, self.site, self.server = cluster, site, server
         (folder / "key").write_text("an-invented-key")
         (folder / "key").chmod(0o600)
-        for job in world.jobs:
-            path = folder / f"{job.name}.toml"
-            path.write_text(CATALOGUE.format(name=job.name, tokens=job.tokens_total))
+        for run in cluster.runs:
+            (folder / f"{run.job.name}.toml").write_text(run.job.catalogue)
         self.path = folder / "wattmesh.toml"
         settings = self._settings()
-        self.parts = Parts(settings, self.path, world.time.clock, InventedPower(world))
+        self.parts = Parts(settings, self.path, cluster.time.clock, InventedPower(cluster))
         self.journal, self.pulse = self.parts.journal, self.parts.pulse
         self.parts.leases.turn()
-        self._launches: dict[str, int] = {}
+        self._said: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._seq = 0
         self._reloaded = self._changed
         self.dues = self._dues()
@@ -176,7 +166,7 @@ class Simulated:
     def _changed(self) -> bool:
         """Whether the settings name the other accounting signal."""
         since = self.site.lifecycle_from
-        return since is not None and self.world.time.now >= since
+        return since is not None and self.cluster.time.now >= since
 
     def _settings(self) -> Settings:
         """Write the settings as they stand at this moment."""
@@ -195,18 +185,17 @@ class Simulated:
             retention_days=site.retention_days,
             grams=site.grams,
         )
-        for job in self.world.jobs:
+        for job in (each.job for each in self.cluster.runs):
             text += f'[runs.{job.name}]\ncatalogue = "{folder / job.name}.toml"\nbaseline = "A"\n'
-            deadline = job.start + 1.4 * (job.end - job.start)
-            text += f"deadline = {deadline:%Y-%m-%dT%H:%M:%SZ}\n"
+            text += f"deadline = {job.deadline:%Y-%m-%dT%H:%M:%SZ}\n"
         self.path.write_text(text)
         return parse(text, where=self.path)
 
     def _providers(self) -> tuple[Provider, ...]:
-        """Open the providers as the settings name them, patient by the world's clock."""
+        """Open the providers as the settings name them, patient by the story's clock."""
 
         def http(base_url: str) -> JsonHttp:
-            monotonic_s = self.world.time.monotonic_s
+            monotonic_s = self.cluster.time.monotonic_s
             return JsonHttp(base_url, clock_s=monotonic_s, pause=lambda _: None)
 
         server, zone = self.server, self.site.zone
@@ -225,7 +214,7 @@ class Simulated:
             lag_s=7200,
             http=http(server.url),
         )
-        named = grid(self.pulse.settings, self.world.time.now).providers
+        named = grid(self.pulse.settings, self.cluster.time.now).providers
         opened = (lifecycle, direct) if self._changed else (direct, other, lifecycle)
         assert [each.signal for each in opened] == [each.signal for each in named]
         return opened
@@ -242,7 +231,7 @@ class Simulated:
     def _polls(self) -> dict[str, Due]:
         """Give the polls of the settings' signals."""
         dues = {}
-        wanted = grid(self.pulse.settings, self.world.time.now).ahead
+        wanted = grid(self.pulse.settings, self.cluster.time.now).ahead
         for source in self._providers():
             ahead = str(source.signal) in wanted
             poller = Poller(source, self.journal, ahead=ahead)
@@ -253,11 +242,11 @@ class Simulated:
         return dues
 
     def live(self, until: datetime, step: timedelta) -> None:
-        """Live through the world up to `until`."""
-        began = self.world.time.now
-        for now in self.world.moments(began, until, step):
-            if now > self.world.time.now:
-                self.world.go_on(now)
+        """Live through the story up to `until`."""
+        began = self.cluster.time.now
+        for now in self.cluster.moments(began, until, step):
+            if now > self.cluster.time.now:
+                self.cluster.go_on(now)
             self._moment(now)
 
     def _moment(self, now: datetime) -> None:
@@ -267,14 +256,16 @@ class Simulated:
         if self._changed and not self._reloaded:
             self._reload()
         self.parts.sampler.turn()
-        for job in self.world.jobs:
-            self._report(job, now)
+        for run in self.cluster.runs:
+            self._report(run, now)
         self.parts.cycle.turn()
+        for run in self.cluster.runs:
+            self._fetch(run, now)
         # Who holds what is known from here on: between two moments nothing changes hands.
         self.parts.sampler.turn()
         for due in self.dues.values():
             due.turn(now)
-        if any(now in all_looks(job) for job in self.world.jobs):
+        if any(now in run.looks() for run in self.cluster.runs):
             self.dues["price"].work()
 
     def _reload(self) -> None:
@@ -286,88 +277,85 @@ class Simulated:
             del self.dues[name]
         self.dues = self._polls() | self.dues
 
-    def _report(self, job: Job, now: datetime) -> None:
+    def _report(self, run: Run, now: datetime) -> None:
         """Let a run introduce itself, report, or end, as its processes would."""
-        launches = self._launches.get(job.name, 0)
-        wanted = 0 if now < job.start else 2 if job.away and now >= job.away[1] else 1
-        if wanted > launches:
-            self._launches[job.name] = wanted
-            self._register(job, wanted, now)
-        if launches and now >= job.end:
-            with suppress(WattmeshError):  # said once; a repeat is refused
-                self._finish(job, launches, now)
-        elif job.trains(now) or (job.away and now == job.away[0]):
-            self._move(job, wanted, now)
-            self._progress(job, wanted, now)
+        job = run.job
+        launch = 0 if now < job.start else 2 if job.away and now >= job.away[1] else 1
+        for number in self._unsaid(run, "launch", launch):
+            self._register(run, number + 1, now)
+        if launch and not run.holds(now):
+            for _ in self._unsaid(run, "finish", 1):
+                self._finish(run, launch, now)
+        elif run.trains(now) or (job.away and now == job.away[0]):
+            self._transitions(run, launch, now)
+            self._progress(run, launch, now)
+            self._ask(run, now)
 
-    def _move(self, job: Job, launch: int, now: datetime) -> None:
-        """Order a switch, as the cycle would, or report its steps, as a hook would."""
-        for number, move in enumerate(job.moves):
-            plan = f"{job.name}-p{number}"
-            if now == move.at:
-                self._order(job, launch, move, plan)
-                self._step(job, launch, plan, SwitchState.CHECKPOINTING)
-            elif now == move.until:
-                self._step(job, launch, plan, SwitchState.CONFIRMED)
+    def _unsaid(self, run: Run, what: str, count: int) -> range:
+        """Give the numbers of what is to be said for the first time, of so many."""
+        before = self._said[run.job.name, what]
+        self._said[run.job.name, what] = max(before, count)
+        return range(before, count)
 
-    def _order(self, job: Job, launch: int, move: Move, plan: str) -> None:
-        """Commit the intent of a switch."""
-        now = self.world.time.now
-        order = Order(
-            plan=plan,
-            epoch=self.pulse.lead.epoch or 0,
-            run=job.name,
-            attempt=launch,
-            point="A" if move.layout == A else "B",
-            layout=move.layout,
-            ranks=(0, 1),
-            not_before_step=job.trained(now) // 1000,
-            valid_until_step=job.trained(now) // 1000 + 1000,
-        )
-        made = self.journal.switches.order(
-            order,
-            from_point="B" if move.layout == A else "A",
-            requested_by="year",
-            reason="the story says so.",
-            predicted_g=None,
-            switch_cost_g=None,
-            now=now,
-        )
-        assert made, f"{plan}: another switch is open"
+    def _ask(self, run: Run, now: datetime) -> None:
+        """Ask for a point, as an operator would."""
+        asked = [point for when, point in run.job.asked if when <= now]
+        for number in self._unsaid(run, "asked", len(asked)):
+            self.journal.runs.order_point(
+                run.job.name, asked[number], reason="the story says so", by="year", now=now
+            )
 
-    def _step(self, job: Job, launch: int, plan: str, state: SwitchState) -> None:
+    def _fetch(self, run: Run, now: datetime) -> None:
+        """Let a run that may be moved fetch its order, as the hook does."""
+        able = run.job.movable and run.trains(now)
+        switch = self.journal.switches.open(run.job.name) if able else None
+        if switch is not None and switch.state is SwitchState.ORDERED:
+            run.take(switch.plan, switch.to_point)
+
+    def _transitions(self, run: Run, launch: int, now: datetime) -> None:
+        """Report the steps of switches, as a hook would."""
+        begin = SwitchState.CHECKPOINTING
+        steps = [(each, begin) for each in run.moves if each.at <= now]
+        steps += [(each, each.end) for each in run.moves if each.until <= now]
+        steps.sort(key=lambda step: (step[0].at, step[1] is not begin))
+        for number in self._unsaid(run, "transition", len(steps)):
+            self._step(run, launch, *steps[number])
+
+    def _step(self, run: Run, launch: int, move: Move, state: SwitchState) -> None:
         """Report a step of a switch."""
-        now, done = self.world.time.now, state is SwitchState.CONFIRMED
+        now, done = self.cluster.time.now, state is not SwitchState.CHECKPOINTING
+        took_s = (move.until - move.at).total_seconds()
         message = Transition(
-            run=job.name,
-            incarnation=f"{job.name}-{launch}",
+            run=run.job.name,
+            incarnation=f"{run.job.name}-{launch}",
             attempt=launch,
-            plan=plan,
+            plan=move.plan,
             epoch=self.pulse.lead.epoch or 0,
             state=state,
-            step=job.trained(now) // 1000,
-            elapsed_s=60.0,
-            layout=job.layout_at(now) if done else None,
+            step=run.tokens // STEP_TOKENS,
+            elapsed_s=took_s if done else 0.0,
+            layout=move.layout if done else None,
             ranks=(0, 1),
-            evidence={"total_s": 60.0} if done else {},
+            evidence={"total_s": took_s} if done else {},
         )
         self.journal.switches.record(message, owner_uid=UID, now=now)
 
-    def _register(self, job: Job, launch: int, now: datetime) -> None:
+    def _register(self, run: Run, launch: int, now: datetime) -> None:
         """Introduce a launch."""
+        job, seeks = run.job, () if run.job.movable else ("fixed_data_parallel",)
         message = Register(
             run=job.name,
             name=job.name,
             incarnation=f"{job.name}-{launch}",
             attempt=launch,
-            layout=job.layout_at(now),
+            layout=run.layout_at(now),
             ranks=(0, 1),
             world_size=2,
             gpus=job.gpus,
-            tokens=job.trained(now),
+            tokens=run.tokens,
             tokens_total=job.tokens_total,
-            boundary_every=100,
-            capabilities=("in_place", "parking"),
+            boundary_every=BOUNDARY_EVERY,
+            capabilities=("in_place", "parking", *seeks),
             host="invented",
             pid=4711,
         )
@@ -375,47 +363,48 @@ class Simulated:
         epoch = self.pulse.lead.epoch or 0
         self.journal.runs.register(message, owner_uid=UID, now=now, epoch=epoch, plan=plan)
 
-    def _progress(self, job: Job, launch: int, now: datetime) -> None:
+    def _progress(self, run: Run, launch: int, now: datetime) -> None:
         """Report where training stands."""
         self._seq += 1
-        tokens = job.trained(now)
+        job, tokens = run.job, run.tokens
         message = Progress(
             run=job.name,
             incarnation=f"{job.name}-{launch}",
             attempt=launch,
             seq=self._seq,
-            step=tokens // 1000,
-            samples=tokens // 100,
+            step=tokens // STEP_TOKENS,
+            samples=tokens // 4000,
             tokens=tokens,
-            tokens_per_s=float(TOKENS_PER_S[job.layout_at(now)]),
+            tokens_per_s=float(TOKENS_PER_S[run.layout_at(now)]),
             loss=2.0,
-            layout=job.layout_at(now),
+            layout=run.layout_at(now),
             ranks=(0, 1),
-            boundary_every=100,
-            checkpoint_step=tokens // 1000,
+            boundary_every=BOUNDARY_EVERY,
+            checkpoint_step=tokens // STEP_TOKENS,
         )
         self.journal.runs.progress(message, owner_uid=UID, now=now)
 
-    def _finish(self, job: Job, launch: int, now: datetime) -> None:
+    def _finish(self, run: Run, launch: int, now: datetime) -> None:
         """Say that the last token is trained."""
+        job = run.job
         message = Finish(
             run=job.name,
             incarnation=f"{job.name}-{launch}",
             attempt=launch,
-            step=job.tokens_total // 1000,
+            step=job.tokens_total // STEP_TOKENS,
             tokens=job.tokens_total,
             reason="done",
         )
         self.journal.runs.finish(message, owner_uid=UID, now=now)
 
     def restarted(self, end: datetime, step: timedelta) -> "Simulated":
-        """Stop the daemon, let the world go on without it, and start another over its journal."""
+        """Stop the daemon, let the cluster go on without it, and start another over its journal."""
         self.close()
-        for now in self.world.moments(self.world.time.now, end, step):
-            if now > self.world.time.now:
-                self.world.go_on(now)
-        after = Simulated(self.path.parent, self.world, self.server, self.site)
-        after._launches, after._seq = self._launches, self._seq
+        for now in self.cluster.moments(self.cluster.time.now, end, step):
+            if now > self.cluster.time.now:
+                self.cluster.go_on(now)
+        after = Simulated(self.path.parent, self.cluster, self.server, self.site)
+        after._said, after._seq = self._said, self._seq
         return after
 
     def close(self) -> None:

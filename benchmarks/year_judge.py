@@ -11,11 +11,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from benchmarks.year_oracle import NJ_PER_KWH, ROW_UG, Story, baseline_nj
-from benchmarks.year_world import HOUR, PUE, A, Job, World
+from benchmarks.year_run import HOUR, A, Run
+from benchmarks.year_world import PUE, Cluster
 from wattmesh.controller.accounting.saving import run_saving
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid
+from wattmesh.reconfig.switch import SwitchState
 
 BLIND_AFTER = timedelta(hours=72)
 """A forecast made of older values is none: nothing carbon-motivated is done."""
@@ -23,10 +25,12 @@ BLIND_AFTER = timedelta(hours=72)
 BLIND_HOLDS = {"stale_signal", "signal_changed", "coverage", "switching"}
 """Kinds of holds that ask nothing of a grid: what somebody ordered may be under way meanwhile."""
 
+MOST_SWITCHES = 1000
+
 
 def unexplained(
     decisions: Sequence[DecisionRow],
-    job: Job,
+    run: Run,
     span: tuple[datetime, datetime],
     step: timedelta,
     down: Sequence[tuple[datetime, datetime]] = (),
@@ -35,11 +39,12 @@ def unexplained(
 
     Args:
         decisions: of any run.
-        job: the run.
+        run: as it truly went.
         span: what was simulated.
         step: the longest time between two cycles.
         down: when there was no daemon to decide.
     """
+    job = run.job
     rows = [row for row in decisions if row.run == job.name]
     wrong = [
         f"{job.name}: {row.action} without a kind or a sentence at {row.first_at}"
@@ -47,7 +52,7 @@ def unexplained(
         if not row.kind or len(row.reason) < 20
     ]
     covered = sorted([*((row.first_at, row.last_at) for row in rows), *down])
-    start, end = max(job.start, span[0]), min(job.end, span[1])
+    start, end = max(job.start, span[0]), min(run.end, span[1])
     away = job.away or (end, end)
     for first, last in ((start, min(end, away[0])), (min(end, away[1]), end)):
         known_to = first
@@ -138,6 +143,26 @@ def closed_wrongly(
     return wrong
 
 
+def misheard(journal: Journal, runs: Sequence[Run]) -> list[str]:
+    """Say where the journal's switches are not what truly became of the runs.
+
+    Each switch that a run went through was ordered before, and ended there as it ended; what the
+    run never took did not happen.
+    """
+    wrong = []
+    for run in runs:
+        rows = journal.switches.history(run.job.name, limit=MOST_SWITCHES)
+        told = {row.plan: row for row in rows}
+        for move in run.moves:
+            row = told.pop(move.plan, None)
+            if row is None or row.state is not move.end or row.created_at > move.at:
+                wrong.append(f"{run.job.name}: its switch at {move.at} is told as {row}")
+        for row in told.values():
+            if row.state in (SwitchState.ROLLED_BACK, SwitchState.CONFIRMED):
+                wrong.append(f"{run.job.name}: {row.plan} is {row.state}, and was never taken")
+    return wrong
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
     """What was true of a stretch. `carbon_ug` None: nobody told all of its hours.
@@ -163,11 +188,11 @@ def _figures(figures: Mapping[str, Any], truth: Truth, name: str) -> list[str]:
 
 
 def truth_of(
-    world: World, grid: SimulatedGrid, story: Story, first: datetime, last: datetime
+    cluster: Cluster, grid: SimulatedGrid, story: Story, first: datetime, last: datetime
 ) -> Truth:
     """Sum what was true between two moments, however they lie to the hours."""
     energy_nj, carbon_ug, pieces, known = 0, 0.0, 0, True
-    for stretch in world.stretches:
+    for stretch in cluster.stretches:
         if stretch.dark:
             continue
         start, end = max(first, stretch.start), min(last, stretch.end)
@@ -186,13 +211,13 @@ def truth_of(
 
 
 def flattered(
-    journal: Journal, world: World, price_mg: Mapping[datetime, int], until: datetime
+    journal: Journal, cluster: Cluster, price_mg: Mapping[datetime, int], until: datetime
 ) -> tuple[list[str], int]:
     """Say which runs claim to have saved more than they did, or less than nothing for no reason.
 
     Args:
         journal: what is claimed.
-        world: what was true.
+        cluster: what was true.
         price_mg: what each hour was priced with.
         until: runs that ended later are not looked at.
 
@@ -200,10 +225,11 @@ def flattered(
         Sentences, and how many savings of moved runs were held against the truth.
     """
     wrong, held = [], 0
-    known = {row.run: row for row in journal.runs.all(world.time.now)}
-    for job in world.jobs:
+    known = {row.run: row for row in journal.runs.all(cluster.time.now)}
+    for run in cluster.runs:
+        job = run.job
         row = known.get(job.name)
-        if row is None or job.end >= until:
+        if row is None or run.end >= until:
             continue
         found = run_saving(journal, row)
         told = (found.saved_ug, found.high_ug)
@@ -211,23 +237,26 @@ def flattered(
             wrong += [f"{job.name}: saved {told}, never measured"] if told != (None, None) else []
         elif len(found.signals) > 1:
             wrong += [f"{job.name}: {told} in two signals"] if told != (None, None) else []
-        elif not job.moves:
+        elif not run.moves:
             wrong += [f"{job.name}: never touched, saved {told}"] if told != (0, 0) else []
         elif found.saved_ug is None or found.high_ug is None:
             wrong.append(f"{job.name}: no saving is told: {found.why}")
         else:
             held += 1
-            true_ug, slack_ug = true_saving_ug(job, world, price_mg)
+            true_ug, slack_ug = true_saving_ug(run, cluster, price_mg)
             if not found.saved_ug - slack_ug <= true_ug <= found.high_ug + slack_ug:
                 wrong.append(f"{job.name}: saved {told}, truly {true_ug:.0f} +- {slack_ug:.0f}")
     return wrong, held
 
 
-def true_saving_ug(job: Job, world: World, price_mg: Mapping[datetime, int]) -> tuple[float, float]:
+def true_saving_ug(
+    run: Run, cluster: Cluster, price_mg: Mapping[datetime, int]
+) -> tuple[float, float]:
     """Give what a run that has ended truly saved, and what of it is not exact."""
+    job = run.job
     spent = baseline = slack = 0.0
     scale = PUE * 1000 / NJ_PER_KWH
-    for stretch in (each for each in world.stretches if each.run == job.name):
+    for stretch in (each for each in cluster.stretches if each.run == job.name):
         hour = stretch.start.replace(minute=0, second=0, microsecond=0)
         while hour < stretch.end:
             part = stretch.energy_nj(hour, hour + HOUR)
@@ -235,9 +264,9 @@ def true_saving_ug(job: Job, world: World, price_mg: Mapping[datetime, int]) -> 
             slack += ROW_UG
             hour += HOUR
     hour = job.start.replace(minute=0, second=0, microsecond=0)
-    while hour < job.end:
-        energy_nj, off_nj = baseline_nj(job, hour, world.time.now)
-        rate = price_mg.get(hour, 0) * scale * world.factor_milli(hour) / 1000
+    while hour < run.end:
+        energy_nj, off_nj = baseline_nj(job, hour, cluster.time.now)
+        rate = price_mg.get(hour, 0) * scale * cluster.factor_milli(hour) / 1000
         baseline += energy_nj * rate
         slack += off_nj * rate + ROW_UG
         hour += HOUR

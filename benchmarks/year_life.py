@@ -18,13 +18,15 @@ from benchmarks.year_judge import (
     blindly,
     closed_wrongly,
     flattered,
+    misheard,
     truth_of,
     unexplained,
     untiled,
 )
 from benchmarks.year_oracle import Checked, Wrong, check
+from benchmarks.year_run import HOUR, Run
 from benchmarks.year_story import GPUS, Tale
-from benchmarks.year_world import HOUR, Time, World
+from benchmarks.year_world import Cluster, Time
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server import GridServer
@@ -76,8 +78,8 @@ class Life:
 
     def judged(self, rows: tuple[EmissionRow, ...], span: tuple[datetime, datetime]) -> Checked:
         """Compare given rows with the truth; tests spoil them first."""
-        world, grid = self.simulated.world, self.simulated.server.grid
-        return check(rows, world, grid, self.tale.story(), span)
+        cluster, grid = self.simulated.cluster, self.simulated.server.grid
+        return check(rows, cluster, grid, self.tale.story(), span)
 
     def live(self, until: datetime) -> None:
         """Live up to a moment; the daemon is stopped and started anew where the story says so."""
@@ -90,7 +92,7 @@ class Life:
     @property
     def now(self) -> datetime:
         """The virtual time."""
-        return self.simulated.world.time.now
+        return self.simulated.cluster.time.now
 
     def judge(self) -> None:
         """Find what else is wrong: holds, periods, closed months."""
@@ -98,20 +100,21 @@ class Life:
         decisions = self.decisions
         span = (tale.start, tale.end)
         blind = blind_spans(tale.dead, 2 * tale.site.poll)
-        for job in tale.jobs:
-            self.failures += unexplained(decisions, job, span, tale.step, tale.down)
+        for run in self.simulated.cluster.runs:
+            self.failures += unexplained(decisions, run, span, tale.step, tale.down)
+        self.failures += misheard(journal, self.simulated.cluster.runs)
         self.failures += blindly(decisions, blind)
         timezone = tale.site.timezone
         self.failures += untiled(journal, span, timezone)
-        world, grid = self.simulated.world, self.simulated.server.grid
-        truth = partial(truth_of, world, grid, tale.story())
+        cluster, grid = self.simulated.cluster, self.simulated.server.grid
+        truth = partial(truth_of, cluster, grid, tale.story())
         self.failures += closed_wrongly(journal, truth, span, timezone)
         told, self.savings = self.flattered()
         self.failures += told
 
     def forgotten(self) -> list[Wrong]:
         """Judge the newest day with dark time again, as if it had not been booked."""
-        dark = [each for each in self.simulated.world.stretches if each.dark and each.run]
+        dark = [each for each in self.simulated.cluster.stretches if each.dark and each.run]
         newest = max(self.checked.price_mg, default=self.tale.start)
         ends = [each.end for each in dark if each.end <= newest]
         if not ends:
@@ -130,10 +133,10 @@ class Life:
         Args:
             price_mg: of each hour; tests spoil them.
         """
-        world = self.simulated.world
+        cluster = self.simulated.cluster
         prices = price_mg or self.checked.price_mg
         until = max(prices, default=self.tale.start)
-        return flattered(self.simulated.journal, world, prices, until)
+        return flattered(self.simulated.journal, cluster, prices, until)
 
 
 @contextmanager
@@ -150,9 +153,9 @@ def lived(tale: Tale, folder: Path, minutes: float = math.inf) -> Iterator[Life]
     server = GridServer(clock=lambda: time.now)
     tale.switch_on(server)
     quiet = (*tale.silent, *tale.down)
-    world = World(
+    cluster = Cluster(
         time=time,
-        jobs=tale.jobs,
+        runs=[Run(job) for job in tale.jobs],
         gpus=GPUS,
         silent=quiet,
         unread=tale.unread,
@@ -160,7 +163,7 @@ def lived(tale: Tale, folder: Path, minutes: float = math.inf) -> Iterator[Life]
         drift=tale.drift,
     )
     with server.serving():
-        life = Life(tale=tale, simulated=Simulated(folder, world, server, tale.site))
+        life = Life(tale=tale, simulated=Simulated(folder, cluster, server, tale.site))
         try:
             done = tale.start
             while time.now < tale.end and monotonic() < ends_s:

@@ -12,24 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from benchmarks.year_world import (
-    HOUR,
-    POWER_MW,
-    PUE,
-    TOKENS_PER_S,
-    A,
-    B,
-    Job,
-    Stretch,
-    World,
-    looks,
-)
+from benchmarks.year_run import HOUR, POWER_MW, TOKENS_PER_S, A, B, Job, Run, after
+from benchmarks.year_world import PUE, Cluster, Stretch
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure, SimulatedGrid
 from wattmesh.reconfig.layout import Layout
 
-OTHERS = {"baseline": A, "best_single": B}
-"""Scenarios beside the actual one, each with the point that it always is at."""
+OTHERS = ("baseline", "best_single")
+"""Scenarios beside the actual one, each of which always is at one point."""
 
 NJ_PER_KWH = 3_600_000_000_000_000
 LATE = timedelta(days=2)
@@ -141,7 +131,7 @@ class Checked:
 
 def check(
     rows: Sequence[EmissionRow],
-    world: World,
+    cluster: Cluster,
     grid: SimulatedGrid,
     story: Story,
     span: tuple[datetime, datetime],
@@ -150,7 +140,7 @@ def check(
 
     Args:
         rows: of the ledger; slots that begin in the span.
-        world: what was truly drawn.
+        cluster: what was truly drawn.
         grid: what was truly emitted.
         story: what of it the providers told.
         span: whole hours.
@@ -160,8 +150,8 @@ def check(
     for row in rows:
         hour = row.slot_start.replace(minute=0, second=0, microsecond=0)
         booked[row.scenario, row.run, hour].append(row)
-    stretches = _Stretches(world.stretches)
-    names = ("", *(job.name for job in world.jobs))
+    stretches = _Stretches(cluster.stretches)
+    names = ("", *(run.job.name for run in cluster.runs))
     hour = span[0]
     while hour < span[1]:
         there = {
@@ -176,9 +166,9 @@ def check(
             price = _declared(there.values())
         found.price_mg[hour] = price
         _actual(found, there, stretches.over(hour), hour, price)
-        for job in world.jobs:
+        for lived in cluster.runs:
             for scenario in OTHERS:
-                _other(found, job, scenario, there, hour, world=world)
+                _other(found, lived, scenario, there, hour, cluster=cluster)
         found.hours += 1
         hour += HOUR
     found.rows = len(rows)
@@ -203,44 +193,52 @@ def _measure(
 
 def _other(
     found: Checked,
-    job: Job,
+    run: Run,
     scenario: str,
     there: Mapping[tuple[str, str], list[EmissionRow]],
     hour: datetime,
     *,
-    world: World,
+    cluster: Cluster,
 ) -> None:
     """Compare what a scenario drew by itself; where it is the run, see that the run was there."""
-    rows, point = there[scenario, job.name], OTHERS[scenario]
+    job = run.job
+    point = B if scenario == "best_single" and _in_time(job, B) else A
+    rows = there[scenario, job.name]
     alone = [row for row in rows if row.line != "as_run"]
-    if len(alone) < len(rows) and not _at(job, point, hour):
+    if len(alone) < len(rows) and not _at(run, point, hour):
         wrong = Wrong(
             scenario="as_run", run=job.name, hour=hour, true_ug=0, booked_ug=0, bound_ug=0
         )
         found.wrong.append(wrong)
-    energy_nj, slack_nj = baseline_nj(job, hour, world.time.now, point)
+    energy_nj, slack_nj = baseline_nj(job, hour, cluster.time.now, point)
     if alone or (not rows and job.start < hour and energy_nj > slack_nj):
         measured = any(row.line == "modelled" for row in alone)
-        factor = world.factor_milli(hour) if measured else 1000
+        factor = cluster.factor_milli(hour) if measured else 1000
         _Sum(
             energy_nj * factor // 1000,
             alone,
             found.price_mg[hour],
             slack_nj,
-            dark=_half_dark(job, world),
+            dark=_half_dark(run, cluster),
         ).compare(found, scenario, job.name, hour)
 
 
-def _at(job: Job, point: Layout, hour: datetime) -> bool:
+def _in_time(job: Job, point: Layout) -> bool:
+    """Whether a job would end by its deadline if it always were at a point."""
+    return job.tokens_total / TOKENS_PER_S[point] <= (job.deadline - job.start).total_seconds()
+
+
+def _at(run: Run, point: Layout, hour: datetime) -> bool:
     """Whether a run was at a point, untouched, as long as it lived in an hour."""
-    moved = any(move.at < hour + HOUR and hour < looks(move)[2] for move in job.moves)
-    return not moved and job.layout_at(hour) == point
+    moved = any(move.at < hour + HOUR and hour < after(move.until) for move in run.moves)
+    return not moved and run.layout_at(hour) == point
 
 
-def _half_dark(job: Job, world: World) -> bool:
+def _half_dark(run: Run, cluster: Cluster) -> bool:
     """Whether a GPU of a run was dark, so that what was measured of it may be too little."""
-    gone = {gpu for gpu, start, end in world.unread if start < job.end and job.start < end}
-    return bool({*world.never, *gone} & {*job.gpus})
+    job, spans = run.job, cluster.unread
+    gone = {gpu for gpu, start, end in spans if start < run.end and job.start < end}
+    return bool({*cluster.never, *gone} & {*job.gpus})
 
 
 class _Stretches:

@@ -4,19 +4,23 @@ Each story names its borders and faults; the same faults are switched on at the 
 to the independent sum. Invariant: a story is data; two lives of one are the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from benchmarks.year_daemon import SCALE, Site
 from benchmarks.year_oracle import Story
-from benchmarks.year_world import HOUR, TOKENS_PER_S, A, B, Job, Move, at
+from benchmarks.year_run import HOUR, TOKENS_PER_S, A, B, Job
+from benchmarks.year_world import at
+from wattmesh.controller.replay.world import Noise
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.reconfig.layout import Layout
 
 DAY = timedelta(days=1)
 GPUS = ("GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4", "GPU-5")
 Span = tuple[datetime, datetime]
+FIRST_FAILS = Noise(switch_failure=0.5, seed=3)
+"""Of two switches the first fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,27 +94,28 @@ def _job(
     layout: Layout = A,
     gpus: tuple[str, ...] = GPUS[:2],
     away: Span | None = None,
-    moves: tuple[Move, ...] = (),
+    slack: float = 1.4,
+    movable: bool = False,
+    asked: Mapping[int, str] | None = None,
+    noise: Noise | None = None,
 ) -> Job:
-    """Make a run that trains for so many hours, if it is not moved."""
-    tokens = round(hours * 3600) * TOKENS_PER_S[layout]
+    """Make a run that trains for so many hours, if it is not moved.
+
+    Its deadline is `slack` times as far away. `asked`: what an operator asks for, by hours after
+    its start.
+    """
+    wishes = ((start + hour * HOUR, point) for hour, point in (asked or {}).items())
     return Job(
         name=name,
         gpus=gpus,
         start=start,
-        tokens_total=tokens,
+        deadline=start + slack * hours * HOUR,
+        tokens_total=round(hours * 3600) * TOKENS_PER_S[layout],
         layout=layout,
         away=away,
-        moves=moves,
-    )
-
-
-def _moves(start: datetime, *hours: float) -> tuple[Move, ...]:
-    """Move a run so many hours after a moment, to B, back to A, and so on; each takes 70 s."""
-    moments = [start + timedelta(hours=each) for each in hours]
-    return tuple(
-        Move(at=when, until=when + timedelta(seconds=70), layout=A if number % 2 else B)
-        for number, when in enumerate(moments)
+        movable=movable,
+        asked=tuple(wishes),
+        noise=noise or Noise(),
     )
 
 
@@ -162,8 +167,16 @@ def clocks_change() -> Tale:
         step=timedelta(hours=2, seconds=11),
         jobs=(
             _job("spring", at("2026-03-26 03:00:00"), 170, layout=B),
-            _job("moved", moved, 80, gpus=GPUS[2:4], moves=_moves(moved, 9, 39, 60)),
-            _job("half", half, 60, gpus=GPUS[4:], moves=_moves(half, 11)),
+            _job("moved", moved, 80, gpus=GPUS[2:4], movable=True, slack=1.15),
+            _job(
+                "half",
+                half,
+                60,
+                gpus=GPUS[4:],
+                movable=True,
+                asked={11: "B", 14: "B"},
+                noise=FIRST_FAILS,
+            ),
         ),
         dead=((at("2026-03-27 22:00:00"), at("2026-04-01 20:00:00")),),
         unread=((GPUS[2], moved + 20 * HOUR, moved + 44 * HOUR),),
@@ -182,10 +195,12 @@ def whole_year() -> Tale:
         start = first + 5 * DAY + timedelta(hours=7, minutes=13, seconds=5)
         jobs.append(_job(f"lean-{number + 1}", start, 300, layout=B, gpus=GPUS[2:4]))
         start = first + 19 * DAY
-        moves = _moves(start, 14, 50, 75, 110)
-        jobs.append(_job(f"moved-{number + 1}", start, 130, gpus=GPUS[2:4], moves=moves))
-        moves = _moves(start, 20, 44)
-        jobs.append(_job(f"half-{number + 1}", start, 100, gpus=GPUS[4:], moves=moves))
+        names, asked = (f"moved-{number + 1}", f"half-{number + 1}"), {40: "B", 64: "A"}
+        some_fail = Noise(switch_failure=0.25, salt=names[0])
+        jobs += [
+            _job(names[0], start, 130, gpus=GPUS[2:4], movable=True, slack=1.15, noise=some_fail),
+            _job(names[1], start, 100, gpus=GPUS[4:], movable=True, asked=asked),
+        ]
 
     def each(every: int, day: float, hours: float, first: int = 0) -> tuple[Span, ...]:
         starts = [month + timedelta(days=day) for month in months[first::every]]

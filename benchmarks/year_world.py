@@ -1,68 +1,29 @@
-"""A year of an invented cluster: its time, its GPUs, its runs, and what each truly drew.
+"""A year of an invented cluster: its time, its GPUs, and what each truly drew.
 
-Power is constant between two moments of the world, in whole milliwatts, and every moment is whole
-seconds, so that the true energy of any stretch is a whole number of nanojoules. Invariant: what is
-kept here as true is never asked of the daemon, and the daemon sees it only as readings.
+Power is constant between two moments of the cluster, in whole milliwatts, and every moment is whole
+microseconds, so that the true energy of any stretch is a whole number of nanojoules. Invariant:
+what is kept here as true is never asked of the daemon, and the daemon sees it only as readings.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from benchmarks.year_run import IDLE_MW, Run
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import SourceUnavailable
 from wattmesh.integrations.carbon.grid_server.grids import noise
-from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.readings import PowerReading, Quality
 
-HOUR = timedelta(hours=1)
 MICROSECOND = timedelta(microseconds=1)
-A, B = Layout(tp=2), Layout(dp_shard=2)
-POWER_MW = {A: 700_000, B: 550_000}
-"""Of one GPU, by layout: two GPUs draw what the catalogue says of the point."""
-
-TOKENS_PER_S = {A: 100_000, B: 80_000}
-IDLE_MW = 90_000
-SWITCH_MW = 120_000
-"""Of one GPU while its run is moved: nothing is trained."""
-
 LIMIT_W = 750.0
 PUE = 1.25
 """Joules of the facility for one of its GPUs; every gram is of the facility."""
 
-CATALOGUE = """\
-[job]
-name = "{name}"
-tokens_total = {tokens}
-reference = "A"
-release = "held"
-embodied_g_per_gpu_hour = 10
-[switch]
-layout_s = 60.0
-layout_energy_j = 50000
-source = "measured"
-[[point]]
-id = "A"
-gpus = 2
-layout = {{ tp = 2 }}
-tokens_per_s = 100000
-power_w = 1400
-equivalence = "exact"
-evidence = "validated"
-[[point]]
-id = "B"
-gpus = 2
-layout = {{ dp_shard = 2 }}
-tokens_per_s = 80000
-power_w = 1100
-equivalence = "exact"
-evidence = "validated"
-"""
-
 
 @dataclass(slots=True)
 class Time:
-    """The one clock of the world: the daemon's, the providers' and the GPUs'."""
+    """The one clock of the story: the daemon's, the providers' and the GPUs'."""
 
     now: datetime
     _began: datetime = field(init=False)
@@ -79,81 +40,6 @@ class Time:
     def monotonic_s(self) -> float:
         """Give seconds since boot."""
         return (self.now - self._began).total_seconds()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """A switch: nothing is trained from `at` to `until`; then the run goes on in `layout`."""
-
-    at: datetime
-    until: datetime
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One run as it truly goes.
-
-    Attributes:
-        layout: at which it trains from the first token to the first of its `moves`.
-        away: it is killed at the first moment and launched again at the second.
-    """
-
-    name: str
-    gpus: tuple[str, ...]
-    start: datetime
-    tokens_total: int
-    layout: Layout
-    away: tuple[datetime, datetime] | None = None
-    moves: tuple[Move, ...] = ()
-
-    def layout_at(self, now: datetime) -> Layout:
-        """Give the layout at a moment; while it is moved, the one before."""
-        past = [each.layout for each in self.moves if each.until <= now]
-        return past[-1] if past else self.layout
-
-    def moving(self, now: datetime) -> bool:
-        """Whether a switch is under way."""
-        return any(each.at <= now < each.until for each in self.moves)
-
-    def trained(self, now: datetime) -> int:
-        """Give the tokens trained up to a moment."""
-        found = sum(
-            max(timedelta(), min(now, end) - start) // timedelta(seconds=1) * TOKENS_PER_S[layout]
-            for start, end, layout in self._stages()
-        )
-        return min(self.tokens_total, found)
-
-    def _stages(self) -> Iterator[tuple[datetime, datetime, Layout]]:
-        """Give the stretches in which it trains, as long as there is work; the last has no end."""
-        pauses = [(each.at, each.until, each.layout) for each in self.moves]
-        if self.away is not None:
-            pauses.append((*self.away, self.layout_at(self.away[0])))
-        at, layout = self.start, self.layout
-        for start, end, after in sorted(pauses, key=lambda each: each[0]):
-            yield at, start, layout
-            at, layout = end, after
-        yield at, datetime.max.replace(tzinfo=UTC), layout
-
-    @property
-    def end(self) -> datetime:
-        """When its last token is trained."""
-        left = self.tokens_total
-        for start, end, layout in self._stages():
-            needed = timedelta(seconds=-(-left // TOKENS_PER_S[layout]))
-            if start + needed <= end:
-                return start + needed
-            left -= (end - start) // timedelta(seconds=1) * TOKENS_PER_S[layout]
-        raise AssertionError("the last stage has no end")
-
-    def trains(self, now: datetime) -> bool:
-        """Whether its processes live."""
-        gone = self.away is not None and self.away[0] <= now < self.away[1]
-        return self.start <= now < self.end and not gone
-
-    def holds(self, now: datetime) -> bool:
-        """Whether its GPUs are its own, launched or not."""
-        return self.start <= now < self.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +65,7 @@ class Stretch:
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class Cluster:
     """The cluster.
 
     Attributes:
@@ -190,7 +76,7 @@ class World:
     """
 
     time: Time
-    jobs: Sequence[Job]
+    runs: Sequence[Run]
     gpus: Sequence[str]
     silent: Sequence[tuple[datetime, datetime]] = ()
     unread: Sequence[tuple[str, datetime, datetime]] = ()
@@ -200,16 +86,20 @@ class World:
     _energy_nj: dict[str, int] = field(default_factory=dict)
 
     def moments(self, start: datetime, end: datetime, step: timedelta) -> Iterator[datetime]:
-        """Give the moments at which something happens, and those of the steps, in order."""
-        own = {each.start for each in self.jobs} | {each.end for each in self.jobs}
-        own |= {at for each in self.jobs if each.away for at in each.away}
-        own |= {at for span in self.silent for at in span}
+        """Give the moments at which something happens, and those of the steps, in order.
+
+        What happens next is asked for only when the moment before it has been lived through.
+        """
+        own = {at for span in self.silent for at in span}
         own |= {at for _, *span in self.unread for at in span}
-        own |= {at for each in self.jobs for at in all_looks(each)}
         own |= {self.drift[0]} if self.drift else set()
-        count = -((start - end) // step)
-        steps = {start + i * step for i in range(count)} | {end}
-        yield from sorted(at for at in own | steps if start <= at <= end)
+        now = start
+        while now < end:
+            yield now
+            steps = start + ((now - start) // step + 1) * step
+            coming = (each.next_at(now) for each in self.runs)
+            now = min(end, steps, *coming, *(at for at in own if at > now))
+        yield end
 
     def go_on(self, until: datetime) -> None:
         """Let time pass, with every GPU drawing what it draws at the beginning."""
@@ -223,6 +113,8 @@ class World:
             self._energy_nj[gpu] = self._energy_nj.get(gpu, 0) + stretch.energy_nj(now, until)
             if any(gpu == which and end == until for which, _, end in self.unread):
                 self._energy_nj[gpu] = 0
+        for each in self.runs:
+            each.go_on(until)
         self.time.now = until
 
     def _dark(self, gpu: str, now: datetime) -> bool:
@@ -263,54 +155,34 @@ class World:
 
     def _draws(self, gpu: str, now: datetime) -> tuple[int, str | None]:
         """Give (what a GPU draws from now on, for whom)."""
-        job = next((each for each in self.jobs if gpu in each.gpus and each.holds(now)), None)
-        if job is None:
+        run = next((each for each in self.runs if gpu in each.job.gpus and each.holds(now)), None)
+        if run is None:
             silent = any(start <= now < end for start, end in self.silent)
             # While nobody reads it, only the mean is known: it draws the same all the time.
             breath = 0.0 if silent else noise(gpu, "idle", now)
             return IDLE_MW + round(5_000 * breath), ""
-        if not job.trains(now):
-            return IDLE_MW, None
-        if job.moving(now):
-            return SWITCH_MW, job.name
-        return POWER_MW[job.layout_at(now)] * self.factor_milli(now) // 1000, job.name
+        if not run.trains(now):
+            return run.power_mw, None
+        factor = 1000 if run.moving(now) else self.factor_milli(now)
+        return run.power_mw * factor // 1000, run.job.name
 
 
 class InventedPower:
-    """The world's GPUs as a power source."""
+    """The cluster's GPUs as a power source."""
 
     name = "invented"
 
-    def __init__(self, world: World) -> None:
-        """Take the world."""
-        self._world = world
+    def __init__(self, cluster: Cluster) -> None:
+        """Take the cluster."""
+        self._cluster = cluster
 
     def gpu_uuids(self) -> Sequence[str]:
         """List the devices."""
-        return [gpu for gpu in self._world.gpus if gpu not in self._world.never]
+        return [gpu for gpu in self._cluster.gpus if gpu not in self._cluster.never]
 
     def read(self) -> Sequence[PowerReading]:
         """Read every device once."""
-        return self._world.readings()
-
-
-def looks(move: Move) -> tuple[datetime, datetime, datetime]:
-    """Give the moments of a switch at which everybody looks: its borders, the next whole hour."""
-    after = move.until.replace(minute=0, second=0, microsecond=0) + HOUR
-    return move.at, move.until, after
-
-
-def all_looks(job: Job) -> set[datetime]:
-    """Give those of a run that is moved, and of its first two borders of hours and its last one.
-
-    Between the first two a whole slot is measured where it was submitted, as it is where a daemon
-    samples every few seconds; at the last is its last mark.
-    """
-    found = {at for move in job.moves for at in looks(move)}
-    if not found:
-        return found
-    first = job.start.replace(minute=0, second=0, microsecond=0) + HOUR
-    return found | {first, first + HOUR, job.end.replace(minute=0, second=0, microsecond=0)}
+        return self._cluster.readings()
 
 
 def at(text: str) -> datetime:

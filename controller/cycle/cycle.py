@@ -2,7 +2,7 @@
 
 `Cycle` does no I/O of its own: it observes through one port and acts through another. In the daemon
 both are the journal (`observe.py`, `act.py`); in replay and in property tests they are a simulated
-run (`wattmesh.controller.replay.ports`). Time is an argument.
+run (`wattmesh.controller.replay.drivers`). Time is an argument.
 
 The cycle is level-triggered: every turn starts only from what it observes, so a daemon that was
 killed continues from the journal. Nothing waits for a plan: a run without one is still decided on.

@@ -1,4 +1,4 @@
-"""A training run in pure arithmetic, under a virtual clock: in it, replay compares policies.
+"""A training run in pure arithmetic, under a virtual clock: replay's, and the benchmark year's.
 
 It knows nothing of any policy: it trains, takes orders at boundaries (clock changes and wake-ups
 at once), lets switches take their time and fail, and charges every second at the recorded
@@ -311,7 +311,8 @@ class World:
         share = 1.0 - self.scene.noise.slower.get(state.point.id, 0.0)
         return tokens_per_s * share * self.scene.noise.speed(state.at_s)
 
-    def _power_w(self) -> float:
+    @property
+    def power_w(self) -> float:
         """Watts that are charged to the run now."""
         state, catalogue = self.state, self.scene.catalogue
         if state.busy_until_s is not None:
@@ -324,7 +325,7 @@ class World:
 
     def _charge(self, from_s: float, to_s: float) -> None:
         """Charge the seconds from `from_s` to `to_s` at the grid's recorded intensity."""
-        power_w, grid, moment = self._power_w(), self.scene.grid, self.scene.moment
+        power_w, grid, moment = self.power_w, self.scene.grid, self.scene.moment
         burnt = grid.burnt(moment(to_s)) - grid.burnt(moment(from_s))
         self.state.energy_j += power_w * (to_s - from_s)
         self.state.carbon_g += power_w * burnt / J_PER_KWH
@@ -338,7 +339,7 @@ class World:
         self._wish_clock()
         state.watched = replace(state.watched, stay=None)
         if seconds:
-            state.busy_w = self._power_w()
+            state.busy_w = self.power_w
             ends_s = max(state.at_s, state.busy_until_s or 0.0) + seconds
             state.busy_until_s = state.told_s = ends_s
             state.target = target.id
@@ -424,7 +425,7 @@ class World:
     def _cost(self, origin: str, target: str) -> tuple[float, float, float]:
         """Give seconds of a switch and of the wait for given-back GPUs before it, and joules."""
         catalogue = self.scene.catalogue
-        switch, before_w = catalogue.switch, self._power_w()
+        switch, before_w = catalogue.switch, self.power_w
         pair = switch.between(origin, target)
         known = [catalogue.point(each) for each in (origin, target) if each != PAUSED]
         if pair is not None:

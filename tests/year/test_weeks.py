@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.year_judge import blindly, months, unexplained
+from benchmarks.year_judge import blindly, misheard, months, unexplained
 from benchmarks.year_life import Life, lived
+from benchmarks.year_run import HOUR, A, B, Run
 from benchmarks.year_story import clocks_change, month_end
-from benchmarks.year_world import HOUR, at
+from benchmarks.year_world import at
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
 from wattmesh.policies.accounting.baseline import price_ug
+from wattmesh.reconfig.switch import SwitchState
 
 DAY = timedelta(days=1)
 SPAN = (at("2026-02-26 00:00:00"), at("2026-02-27 00:00:00"))
@@ -87,12 +89,12 @@ def test_a_missing_decision_is_caught(life: Life) -> None:
     """Sabotaged twin: decisions of half a day vanish; and one that says nothing."""
     tale = life.tale
     rows = life.decisions
-    span, job = (tale.start, tale.end), tale.jobs[0]
-    early = [row for row in rows if row.last_at < job.start + 3 * DAY]
-    assert unexplained(early, job, span, tale.step, tale.down)
+    span, run = (tale.start, tale.end), life.simulated.cluster.runs[0]
+    early = [row for row in rows if row.last_at < run.job.start + 3 * DAY]
+    assert unexplained(early, run, span, tale.step, tale.down)
     mute = [replace(row, reason="") for row in rows]
-    assert unexplained(mute, job, span, tale.step, tale.down)
-    assert not unexplained(rows, job, span, tale.step, tale.down)
+    assert unexplained(mute, run, span, tale.step, tale.down)
+    assert not unexplained(rows, run, span, tale.step, tale.down)
 
 
 def test_months_of_a_place_follow_each_other() -> None:
@@ -103,11 +105,30 @@ def test_months_of_a_place_follow_each_other() -> None:
     assert found[10][:2] == ("2026-11", at("2026-10-31 23:00:00"))
 
 
+def test_a_run_that_changes_between_two_moments_is_caught() -> None:
+    """What it truly drew is known only if everybody looks where its switch begins and ends."""
+    job = clocks_change().jobs[2]
+    run, hasty = Run(job), Run(job)
+    for each in (run, hasty):
+        each.go_on(job.start + HOUR)
+        each.take("plan", "B")
+    now = job.start + HOUR
+    while now < job.start + 2 * HOUR:
+        now = run.next_at(now)
+        run.go_on(now)
+    (move,) = run.moves
+    assert move.end is SwitchState.ROLLED_BACK
+    assert move.until - move.at == timedelta(minutes=2)
+    with pytest.raises(AssertionError, match="half: changed by"):
+        hasty.go_on(job.start + 2 * HOUR)
+
+
 def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
     """Five days without the provider: holds, then all is restated as told.
 
-    Meanwhile two runs are moved, an agent is gone for a day, a GPU is never read, all draw less
-    than they did, and the accounting signal is changed: no headline is above the true saving.
+    Meanwhile the daemon moves one run of its own accord and another as an operator asks, whose
+    first switch fails; an agent is gone for a day, a GPU is never read, all draw less than they
+    did, and the accounting signal is changed: no headline is above the true saving.
     """
     with lived(clocks_change(), tmp_path) as life:
         assert not life.checked.wrong, "\n".join(map(str, life.checked.wrong[:10]))
@@ -128,6 +149,14 @@ def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
         assert blindly(under_way, [life.tale.dead[0]]) == []
         acting = [replace(row, action="switch") for row in under_way]
         assert blindly(acting, [life.tale.dead[0]])  # and one that acts
+        moved, half = life.simulated.cluster.runs[1:]
+        told = life.simulated.journal.switches.history(moved.job.name)
+        assert {row.requested_by for row in told} == {"policy"}
+        assert {move.layout for move in moved.moves} == {A, B}
+        assert [move.end for move in half.moves] == [SwitchState.ROLLED_BACK, SwitchState.CONFIRMED]
+        half.moves[0] = replace(half.moves[0], end=SwitchState.CONFIRMED)
+        moved.moves.pop()
+        assert len(misheard(life.simulated.journal, (moved, half))) == 2  # told otherwise
         closed = life.simulated.journal.budgets.closed("2026-03", "Europe/Berlin")
         assert closed is not None
         assert closed.end == at("2026-03-31 22:00:00")
