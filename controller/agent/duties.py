@@ -51,7 +51,6 @@ class Newest:
     told: Told | None = None
     applied: Applied | None = None
     heard_s: float | None = None
-    delivered_s: float | None = None
     kept_back: KeptBack = field(default_factory=KeptBack)
 
 
@@ -143,7 +142,6 @@ class Delivering:
         for _ in range(MOST_BATCHES):
             if not self._once():
                 break
-        self._newest.delivered_s = self._clock.monotonic()
 
     def _once(self) -> bool:
         """Deliver one batch with the node's state; say whether there may be more batches."""
