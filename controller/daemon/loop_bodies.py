@@ -22,7 +22,7 @@ from wattmesh.controller.pulse import Coverage, Pulse, Sampled, Turned
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status.status import status
-from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
+from wattmesh.errors import JournalUnavailable, SourceRefused
 from wattmesh.telemetry.energy.attribution import Claim, attribute
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.node_claims import NodeClaims
@@ -271,7 +271,7 @@ class PollDuty:
     def turn(self) -> None:
         """Poll and store what is new; then forecast, even where the poll failed.
 
-        A provider that refused, or limited our rate, is not asked again before its wait is over.
+        A provider that refused is asked again after `REFUSED_AGAIN_S`.
 
         Raises:
             SourceUnavailable: the provider did not answer; stored points stand.
@@ -285,21 +285,13 @@ class PollDuty:
             failure, new = polled.failure, polled.new
             for sentence in polled.refused[:3]:
                 log.warning("%s: %s", self._poller.provider.signal, sentence)
-            self._not_before_s = monotonic_s + patience_s(failure)
+            if isinstance(failure, SourceRefused):
+                self._not_before_s = monotonic_s + REFUSED_AGAIN_S
         new += self._forecaster.turn(now)
         if new:
             self._wake()
         if failure is not None:
             raise failure
-
-
-def patience_s(failure: SourceUnavailable | SourceRefused | None) -> float:
-    """Give the seconds for which a provider is not asked again after a poll."""
-    if isinstance(failure, SourceRefused):
-        return REFUSED_AGAIN_S
-    if isinstance(failure, RateLimited):
-        return failure.retry_after_s or 0.0
-    return 0.0
 
 
 class Housekeeping:
