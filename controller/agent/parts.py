@@ -16,6 +16,7 @@ from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import Outbox
 from wattmesh.controller.agent.relay import Relay
+from wattmesh.controller.daemon.metering import hold_s
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.metrics.scrapes import ScrapeServer
 from wattmesh.controller.process.life import boot_id
@@ -32,10 +33,6 @@ from wattmesh.telemetry.energy.sampler import Sample, Sampler
 from wattmesh.telemetry.readings import PowerSource
 
 log = logging.getLogger(__name__)
-
-HOLD_S, HOLD_SAMPLES = 5.0, 2.5
-"""As in the daemon: without an energy counter, power is integrated over gaps up to the longer of
-this many seconds and this many samples."""
 
 ASK_AGAIN_S = 2.0
 """Seconds between two calls to a controller that does not answer."""
@@ -61,11 +58,11 @@ class AgentParts:
         boot = boot_id()
         self.outbox = Outbox(agent.outbox, node=self.node, boot_id=boot, limit_mib=agent.outbox_mib)
         self.newest = Newest(sample=Sample(), claims={})
-        self.exporter = DeviceExporter(node=self.node)
+        held_s = hold_s(settings)
+        self.exporter = DeviceExporter(node=self.node, hold_s=held_s)
         knowledge = Knowledge(self.outbox, clock.monotonic())
         view = NodeClaims(compute_pids(source), socket.gethostname())
-        hold_s = max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
-        sampler = Sampler(source, self.outbox, knowledge.grid, boot_id=boot, hold_s=hold_s)
+        sampler = Sampler(source, self.outbox, knowledge.grid, boot_id=boot, hold_s=held_s)
         self._reading = Reading(
             sampler,
             view,
