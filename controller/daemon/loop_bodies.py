@@ -108,13 +108,12 @@ class CycleDuty:
             JournalUnavailable: the snapshot that was kept before stays.
         """
         pulse = self._pulse
-        now, epoch = pulse.clock.now(), pulse.lead.epoch
+        now = pulse.clock.now()
         runs = self._journal.runs.recent(now, now - SILENT_HELD)
         pulse.snapshot = Snapshot.of(
             pulse.clock.monotonic(),
             runs,
             pulse.fleet.nodes,
-            epoch=epoch,
             frozen=self._journal.runs.frozen_all(),
             claims=attribute(holders(runs, now, seen=False)),
             cap=cap,

@@ -106,11 +106,6 @@ class JsonHttp:
         return self._base_url
 
     @property
-    def breaker(self) -> Breaker:
-        """The circuit breaker; see also `breaker_state`."""
-        return self._breaker
-
-    @property
     def breaker_state(self) -> str:
         """State of the circuit breaker: closed, open or half-open."""
         return str(self._breaker.state(self._clock_s()))
