@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.registry import Collector
-
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
 from wattmesh.controller.agent.link import Link
@@ -121,7 +118,9 @@ class AgentParts:
         """
         address = listen_address(self._settings.agent.metrics)
         if address is not None:
-            self._metrics = _served(address, self.exporter, AgentMetrics(self.newest))
+            self._metrics = ScrapeServer.started(
+                address, "agent.metrics", self.exporter, AgentMetrics(self.newest)
+            )
         if self._relay is not None:
             self._relay.start()
         for loop in (self.sampler, self.obeying, self.hearing, self.delivery):
@@ -183,25 +182,3 @@ def _link(settings: Settings) -> Link:
     address = agent.controller or f"unix://{settings.api.socket}"
     token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
     return Link(address, token=token, ca_file=agent.ca_file)
-
-
-def _served(address: tuple[str, int], *collectors: Collector) -> ScrapeServer:
-    """Serve the metrics of the devices and of the agent itself.
-
-    Raises:
-        FixInput: the address cannot be bound.
-    """
-    registry = CollectorRegistry(auto_describe=False)
-    for each in collectors:
-        registry.register(each)
-    host, port = address
-    try:
-        server = ScrapeServer((host, port), registry)
-    except OSError as error:
-        raise FixInput(
-            f"cannot serve metrics on {host}:{port} ({error.strerror}); change agent.metrics, or "
-            'set it to "" for none'
-        ) from error
-    server.start()
-    log.info("metrics on http://%s:%d/metrics", host, server.server_port)
-    return server
