@@ -4,7 +4,7 @@ Invariant: it only reads; its sums over a stretch of time equal those of `Ledger
 including rolled-up days where a method says so.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import groupby
@@ -256,10 +256,6 @@ class BySlot:
         """Give a run's slots in every scenario, in time order."""
         with self._database.reading() as connection:
             return scenario_slots(connection, run)
-
-    def changed(self, slot_starts_us: Iterable[int]) -> None:
-        """Note that this process wrote rows of these slots."""
-        self._spent.changed(slot_starts_us)
 
     def watts(self, start: datetime, end: datetime) -> tuple[tuple[datetime, float], ...]:
         """Give the mean watts of all devices together, slot by slot."""
