@@ -104,6 +104,8 @@ class CycleDuty:
     def _take_snapshot(self, cap: CapNow | None) -> None:
         """Keep the runs and claims that agents and the sampler ask for between two turns.
 
+        Read again, since what the turn did (a wished clock) and a freeze meanwhile count at once.
+
         Raises:
             JournalUnavailable: the snapshot that was kept before stays.
         """
