@@ -23,7 +23,7 @@ def note(connection: Connection, slot_starts_us: Iterable[int]) -> None:
     """Note that this transaction writes or deletes rows of these slots; the last thing it does."""
     first_us = min(slot_starts_us, default=None)
     if first_us is not None:
-        # One row, so that no two transactions wait for each other.
+        # One row, and last: two transactions cannot wait for each other in a circle.
         row = {"day": first_us // DAY_US * DAY_US, "changes": 1}
         connection.execute(_counting(connection.dialect.name), row)
 
