@@ -155,13 +155,6 @@ class NodeStore:
         with self._database.reading() as connection:
             return tuple(map(_row, connection.execute(query)))
 
-    def find(self, node: str) -> NodeRow | None:
-        """Find a node that was not retired."""
-        query = select(NODES).where(NODES.c.node == node, NODES.c.retired_at.is_(None))
-        with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        return _row(row) if row else None
-
     def retire(self, node: str, now: datetime) -> bool:
         """Retire a node until it reports again; False if it is not known.
 
