@@ -336,7 +336,7 @@ class Day:
         handler(self.context, self._call(message.run, message.to_json()))
 
     def _call(self, run: str, body: Mapping[str, Any]) -> Call:
-        peer = PeerIdentity(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset())
+        peer = PeerIdentity(uid=os.getuid(), groups=frozenset())
         return Call(peer=peer, path={"run": run}, query={}, body=body)
 
 

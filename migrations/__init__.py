@@ -8,7 +8,7 @@ The map:
     versions/          one file per change
 """
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Every revision, oldest first."""
 
 HEAD = REVISIONS[-1]

@@ -290,11 +290,6 @@ class CapView:
     until: datetime
     bound_w: float
 
-    @property
-    def meets(self) -> bool:
-        """Say whether it can be kept."""
-        return self.bound_w <= self.cap_w
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:

@@ -53,13 +53,6 @@ class Hull:
     vertices: tuple[Vertex, ...]
     dominated: tuple[DominatedPoint, ...] = ()
 
-    def index(self, point: OperatingPoint) -> int | None:
-        """Give the position of `point` on the hull; None when it is not on it."""
-        for position, vertex in enumerate(self.vertices):
-            if vertex.point.id == point.id:
-                return position
-        return None
-
 
 def lower_hull(catalogue: Catalogue, points: Iterable[OperatingPoint], gpus_held: int) -> Hull:
     """Find the lower convex hull of (tokens per second, watts while `gpus_held` GPUs are held).

@@ -17,7 +17,6 @@ WattmeshError
 |       |-- ZoneMismatch       it answered for another zone than the one asked for
 |       `-- SandboxData        it answered with invented values
 |-- NotSwitched            the job is safe and trains on, in the layout it had
-|   |-- OrderVoid            late, withdrawn, fenced off, or not for this job
 |   `-- SwitchFailed         tried, and rolled back
 |-- Diverged               ranks no longer train one run: the launcher starts the job again from
 |                          the last verified checkpoint; look at the rank that the message names
@@ -113,10 +112,6 @@ class SandboxData(SourceRefused):
 
 class NotSwitched(WattmeshError):
     """The job is safe and trains on in the layout it had."""
-
-
-class OrderVoid(NotSwitched):
-    """An order that came late, was withdrawn, or belongs to an older epoch or attempt."""
 
 
 class SwitchFailed(NotSwitched):

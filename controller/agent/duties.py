@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,13 +16,15 @@ from wattmesh.controller.agent.knowledge import PATIENCE_S, AgentInstructions, K
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack
+from wattmesh.controller.daemon.metering import Metering
 from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, fitting_fields
 from wattmesh.controller.process.loops import Clock
-from wattmesh.errors import JournalUnavailable, SourceUnavailable
+from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report, baseline, live
 from wattmesh.telemetry.energy.exporter import DeviceExporter
+from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.node_claims import NodeClaims
 from wattmesh.telemetry.energy.sampler import Sample, Sampler
 
@@ -51,11 +54,10 @@ class Newest:
     instructions: AgentInstructions | None = None
     applied: Applied | None = None
     heard_s: float | None = None
-    delivered_s: float | None = None
     kept_back: KeptBack = field(default_factory=KeptBack)
 
 
-class Reading:
+class Reading(Metering):
     """Reads every device, and writes the energy it drew to the outbox."""
 
     def __init__(
@@ -70,45 +72,23 @@ class Reading:
         flush_s: float,
     ) -> None:
         """Keep the parts; rows are written to the outbox every `flush_s` seconds."""
-        self._sampler = sampler
-        self._node = node
+        super().__init__(sampler, exporter, clock, flush_s, node)
+        self._view = node
         self._knowledge = knowledge
-        self._exporter = exporter
         self._newest = newest
-        self._clock = clock
-        self._flush_s = flush_s
-        self._flushed_s = clock.monotonic()
-        self._grid = knowledge.grid
 
-    def turn(self) -> None:
-        """Read once; write to the outbox when it is due.
+    def _slots(self, now: datetime, *, due: bool) -> SlotGrid:
+        return self._knowledge.grid
 
-        Raises:
-            JournalUnavailable: the outbox does not take the rows; they wait.
-        """
-        # Both clocks at once: time between the two reads would look like a step of the wall clock.
-        monotonic_s, now, newest = self._clock.monotonic(), self._clock.now(), self._newest
-        if self._knowledge.grid != self._grid:
-            self._grid = self._knowledge.grid
-            self._sampler.regrid(self._grid)
+    def _claims(self, now: datetime, monotonic_s: float) -> Mapping[str, EnergyClaim] | None:
         holders = self._knowledge.holders(monotonic_s)
-        claims = None
-        if holders is not None:
-            claims = newest.claims = self._node.claims(holders, newest.sample.devices)
-        newest.sample = self._sampler.step(now, monotonic_s, claims)
-        self._exporter.observe(newest.sample, self._sampler.totals())
-        if monotonic_s - self._flushed_s >= self._flush_s:
-            self._flushed_s = monotonic_s
-            self._sampler.flush()
+        if holders is None:
+            return None
+        self._newest.claims = self._view.claims(holders, self._newest.sample.devices)
+        return self._newest.claims
 
-    def close(self) -> None:
-        """Write the rows that wait, and close the power source."""
-        try:
-            self._sampler.flush()
-        except JournalUnavailable as error:
-            log.warning("the newest energy is left to the hardware counters: %s", error)
-        self._sampler.close()
-        self._node.close()
+    def _took(self, sample: Sample, monotonic_s: float) -> None:
+        self._newest.sample = sample
 
 
 class Delivering:
@@ -143,7 +123,6 @@ class Delivering:
         for _ in range(MOST_BATCHES):
             if not self._once():
                 break
-        self._newest.delivered_s = self._clock.monotonic()
 
     def _once(self) -> bool:
         """Deliver one batch with the node's state; say whether there may be more batches."""

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.registry import Collector
-
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
 from wattmesh.controller.agent.link import ControllerLink
@@ -16,6 +13,7 @@ from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.relay import Relay
+from wattmesh.controller.daemon.metering import hold_s
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.metrics.scrapes import ScrapeServer
 from wattmesh.controller.process.life import boot_id
@@ -32,10 +30,6 @@ from wattmesh.telemetry.energy.sampler import Sample, Sampler
 from wattmesh.telemetry.readings import PowerSource
 
 log = logging.getLogger(__name__)
-
-HOLD_S, HOLD_SAMPLES = 5.0, 2.5
-"""As in the daemon: without an energy counter, power is integrated over gaps up to the longer of
-this many seconds and this many samples."""
 
 ASK_AGAIN_S = 2.0
 """Seconds between two calls to a controller that does not answer."""
@@ -63,11 +57,11 @@ class AgentParts:
             agent.outbox, node=self.node, boot_id=boot, limit_mib=agent.outbox_mib
         )
         self.newest = Newest(sample=Sample(), claims={})
-        self.exporter = DeviceExporter(node=self.node)
+        held_s = hold_s(settings)
+        self.exporter = DeviceExporter(node=self.node, hold_s=held_s)
         knowledge = Knowledge(self.outbox, clock.monotonic())
         view = NodeClaims(compute_pids(source), socket.gethostname())
-        hold_s = max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
-        sampler = Sampler(source, self.outbox, knowledge.grid, boot_id=boot, hold_s=hold_s)
+        sampler = Sampler(source, self.outbox, knowledge.grid, boot_id=boot, hold_s=held_s)
         self._reading = Reading(
             sampler,
             view,
@@ -128,7 +122,9 @@ class AgentParts:
         """
         address = listen_address(self._settings.agent.metrics)
         if address is not None:
-            self._metrics = _served(address, self.exporter, AgentMetrics(self.newest))
+            self._metrics = ScrapeServer.started(
+                address, "agent.metrics", self.exporter, AgentMetrics(self.newest)
+            )
         if self._relay is not None:
             self._relay.start()
         for loop in (self.sampler, self.obeying, self.hearing, self.delivery):
@@ -190,25 +186,3 @@ def _link(settings: Settings) -> ControllerLink:
     address = agent.controller or f"unix://{settings.api.socket}"
     token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
     return ControllerLink(address, token=token, ca_file=agent.ca_file)
-
-
-def _served(address: tuple[str, int], *collectors: Collector) -> ScrapeServer:
-    """Serve the metrics of the devices and of the agent itself.
-
-    Raises:
-        FixInput: the address cannot be bound.
-    """
-    registry = CollectorRegistry(auto_describe=False)
-    for each in collectors:
-        registry.register(each)
-    host, port = address
-    try:
-        server = ScrapeServer((host, port), registry)
-    except OSError as error:
-        raise FixInput(
-            f"cannot serve metrics on {host}:{port} ({error.strerror}); change agent.metrics, or "
-            'set it to "" for none'
-        ) from error
-    server.start()
-    log.info("metrics on http://%s:%d/metrics", host, server.server_port)
-    return server

@@ -40,7 +40,7 @@ def attested_peer(said: str, node: str = "") -> PeerIdentity:
     """Read the uid that an agent (of `node`, if it sent a token) names; `NOBODY`: it is no uid."""
     if not said.isdecimal() or len(said) > 10 or int(said) >= HIGHEST_UID - 1:
         return NOBODY
-    return PeerIdentity(uid=int(said), gid=-1, pid=0, groups=frozenset(), attested=True, node=node)
+    return PeerIdentity(uid=int(said), groups=frozenset(), attested=True, node=node)
 
 
 def problem(status: int, sentence: str, kind: str) -> Response:

@@ -86,7 +86,7 @@ class JournalAnswers:
 def _call(path: dict[str, str], query: dict[str, object]) -> Call:
     """Make the request that a daemon would have received from this user."""
     return Call(
-        peer=PeerIdentity(uid=os.getuid(), gid=os.getgid(), pid=os.getpid(), groups=frozenset()),
+        peer=PeerIdentity(uid=os.getuid(), groups=frozenset()),
         path=path,
         query={key: str(value) for key, value in query.items() if value is not None},
         body={},

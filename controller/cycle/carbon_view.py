@@ -20,14 +20,12 @@ class SignalFacts:
 
     Attributes:
         stale_after_s: if the newest successful fetch is older, nothing is decided for carbon.
-        lag_s: how long after its end an interval is usually observed.
         day_s: length of the signal's day; shorter in a compressed recording.
     """
 
     signal: Signal
     interval_s: float
     stale_after_s: float
-    lag_s: float = 0.0
     day_s: float = DAY_S
 
 

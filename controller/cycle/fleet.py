@@ -47,7 +47,6 @@ class FleetSnapshot:
     """
 
     monotonic_s: float
-    epoch: int | None
     frozen: str
     runs: tuple[RunRow, ...]
     nodes: Mapping[str, NodeRow]
@@ -62,7 +61,6 @@ class FleetSnapshot:
         runs: tuple[RunRow, ...],
         nodes: Iterable[NodeRow],
         *,
-        epoch: int | None,
         frozen: str,
         claims: Mapping[str, EnergyClaim] | None = None,
         cap: CapNow | None = None,
@@ -74,7 +72,6 @@ class FleetSnapshot:
                 places.setdefault(gpu, []).append(place)
         return cls(
             monotonic_s=monotonic_s,
-            epoch=epoch,
             frozen=frozen,
             runs=runs,
             nodes={node.node: node for node in nodes},

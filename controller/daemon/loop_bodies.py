@@ -15,6 +15,7 @@ from wattmesh.controller.cycle.fleet import SILENT_HELD, FleetSnapshot, holders
 from wattmesh.controller.cycle.fleet import sample as fleet_sample
 from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.cycle.observe import JournalObserver
+from wattmesh.controller.daemon.metering import Metering
 from wattmesh.controller.journal.carbon.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.change_signal import ChangeSignal
@@ -22,7 +23,7 @@ from wattmesh.controller.pulse import Coverage, NewestSample, NewestTurn, Pulse
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status.status import status
-from wattmesh.errors import JournalUnavailable, RateLimited, SourceRefused, SourceUnavailable
+from wattmesh.errors import JournalUnavailable, SourceRefused
 from wattmesh.telemetry.energy.attribution import EnergyClaim, attribute
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.node_claims import NodeClaims
@@ -103,17 +104,18 @@ class CycleDuty:
     def _take_snapshot(self, cap: CapNow | None) -> None:
         """Keep the runs and claims that agents and the sampler ask for between two turns.
 
+        Read again, since what the turn did (a wished clock) and a freeze meanwhile count at once.
+
         Raises:
             JournalUnavailable: the snapshot that was kept before stays.
         """
         pulse = self._pulse
-        now, epoch = pulse.clock.now(), pulse.lead.epoch
+        now = pulse.clock.now()
         runs = self._journal.runs.recent(now, now - SILENT_HELD)
         pulse.snapshot = FleetSnapshot.of(
             pulse.clock.monotonic(),
             runs,
             pulse.fleet.nodes,
-            epoch=epoch,
             frozen=self._journal.runs.frozen_all(),
             claims=attribute(holders(runs, now, seen=False)),
             cap=cap,
@@ -152,7 +154,7 @@ def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:
         log.warning("the event %r was not written: %s", kind, error)
 
 
-class SampleDuty:
+class SampleDuty(Metering):
     """Read all GPUs, and book what they drew every `flush_s`."""
 
     def __init__(
@@ -172,49 +174,25 @@ class SampleDuty:
             slots: gives the ledger's slot grid at a moment; a reload may name another signal.
             node: says which run owns each GPU; default: the run that registered it.
         """
-        self._sampler = sampler
-        self._slots = slots
+        super().__init__(sampler, pulse.exporter, pulse.clock, flush_s, node)
         self._pulse = pulse
-        self._flush_s = flush_s
-        self._node = node
-        self._flushed_s = pulse.clock.monotonic()
+        self._newest_slots = slots
+        self._grid: SlotGrid | None = None
 
-    def turn(self) -> None:
-        """Read once; book when it is time.
+    def _slots(self, now: datetime, *, due: bool) -> SlotGrid:
+        if due or self._grid is None:  # it may ask the journal: not at every sample
+            self._grid = self._newest_slots(now)
+        return self._grid
 
-        Raises:
-            JournalUnavailable: nothing could be booked; the rows wait and are booked later.
-        """
-        pulse = self._pulse
-        monotonic_s = pulse.clock.monotonic()
-        now, due = pulse.clock.now(), monotonic_s - self._flushed_s >= self._flush_s
-        if due or pulse.sampled is None:  # it may ask the journal: not at every sample
-            self._sampler.regrid(self._slots(now))
-        sample = self._sampler.step(now, monotonic_s, self._claims())
-        pulse.sampled = _sampled(pulse.sampled, monotonic_s, sample)
-        pulse.exporter.observe(sample, self._sampler.totals())
-        if due:
-            # Set first: while the journal is gone it is asked once per flush_s, not per sample.
-            self._flushed_s = monotonic_s
-            self._sampler.flush()
-
-    def close(self) -> None:
-        """Book the rows that wait, and close the power source."""
-        try:
-            self._sampler.flush()
-        except JournalUnavailable as error:
-            log.warning("the newest energy is left to the hardware counters: %s", error)
-        self._sampler.close()
-        if self._node is not None:
-            self._node.close()
-
-    def _claims(self) -> Mapping[str, EnergyClaim] | None:
-        """Say whose each device is; None while the journal has not been read yet."""
+    def _claims(self, now: datetime, monotonic_s: float) -> Mapping[str, EnergyClaim] | None:
         pulse, snapshot = self._pulse, self._pulse.snapshot
         if self._node is None or snapshot is None:
             return snapshot.claims if snapshot else None
-        known = holders(snapshot.runs, pulse.clock.now(), seen=True)
+        known = holders(snapshot.runs, now, seen=True)
         return self._node.claims(known, pulse.sampled.sample.devices if pulse.sampled else ())
+
+    def _took(self, sample: Sample, monotonic_s: float) -> None:
+        self._pulse.sampled = _sampled(self._pulse.sampled, monotonic_s, sample)
 
 
 class FleetDuty:
@@ -271,7 +249,7 @@ class PollDuty:
     def turn(self) -> None:
         """Poll and store what is new; then forecast, even where the poll failed.
 
-        A provider that refused, or limited our rate, is not asked again before its wait is over.
+        A provider that refused is asked again after `REFUSED_AGAIN_S`.
 
         Raises:
             SourceUnavailable: the provider did not answer; stored points stand.
@@ -285,21 +263,13 @@ class PollDuty:
             failure, new = polled.failure, polled.new
             for sentence in polled.refused[:3]:
                 log.warning("%s: %s", self._poller.provider.signal, sentence)
-            self._not_before_s = monotonic_s + patience_s(failure)
+            if isinstance(failure, SourceRefused):
+                self._not_before_s = monotonic_s + REFUSED_AGAIN_S
         new += self._forecaster.turn(now)
         if new:
             self._wake()
         if failure is not None:
             raise failure
-
-
-def patience_s(failure: SourceUnavailable | SourceRefused | None) -> float:
-    """Give the seconds for which a provider is not asked again after a poll."""
-    if isinstance(failure, SourceRefused):
-        return REFUSED_AGAIN_S
-    if isinstance(failure, RateLimited):
-        return failure.retry_after_s or 0.0
-    return 0.0
 
 
 class Housekeeping:

@@ -36,6 +36,7 @@ from wattmesh.controller.daemon.loop_bodies import (
     SampleDuty,
     remember,
 )
+from wattmesh.controller.daemon.metering import hold_s
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.journal.database.failures import Locked
@@ -70,9 +71,6 @@ from wattmesh.telemetry.readings import PowerSource
 log = logging.getLogger(__name__)
 
 LOOP_STOP_S = 8.0
-HOLD_S, HOLD_SAMPLES = 5.0, 2.5
-"""Without an energy counter, a device's power is integrated over gaps up to this many seconds or
-this many samples, whichever is longer."""
 FIXED = (
     "journal.url",
     "journal.password_file",
@@ -135,7 +133,7 @@ class Parts:
             settings=settings,
             started_s=time.monotonic(),
             settings_path=str(path),
-            exporter=DeviceExporter(socket.gethostname(), hold_s=_hold_s(settings)),
+            exporter=DeviceExporter(socket.gethostname(), hold_s=hold_s(settings)),
         )
         self._listening = listen(
             settings.api.socket, settings.api.group or settings.api.operators_group
@@ -333,8 +331,8 @@ class Parts:
         if source is None:
             return None
         slots = self._grid.slots
-        hold_s = _hold_s(settings)
-        sampler = Sampler(source, self.journal.ledger, slots, boot_id=boot_id(), hold_s=hold_s)
+        held_s = hold_s(settings)
+        sampler = Sampler(source, self.journal.ledger, slots, boot_id=boot_id(), hold_s=held_s)
         flush_s = min(settings.loops.cycle_s, slots.interval_s)
         pids = compute_pids(source)
         node = NodeClaims(pids, socket.gethostname()) if pids else None
@@ -433,11 +431,6 @@ def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
             raise JournalUnavailable(f"{error}; the daemon was not started") from error
         pulse.journal_failed(str(error))
         return Journal.later(url, prepare, str(error))
-
-
-def _hold_s(settings: Settings) -> float:
-    """Give the longest gap, in seconds, over which one reading is integrated."""
-    return max(HOLD_S, HOLD_SAMPLES * settings.loops.sample_s)
 
 
 def _reader(loop: Loop) -> Callable[[], LoopState]:

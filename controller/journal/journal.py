@@ -45,7 +45,7 @@ class Journal:
         self.forecasts = ForecastStore(database)
         self.carbon = CarbonStore(database, self.forecasts)
         self.by_slot = BySlot(database)
-        self.ledger = LedgerStore(database, self.by_slot.changed)
+        self.ledger = LedgerStore(database)
         self.ledger_slots = LedgerSlots(database)
         self.coverage = CoverageStore(database, self.ledger.added)
         self.stays = StayStore(database)

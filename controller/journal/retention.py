@@ -44,6 +44,7 @@ from wattmesh.controller.journal.database.tables import (
     TRANSITIONS,
 )
 from wattmesh.controller.journal.database.values import from_us, to_us
+from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.sums import AMOUNTS, KEY, emission_sums, energy_sums
 from wattmesh.telemetry.slots import local_day
 
@@ -77,10 +78,13 @@ class Retention:
                 }
                 _add(connection, energy_sums(which[ENERGY]), start_us)
                 _add(connection, emission_sums(which[EMISSIONS]), start_us)
-            return sum(
+            gone = sum(
                 connection.execute(delete(table).where(which)).rowcount
                 for table, which in old.items()
             )
+            # Days that are rolled up are part of every sum, however far it reaches.
+            note(connection, [0] if gone else [])
+            return gone
 
     def prune(self, before: datetime) -> int:
         """Delete detail older than `before` that no sum needs; count the rows."""

@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -26,7 +25,6 @@ from wattmesh.controller.metrics.signals import carbon_metrics
 from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse
-from wattmesh.errors import FixInput
 
 log = logging.getLogger(__name__)
 
@@ -217,19 +215,8 @@ class MetricsServer:
         """
         if self._listen is None:
             return
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self._collector)
-        host, port = self._listen
-        try:
-            self._server = ScrapeServer((host, port), registry)
-        except OSError as error:
-            raise FixInput(
-                f"cannot serve metrics on {host}:{port} ({error.strerror}); change metrics.listen, "
-                'or set it to "" for none'
-            ) from error
-        self._server.start()
+        self._server = ScrapeServer.started(self._listen, "metrics.listen", self._collector)
         self._refresh.start()
-        log.info("metrics on http://%s:%d/metrics", host, self.port)
 
     def stop(self) -> None:
         """Stop listening."""

@@ -12,7 +12,9 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
 
+from wattmesh.errors import FixInput
 from wattmesh.reconfig.link import cut_socket
 from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
 
@@ -50,6 +52,28 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         super().__init__(address, _Handler)
         self.set_app(make_wsgi_app(registry))
         self._thread = threading.Thread(target=self.serve_forever, name="scrapes", daemon=True)
+
+    @classmethod
+    def started(cls, address: tuple[str, int], key: str, *collectors: Collector) -> "ScrapeServer":
+        """Serve these metrics.
+
+        Raises:
+            FixInput: the address, which the setting `key` names, cannot be bound.
+        """
+        registry = CollectorRegistry(auto_describe=False)
+        for each in collectors:
+            registry.register(each)
+        host, port = address
+        try:
+            server = cls(address, registry)
+        except OSError as error:
+            raise FixInput(
+                f"cannot serve metrics on {host}:{port} ({error.strerror}); change {key}, or set "
+                'it to "" for none'
+            ) from error
+        server.start()
+        log.info("metrics on http://%s:%d/metrics", host, server.server_port)
+        return server
 
     def start(self) -> None:
         """Begin to serve."""

@@ -1,7 +1,12 @@
-"""What the daemon and the agents do alike at their start and at their end."""
+"""What the daemon and the agents do alike from their start to their end.
+
+SIGTERM and SIGINT stop a process cleanly. Exit status: 0 stopped, 1 failed (starting again may
+help), 2 settings or arguments that a person must fix first.
+"""
 
 import argparse
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -10,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from wattmesh.controller.process.notify import Notifier, SystemdWatchdog
 from wattmesh.errors import FixInput, WattmeshError
 from wattmesh.reconfig.ranges import clean_lines
 
@@ -21,6 +27,14 @@ PR_SET_PDEATHSIG = 1
 """Linux, prctl(2)."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+TICK_S = 1.0
+
+COLLECT_AFTER = 20_000
+"""Objects allocated between two collections of the youngest generation.
+
+One control cycle allocates a few thousand, without reference cycles.
+"""
 
 QUIET_LIBRARIES = ("apscheduler", "uvicorn", "urllib3", "asyncio")
 
@@ -70,6 +84,51 @@ def live(
         return failed(error, 2, debug=chosen.debug)
     except WattmeshError as error:
         return failed(error, 1, debug=chosen.debug)
+
+
+def serve(
+    start: Callable[[], None],
+    stop: Callable[[], None],
+    progress: Sequence[Callable[[], float | None]],
+    *,
+    sentence: Callable[[], str],
+    reload: Callable[[Notifier], None],
+) -> int:
+    """Start, serve until told to stop, stop; give the exit status.
+
+    Args:
+        start: starts all parts.
+        stop: stops them, started or not.
+        progress: the loops that the service manager's watchdog watches; see `SystemdWatchdog`.
+        sentence: the line that the service manager shows, sent when it changed; "" for none.
+        reload: what SIGHUP does.
+    """
+    notifier, said = Notifier(), ""
+    watchdog = SystemdWatchdog(notifier, progress)
+    try:
+        start()
+        notifier.ready()
+        # Objects loaded at the start live as long as the process: no collection walks them.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
+        while True:
+            received = signal.sigtimedwait(WATCHED, TICK_S)
+            if received is not None and received.si_signo in STOPPING:
+                log.info("stopping: %s", signal.Signals(received.si_signo).name)
+                break
+            if received is not None:
+                reload(notifier)
+            watchdog.feed()
+            newest = sentence()
+            if newest and newest != said:
+                said = newest
+                notifier.status(newest)
+    finally:
+        notifier.stopping()
+        stop()
+    log.info("stopped")
+    return 0
 
 
 def set_up_logging(*, debug: bool) -> None:

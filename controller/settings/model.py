@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.controller.settings.carbon import CarbonSection
@@ -296,12 +295,8 @@ class BudgetSection(Section):
     """day | week | month | year, in the site's time zone."""
 
 
-class Settings(BaseSettings):
-    """The whole file."""
-
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
-    )
+class Settings(Section):
+    """The whole file, and nothing else: what a reader sees in it is what holds."""
 
     mode: Annotated[Mode, Field(strict=False)] = Mode.OBSERVE
     """How far wattmesh goes: observe (measure), advise (say what it would do), act."""
@@ -317,15 +312,3 @@ class Settings(BaseSettings):
     site: SiteSection = Field(default_factory=SiteSection)
     runs: dict[str, RunSection] = Field(default_factory=dict)
     budget: dict[str, BudgetSection] = Field(default_factory=dict)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read the file and nothing else: what a reader sees in it is what holds."""
-        return (init_settings,)

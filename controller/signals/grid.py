@@ -131,6 +131,5 @@ def _facts(source: Provider, section: CarbonSourceSection) -> SignalFacts:
         signal=source.signal,
         interval_s=series.interval_s,
         stale_after_s=section.stale_after_s or oldest_s,
-        lag_s=series.lag_s,
         day_s=series.day_s,
     )

@@ -89,10 +89,6 @@ class Tariff:
         """Age at which no price may be provisional; shorter in a recording played compressed."""
         return SETTLED_AFTER * (self.series.day_s / DAY_S)
 
-    def scale(self, signal: str) -> float | None:
-        """Give the factor of a fallback; None for any other signal."""
-        return next((each.scale for each in self.fallbacks if str(each.signal) == signal), None)
-
 
 class SlotPrices:
     """Prices of slots from the journal; one instance per cycle, which reads as far as needed."""

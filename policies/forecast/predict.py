@@ -47,7 +47,6 @@ ORDER = (
 class IssuedForecast:
     """A provider's forecast: slots in order, without gaps, quantiles where it tells them."""
 
-    issued_at: datetime
     slots: tuple[IntensitySlot, ...]
 
 

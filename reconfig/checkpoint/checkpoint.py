@@ -41,7 +41,6 @@ from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import Named, drop_slots, give_back
 from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.folder import (
-    COMMIT,
     TRAINER,
     Checkpoint,
     CheckpointKind,
@@ -53,6 +52,7 @@ from wattmesh.reconfig.universal.folder import (
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.index import Index
 from wattmesh.reconfig.universal.index.names import HOOK
+from wattmesh.reconfig.universal.prune import drop
 
 log = logging.getLogger(__name__)
 
@@ -300,19 +300,14 @@ def facts_of(state: State) -> str:
     return json.dumps([asdict(state.position), encoded, values], sort_keys=True)
 
 
-def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> list[str]:
+def prune(folder: RunFolder, *, keep: int, protected: set[str]) -> None:
     """Delete published checkpoints beyond the newest `keep`, except protected ones.
 
     The caller protects the one it resumed from; the one just published is the newest.
     """
-    dropped = []
     for each in folder.checkpoints()[keep:]:
         if each.name not in protected:
-            # COMMIT goes first, so that a crash in between does not leave half a checkpoint.
-            (each / COMMIT).unlink(missing_ok=True)
-            shutil.rmtree(each, ignore_errors=True)
-            dropped.append(each.name)
-    return dropped
+            drop(each)
 
 
 def _make(staging: Path) -> None:

@@ -6,7 +6,6 @@ deleted before it was compared with the digest taken in memory and hashed.
 
 import base64
 import logging
-import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,7 +28,8 @@ from wattmesh.reconfig.state.memory import as_array, dtype_name, torch_dtype
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import Named
 from wattmesh.reconfig.universal.files.staging import Fence
-from wattmesh.reconfig.universal.folder import COMMIT, CheckpointKind, Manifest
+from wattmesh.reconfig.universal.folder import CheckpointKind, Manifest
+from wattmesh.reconfig.universal.prune import drop
 
 log = logging.getLogger(__name__)
 
@@ -178,8 +178,7 @@ class OwnSaves:
         if len(verified) > self._keep:
             for each in found[found.index(verified[self._keep - 1]) + 1 :]:
                 if each.name not in protected:
-                    (each / COMMIT).unlink(missing_ok=True)
-                    shutil.rmtree(each, ignore_errors=True)
+                    drop(each)
 
 
 def _facts(

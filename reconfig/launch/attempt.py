@@ -145,16 +145,32 @@ def highest_attempt(folder: RunFolder) -> int:
 
 def is_live(folder: RunFolder) -> bool:
     """Return whether a launch, of this process or another, holds this folder's lock now."""
-    if str(folder.path.resolve()) in _held:
-        return True
     try:
-        with folder.lock.open("r+b") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = try_lock(folder)
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return False
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None
+
+
+def try_lock(folder: RunFolder, *, flags: int = 0) -> int | None:
+    """Take a folder's lock for as long as the descriptor is open; None while a launch has it.
+
+    Raises:
+        OSError: the file cannot be opened (with `flags`).
+    """
+    if str(folder.path.resolve()) in _held:
+        return None
+    descriptor = os.open(folder.lock, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _holder(folder: RunFolder, attempt: int) -> dict[str, Any]:
@@ -181,22 +197,16 @@ def _take_lock(folder: RunFolder) -> int:
     key = str(folder.path.resolve())
     if key in _held:
         raise Refused(f"this process already trains in {folder.path}; attach to a run only once.")
-    descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     until = time.monotonic() + LOCK_PATIENCE_S
-    while True:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() < until:
-                time.sleep(0.05)
-                continue
-            os.close(descriptor)
+    while (descriptor := try_lock(folder, flags=os.O_CREAT)) is None:
+        if time.monotonic() >= until:
             attempt = highest_attempt(folder)
             holder = _holder(folder, attempt)
             raise Refused(
                 f"the run in {folder.path} is live already: attempt {attempt} on host "
                 f"{holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')} holds it. "
                 "Stop that one first, or give this run another checkpoint folder."
-            ) from None
-        _held.add(key)
-        return descriptor
+            )
+        time.sleep(0.05)
+    _held.add(key)
+    return descriptor

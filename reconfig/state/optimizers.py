@@ -25,7 +25,6 @@ from wattmesh.reconfig.state.names import parameters_of
 from wattmesh.reconfig.state.plain import encode
 from wattmesh.reconfig.state.state import State
 
-Group = dict[str, Any]
 PARAMS = "params"
 
 

@@ -8,7 +8,6 @@ Invariant: COMMIT is removed first, durably, then the folder is renamed; so a cr
 that looks like a checkpoint.
 """
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged, InputInvalid
-from wattmesh.reconfig.launch.attempt import highest_attempt
+from wattmesh.reconfig.launch.attempt import highest_attempt, try_lock
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.universal import record
 from wattmesh.reconfig.universal.files import documents
@@ -180,8 +179,7 @@ def delete(checkpoint: Path) -> None:
     """
     leaving = checkpoint.with_name(f".{checkpoint.name}.{secrets.token_hex(6)}{DELETED}")
     try:
-        (checkpoint / COMMIT).unlink(missing_ok=True)
-        durable.fsync_folder(checkpoint)
+        _disown(checkpoint)
         checkpoint.rename(leaving)
         durable.fsync_folder(checkpoint.parent)
         shutil.rmtree(leaving)
@@ -190,6 +188,21 @@ def delete(checkpoint: Path) -> None:
             f"{checkpoint} could not be deleted ({error.strerror}); make its folder writable and "
             "prune again."
         ) from error
+
+
+def drop(checkpoint: Path) -> None:
+    """Delete what can be deleted of a run's own checkpoint; its next pruning tries the rest again.
+
+    Raises:
+        OSError: its folder cannot be written.
+    """
+    _disown(checkpoint)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _disown(checkpoint: Path) -> None:
+    (checkpoint / COMMIT).unlink(missing_ok=True)
+    durable.fsync_folder(checkpoint)
 
 
 def _is_ours(path: Path) -> bool:
@@ -237,19 +250,15 @@ def _launch(folder: Path, *, holds_lock: bool) -> Iterator[int | None]:
     is one that existed then.
     """
     run = RunFolder(folder)
-    # A process loses a POSIX lock when it closes any descriptor of the file, so the lock's holder
-    # must not open it here.
     if holds_lock or not run.lock.exists():
         yield None
         return
-    descriptor = os.open(run.lock, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = try_lock(run)
+    if descriptor is None:
+        claim = run.attempts / f"{highest_attempt(run):04d}"
+        yield (claim if claim.exists() else run.lock).stat().st_mtime_ns
+        return
     try:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            launched_ns = None
-        except OSError:
-            claim = run.attempts / f"{highest_attempt(run):04d}"
-            launched_ns = (claim if claim.exists() else run.lock).stat().st_mtime_ns
-        yield launched_ns
+        yield None
     finally:
         os.close(descriptor)

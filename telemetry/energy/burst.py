@@ -11,7 +11,7 @@ useless on boards whose sensor samples 25 ms of every 100 ms (arXiv 2312.02741).
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -224,27 +224,3 @@ class Burst:
             next_s = max(next_s + self._every_s, time.monotonic())
             if self._stop.wait(next_s - time.monotonic()):
                 return
-
-
-def burst(
-    source: PowerSource,
-    seconds: float,
-    gpus: Sequence[str] = (),
-    *,
-    wait: Callable[[float], object] = time.sleep,
-) -> dict[str, Figure]:
-    """Sample for `seconds` (> 0) and return the energy of each device.
-
-    Args:
-        source: the source to read.
-        seconds: the length of the window.
-        gpus: only these devices; default all.
-        wait: sleeps for so many seconds.
-    """
-    with Burst(source, gpus) as looking:
-        wait(2 / HZ)  # so that a reading lies before the window
-        start_s = time.monotonic()
-        wait(seconds)
-        end_s = time.monotonic()
-        wait(2 / HZ)
-    return looking.figures(start_s, end_s)

@@ -19,14 +19,10 @@ class Residual:
     """One node at one moment.
 
     Attributes:
-        node_w: sum of its meters; None when it has none, or one did not answer.
-        parts_w: GPUs, processors and memory together; None when one of them did not answer.
-        power_w: the difference; None when it is not known.
+        power_w: what the node's meters read beyond its parts; None when it is not known.
         trouble: why it is not known; "" when it is, or when there is no node meter.
     """
 
-    node_w: float | None = None
-    parts_w: float | None = None
     power_w: float | None = None
     trouble: str = ""
 
@@ -40,23 +36,17 @@ def residual(readings: Iterable[PowerReading]) -> Residual:
     node_w = _sum(meters)
     parts_w = _sum([each.power_w for each in held if each.component is not Component.NODE])
     if node_w is None or parts_w is None:
-        return Residual(
-            node_w=node_w,
-            parts_w=parts_w,
-            trouble="a meter of the node or of one of its parts gave no power",
-        )
+        return Residual(trouble="a meter of the node or of one of its parts gave no power")
     rest_w = node_w - parts_w
     if rest_w < -SLACK_SHARE * parts_w:
         return Residual(
-            node_w=node_w,
-            parts_w=parts_w,
             trouble=(
                 f"the node's meter reads {node_w:.0f} W, its parts {parts_w:.0f} W together: it "
                 "does not cover all of them, or one is metered twice; check which power supplies "
                 "it measures"
             ),
         )
-    return Residual(node_w=node_w, parts_w=parts_w, power_w=max(0.0, rest_w))
+    return Residual(power_w=max(0.0, rest_w))
 
 
 def _sum(powers: list[float | None]) -> float | None:

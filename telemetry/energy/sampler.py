@@ -88,12 +88,6 @@ class Sample:
         """Every known device, whether it answered or not."""
         return (*(each.gpu_uuid for each in self.readings), *self.missing)
 
-    @property
-    def power_w(self) -> float | None:
-        """Sum over all devices; None when no device gave its power."""
-        known = [each.power_w for each in self.readings if each.power_w is not None]
-        return sum(known) if known else None
-
 
 @dataclass(slots=True)
 class _Clocks:

@@ -74,7 +74,6 @@ class ScrapedSample:
     Attributes:
         at_s: when it was scraped, in seconds since 1970 by the server's clock.
         every_s: the scrape interval.
-        host: the exporter's name of the host; "" when it gives none.
         shared: "mig" for the series of a MIG instance, whose values are the whole board's.
     """
 
@@ -83,7 +82,6 @@ class ScrapedSample:
     energy_mj: int | None
     power_w: float | None
     every_s: float
-    host: str = ""
     shared: str = ""
 
 
@@ -153,7 +151,6 @@ def _joined(
         energy_mj=None if energy is None else round(energy.newest * exporter.mj_per_unit),
         power_w=power.newest if power is not None and near else None,
         every_s=main.every_s,
-        host=labels.get("hostname") or labels.get("Hostname") or labels.get("node_name") or "",
         shared="mig" if labels.get("GPU_I_ID") else "",
     )
 

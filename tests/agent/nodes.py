@@ -212,7 +212,7 @@ class Books:
 
     def find(self, name: str) -> NodeRow | None:
         """Find a node."""
-        return self.journal.nodes.find(name)
+        return next((each for each in self.journal.nodes.all() if each.node == name), None)
 
     def wait_known(self, which: Node) -> None:
         """Wait until a node's devices, and with them its first readings, are known."""

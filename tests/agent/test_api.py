@@ -70,7 +70,6 @@ def look(where: Served) -> None:
         where.clock.monotonic_s,
         where.journal.runs.all(where.clock.wall),
         where.journal.nodes.all(),
-        epoch=where.pulse.lead.epoch,
         frozen="",
     )
     where.changes.ring()

@@ -2,15 +2,21 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.agent.nodes import node
 from tests.daemon.waiting import wait_for
-from wattmesh.controller.agent.parts import own_source
+from tests.telemetry.test_exporter import scraped, value
+from tests.telemetry.test_sampler import Bench
+from tests.telemetry.world import World
+from wattmesh.controller.agent.parts import AgentParts, own_source
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SettingsInvalid
+from wattmesh.telemetry.energy.sampler import Sample
+from wattmesh.telemetry.fake_nvml import FakeNvml
 
 FOREIGN = {"torch", "numpy", "scipy", "matplotlib", "sqlalchemy", "alembic", "typer", "rich"}
 FOREIGN |= {"starlette", "uvicorn", "apscheduler"}
@@ -34,6 +40,31 @@ def test_an_agent_without_a_controller_starts_and_says_what_it_waits_for(tmp_pat
         one.running.send_signal(1)
         wait_for(lambda: "when it is restarted" in one.log, "the answer to SIGHUP")
         assert one.end() == 0
+
+
+def test_an_agent_that_samples_seldom_sees_throttling_as_its_daemon_would(tmp_path: Path) -> None:
+    """Its metrics hold a reading as long as its ledger does: 2.5 samples, where these are long."""
+    text = f'''
+[power]
+source = "agents"
+library = "{FakeNvml.create(tmp_path / "gpus", gpus=1).library}"
+[loops]
+sample_s = 10.0
+[agent]
+outbox = "{tmp_path / "agent.db"}"
+controller = "unix://{tmp_path}/nobody"
+metrics = ""
+'''
+    parts = AgentParts(parse(text, where=ETC))
+    bench = Bench(World("G0"))
+    for _ in range(2):
+        (reading,) = bench.step(10.0).readings
+        parts.exporter.observe(Sample(readings=(replace(reading, reasons=0x40),)), {})
+    found = scraped(parts.exporter)
+    parts.outbox.close()
+    assert (
+        value(found, "wattmesh_gpu_clock_event_seconds_total", reason="hw_thermal_slowdown") == 10.0
+    )
 
 
 def test_two_agents_cannot_share_an_outbox(tmp_path: Path) -> None:

@@ -175,6 +175,26 @@ def test_a_long_wait_ends_with_its_time_and_is_never_longer_than_a_day(grid: Gri
         assert http.get(PATH)["data"]
 
 
+@pytest.mark.parametrize(("probing", "wait_s"), [(False, 7), (True, 7), (True, 3600)])
+def test_the_last_try_too_keeps_the_wait_that_it_was_asked_for(
+    grid: GridServer, probing: bool, wait_s: int
+) -> None:
+    """Short waits, and the probe of a half-open breaker: nobody asks before the wait is over."""
+    clock = Now()
+    grid.fail(Fault.RATE_LIMITED, retry_after_s=wait_s, times=1 if probing else 3)
+    breaker = Breaker(failures=1, rest_s=60).failed_at(-60.0) if probing else None
+    with asking(grid.url, clock, breaker) as http:
+        with pytest.raises(RateLimited, match=f"asks to wait {wait_s} s"):
+            http.get(PATH)
+        asked = len(grid.asked)
+        clock.s = wait_s - 1.0
+        with pytest.raises(RateLimited, match="asked for a pause; the next request is in 1 s"):
+            http.get(PATH)
+        assert len(grid.asked) == asked == (1 if probing else 3)
+        clock.s = float(wait_s)
+        assert http.get(PATH)["data"]
+
+
 def answer(retry_after: str, date: str = "") -> ErrorAnswer:
     """Make a 429."""
     return ErrorAnswer(status=429, content_type="", body=b"", retry_after=retry_after, date=date)

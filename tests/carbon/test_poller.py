@@ -16,7 +16,7 @@ from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import HISTORY, Poller
-from wattmesh.errors import SourceUnavailable, ZoneMismatch
+from wattmesh.errors import RateLimited, SourceUnavailable, ZoneMismatch
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.neso import Neso
@@ -269,14 +269,15 @@ def test_another_zone_in_mid_run_is_refused_and_asked_for_slowly(world: World) -
 
 
 def test_a_provider_that_asks_for_patience_is_left_alone(world: World) -> None:
-    """429 with Retry-After: the next poll before that asks nobody."""
+    """429 with Retry-After: the next poll before that asks nobody, and says why."""
     neso = world.neso()
     duty = world.duty(neso)
     world.server.fail(Fault.RATE_LIMITED, provider="neso")
     with pytest.raises(SourceUnavailable):
         duty.turn()
     asked = world.server.count("neso")
-    duty.turn()
+    with pytest.raises(RateLimited, match="asked for a pause"):
+        duty.turn()
     assert world.server.count("neso") == asked
 
 

@@ -243,7 +243,6 @@ def capped(served: Served, world: World) -> None:
         served.clock.monotonic_s,
         served.journal.runs.all(now),
         pulse.fleet.nodes,
-        epoch=pulse.lead.epoch,
         frozen="",
         cap=cap,
     )

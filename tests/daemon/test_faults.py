@@ -90,6 +90,7 @@ def test_a_journal_that_another_process_has_at_the_start_is_waited_for(tmp_path:
     path.write_bytes(empty_journal())
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("ALTER TABLE clock_marks DROP COLUMN stepped_us")
+        other.execute("DROP TABLE ledger_changes")
         other.execute("UPDATE alembic_version SET version_num = '0006'")
     restoring = durable.hold(path)
     with daemon(tmp_path) as running:

@@ -61,6 +61,8 @@ def test_a_file_without_mistakes_is_taken() -> None:
         ('mode = "atc"', "mode", '"atc" is not one of observe, advise, act'),
         ("[policy]\ncaution = 0.1", "policy.caution", "is gone: plans take every hour"),
         ("modee = 1", "modee", "is not a setting; did you mean mode?"),
+        ("_cli_parse_args = true", "_cli_parse_args", "is not a setting; allowed here: actuator"),
+        ('_env_file = "/etc/hostname"', "_env_file", "is not a setting; allowed here: actuator"),
         ("[lops]\ncycle_s = 1", "lops", "is not a setting; did you mean loops?"),
         ("[loops]\ncycel_s = 1", "loops.cycel_s", "did you mean loops.cycle_s?"),
         ("[loops]\ncycle_s = 0", "loops.cycle_s", "0 must be above 0"),

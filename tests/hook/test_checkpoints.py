@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, damage named before anything is loaded, the rest goes on."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.universal.against import matches_memory
-from wattmesh.reconfig.universal.folder import open_checkpoint
+from wattmesh.reconfig.universal.folder import COMMIT, open_checkpoint
 from wattmesh.reconfig.universal.verify import verify
 
 Undisturbed = Callable[[int, str], dict[int, float]]
@@ -192,11 +193,17 @@ def test_a_second_launch_of_a_live_run_is_refused(
     assert worst_difference(run.losses(), undisturbed(15, "float32")) == 0.0
 
 
-def test_prune_keeps_the_newest_and_the_protected(folder: RunFolder) -> None:
-    """What a run resumed from stays, however old."""
+def test_prune_keeps_the_newest_and_the_protected(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run resumed from stays, however old; of the rest COMMIT goes first, durably."""
     newest, middle, oldest = folder.checkpoints()
-    assert prune(folder, keep=1, protected={oldest.name}) == [middle.name]
+    durable = list[set[str]]()
+    monkeypatch.setattr(os, "fsync", lambda fd: durable.append(set(os.listdir(fd))))
+    whole = set(os.listdir(middle))
+    prune(folder, keep=1, protected={oldest.name})
     assert folder.checkpoints() == [newest, oldest]
+    assert durable == [whole - {COMMIT}]
 
 
 def wanted(launched: int, layout: Layout) -> AttachRequest:

@@ -1,5 +1,6 @@
 """The ledger is absolute, idempotent, and loses nothing when it is rolled up."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import delete
 
 from tests.journal.build import T0, UID, after, register
+from wattmesh.controller.journal.database.tables import EMISSIONS
 from wattmesh.controller.journal.database.values import to_us
 from wattmesh.controller.journal.energy import sums as journal_sums
 from wattmesh.controller.journal.energy.coverage import extend
@@ -17,6 +20,7 @@ from wattmesh.controller.journal.energy.sums import Sums
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.wire import Finish
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import Quality
 
@@ -150,6 +154,34 @@ def test_what_every_run_may_ask_for_itself_is_one_look_for_all(
     later = replace(ENERGY, run="b", slot_start=T0 + SLOT, slot_end=T0 + 2 * SLOT)
     journal.ledger.book([later], [])
     assert journal.ledger.lately("b") == before != whole("b")
+
+
+def test_whatever_another_process_writes_is_in_the_next_sums(journal: Journal) -> None:
+    """Every way in, however old the slot; a baseline that loses rows and gets none, too."""
+    late = replace(ENERGY, slot_start=T0 + 400 * SLOT, slot_end=T0 + 401 * SLOT)
+    unread = replace(ENERGY, gpu_uuid="g1", energy_mj=None, unobserved_ms=5, line="unobserved")
+    idle = replace(ENERGY, gpu_uuid="g2", run="", incarnation="", line="idle")
+    batch = EnergyBatch(node="n1", boot_id="b", seq=1, at=T0, rows=(idle,))
+    journal.ledger.book([late], [])
+    other = Journal.open(journal.database.url.render_as_string(hide_password=False))
+    baseline = replace(EMISSION, scenario="baseline", gpu_uuid="")
+    writes: tuple[Callable[[], object], ...] = (
+        lambda: other.ledger.book([ENERGY], []),
+        lambda: other.ledger.emit([EMISSION]),
+        lambda: other.ledger.mark("r", [], T0, [baseline]),
+        lambda: other.ledger.mark("r", [], T0, []),
+        lambda: other.coverage.book([unread], ()),
+        lambda: other.coverage.book((), [("g1", "r", T0)]),
+        lambda: other.nodes.deliver("n1", Report(batch=batch), batch.rows, T0),
+    )
+    for number, write in enumerate(writes):
+        before = journal.ledger.totals()
+        write()
+        assert journal.ledger.totals() == Sums(journal.database).totals() != before, number
+    other.close()
+    with journal.database.writing() as connection:  # the sabotaged twin: a write not noted
+        connection.execute(delete(EMISSIONS))
+    assert journal.ledger.totals() != Sums(journal.database).totals()
 
 
 def test_a_roll_up_by_another_process_is_seen_at_once(journal: Journal) -> None:

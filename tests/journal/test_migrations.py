@@ -63,7 +63,7 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
         for name in ("protocol", "progress_at", "pause_share"):
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
         for name in (
-            *("clock_marks", "reopened_periods", "identity"),
+            *("clock_marks", "reopened_periods", "identity", "ledger_changes"),
             *("node_devices", "node_tokens", "run_nodes"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")

@@ -36,7 +36,7 @@ def issued_at(now: datetime, told: Sequence[float], low: float | None = None) ->
         )
         for at, value in enumerate(told)
     )
-    return IssuedForecast(issued_at=now, slots=slots)
+    return IssuedForecast(slots=slots)
 
 
 def points(predicted: PredictedIntensity) -> list[float]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.energy.burst import Burst, burst, figure
+from wattmesh.telemetry.energy.burst import Burst, figure
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 from wattmesh.telemetry.readings import PowerReading, Quality
 from wattmesh.telemetry.sources.nvml_source import NvmlSource
@@ -113,22 +113,21 @@ def test_a_burst_on_nvml_agrees_with_the_truth(tmp_path: Path) -> None:
     fake = FakeNvml.create(tmp_path / "gpus", gpus=2, board=Board.H100, update_ms=100)
     gpu = fake.gpu(0)
     gpu.draw(420.0)
-    truth: list[float] = []
     source = NvmlSource(fake.library)
     pause = threading.Event()
-
-    def wait(seconds: float) -> None:
-        truth.append(gpu.truth().energy_j)
-        pause.wait(seconds)
-        truth.append(gpu.truth().energy_j)
-
-    found = burst(source, 1.5, [gpu.uuid], wait=wait)
+    with Burst(source, [gpu.uuid]) as looking:
+        pause.wait(0.2)
+        start_s, before_j = time.monotonic(), gpu.truth().energy_j
+        pause.wait(1.5)
+        end_s, after_j = time.monotonic(), gpu.truth().energy_j
+        pause.wait(0.2)
+    found = looking.figures(start_s, end_s)
     source.close()
     fake.close()
     assert list(found) == [gpu.uuid]
     mine = found[gpu.uuid]
     assert mine.energy_j is not None
-    assert abs(mine.energy_j - (truth[3] - truth[2])) <= mine.error_j
+    assert abs(mine.energy_j - (after_j - before_j)) <= mine.error_j
     assert mine.quality == Quality.SIMULATED
 
 

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from wattmesh.reconfig.gpus.own_gpus import own_gpus
-from wattmesh.telemetry.energy.burst import burst
+from wattmesh.telemetry.energy.burst import Burst
 from wattmesh.telemetry.readings import Quality
 from wattmesh.telemetry.sources.nvml import ENERGY, POWER_INSTANT, TOTAL_ENERGY, Nvml, NvmlFailed
 from wattmesh.telemetry.sources.nvml_source import NvmlSource
@@ -70,12 +70,14 @@ def test_counter_and_power_agree(nvml: Nvml) -> None:
     uuid = nvml.uuids()[0]
     source = NvmlSource()
     source.read()
-    powers = []
-    figures = burst(
-        source, 5.0, [uuid], wait=lambda seconds: powers.extend(_powers(nvml, uuid, seconds))
-    )
+    with Burst(source, [uuid]) as looking:
+        powers = _powers(nvml, uuid, 0.2)
+        start_s = time.monotonic()
+        powers += _powers(nvml, uuid, 5.0)
+        end_s = time.monotonic()
+        powers += _powers(nvml, uuid, 0.2)
     source.close()
-    mine = figures[uuid]
+    mine = looking.figures(start_s, end_s)[uuid]
     assert mine.power_w is not None
     ratio = mine.power_w / (sum(powers) / len(powers))
     print(f"{mine}; counter over power {ratio:.3f}")

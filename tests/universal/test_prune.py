@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.universal import foreign
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
@@ -104,9 +105,9 @@ def test_a_damaged_one_is_for_a_person(run: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from wattmesh.reconfig.launch.attempt import Claim
+from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
-claim = Claim(RunFolder(Path(sys.argv[1])), "job")
+claim = AttemptLock(RunFolder(Path(sys.argv[1])), "job")
 print("holds", flush=True)
 sys.stdin.read()
 """
@@ -142,6 +143,17 @@ def test_what_a_running_job_may_have_resumed_from_stays(run: Path, source: Sourc
     prune(run, keep=1)
     assert left(run) == {7}
     assert RunFolder(run).lock.exists()
+
+
+def test_a_job_that_prunes_its_own_folder_keeps_its_lock(run: Path) -> None:
+    """A process loses a POSIX lock by closing any descriptor of the file: another could launch."""
+    folder = RunFolder(run)
+    with closing(AttemptLock(folder, "job")):
+        prune(run, keep=1)
+        other = f"from fcntl import *; lockf(open({str(folder.lock)!r}, 'r+'), LOCK_EX | LOCK_NB)"
+        done = subprocess.run([sys.executable, "-c", other], capture_output=True, check=False)
+    assert b"BlockingIOError" in done.stderr
+    assert left(run) == {1, 2, 3, 4}
 
 
 def test_nonsense_is_refused(tmp_path: Path) -> None:

@@ -35,22 +35,20 @@ class PeerIdentity:
     """
 
     uid: int
-    gid: int
-    pid: int
     groups: frozenset[int]
     agent: bool = False
     attested: bool = False
     node: str = ""
 
 
-NOBODY = PeerIdentity(uid=-1, gid=-1, pid=0, groups=frozenset())
+NOBODY = PeerIdentity(uid=-1, groups=frozenset())
 
 
 def peer_of(connection: socket.socket) -> PeerIdentity:
     """Ask the kernel who connected."""
     who = credentials(connection)
     groups = frozenset({who.gid, *_more_groups(connection, who.uid, who.gid)})
-    return PeerIdentity(uid=who.uid, gid=who.gid, pid=who.pid, groups=groups)
+    return PeerIdentity(uid=who.uid, groups=groups)
 
 
 def is_operator(peer: PeerIdentity, group: str) -> bool:

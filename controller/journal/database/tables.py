@@ -234,6 +234,13 @@ ROLLUPS = Table(
     Column("first_carbon_ug", BigInteger, nullable=False),
 )
 
+LEDGER_CHANGES = Table(
+    "ledger_changes",
+    METADATA,
+    Column("day", BigInteger, primary_key=True, autoincrement=False),
+    Column("changes", BigInteger, nullable=False),
+)
+
 BUDGET_PLANS = Table(
     "budget_plans",
     METADATA,

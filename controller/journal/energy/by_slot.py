@@ -4,7 +4,7 @@ Invariant: it only reads; its sums over a stretch of time equal those of `Ledger
 including rolled-up days where a method says so.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import groupby
@@ -56,7 +56,7 @@ class SlotSum:
     """One slot of one run and line, summed over devices; rows priced differently are kept apart.
 
     Attributes:
-        energy_mj: joules that have an emission row. `unpriced_mj`: those of them without grams.
+        energy_mj: joules that have an emission row.
         pue_milli, signal, stand_in, model: as its rows were priced.
         quality: of the intensity. `energy_quality`: of the joules.
     """
@@ -73,7 +73,6 @@ class SlotSum:
     energy_quality: str
     energy_mj: int
     carbon_ug: int
-    unpriced_mj: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +151,6 @@ class BySlot:
                     energy_quality=row.energy_quality,
                     energy_mj=int(row.energy_mj),
                     carbon_ug=int(row.carbon_ug),
-                    unpriced_mj=int(row.unpriced_mj),
                 )
 
     def spent(
@@ -259,10 +257,6 @@ class BySlot:
         with self._database.reading() as connection:
             return scenario_slots(connection, run)
 
-    def changed(self, slot_starts_us: Iterable[int]) -> None:
-        """Note that this process wrote rows of these slots."""
-        self._spent.changed(slot_starts_us)
-
     def watts(self, start: datetime, end: datetime) -> tuple[tuple[datetime, float], ...]:
         """Give the mean watts of all devices together, slot by slot."""
         table = ENERGY.c
@@ -363,11 +357,9 @@ def _actual(start: datetime, end: datetime) -> ColumnElement[bool]:
 
 
 def _amounts() -> tuple[Any, ...]:
-    """Sum joules, grams, and joules without grams."""
+    """Sum joules and grams."""
     table = EMISSIONS.c
-    unpriced = case((table.carbon_ug.is_(None), table.energy_mj), else_=0)
     return (
         func.coalesce(func.sum(table.energy_mj), 0).label("energy_mj"),
         func.coalesce(func.sum(table.carbon_ug), 0).label("carbon_ug"),
-        func.coalesce(func.sum(unpriced), 0).label("unpriced_mj"),
     )

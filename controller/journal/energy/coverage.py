@@ -28,6 +28,7 @@ from wattmesh.controller.journal.database.values import (
     upsert,
     with_moments,
 )
+from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.scenario_slots import OTHER_COMPONENTS
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
 from wattmesh.telemetry.energy.unobserved import PATIENCE, UNOBSERVED, Holding
@@ -46,10 +47,10 @@ AHEAD_US = PATIENCE // timedelta(microseconds=1)
 class CoverageStore:
     """The tables of booked time and of launches, read together."""
 
-    def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
-        """Keep the database; `changed` is called with every slot that is written."""
+    def __init__(self, database: Database, added: Callable[[Iterable[int]], None]) -> None:
+        """Keep the database; `added` is called with every slot that is written."""
         self._database = database
-        self._changed = changed
+        self._added = added
 
     def covered(self) -> dict[str, tuple[Span, ...]]:
         """Give the booked time of each device: unbroken from a meter's first reading on.
@@ -142,8 +143,10 @@ class CoverageStore:
             for gpu, run, start in taken_back:
                 for table in (ENERGY, EMISSIONS):
                     connection.execute(delete(table).where(_same(table.c, gpu, run, start)))
-        starts = [to_us(start) for _, _, start in taken_back]
-        self._changed([*starts, *(value["slot_start"] for value in values)])
+            starts_us = [to_us(start) for _, _, start in taken_back]
+            starts_us += [value["slot_start"] for value in values]
+            note(connection, starts_us)
+        self._added(starts_us)
 
     def largest_w(self, run: str) -> dict[Span, float]:
         """Give by slot the largest mean draw, in watts, of any GPU that a run held all through it.

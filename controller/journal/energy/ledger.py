@@ -5,7 +5,7 @@ computed from; so a repeat counts nothing twice, and a crash loses nothing that 
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -32,6 +32,7 @@ from wattmesh.controller.journal.database.values import (
     upsert,
     with_moments,
 )
+from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.controller.journal.energy.sums import Sums, TotalRow, same_slot
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
@@ -115,10 +116,9 @@ class TokenMark:
 class LedgerStore:
     """The energy and emission tables."""
 
-    def __init__(self, database: Database, changed: Callable[[Iterable[int]], None]) -> None:
-        """Keep the database; `changed` is called with every slot that is written."""
+    def __init__(self, database: Database) -> None:
+        """Keep the database."""
         self._database = database
-        self._changed = changed
         self._sums = Sums(database)
         self._booked_us: int | None = None
         self._lock = Lock()
@@ -132,8 +132,8 @@ class LedgerStore:
             upsert(connection, ENERGY, energy)
             upsert(connection, COUNTERS, counters)
             extend(connection, advanced)
-        self._written(energy)
-        self._booked(row["slot_start"] for row in energy)
+            note(connection, (row["slot_start"] for row in energy))
+        self.added(row["slot_start"] for row in energy)
 
     def baselines(self) -> dict[str, CounterBaseline]:
         """Give the counters that were booked up to, by GPU.
@@ -168,7 +168,7 @@ class LedgerStore:
         values = [_times(columns(row), "slot_start", "slot_end") for row in rows]
         with self._database.writing() as connection:
             upsert(connection, EMISSIONS, values)
-        self._written(values)
+            note(connection, (row["slot_start"] for row in values))
 
     def emissions(
         self,
@@ -205,15 +205,21 @@ class LedgerStore:
         values = [{"run": run, **_times(columns(mark), *_MARK_TIMES)} for mark in marks]
         with self._database.writing() as connection:
             upsert(connection, TOKEN_MARKS, values)
-            connection.execute(
-                delete(EMISSIONS).where(
-                    EMISSIONS.c.run == run,
-                    EMISSIONS.c.scenario != ACTUAL,
-                    EMISSIONS.c.slot_start >= to_us(since),
+            gone_us = (
+                connection.execute(
+                    delete(EMISSIONS)
+                    .where(
+                        EMISSIONS.c.run == run,
+                        EMISSIONS.c.scenario != ACTUAL,
+                        EMISSIONS.c.slot_start >= to_us(since),
+                    )
+                    .returning(EMISSIONS.c.slot_start)
                 )
+                .scalars()
+                .all()
             )
             upsert(connection, EMISSIONS, emissions)
-        self._written(emissions)
+            note(connection, (*gone_us, *(row["slot_start"] for row in emissions)))
 
     def token_marks(self, run: str, since: datetime | None = None) -> tuple[TokenMark, ...]:
         """List a run's marks in time order; those made from `since` on."""
@@ -383,30 +389,16 @@ class LedgerStore:
             return from_us(connection.execute(query).scalar())
 
     def added(self, slot_starts_us: Iterable[int]) -> None:
-        """Note that a node's delivery added joules to these slots."""
-        slots = tuple(slot_starts_us)
-        self._told(slots)
-        self._booked(slots)
+        """Remember the first slot that got joules."""
+        with self._lock:
+            known = () if self._booked_us is None else (self._booked_us,)
+            self._booked_us = min((*known, *slot_starts_us), default=None)
 
     def booked_since(self) -> datetime | None:
         """Give the first slot that got joules since the last call; None when none did."""
         with self._lock:
             first_us, self._booked_us = self._booked_us, None
         return from_us(first_us)
-
-    def _booked(self, slot_starts_us: Iterable[int]) -> None:
-        """Remember the first slot that got joules."""
-        with self._lock:
-            known = () if self._booked_us is None else (self._booked_us,)
-            self._booked_us = min((*known, *slot_starts_us), default=None)
-
-    def _written(self, *groups: Sequence[Mapping[str, Any]]) -> None:
-        """Tell the sums which slots were written; called after the commit."""
-        self._told(tuple(row["slot_start"] for rows in groups for row in rows))
-
-    def _told(self, slot_starts_us: Sequence[int]) -> None:
-        self._sums.changed(slot_starts_us)
-        self._changed(slot_starts_us)
 
 
 def _token_mark(row: Row[Any]) -> TokenMark:

@@ -1,13 +1,12 @@
 """What was spent slot by slot, summed over devices, for budgets that walk it in time order.
 
 Slots older than three days hardly change, so their sums are kept and each read fetches only newer
-slots. Invariant: `read` gives what reading every row would give. Kept sums are dropped when this
-process writes a slot before their end, when any process rolls up, and after `LOOKS_KEPT` reads (a
-day of hourly reads), since another process may have written.
+slots. Invariant: `read` gives what reading every row would give: kept sums are dropped when any
+process has written a slot before their end (`changes`).
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,13 +16,12 @@ from sqlalchemy import Connection, Row, case, func, select, true
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import EMISSIONS, ROLLUPS
 from wattmesh.controller.journal.database.values import from_us, to_us
-from wattmesh.controller.journal.energy.sums import DAY_US, RECENT_US, rolled_state
+from wattmesh.controller.journal.energy.changes import DAY_US, changes_before
+from wattmesh.controller.journal.energy.sums import RECENT_US
 from wattmesh.policies.accounting.budget import Spending
 
 ACTUAL = "actual"
 UNPRICED = "unpriced"
-
-LOOKS_KEPT = 24
 
 WIDTH = 8
 """Numbers of one slot: start, end, index of the signal, grams, joules without grams, grams added
@@ -33,13 +31,12 @@ by restating, the most grams beyond, unobserved joules that have no price.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """Slots that begin in [start, end), `WIDTH` numbers each. `rolled`: `rolled_state` then."""
+    """Slots that begin in [start, end), `WIDTH` numbers each, after so many `changes`."""
 
     start_us: int
     end_us: int
-    rolled: tuple[int, ...]
+    changes: int
     slots: "array[int]"
-    looks: int = 0
 
 
 class SpentSlots:
@@ -49,17 +46,7 @@ class SpentSlots:
         """Keep the database."""
         self._database = database
         self._kept: dict[str | None, _Kept] = {}
-        self._changes = 0
         self._signals: list[str] = []
-
-    def changed(self, slot_starts_us: Iterable[int]) -> None:
-        """Note that this process wrote rows of these slots."""
-        first_us = min(slot_starts_us, default=None)
-        newest_us = max((each.end_us for each in self._kept.values()), default=0)
-        # Counted even when nothing is kept: a read under way may be about to keep older sums.
-        self._changes += 1
-        if first_us is not None and first_us < newest_us:
-            self._kept = {}
 
     def read(
         self, start: datetime, end: datetime, run: str | None = None
@@ -79,25 +66,23 @@ class SpentSlots:
 
     def _old(self, connection: Connection, run: str | None, start_us: int, until_us: int) -> _Kept:
         """Give the slots before `until_us`, from the kept ones where these still hold."""
-        rolled = tuple(int(value or 0) for value in connection.execute(rolled_state()).one())
-        kept, changes = self._kept.get(run), self._changes
+        end_us = max(start_us, until_us)
+        # Read first: slots that hold more than these changes are only read once more.
+        changes, kept = changes_before(connection, end_us), self._kept.get(run)
         if (
             kept is None
-            or kept.rolled != rolled
             or not kept.start_us <= start_us
-            or not kept.end_us <= until_us
-            or kept.looks >= LOOKS_KEPT
+            or not kept.end_us <= end_us
+            or kept.changes != changes_before(connection, kept.end_us)
         ):
-            kept = _Kept(start_us=start_us, end_us=start_us, rolled=rolled, slots=array("q"))
+            kept = _Kept(start_us=start_us, end_us=start_us, changes=0, slots=array("q"))
         kept = _Kept(
             start_us=kept.start_us,
-            end_us=max(kept.end_us, until_us),
-            rolled=rolled,
-            slots=kept.slots + self._slots(connection, kept.end_us, until_us, run),
-            looks=kept.looks + 1,
+            end_us=end_us,
+            changes=changes,
+            slots=kept.slots + self._slots(connection, kept.end_us, end_us, run),
         )
-        if changes == self._changes:
-            self._kept = self._kept | {run: kept}
+        self._kept = self._kept | {run: kept}
         return kept
 
     def _slots(

@@ -1,16 +1,14 @@
 """Sums over the whole ledger: single slots and what was rolled up, for metrics and budgets.
 
 Slots older than three days hardly change, so they are added up once and kept; each call reads only
-newer slots. Invariant: `totals` gives what adding up everything would give. Kept sums are dropped
-when this process writes a slot before their end, when any process rolls up, and after
-`READINGS_KEPT` readings.
+newer slots. Invariant: `totals` gives what adding up everything would give: kept sums are dropped
+when any process has written a slot before their end (`changes`).
 """
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from math import inf
 from typing import Any
 
@@ -18,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, func, literal, se
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import EMISSIONS, ENERGY, ROLLUPS
+from wattmesh.controller.journal.energy.changes import DAY_US, changes_before
 from wattmesh.telemetry.carbon import signal_quality
 
 KEY = ("scenario", "run", "line", "signal", "stand_in", "quality", "energy_quality")
@@ -35,15 +34,11 @@ Key = tuple[str, ...]
 Amounts = tuple[int, ...]
 _Sums = Mapping[Key, Amounts]
 
-DAY_US = timedelta(days=1) // timedelta(microseconds=1)
 RECENT_US = 3 * DAY_US
 """Longer than intensities are revised (48 h)."""
 
 LOOKS = 20
 """The sums are reused for so many times the seconds that computing them took."""
-
-READINGS_KEPT = 500
-"""Another process may have written before the end: after so many readings all is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +75,13 @@ class TotalRow:
         return self.quality, self.energy_quality, signal_quality(self.signal)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Kept:
-    """Sums of slots that begin before `end_us`. `rolled`: the state of the roll-ups then."""
+    """Sums of slots that begin before `end_us`, after so many `changes` of these."""
 
     end_us: int
-    rolled: tuple[int, ...]
+    changes: int
     sums: _Sums
-    readings: int = 0
 
 
 class Sums:
@@ -97,17 +91,9 @@ class Sums:
         """Keep the database."""
         self._database = database
         self._kept: _Kept | None = None
-        self._changes = 0
         self._looking = threading.Lock()
         self._look: dict[str, list[TotalRow]] = {}
         self._look_again_s = -inf
-
-    def changed(self, slot_starts_us: Iterable[int]) -> None:
-        """Note that this process wrote rows of these slots."""
-        kept = self._kept
-        if kept is not None and min(slot_starts_us, default=kept.end_us) < kept.end_us:
-            self._changes += 1
-            self._kept = None
 
     def totals(self) -> tuple[TotalRow, ...]:
         """Sum everything ever booked.
@@ -161,25 +147,19 @@ class Sums:
 
     def _old(self, connection: Connection) -> _Kept:
         """Give the sums of old slots: the kept ones where they still hold."""
-        rolled = tuple(int(value or 0) for value in connection.execute(rolled_state()).one())
         newest = connection.execute(select(func.max(ENERGY.c.slot_start))).scalar() or 0
         end_us = (newest - RECENT_US) // DAY_US * DAY_US
-        kept, changes = self._kept, self._changes
-        if (
-            kept is None
-            or (kept.end_us, kept.rolled) != (end_us, rolled)
-            or kept.readings >= READINGS_KEPT
-        ):
+        # Read first: sums that hold more than these changes are only read once more.
+        changes = changes_before(connection, end_us)
+        kept = self._kept
+        if kept is None or (kept.end_us, kept.changes) != (end_us, changes):
             sums = _add_up(
                 connection,
                 energy_sums(ENERGY.c.slot_start < end_us),
                 emission_sums(EMISSIONS.c.slot_start < end_us),
                 rolled_sums(),
             )
-            kept = _Kept(end_us=end_us, rolled=rolled, sums=sums)
-            if changes == self._changes:
-                self._kept = kept
-        kept.readings += 1
+            kept = self._kept = _Kept(end_us, changes, sums)
         return kept
 
 
@@ -248,12 +228,6 @@ def rolled_sums() -> Any:
     """Sum per key what was rolled up."""
     key = [ROLLUPS.c[name] for name in KEY]
     return select(*key, *(func.sum(ROLLUPS.c[name]) for name in AMOUNTS)).group_by(*key)
-
-
-def rolled_state() -> Any:
-    """Give numbers that differ between any two states of the roll-ups, as these only ever grow."""
-    amounts = (func.sum(ROLLUPS.c[name]) for name in AMOUNTS)
-    return select(func.count(), *amounts).select_from(ROLLUPS)
 
 
 def _add_up(connection: Connection, *queries: Any) -> dict[Key, Amounts]:

@@ -48,6 +48,7 @@ from wattmesh.controller.journal.database.values import (
     to_us,
     upsert,
 )
+from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.coverage import extend
 from wattmesh.controller.journal.nodes import node_devices
 from wattmesh.controller.journal.nodes.node_facts import CHECKED, STRANGE, stored
@@ -130,8 +131,9 @@ class NodeStore:
                 _check_sums(connection, values)
                 _count(connection, node, batch, now)
             _remember(connection, node, _without(report, strange), known, now)
-        if new:
-            self._added(value["slot_start"] for value in values)
+            starts_us = [value["slot_start"] for value in values] if new else []
+            note(connection, starts_us)
+        self._added(starts_us)
         return new
 
     def taken(self, node: str, boot_id: str, seq: int) -> bool:
@@ -152,13 +154,6 @@ class NodeStore:
         query = select(NODES).where(NODES.c.retired_at.is_(None)).order_by(NODES.c.node)
         with self._database.reading() as connection:
             return tuple(map(_row, connection.execute(query)))
-
-    def find(self, node: str) -> NodeRow | None:
-        """Find a node that was not retired."""
-        query = select(NODES).where(NODES.c.node == node, NODES.c.retired_at.is_(None))
-        with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        return _row(row) if row else None
 
     def retire(self, node: str, now: datetime) -> bool:
         """Retire a node until it reports again; False if it is not known.

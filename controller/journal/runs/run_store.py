@@ -282,10 +282,6 @@ class RunStore:
         """
         return self._rows(_OPEN, now, lambda row: self._heard(row, now, silent))
 
-    def live(self, now: datetime) -> tuple[RunRow, ...]:
-        """List runs that are live, oldest first."""
-        return self.open(now, timedelta(0))
-
     def recent(self, now: datetime, since: datetime) -> tuple[RunRow, ...]:
         """List runs that have not ended, or not before `since`, oldest first."""
         return self._rows(_RECENT, now, since_us=to_us(since))

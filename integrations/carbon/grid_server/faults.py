@@ -95,9 +95,6 @@ WHOLE = frozenset(
 )
 """Faults that stand in place of the answer."""
 
-PAST = frozenset({Fault.GAP, Fault.REVISED, Fault.ZERO, Fault.NULL})
-"""Faults of single intervals; `ActiveFault.about` selects them."""
-
 ONLY: dict[Fault, frozenset[ServedProvider]] = {
     **dict.fromkeys(
         (Fault.SANDBOX, Fault.UPDATED_EARLY, Fault.MISSING_OPTIONALS),

@@ -15,7 +15,6 @@ from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid
 ZONE = "GB"
 HALF_HOUR = HOUR / 2
 LONGEST = timedelta(days=14)
-REGIONS = range(1, 18)
 INDEX = ((60, "very low"), (140, "low"), (230, "moderate"), (330, "high"))
 AHEAD = {"fw24h": timedelta(hours=24), "fw48h": timedelta(hours=48)}
 OUTAGE = {

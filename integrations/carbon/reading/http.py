@@ -1,5 +1,9 @@
 """JSON over HTTP with deadlines, retries and limits, for providers that may be slow, wrong or down.
 
+Each way to fail has one remedy, and it is here: a failed try is repeated twice; a provider that
+asks to wait (Retry-After) is not asked before, by whatever request comes next; one whose polls fail
+in a row is left alone by the breaker. A refusal waits for a person: the caller asks less often.
+
 Invariant: one `get` ends within `tries * (try_s + read_s)` plus its pauses, whatever the server
 does, and reads at most `MOST_BYTES`; an unusable answer becomes one error (`answers.classified`)
 without a secret in its text. A key is sent only to the provider's own address: redirects are
@@ -45,7 +49,7 @@ class RetryPolicy:
             and then.
         pause_s: longest pause before the second try; it doubles. A random part of it is waited, so
             that clients do not retry in step.
-        most_wait_s: a longer Retry-After ends the poll, and blocks later ones until it is over.
+        most_wait_s: a longer Retry-After is not waited for; it ends the request.
     """
 
     connect_s: float = 5.0
@@ -100,11 +104,6 @@ class JsonHttp:
     def base_url(self) -> str:
         """The provider's address."""
         return self._base_url
-
-    @property
-    def breaker(self) -> Breaker:
-        """The circuit breaker; see also `breaker_state`."""
-        return self._breaker
 
     @property
     def breaker_state(self) -> str:
@@ -183,32 +182,30 @@ class JsonHttp:
         """Retry until a usable answer, a refusal, or the last try."""
         # A half-open breaker permits one request.
         tries = 1 if self._breaker.probing else self._patience.tries
-        for tried in range(tries):
+        for tried in range(1, tries + 1):
             answer = self._try(ask)
             if not isinstance(answer, SourceUnavailable):
                 return answer
-            if tried + 1 == tries:
+            wait_s = waits(answer)
+            if tried == tries or (wait_s or 0.0) > self._patience.most_wait_s:
                 break
-            self._pause(self._pause_s(tried, answer))
-        many = f"({tries} tries)" if tries > 1 else "(1 try)"
-        if isinstance(answer, RateLimited):
-            raise RateLimited(f"{answer} {many}", retry_after_s=answer.retry_after_s)
-        raise Transient(f"{answer} {many}")
+            # Exponential with full jitter, where the server does not say.
+            longest_s = self._patience.pause_s * 2 ** (tried - 1)
+            self._pause(random.uniform(0, longest_s) if wait_s is None else wait_s)
+        raise self._given_up(answer, wait_s, tried)
 
-    def _pause_s(self, tried: int, error: SourceUnavailable) -> float:
-        """Return the pause before the next try: the Retry-After, else exponential with full jitter.
-
-        Raises:
-            RateLimited: the Retry-After is too long for a poll; later polls wait for it.
-        """
-        wait_s = waits(error)
-        if wait_s is None:
-            return random.uniform(0, self._patience.pause_s * 2**tried)
-        if wait_s > self._patience.most_wait_s:
+    def _given_up(
+        self, error: SourceUnavailable, wait_s: float | None, tried: int
+    ) -> SourceUnavailable:
+        """Return the error of a request after its last try; keep the wait that was asked for."""
+        text = f"{error} ({tried} {'try' if tried == 1 else 'tries'})"
+        if wait_s is not None:
             wait_s = min(wait_s, LONGEST_WAIT_S)
             self._not_before_s = self._clock_s() + wait_s
-            raise RateLimited(f"{error}; it asks to wait {wait_s:.0f} s", retry_after_s=wait_s)
-        return wait_s
+            text = f"{text}; it asks to wait {wait_s:.0f} s"
+        if isinstance(error, RateLimited) or (wait_s or 0.0) > self._patience.most_wait_s:
+            return RateLimited(text, retry_after_s=wait_s)
+        return Transient(text)
 
     def _try(self, ask: _Ask) -> Any:
         """Make one request within its deadline; return, not raise, an error worth a retry."""

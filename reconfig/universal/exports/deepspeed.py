@@ -43,7 +43,6 @@ LATEST = "latest_universal"
 
 __all__ = ["DEEPSPEED", "LATEST", "EngineState", "engine_of", "export"]
 
-_NO_SLOTS = (PARAM, EXTRA, BYTES)
 _STEP = "step"
 _MASTER = "fp32"
 _WIDENED = ("float32", "bfloat16", "float16")

@@ -28,14 +28,12 @@ class StoredPiece:
         file: number in the index's files.
         offset: byte of the first element.
         strides: in elements.
-        segment: row of the segment that it is part of.
     """
 
     box: Box
     file: int
     offset: int
     strides: Shape
-    segment: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,6 @@ class Planner:
                 file=int(segments.file[table.segment[first + at]]),
                 offset=int(offset[at]),
                 strides=tuple(table.strides[first + at].tolist()),
-                segment=int(table.segment[first + at]),
             )
             for at in meets.tolist()
         ]
