@@ -265,7 +265,7 @@ def true_saving_ug(
             hour += HOUR
     hour = job.start.replace(minute=0, second=0, microsecond=0)
     while hour < run.end:
-        energy_nj, off_nj = baseline_nj(job, hour, cluster.time.now)
+        energy_nj, off_nj = baseline_nj(job, (hour, hour + HOUR), cluster.time.now)
         rate = price_mg.get(hour, 0) * scale * cluster.factor_milli(hour) / 1000
         baseline += energy_nj * rate
         slack += off_nj * rate + ROW_UG

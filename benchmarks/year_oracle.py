@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from benchmarks.year_run import HOUR, POWER_MW, TOKENS_PER_S, A, B, Job, Run, after
+from benchmarks.year_run import HOUR, POWER_MW, TOKENS_PER_S, A, B, Job, Run
 from benchmarks.year_world import PUE, Cluster, Stretch
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure, SimulatedGrid
@@ -205,13 +205,15 @@ def _other(
     point = B if scenario == "best_single" and _in_time(job, B) else A
     rows = there[scenario, job.name]
     alone = [row for row in rows if row.line != "as_run"]
-    if len(alone) < len(rows) and not _at(run, point, hour):
-        wrong = Wrong(
-            scenario="as_run", run=job.name, hour=hour, true_ug=0, booked_ug=0, bound_ug=0
-        )
-        found.wrong.append(wrong)
-    energy_nj, slack_nj = baseline_nj(job, hour, cluster.time.now, point)
-    if alone or (not rows and job.start < hour and energy_nj > slack_nj):
+    energy_nj, slack_nj = baseline_nj(job, (hour, hour + HOUR), cluster.time.now, point)
+    for slot in {(row.slot_start, row.slot_end) for row in rows if row.line == "as_run"}:
+        energy_nj -= baseline_nj(job, slot, cluster.time.now, point)[0]
+        if not _at(run, point, slot):
+            wrong = Wrong(
+                scenario="as_run", run=job.name, hour=hour, true_ug=0, booked_ug=0, bound_ug=0
+            )
+            found.wrong.append(wrong)
+    if alone or (job.start < hour and energy_nj > slack_nj):
         measured = any(row.line == "modelled" for row in alone)
         factor = cluster.factor_milli(hour) if measured else 1000
         _Sum(
@@ -228,10 +230,10 @@ def _in_time(job: Job, point: Layout) -> bool:
     return job.tokens_total / TOKENS_PER_S[point] <= (job.deadline - job.start).total_seconds()
 
 
-def _at(run: Run, point: Layout, hour: datetime) -> bool:
-    """Whether a run was at a point, untouched, as long as it lived in an hour."""
-    moved = any(move.at < hour + HOUR and hour < after(move.until) for move in run.moves)
-    return not moved and run.layout_at(hour) == point
+def _at(run: Run, point: Layout, slot: tuple[datetime, datetime]) -> bool:
+    """Whether a run was at a point, untouched, as long as it lived in a slot."""
+    moved = any(move.at < slot[1] and slot[0] <= move.until for move in run.moves)
+    return not moved and run.layout_at(slot[0]) == point
 
 
 def _half_dark(run: Run, cluster: Cluster) -> bool:
@@ -361,8 +363,10 @@ def _declared(rows: Iterable[Sequence[EmissionRow]]) -> int:
     return next(iter(said))[0]
 
 
-def baseline_nj(job: Job, hour: datetime, now: datetime, point: Layout = A) -> tuple[int, float]:
-    """Give (nanojoules of a run that always is at a point, in an hour; what of it is not exact).
+def baseline_nj(
+    job: Job, span: tuple[datetime, datetime], now: datetime, point: Layout = A
+) -> tuple[int, float]:
+    """Give (nanojoules of a run that always is at a point, in a span; what of it is not exact).
 
     It draws as that point does, from the launch on, pauses only while the run was killed, and ends
     when it has trained all tokens. Whole tokens only are reckoned: at each border up to two tokens'
@@ -376,7 +380,7 @@ def baseline_nj(job: Job, hour: datetime, now: datetime, point: Layout = A) -> t
         parts = [(job.start, job.away[0]), (job.away[1], job.away[1] + left - before)]
     nanojoules = sum(
         power_mw
-        * max(timedelta(), min(end, hour + HOUR, now) - max(start, hour))
+        * max(timedelta(), min(end, span[1], now) - max(start, span[0]))
         // timedelta(microseconds=1)
         for start, end in parts
     )

@@ -195,7 +195,7 @@ def whole_year() -> Tale:
         start = first + 5 * DAY + timedelta(hours=7, minutes=13, seconds=5)
         jobs.append(_job(f"lean-{number + 1}", start, 300, layout=B, gpus=GPUS[2:4]))
         start = first + 19 * DAY
-        names, asked = (f"moved-{number + 1}", f"half-{number + 1}"), {40: "B", 64: "A"}
+        names, asked = (f"moved-{number + 1}", f"half-{number + 1}"), {42: "B", 64: "A"}
         some_fail = Noise(switch_failure=0.25, salt=names[0])
         jobs += [
             _job(names[0], start, 130, gpus=GPUS[2:4], movable=True, slack=1.15, noise=some_fail),
