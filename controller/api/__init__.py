@@ -7,6 +7,7 @@ The map:
     app.py              the table of routes
     attested.py         calls that an agent makes for somebody on its node
     calls.py            one request in: its JSON, its limits; one answer out: its JSON, its errors
+    field_docs.py       what docstrings say of each field, for that description
     openapi.py          the published description, from the same table of routes
     request_context.py  everything a handler may reach, and on whose behalf
     server.py           the server in a thread of its own

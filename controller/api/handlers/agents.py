@@ -36,7 +36,7 @@ OLDEST_SNAPSHOT_S = 15.0
 
 
 def readings(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Take a delivery of a node's agent; one that comes again is acknowledged without effect."""
+    """Take a delivery of a node's agent; a repeated one is acknowledged and changes nothing."""
     call.as_agent(context)
     context.lead()
     node, source = call.path["node"], context.pulse.settings.power.source
@@ -95,14 +95,14 @@ def _taken(context: RequestContext, node: str, body: Mapping[str, Any]) -> bool:
 
 
 def desired(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Tell what is wished for a node's GPUs, who may own their processes, and where slots end."""
+    """Give the clocks and caps for a node's GPUs, the owners of their processes, and slot ends."""
     call.as_agent(context)
     epoch = context.lead()
     return _answer(context, call.path["node"], _fresh(context), epoch)
 
 
 def retire(context: RequestContext, call: Call) -> Done:
-    """Expect nothing of a node any more, until it reports again."""
+    """Expect no reports from a node until it reports again."""
     call.as_operator(context, "retire a node")
     node = call.path["node"]
     if not context.journal.nodes.retire(node, context.now):

@@ -12,7 +12,7 @@ from wattmesh.policies.decision import Mode
 
 
 def freeze(context: RequestContext, call: Call) -> Done:
-    """Take hands off one run, or everything."""
+    """Stop acting on one run, or on all."""
     context.lead()
     reason = call.text("reason", default="by hand")
     row = _named(context, call, "freeze")
@@ -80,7 +80,7 @@ def switch(context: RequestContext, call: Call) -> Done:
 
 
 def retire(context: RequestContext, call: Call) -> Done:
-    """End a run: it is followed no more, and its rows stay."""
+    """Stop following a run; its rows stay."""
     epoch = context.lead()
     if context.journal.runs.unreadable(call.path["run"]):
         return _retire_unread(context, call, epoch)

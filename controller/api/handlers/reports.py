@@ -27,7 +27,7 @@ def month(context: RequestContext, call: Call) -> MonthReport:
 
 
 def reopen(context: RequestContext, call: Call) -> Done:
-    """Open a month that was closed wrongly; what it was closed with stays, with who did it."""
+    """Reopen a month that was closed wrongly; the old figures are kept, with who did it."""
     epoch = context.lead()
     call.as_operator(context, "open a closed month again")
     zone, now = context.pulse.settings.site.timezone, context.now
@@ -50,7 +50,7 @@ def reopen(context: RequestContext, call: Call) -> Done:
 
 
 def replan(context: RequestContext, call: Call) -> Done:
-    """Plan a budget anew for the rest of its period: what was spent so far is accepted."""
+    """Plan the rest of a budget's period anew, and accept what was spent so far."""
     context.lead()
     call.as_operator(context, "plan a budget anew")
     name, settings, now = call.path["name"], context.pulse.settings, context.now
