@@ -68,12 +68,12 @@ class PeriodLine:
             to `end`.
         spent_g: grams of its priced slots, from joules that were read. `unpriced_j`: joules that
             have no grams (yet).
-        expected_g: grams that the plan has spent by now. `burn`: `spent_g` and `upper_g` together
+        expected_g: grams that the plan allows until now. `burn`: `spent_g` and `upper_g` together
             over that; None while it is 0.
         on_course_g: grams at the end of the period at the rate of the last days; None when it is
             too early to say.
         low_g, high_g: the 80 % band of `on_course_g`; None before three whole days.
-        residual_g: the limit less what was spent. `exhausted_at`: when the limit is, or was, used
+        residual_g: the limit less `spent_g` and `upper_g`. `exhausted_at`: when the limit is, or was, used
             up; None when that is not in this period, or not known.
         restated_g: how much revised intensities changed the grams that were first reported.
         urgency: "" | slow | fast | exhausted. `alert`: one sentence with what to do, or "".
