@@ -73,8 +73,8 @@ class PeriodLine:
         on_course_g: grams at the end of the period at the rate of the last days; None when it is
             too early to say.
         low_g, high_g: the 80 % band of `on_course_g`; None before three whole days.
-        residual_g: the limit less `spent_g` and `upper_g`. `exhausted_at`: when the limit is, or was, used
-            up; None when that is not in this period, or not known.
+        residual_g: the limit less `spent_g` and `upper_g`. `exhausted_at`: when the limit is, or
+            was, used up; None when that is not in this period, or not known.
         restated_g: how much revised intensities changed the grams that were first reported.
         urgency: "" | slow | fast | exhausted. `alert`: one sentence with what to do, or "".
         burns: the ratio in each of the windows that alerts look at.
