@@ -106,7 +106,9 @@ class Reading:
         try:
             self._sampler.flush()
         except JournalUnavailable as error:
-            log.warning("the newest energy is left to the hardware counters: %s", error)
+            log.warning(
+                "the newest energy is not booked; the hardware counters cover it: %s", error
+            )
         self._sampler.close()
         self._node.close()
 
@@ -226,7 +228,7 @@ class Hearing:
         answer = reply.json()
         if reply.status != 200:
             raise SourceUnavailable(
-                f"the controller does not say what is wished ({reply.status}): "
+                f"the controller gives no clocks and caps ({reply.status}): "
                 f"{answer.get('error', 'no reason given')}"
             )
         instructions = AgentInstructions.from_json(answer)

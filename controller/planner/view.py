@@ -188,7 +188,7 @@ def _sentence(seen: Observation, run: RunView, state: PlanState) -> str:
     if not missing and age >= FRESH:
         why = f" ({state.trouble})" if state.trouble else ""
         missing = (
-            f"it is {duration(age.total_seconds())} old and none newer came{why}; the price rule "
+            f"it is {duration(age.total_seconds())} old and no newer one came{why}; the price rule "
             "decides"
         )
     return f"This plan is not followed: {missing}." if missing else ""

@@ -106,10 +106,10 @@ def retire(context: RequestContext, call: Call) -> Done:
     call.as_operator(context, "retire a node")
     node = call.path["node"]
     if not context.journal.nodes.retire(node, context.now):
-        raise NotFound(f"There is no node {node!r} that is expected.")
+        raise NotFound(f"No node {node!r} is expected.")
     context.pulse.node_faults.clear(node)
     context.wake()
-    return Done(done=f"{node} is retired; its GPUs count for no coverage.", changed=(node,))
+    return Done(done=f"{node} is retired; its GPUs count in no coverage.", changed=(node,))
 
 
 def laid(rows: Iterable[EnergyRow], grid: SlotGrid, until: datetime) -> list[EnergyRow]:
@@ -218,8 +218,8 @@ def _fresh(context: RequestContext) -> FleetSnapshot:
     age_s = pulse.clock.monotonic() - snapshot.monotonic_s
     if age_s > max(OLDEST_SNAPSHOT_S, 3 * pulse.settings.loops.cycle_s):
         raise RetryLater(
-            f"The journal was last read {age_s:.0f} s ago, so nothing is wished for any GPU; "
-            "obligations stand until their own end."
+            f"The journal was last read {age_s:.0f} s ago, so no clock or cap is ordered "
+            "for any GPU; operators' caps stay until they end."
         )
     return snapshot
 

@@ -36,7 +36,7 @@ def freeze(context: RequestContext, call: Call) -> Done:
 def _frozen(row: RunRow) -> str:
     """Say what a freeze means for a run in its present state."""
     if row.state == "finished":
-        return "it has ended, and whatever launch goes on from there trains unswitched"
+        return "it has ended, and a launch that continues it trains unswitched"
     if row.state == "lost":
         return "it is not heard, and trains unswitched if it still does"
     return "it trains on unswitched and is accounted"
@@ -99,8 +99,8 @@ def retire(context: RequestContext, call: Call) -> Done:
     trains = row.state == "live" and not row.ending
     still = "; its job still runs and is not measured any more" if trains else ""
     return Done(
-        done=f"Retired {row.name} ({row.run}){still}: its rows stay, and another launch of it "
-        "begins it again.",
+        done=f"Retired {row.name} ({row.run}){still}: its rows stay, and a new launch takes it "
+        "up again.",
         changed=(row.run,),
     )
 

@@ -260,7 +260,7 @@ def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
     found = [named[name]] if name in named else [v for k, v in named.items() if k.startswith(name)]
     if len(found) != 1:
         known = ", ".join(named) or "none"
-        raise NotFound(f"{name!r} names no signal that is polled, or several; there are {known}.")
+        raise NotFound(f"{name!r} fits no polled signal, or several; there are {known}.")
     (facts,) = found
     if facts not in signals.ahead:
         return preview(context.journal, facts, context.now)

@@ -144,7 +144,7 @@ def completion(
         print(text)
         return
     _write([DesiredFile(path=to, text=text + "\n")], replace=replace)
-    print_lines([f"wrote {to}; it counts in the next shell"])
+    print_lines([f"wrote {to}; it takes effect in the next shell"])
 
 
 def script(shell: Shell) -> str:
@@ -165,8 +165,8 @@ def _unseen(program: Path) -> Iterator[str]:
     """Warn that the units cannot see the program's folder, and so cannot start it."""
     if str(program).startswith(UNSEEN):
         yield (
-            f"{program} lies where the units see nothing: install wattmesh elsewhere, as with "
-            "`python3 -m venv /opt/wattmesh`, and run this command from there"
+            f"{program} lies in a folder that the units cannot see: install wattmesh elsewhere, as "
+            "with `python3 -m venv /opt/wattmesh`, and run this command from there"
         )
 
 
@@ -209,7 +209,7 @@ def _write(wanted: list[DesiredFile], *, replace: bool) -> list[Path]:
     others = [str(each.path) for each in missing if each.path.exists()]
     if others and not replace:
         raise InputInvalid(
-            f"{', '.join(others)} says something else already, and nothing was written: look with "
+            f"{', '.join(others)} has other content already, and nothing was written: look with "
             "diff, then add --replace."
         )
     for each in missing:
