@@ -51,8 +51,8 @@ class Audit:
         actual: rows of the run. `reference`: rows of its baseline. `single`: rows of the best
             single point.
         energy: the rows that the actual grams were computed from, with the unobserved time.
-        saved_ug: lower end of the saving. `saved_high_ug`: its upper end; both None while it is not
-            known. `unsettled`: why it is not known.
+        saved_ug: lower end of the saving. `saved_high_ug`: upper end of the saving. Both are None
+            while not known. `unsettled`: why the saving is not known.
         unclaimed: grams of its GPUs that were booked to nobody, by slot; the run may have emitted
             them.
         unbooked_mj: millijoules in `energy` that are not in `actual` yet: they were booked after

@@ -40,17 +40,17 @@ class RunBudget:
     Attributes:
         energy_j: None when none of it was read. `unread`: why it was not, as a sentence; ""
             otherwise.
-        carbon: grams of its priced slots, by signal; `carbon_g`: the same; None when there are
-            several signals, whose grams are never added.
+        carbon: grams of its priced slots, by signal; `carbon_g`: grams of its priced slots; None
+            when they are in several signals, which are never added.
         unpriced_j: joules that have no grams yet.
-        unobserved_s: time that nobody measured. `upper_j`: the most drawn in it. `upper_g`: its
-            grams; None while not known, or in several signals.
+        unobserved_s: time that nobody measured. `upper_j`: most joules of that time. `upper_g`:
+            most grams of that time; None while not known, or in several signals.
         baseline: the submitted point. `baseline_g`: its grams when it had trained as many tokens.
-        saved_g: lower end of the saving. `saved_high_g`: its upper end; higher where unobserved
-            time does not cancel out. Both are None while not known. `unsettled`: why they are not
+        saved_g: lower end of the saving; None while not known. `saved_high_g`: upper end of the
+            saving, higher where unobserved time does not cancel out. `unsettled`: why it is not
             known.
         better_point_g: part of the saving that the best single point makes. `carbon_aware_g`: the
-            rest; both None while not known. `split_unsettled`: why they are not known.
+            rest of the saving. `split_unsettled`: why these parts are not known (None).
         power_scope: what the catalogue's watts contain. `meter_scope`: what was read of this run:
             gpu; node (with processors and memory); "some nodes" (with those of some of its nodes);
             "" (nothing). `scope_note`: what it means if they differ.
@@ -107,7 +107,7 @@ class ClusterLine:
         line: run | idle | unattributed | idle_after_release | profiling | unobserved.
         carbon, carbon_g, upper_g: as in `RunBudget`.
         unpriced_j: those of its joules that have no grams (yet).
-        unobserved_s: time that nobody measured. `upper_j`: the most drawn in it.
+        unobserved_s: time that nobody measured. `upper_j`: most joules of that time.
         flags: estimated, provisional, simulated: those that any of its joules or grams is.
     """
 
@@ -127,8 +127,8 @@ class SavedLine:
     """What the cluster saved in one signal.
 
     Attributes:
-        saved_g: lower end of the runs' settled savings, less `released_g`. `high_g`: upper end of
-            the same; both None while `released_g` lacks joules that have no grams yet.
+        saved_g: lower end of the runs' settled savings, less `released_g`. `high_g`: the upper end;
+            both None while some released joules have no grams yet.
         better_point_g, carbon_aware_g: parts of `saved_g`, where runs could split theirs; the
             latter is less `released_g`. `unsplit_g`: savings that could not be split.
         released_g: what given-back GPUs emitted before another job had them.
@@ -154,7 +154,7 @@ class BudgetView:
         signal: the accounting signal of the settings; grams in other signals are lines of their
             own.
         lines: runs, idle, unattributed and so on; they add up to `total`.
-        saved: savings by signal. `saved_g`: the lower end; None unless there is exactly one signal.
+        saved: savings by signal. `saved_g`: lower end of the saving; None unless in one signal.
         unsettled: names of the runs whose saving is not known yet.
         boundary: what the joules cover: what the power sources measure, or that multiplied by
             `pue`.

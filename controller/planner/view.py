@@ -72,9 +72,9 @@ class PlanLine:
     Attributes:
         age_s: seconds since the observation that it was made from.
         origin: point that the run was at then.
-        mu_g_per_token: what one token may cost. `mu`: the same as intensities of the grid.
-        grams: expected from then on. `bound_g`: no plan has less under the forecast used. `gap`:
-            the difference, as a share of `bound_g`; None when that is 0.
+        mu_g_per_token: what one token may cost. `mu`: that price as intensities of the grid.
+        grams: expected grams of the plan. `bound_g`: no plan has less under the forecast used.
+            `gap`: `grams` above `bound_g`, as a share of it; None when that is 0.
         layout_switches, clock_changes, sleeps: number of each in the plan, its first change
             included.
         level: what the plan does not keep of the service level, as a clause; "" otherwise.

@@ -114,8 +114,8 @@ class SubjectReport:
         run: id of the run; "" for a line.
         facility_mj: millijoules multiplied by the PUE that its slots were priced with; None when
             none is set.
-        carbon: its grams by signal; `carbon_ug`: the same; None when there are several signals.
-        unobserved_ms: time that nobody measured. `upper_mj`: the most drawn in it.
+        carbon: its grams by signal. `carbon_ug`: micrograms; None when there are several signals.
+        unobserved_ms: time that nobody measured. `upper_mj`: most millijoules of that time.
         gpu_hours: hours for which the run held GPUs, from its slots. `embodied_ug`: embodied carbon
             of these hours; None when its catalogue does not say.
         tokens: trained in the month; None when its position at the start or the end is not known.
@@ -146,8 +146,8 @@ class DayFigure:
     """One day of the site.
 
     Attributes:
-        carbon: its grams by signal; `carbon_ug`: the same; None when there are several signals.
-        planned_ug: planned by the cluster's budget, in the signal of that; None without one.
+        carbon: its grams by signal. `carbon_ug`: micrograms; None when there are several signals.
+        planned_ug: micrograms planned by the cluster's budget, in its signal; None without one.
     """
 
     start: datetime
@@ -167,11 +167,11 @@ class MonthReport:
         closed_at: when it was closed; None while it is not.
         boundary: "it" (the machines as measured) or "facility" (multiplied by the PUE). `pue`: None
             when it is not set.
-        energy_mj: of the whole cluster, as measured. `facility_mj`: the same within the boundary
-            `facility`; None without a PUE.
+        energy_mj: of the whole cluster, as measured. `facility_mj`: of the whole cluster within the
+            boundary `facility`; None without a PUE.
         signal: the accounting signal of the settings.
-        carbon: location-based grams by signal. `carbon_ug`: the same; None when there are several
-            signals. `first_carbon_ug`: the same as first reported. `closed_carbon_ug`: the same as
+        carbon: location-based grams by signal. `carbon_ug`: location-based micrograms; None when
+            there are several signals. `first_carbon_ug`: as first reported. `closed_carbon_ug`: as
             first closed; None before that.
         totals: of each scenario and signal. `lines`: what they are made of.
         subjects: runs and lines; their joules and location-based grams add up to the cluster
