@@ -1,24 +1,25 @@
-"""When things happen, and remembering them: the daemon, its cycle, its journal, its screens.
+"""The daemon, its control cycle, its journal, and what people see of them.
 
 The map:
-    accounting/    both ledgers in grams, what was saved, and budgets
+    accounting/    grams of both ledgers, savings and budgets
     agent/         `wattmesh agent`, the process on each GPU node
     api/           HTTP over a Unix socket
-    attach_check/  a user's own script, walked through layouts on the spot
+    attach_check/  runs a user's script through several layouts
     cli/           the command line
-    cycle/         observe, decide, act: the control cycle and the facts that it decides on
-    daemon/        the daemon: its life, and how its parts are put together
-    journal/       everything that survives, in SQLite or PostgreSQL
-    metrics/       the figures for Prometheus: absolute values from the journal
-    planner/       plans, made off the cycle in a child process
-    process/       what every long-lived process of ours is made of
-    profile/       profiling a job into a catalogue
-    replay/        `wattmesh policy bench`: runs over recorded grids, under the same decisions
+    cycle/         the control cycle: observe, decide, act
+    daemon/        the daemon's process: start, loops, stop
+    journal/       everything that survives a restart, in SQLite or PostgreSQL
+    metrics/       metrics for Prometheus, from the journal's absolute values
+    planner/       computes plans in a child process, off the cycle
+    process/       what every long-lived process shares: loops, clocks, children
+    profile/       profiles a job, and writes its catalogue
+    replay/        `wattmesh policy bench`: replays runs over recorded grids, with the live
+                   decisions
     settings/      the settings file: read, checked, shown
-    signals/       the grid signals: polled, kept, foretold, shown
-    status/        the whole daemon on one screen, and what is wrong with it
-    marks.py       what a joule, a watt or a gram is beside measured, said beside it
-    pictures.py    how our pictures look
-    pulse.py       the newest facts of the daemon's own loops
+    signals/       the grid signals: polling, history, forecast
+    status/        the status screen's facts, and what needs a human
+    marks.py       the flags estimated, provisional, simulated
+    pictures.py    the style of pictures
+    pulse.py       the newest facts of the daemon's loops, in memory
     views.py       the answers of the API as documented dataclasses
 """

@@ -19,11 +19,11 @@ from wattmesh.reconfig.ranges import clean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleLine:
-    """The control cycle's newest turn.
+    """The newest turn of the control cycle.
 
     Attributes:
-        age_s: since it ended; None before the first one. A large age means the cycle hangs.
-        sentence: what it decided, in one sentence; the same as in the log.
+        age_s: seconds since it ended; None before the first one. A large age means the cycle hangs.
+        sentence: what it decided, in the same sentence as in the log.
         overruns: turns that took longer than `every_s`. `errors`: turns that ended in a bug.
     """
 
@@ -37,7 +37,7 @@ class CycleLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastSlot:
-    """Intensity of [start, end) as forecast now."""
+    """Forecast intensity of [start, end)."""
 
     start: datetime
     end: datetime
@@ -46,22 +46,22 @@ class ForecastSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarbonLine:
-    """One grid signal as it stands.
+    """One grid signal now.
 
     Attributes:
-        signal: full identity, `provider:zone:kind:factor:gas`.
-        g_per_kwh: of the interval that holds now; None when unknown.
-        quality: of that value: measured, provisional, forecast, static; "" when unknown.
-        age_s: since the provider last answered; None when it never did.
-        trouble: why no carbon-motivated act is allowed; "" when the signal is usable.
-        forecast: the slots to come, current one first. `low`: the lowest of them.
-        simulated: the signal is a replayed recording, not the grid of today.
-        flags: of `g_per_kwh`. What is forecast is an estimate, and simulated where that is.
-        rung: what decisions rest on: issued, profile, static, none. `source`: who made the slots to
-            come. `issued_at`: when; of a profile the end of the history it is made of.
-        note: why it is not the best rung; "" when it is.
-        state: how the newest poll ended: ok, failed, refused (a person must mend it); "" before the
-            first. `detail`: what the provider said.
+        signal: its full identity, `provider:zone:kind:factor:gas`.
+        g_per_kwh: intensity of the present interval; None when it is not known.
+        quality: of that intensity: measured, provisional, forecast, static; "" when unknown.
+        age_s: seconds since the provider last answered; None when it never did.
+        trouble: why wattmesh takes no carbon-motivated action; "" when the signal is usable.
+        forecast: the slots ahead, the present one first. `low`: the slot with the lowest intensity.
+        simulated: whether the signal is a replayed recording, not the grid of today.
+        flags: of `g_per_kwh`: a forecast is an estimate, a recording is simulated.
+        rung: what decisions rest on: issued, profile, static, none. `source`: who made the
+            forecast. `issued_at`: when it was issued; for a profile, the end of its history.
+        note: why the best rung is not in use; "" when it is.
+        state: end of the newest poll: ok, failed, refused (a person must act); "" before the first.
+            `detail`: what the provider answered.
     """
 
     signal: str
@@ -87,10 +87,11 @@ class CarbonLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandSlot:
-    """Intensity of [start, end) with its 10 % and 90 % quantiles; None where nobody told them.
+    """Forecast intensity of [start, end) with its 10 % and 90 % quantiles.
 
     Attributes:
-        quality: forecast, or that of what was observed of the running interval.
+        low_g_per_kwh, high_g_per_kwh: the quantiles; None when they are not known.
+        quality: forecast; for the present interval, the quality of what was observed of it.
     """
 
     start: datetime
@@ -103,13 +104,13 @@ class BandSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillLine:
-    """How far off a source was lately, up to `lead_h` ahead.
+    """Errors of one source's forecasts lately, up to `lead_h` hours ahead.
 
     Attributes:
-        source: issued (the provider), own, profile, day (24 h persistence), last.
-        mae_g_per_kwh: mean absolute error; `persistence_mae_g_per_kwh`: of 24 h persistence on the
-            same hours; `last_mae_g_per_kwh`: of the last value known, on the same hours.
-        count: how many recent outcomes they stand for.
+        source: issued (the provider), own, profile, day (24 h persistence), last (the last value).
+        mae_g_per_kwh: mean absolute error. `persistence_mae_g_per_kwh`: that of 24 h persistence
+            over the same hours. `last_mae_g_per_kwh`: that of the last value over them.
+        count: number of recent outcomes behind these errors.
     """
 
     source: str
@@ -125,11 +126,11 @@ class ForecastView:
     """`GET /v1/carbon/forecast`: what decisions rest on, and how far it can be trusted.
 
     Attributes:
-        rung: issued | profile | static | none. `source`: who made the slots.
+        rung: issued | profile | static | none. `source`: who made the forecast.
         sentence: what that means for decisions.
-        issued_at: when it was issued; of a profile the end of the history it is made of.
-        model: what went into it. `slots`: the running one first, without gaps.
-        flags: of what is expected; the running slot says its own quality.
+        issued_at: when it was issued; for a profile, the end of the history that it is made from.
+        model: what it was computed from. `slots`: without gaps, the present one first.
+        flags: of the forecast slots; the present slot has its own quality.
     """
 
     at: datetime
@@ -147,19 +148,19 @@ class ForecastView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLine:
-    """All GPUs together.
+    """The power of all GPUs together.
 
     Attributes:
-        total_w: newest readings added up; None when nothing was read.
-        gpus: devices read at the newest sample. `expected`: devices known from before.
-        age_s: since the newest sample.
-        unobserved_share: of device-seconds since the daemon started that nobody measured, 0..1.
-        source: name of the power source; "" when power is not read at all.
-        hosts_w: processors and memory, where they are read; `total_w` is the GPUs alone.
-        covered: GPUs whose power was read lately. `to_cover`: those that nodes, or the
-            daemon's own sampler, ever read; 0 while not known.
-        clocks_as_ordered: GPUs whose lock is what is wished. `clocks`: GPUs whose actuator is
-            heard; 0 where there is none.
+        total_w: sum of the newest readings of all GPUs; None when none was read.
+        gpus: devices read in the newest sample. `expected`: devices known from before.
+        age_s: seconds since the newest sample.
+        unobserved_share: share of device-seconds since the daemon started that nobody measured.
+        source: name of the power source; "" when power is not read.
+        hosts_w: power of processors and memory, where they are read; `total_w` does not include it.
+        covered: GPUs whose power was read lately. `to_cover`: GPUs that nodes, or the daemon's own
+            sampler, ever read; 0 while that is not known.
+        clocks_as_ordered: GPUs whose clock lock is as ordered. `clocks`: GPUs whose actuator
+            reports; 0 when there is none.
     """
 
     source: str
@@ -184,10 +185,12 @@ class CapLine:
 
     Attributes:
         by: who ordered it. `sentence`: how it is kept, or why it is not.
-        bound_w: the most that all GPUs can draw under it. `lowest_w`: the lowest there is.
-        gpus: boards that are held lower for it. `deaf`: boards that obey nobody, counted in full.
-        slowed: by the name of a run, the point it gave up for the cap.
-        late: runs that will miss their deadline at the speed the cap leaves them.
+        meets: whether it can be kept. `lowest_w`: the lowest cap that could be.
+        bound_w: the most that all GPUs can draw under it.
+        gpus: boards that are held lower for it. `deaf`: boards that obey no actuator; they count in
+            full.
+        slowed: the point that each run gave up for the cap, by the run's name.
+        late: runs that will miss their deadline at the speed that the cap leaves them.
         flags: of `bound_w` and `lowest_w`; `cap_w` is what was ordered.
     """
 
@@ -209,11 +212,12 @@ class CapLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCap:
-    """`GET /v1/powercap`: the cap in force and how it is kept; null while none is.
+    """`GET /v1/powercap`: the cap in force, and how it is kept.
 
     Attributes:
-        trouble: which actuators obey another journal or epoch, and what to run there; a sentence
-            each.
+        cap: None while no cap is in force.
+        trouble: actuators that obey another journal or epoch: a sentence each, with what to run
+            there.
     """
 
     at: datetime
@@ -223,7 +227,11 @@ class PowerCap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchLine:
-    """A switch in progress. `position` = (n, of): `loaded 5 of 7`."""
+    """A switch in progress.
+
+    Attributes:
+        position: (n, of): `loaded` is state 5 of 7.
+    """
 
     plan: str
     from_point: str
@@ -240,24 +248,26 @@ class RunLine:
     """One run.
 
     Attributes:
-        state: live (heard lately, whatever its steps take), lost (not heard for a while), finished.
+        state: live (heard lately, however long its steps take), lost (not heard lately), finished.
         activity: the STATE column: holding, switching, frozen, lost, finished, observed, stopped
-            (its newest launch was asked to stop and left), failed (it left with an error; after
-            both another may go on from there), retired, expired (not heard for too long).
-        ended: how it ended, as it or whoever ended it said; "" while nobody said that it did.
-        layout: short name, e.g. `dp2 tp2`; "" of a run that is only observed, for it is not known,
-            and `ranks` are then its GPUs. `point`: catalogue id; "" when at none of them.
-        j_per_token: of the point it is at, as the catalogue says; None when at no point.
-        slack_s: what the deadline guard had to spare at the newest decision.
-        sentence: the newest decision's reason.
-        trouble: why its newest save step left no checkpoint, or none can be made, as the run says;
-            "" when all is well.
-        ordered_point: what an operator asked for and nobody has carried out yet.
-        last_seen_s: since its newest sign of life, `phase`: what it was doing then (starting,
-            training, checkpointing, switching, parked). `last_step_s`: since its newest launch last
-            reported a step; None before its first.
-        waits_for: what a live run waits for that has taken no step for longer than usual; else "".
-        simulated: what of this line is simulated (`power_w`, ...); empty when nothing is.
+            (its newest launch was asked to stop, and left), failed (that left with an error),
+            retired, expired (not heard for too long). A new launch may continue a stopped or failed
+            run.
+        ended: how it ended, in the words of the run or of who ended it; "" while nobody said so.
+        layout: short name, e.g. `dp2 tp2`; "" when it is not known, as of a run that is only
+            observed: `ranks` then counts its GPUs. `point`: id in its catalogue; "" when it is at
+            no point.
+        j_per_token: of its point, as the catalogue says; None when it is at no point.
+        slack_s: seconds that the deadline guard had to spare at the newest decision.
+        sentence: the reason of the newest decision.
+        trouble: why its newest save step left no checkpoint, or why none can be made, as the run
+            says; "" when all is well.
+        ordered_point: point that an operator ordered and that the run is not at yet.
+        last_seen_s: seconds since its newest sign of life. `phase`: what it did then (starting,
+            training, checkpointing, switching, parked). `last_step_s`: seconds since its newest
+            launch last reported a step; None before its first.
+        waits_for: what a live run waits for when a step takes longer than usual; "" otherwise.
+        simulated: the values of this line that are simulated (`power_w`, ...).
         flags: of `j_per_token`, as the catalogue says, and of the grams in `sentence`.
     """
 
@@ -299,8 +309,8 @@ class JournalLine:
     """The database.
 
     Attributes:
-        state: ok | slow | unavailable. `trouble`: one sentence, "" when ok.
-        identity: what actuators know this journal by, a UUID; "" before this daemon led it.
+        state: ok | slow | unavailable. `trouble`: one sentence; "" when the state is ok.
+        identity: UUID by which actuators know this journal; "" before this daemon has led it.
     """
 
     state: str
@@ -314,17 +324,18 @@ class StatusView:
     """`GET /v1/status`: the whole daemon on one screen.
 
     Attributes:
-        at: when this was true. While the journal does not answer, the runs are the last known
-            ones and `stale_s` says how old they are; else it is 0. `never_read`: it has not
-            answered since the daemon started, so that nothing is known of runs and signals.
+        at: when this was true. `stale_s`: age of the runs in seconds when the journal does not
+            answer and they are the last known ones; 0 when it answers. `never_read`: the journal
+            has not answered since the daemon started, so nothing is known of runs and signals.
         mode: observe | advise | act.
-        leading: this daemon decides; else it stands by and `leader` names who does.
-        epoch: the fence under which it acts; None on standby.
-        frozen: why nothing at all is acted upon; "" when not frozen.
-        trouble: sentences that need a human, most urgent first, each ending in what to do next.
-        simulated: what in this answer is simulated; empty when nothing is.
-        cap: the operator's power cap in force; null while none is.
-        lost_more: by uid, lost runs that are not among `runs`: of each user only the newest few.
+        leading: whether this daemon decides. `leader`: the daemon that does, when this one stands
+            by.
+        epoch: number under which it acts, and which fences older leaders; None on standby.
+        frozen: why wattmesh acts on no run at all; "" when nothing is frozen.
+        trouble: sentences that need a human, most urgent first; each ends with what to do next.
+        simulated: the values in this answer that are simulated.
+        cap: the operator's power cap in force; None while none is.
+        lost_more: by uid, number of lost runs beyond the newest few of a user, which are in `runs`.
     """
 
     at: datetime
@@ -354,11 +365,11 @@ class StatusView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reopening:
-    """A month that was closed and opened again by a person.
+    """A month that was closed, and that a person opened again.
 
     Attributes:
-        by, reason: who did it, and why.
-        carbon_ug: micrograms that it had been closed with, by signal. `flags`: of these.
+        by: who did it. `reason`: why.
+        carbon_ug: micrograms of CO2 that it had been closed with, by signal. `flags`: of these.
     """
 
     month: str
@@ -376,8 +387,8 @@ class Problem:
 
     Attributes:
         error: what happened, and what to do next.
-        kind: refused (403) | fenced (409) | invalid (400, 413, 422) | not_found (404) |
-            unavailable (503) | bug (500).
+        kind: refused (403) | fenced (409) | invalid (400, 413, 422) | not_found (404) | unavailable
+            (503) | bug (500).
     """
 
     error: str
@@ -386,7 +397,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Answer to an operator's act: what was done, in one sentence."""
+    """Answer to an operator's request. `done`: what was done, in one sentence."""
 
     done: str
     changed: tuple[str, ...] = field(default=())
@@ -394,7 +405,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenMade:
-    """A new token of a node's agent: the secret, told this once. `done`: what to do with it."""
+    """A new token of a node's agent.
+
+    Attributes:
+        token: the secret; it is shown only in this answer. `done`: what to do with it.
+    """
 
     node: str
     token: str

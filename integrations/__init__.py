@@ -2,10 +2,8 @@
 
 The map:
     carbon/        providers of grid carbon intensity
-    pytorch/       parallelism in five dimensions on PyTorch's own parts, so that every layout
-                   trains one model
-    deepspeed.py   DeepSpeed ZeRO jobs: switched by restart, loaded into another world size or
-                   another stage
+    pytorch/       parallelism in five dimensions, from PyTorch's own parts
+    deepspeed.py   DeepSpeed ZeRO jobs: switched by restart, into another world size or stage
     torchrun.py    the launcher: starts a training job and starts it again
-    torchtitan.py  torchtitan (0.3): its trainer under a session, by its own extension points
+    torchtitan.py  torchtitan (0.3): its trainer under a session, through its extension points
 """

@@ -1,24 +1,24 @@
-"""What should be done with every run, and why: pure functions, `now` is in the observation.
+"""Decides what every run should do, and why: pure functions; `now` is in the observation.
 
 The map:
     accounting/     the arithmetic of budgets and baselines
-    forecast/       what the grid will emit: the provider's forecast and our own, weighed by skill
+    forecast/       forecasts of the grid: the provider's and our own, weighted by skill
     planner/        plans with a certified bound (numpy, in a worker)
-    powercap/       how runs share an operator's power cap
-    rivals/         rules that others use, for replay
+    powercap/       shares an operator's power cap between the runs
+    rivals/         rules from the literature, for replay
     rules/          the decision: deadline guard first, then orders, then a plan or the price rule
-    best_single.py  the best one-time choice of a point, by which a saving is split
-    break_even.py   from which intensity on each point of a catalogue pays
+    best_single.py  the best single point of a run, by which a saving is split
+    break_even.py   the intensity from which each point of a catalogue pays
     decision.py     types: what a cycle sees and what it decides
     guard.py        the deadline guard, with its proof
     horizon.py      intensity from now to the deadline, beyond the forecast too
     hull.py         which points are ever worth running
-    isolation.py    a run whose numbers cannot be used is held, with a sentence
-    ladder.py       which signal decisions rest on as it grows old
-    menu.py         which points a run may be switched to at all
-    run_context.py  one run with its menu and its guard, or what is missing to decide about it
-    slowing.py      which runs go to a slower clock for a power cap, the cheapest step first
-    speed.py        the speed that can be counted on at each point, by what is known of it
+    isolation.py    holds a run whose numbers cannot be used, with a sentence
+    ladder.py       what decisions rest on as a signal grows old
+    menu.py         the points that a run may be switched to
+    run_context.py  one run with its menu and its guard, or why it cannot be decided about
+    slowing.py      which runs a power cap slows, the cheapest step first
+    speed.py        the speed that can be counted on at each point
     switch_time.py  how long a switch takes, as the deadline guard counts it
-    words.py        times and points as the sentences write them
+    words.py        writes times and points in sentences
 """

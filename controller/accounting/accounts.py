@@ -127,7 +127,7 @@ class Accounts:
             try:
                 self._update_scenarios(scenarios, run, now, anew=since is None)
             except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-                error.add_note(f"while the baseline of run {run.run} ({run.name}) was reckoned")
+                error.add_note(f"while the baseline of run {run.run} ({run.name}) was computed")
                 failed.append(error)
         self._priced_to = now
         if failed:  # one run's bad history must not stop the books of the others

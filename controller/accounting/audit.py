@@ -44,19 +44,25 @@ RULE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """`wattmesh budget --audit RUN`: every slot of every scenario, raw, and what was computed.
+    """`wattmesh budget --audit RUN`: every slot of every scenario, and what was computed from them.
 
     Attributes:
         tokens: trained since the run first registered here.
-        actual, reference, single: rows of the run, of its baseline, of the best single point.
-        energy: what the actual rows were computed from, and the unobserved time.
-        saved_ug, saved_high_ug: the band; None while it cannot be told, `unsettled` says why.
-        unclaimed: grams of its GPUs that were booked to nobody, by slot: it may have emitted them.
-        unbooked_mj: joules in `energy` less those in `actual`: booked since grams were last.
-        carbon: grams of the run by signal; `actual_ug`, `unobserved_ug` are None of several.
-        summed_up: retention has summed the slots up: the figures are those that were kept then.
+        actual: rows of the run. `reference`: rows of its baseline. `single`: rows of the best
+            single point.
+        energy: the rows that the actual grams were computed from, with the unobserved time.
+        saved_ug: lower end of the saving. `saved_high_ug`: upper end of the saving. Both are None
+            while not known. `unsettled`: why the saving is not known.
+        unclaimed: grams of its GPUs that were booked to nobody, by slot; the run may have emitted
+            them.
+        unbooked_mj: millijoules in `energy` that are not in `actual` yet: they were booked after
+            grams were last computed.
+        carbon: grams of the run by signal. `actual_ug`, `unobserved_ug`: None when there are
+            several signals.
+        summed_up: whether retention has summed up the slots; the figures are then those it kept.
         rule: the formulas, in words, from which anybody can recompute `saved_ug`.
-        pue_note: why spent and saved do not add up, where the settings had several PUEs; "" else.
+        pue_note: why spent and saved do not add up when the settings had several PUEs; ""
+            otherwise.
         reopened: months of its time that were closed and opened again.
     """
 

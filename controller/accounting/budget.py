@@ -38,27 +38,29 @@ class RunBudget:
     """What one run spent and saved.
 
     Attributes:
-        energy_j: None where nothing was read of it, `unread` says why: a sentence, "" else.
-        carbon: grams of its priced slots, by signal; `carbon_g`: the same where there is one
-            signal, None where there are several, for they are never added.
+        energy_j: None when none of it was read. `unread`: why it was not, as a sentence; ""
+            otherwise.
+        carbon: grams of its priced slots, by signal; `carbon_g`: grams of its priced slots; None
+            when they are in several signals, which are never added.
         unpriced_j: joules that have no grams yet.
-        unobserved_s, upper_j: time that nobody measured, and the most drawn in it; `upper_g`: its
-            grams, None while not known or in several signals.
+        unobserved_s: time that nobody measured. `upper_j`: most joules of that time. `upper_g`:
+            most grams of that time; None while not known, or in several signals.
         baseline: the submitted point. `baseline_g`: its grams when it had trained as many tokens.
-        saved_g: the lower end of the saving, `saved_high_g` the upper one; they differ where
-            darkness does not cancel. None while it cannot be told, `unsettled` says why.
-        better_point_g, carbon_aware_g: its parts: what the best single point (`best_single`) had
-            saved, and the rest; they add up. None where not known, `split_unsettled` says why.
-        power_scope: what the catalogue's watts contain. `meter_scope`: what the meters read of this
-            run: gpu; node where processors and memory are among it; "some nodes" where those are
-            read on some of its nodes only; "" where nothing was read. `scope_note`: what that means
-            where they differ.
-        pue_note: why spent and saved do not add up, where the settings had several PUEs; "" else.
-        bound_g: what no schedule of its points could have beaten, once finished and priced; None
-            where the catalogue's watts do not contain what the meters do, or the PUE was changed.
-        qualities: grams by what they are: measured, estimated, provisional, simulated, or several;
-            none in several signals.
-        flags: what any of its joules or grams is beside measured.
+        saved_g: lower end of the saving; None while not known. `saved_high_g`: upper end of the
+            saving, higher where unobserved time does not cancel out. `unsettled`: why it is not
+            known.
+        better_point_g: part of the saving that the best single point makes. `carbon_aware_g`: the
+            rest of the saving. `split_unsettled`: why these parts are not known (None).
+        power_scope: what the catalogue's watts contain. `meter_scope`: what was read of this run:
+            gpu; node (with processors and memory); "some nodes" (with those of some of its nodes);
+            "" (nothing). `scope_note`: what it means if they differ.
+        pue_note: why spent and saved do not add up when the settings had several PUEs; ""
+            otherwise.
+        bound_g: least grams of any schedule of its points, once finished and priced; None if the
+            catalogue's watts do not contain what the meters read, or the PUE was changed.
+        qualities: grams by quality (measured, estimated, provisional, simulated, or several of
+            these); empty in several signals.
+        flags: estimated, provisional, simulated: those that any of its joules or grams is.
     """
 
     run: str
@@ -104,9 +106,9 @@ class ClusterLine:
     Attributes:
         line: run | idle | unattributed | idle_after_release | profiling | unobserved.
         carbon, carbon_g, upper_g: as in `RunBudget`.
-        unpriced_j: of its joules, those that have no grams (yet).
-        unobserved_s, upper_j: time that nobody measured, and the most drawn in it.
-        flags: what any of its joules or grams is beside measured.
+        unpriced_j: those of its joules that have no grams (yet).
+        unobserved_s: time that nobody measured. `upper_j`: most joules of that time.
+        flags: estimated, provisional, simulated: those that any of its joules or grams is.
     """
 
     line: str
@@ -125,12 +127,12 @@ class SavedLine:
     """What the cluster saved in one signal.
 
     Attributes:
-        saved_g, high_g: the band: settled savings of the runs, less `released_g`; None while some
-            of the latter has no grams yet.
-        better_point_g, carbon_aware_g: parts of `saved_g` as far as runs could part theirs; what
-            they could not is `unsplit_g`, and `released_g` is taken from the carbon-aware part.
-        released_g: what GPUs emitted that were given back and that nobody else had yet.
-        runs: how many runs are in it.
+        saved_g: lower end of the runs' settled savings, less `released_g`. `high_g`: the upper end;
+            both None while some released joules have no grams yet.
+        better_point_g, carbon_aware_g: parts of `saved_g`, where runs could split theirs; the
+            latter is less `released_g`. `unsplit_g`: savings that could not be split.
+        released_g: what given-back GPUs emitted before another job had them.
+        runs: number of runs in it.
     """
 
     signal: str
@@ -149,16 +151,18 @@ class BudgetView:
     """`GET /v1/budget`: the cluster and its runs, location-based.
 
     Attributes:
-        signal: the accounting signal of the settings; grams of other ones are lines of their own.
+        signal: the accounting signal of the settings; grams in other signals are lines of their
+            own.
         lines: runs, idle, unattributed and so on; they add up to `total`.
-        saved: by signal. `saved_g`: the lower end where a saving is told in one signal; None else.
-        unsettled: names of runs whose saving is not known yet.
-        boundary: what the joules cover: what the power sources measure, or that times `pue`.
-        pue: what grams are multiplied by from now on; 1 where the boundary is the machines.
+        saved: savings by signal. `saved_g`: lower end of the saving; None unless in one signal.
+        unsettled: names of the runs whose saving is not known yet.
+        boundary: what the joules cover: what the power sources measure, or that multiplied by
+            `pue`.
+        pue: factor for joules from now on; 1 when the boundary is the machines.
         covered: GPUs whose power was read lately, and GPUs expected; (0, 0) while not known.
-        estimated: the savings are: not all GPUs are covered, or some of a run's time was not.
-        periods: where each budget of the settings stands in its running period.
-        flags: what any joule or gram of the cluster is beside measured.
+        estimated: whether the savings are estimated, as GPUs, or some time of a run, were not read.
+        periods: each budget of the settings in its present period.
+        flags: estimated, provisional, simulated: those that any joule or gram of the cluster is.
     """
 
     at: datetime

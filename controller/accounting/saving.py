@@ -39,9 +39,9 @@ NOTHING_READ = "none of its GPUs was ever read"
 UNKNOWN_GPUS = "which GPUs its ranks use is not known"
 EARLIER_VERSION = "it began under an earlier version, which did not note where it was"
 NO_BASELINE = "it has no catalogue, so no baseline"
-OVERLAP = "the length of slots was changed in the midst of one, and not all of that is comparable"
-SPLIT_DARK = "some of what it is parted by was not read"
-SPLIT_PUES = "the PUE of the settings was changed within it"
+OVERLAP = "the length of slots was changed within a slot, whose parts cannot all be compared"
+SPLIT_DARK = "some energy that the split rests on was not read"
+SPLIT_PUES = "the PUE in the settings was changed during it"
 SINGLE_BEHIND = "the best single point has not trained as many tokens yet"
 
 
@@ -167,8 +167,8 @@ def least(found: Saving, by_pue: Mapping[int, Saving]) -> Saving:
         saved_ug=ways[low].saved_ug,
         high_ug=ways[high].high_ug,
         reference_ug=ways[low].reference_ug,
-        pue_note=f"the PUE was changed within it ({several}), and saves nothing: baseline and "
-        f"saving are {low}, the upper end {high}, what was spent with each in its time",
+        pue_note=f"the PUE was changed during it ({several}), which is no saving: baseline and "
+        f"saving are {low}, their upper end {high}; what was spent counts each PUE in its time",
     )
 
 

@@ -105,7 +105,7 @@ def scopes(journal: Journal, run: RunRow, *, read: bool) -> dict[str, str]:
     if read and meters is not declared:
         note = (
             f"the catalogue's watts are of the {declared}, the meters read {_READ[meters]}: the "
-            "baseline is priced with what the meters read at its point, and no bound is told"
+            "baseline is priced with what the meters read at its point, and no bound is given"
         )
     told = ("some nodes" if meters is None else str(meters)) if read else ""
     return {"power_scope": str(declared), "meter_scope": told, "scope_note": note}

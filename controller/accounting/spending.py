@@ -36,8 +36,9 @@ class SignalGrams:
     """Grams in one signal.
 
     Attributes:
-        carbon_g: of joules that were read. `upper_g`: the most beyond that, of unobserved time.
-        flags: estimated, provisional, simulated: what any of it is.
+        carbon_g: grams of the joules that were read. `upper_g`: most grams of the unobserved time,
+            beyond those.
+        flags: estimated, provisional, simulated: those that any of it is.
     """
 
     signal: str
@@ -48,7 +49,11 @@ class SignalGrams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnLine:
-    """How fast a budget burnt in the newest `hours`; None where that is not known."""
+    """How fast a budget was spent in the last `hours`.
+
+    Attributes:
+        ratio: grams spent over grams planned; None when that is not known.
+    """
 
     hours: float
     ratio: float | None
@@ -56,27 +61,30 @@ class BurnLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodLine:
-    """One budget in its running period.
+    """One budget in its present period.
 
     Attributes:
-        name: of the budget: `cluster`, or a run's. `period`: `2026-11`, from `start` to `end`.
-        spent_g: grams of its priced slots, of joules that were read. `unpriced_j`: joules that
+        name: of the budget: `cluster`, or the name of a run. `period`: e.g. `2026-11`, from `start`
+            to `end`.
+        spent_g: grams of its priced slots, from joules that were read. `unpriced_j`: joules that
             have no grams (yet).
-        expected_g: what the plan has by now. `burn`: spent over that; None before there is any.
-        on_course_g: at the end, if it burns on as in the newest days; None too early.
-        low_g, high_g: the 80 % band of that; None before three whole days.
-        residual_g: the limit less what was spent. `exhausted_at`: when it is, or was, used up;
-            None: not in this period, or not known.
-        restated_g: how much revised intensities changed of what was first reported.
+        expected_g: grams that the plan allows until now. `burn`: `spent_g` and `upper_g` together
+            over that; None while it is 0.
+        on_course_g: grams at the end of the period at the rate of the last days; None when it is
+            too early to say.
+        low_g, high_g: the 80 % band of `on_course_g`; None before three whole days.
+        residual_g: the limit less `spent_g` and `upper_g`. `exhausted_at`: when the limit is, or
+            was, used up; None when that is not in this period, or not known.
+        restated_g: how much revised intensities changed the grams that were first reported.
         urgency: "" | slow | fast | exhausted. `alert`: one sentence with what to do, or "".
-        burns: of the windows that alerts look at.
-        plan: what the plan rests on and when it was made; `planned_at` None: not frozen yet.
-        signal: what `spent_g`, the plan and everything beside them are in; `others`: grams of the
-            same period that were accounted in another one, never added.
-        unobserved_s: time of GPUs that nobody measured. `upper_g`: the most they emitted in it
-            beyond `spent_g`, and of a run's budget what nobody was charged for of its GPUs; alerts
-            burn on both together. `unbounded_j`: joules of that most which have no grams yet.
-        flags: estimated, provisional, simulated: what any joule or gram of it is.
+        burns: the ratio in each of the windows that alerts look at.
+        plan: what the plan was made from, and when. `planned_at`: None while it is not frozen yet.
+        signal: the signal of `spent_g`, of the plan and of all other grams here. `others`: grams of
+            this period that were accounted in other signals; they are never added.
+        unobserved_s: time of GPUs that nobody measured. `upper_g`: most grams of that time beyond
+            `spent_g`, and for a run's budget also those of its GPUs that were booked to nobody;
+            alerts count both. `unbounded_j`: those of its joules that have no grams yet.
+        flags: estimated, provisional, simulated: those that any of its joules or grams is.
     """
 
     name: str

@@ -23,10 +23,10 @@ from wattmesh.telemetry.energy.unobserved import MILLISECOND, without
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclaimed:
-    """What the GPUs of a run drew in a slot and nobody was charged for.
+    """Grams that the GPUs of a run emitted in a slot and that were booked to nobody.
 
     Attributes:
-        carbon_ug: None without a price. `pue_milli`: that it was priced with; a slot has one.
+        carbon_ug: None without a price. `pue_milli`: as in `EmissionRow`; a slot has one.
     """
 
     slot_start: datetime

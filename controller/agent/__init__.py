@@ -1,19 +1,19 @@
-"""`wattmesh agent`: what reads, delivers, relays and obeys on one GPU node.
+"""`wattmesh agent`: measures one GPU node, and asks its actuator for clocks and caps.
 
 The map:
     __main__.py     the process: start, signals, stop
-    parts.py        every part made from the settings
-    duties.py       what each loop does in one turn: read, deliver, hear
-    obeying.py      hands what the controller wishes to the actuator, again and again
-    knowledge.py    what the controller has told, kept for when it is away
-    outbox.py       what is measured and not yet delivered
-    outbox_file.py  its SQLite file
-    outbox_rows.py  its rows, and what of them was not sent yet
-    refusals.py     changes that the controller refuses: kept back, and offered again
-    coarsen.py      joining slots when there is no room for all of them (pure)
-    link.py         the way to the controller: a Unix socket, or TLS with a token
-    relay.py        the way of this node's jobs to the controller
-    metrics.py      the agent itself as Prometheus metrics
+    parts.py        makes every part from the settings
+    duties.py       one turn of each loop: read, deliver, fetch
+    obeying.py      passes the daemon's clocks and caps to the actuator, in every turn
+    knowledge.py    the daemon's last answer, kept for when it does not answer
+    outbox.py       ledger rows that are not delivered yet
+    outbox_file.py  the outbox's SQLite file
+    outbox_rows.py  the outbox's rows, and the part that was not sent
+    refusals.py     rows that the daemon refuses: kept, and offered again
+    coarsen.py      joins slots when the outbox is full (pure)
+    link.py         the connection to the daemon: a Unix socket, or TLS with a token
+    relay.py        passes calls of this node's jobs on to the daemon
+    metrics.py      the agent's own metrics for Prometheus
 
 It shares settings, loops and the service manager's protocol with the daemon, and neither its
 journal nor its HTTP server: an agent has no database beside its outbox.

@@ -205,7 +205,7 @@ class Hearing:
         answer = reply.json()
         if reply.status != 200:
             raise SourceUnavailable(
-                f"the controller does not say what is wished ({reply.status}): "
+                f"the controller gives no clocks and caps ({reply.status}): "
                 f"{answer.get('error', 'no reason given')}"
             )
         instructions = AgentInstructions.from_json(answer)

@@ -48,7 +48,7 @@ class AgentInstructions:
         """
         listed, grid = data.get("holders"), data.get("grid")
         if not isinstance(listed, list) or not isinstance(grid, Mapping):
-            raise InputInvalid("the controller's answer has no holders, or no grid")
+            raise InputInvalid("the controller's answer has no holders, or no grid of slots")
         return cls(
             desired=Desired.from_json(data),
             known=data.get("known") is True,

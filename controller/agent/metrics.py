@@ -24,11 +24,11 @@ class AgentMetrics(Collector):
         kept = self._newest.kept_back
         rows = GaugeMetricFamily(
             "wattmesh_agent_refused_rows",
-            "Ledger rows that the controller refuses: kept back by the agent, and in no sum.",
+            "Ledger rows that the daemon refuses: the agent keeps them, and no sum has them.",
         )
         joules = GaugeMetricFamily(
             "wattmesh_agent_refused_joules",
-            "Energy in the rows that the controller refuses.",
+            "Energy in the ledger rows that the daemon refuses.",
         )
         rows.add_metric([], kept.rows)
         joules.add_metric([], kept.energy_mj / MJ_PER_J)

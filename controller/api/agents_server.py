@@ -176,7 +176,7 @@ def _for_agents(
         if attested:
             peer = attested_peer(request.headers.get(ATTESTED_UID, ""), node)
             if peer.uid == NOBODY.uid:
-                return problem(403, "the call does not say whose it is", "refused")
+                return problem(403, "the call does not say for which user it is relayed", "refused")
         request.state.peer = peer
         return await endpoint(request)
 

@@ -135,7 +135,7 @@ CALLS = (
         answer=Orders,
         query=(
             ("wait", "seconds to wait for an order, 0 to 60"),
-            ("plan", "the plan already known; wait for another one"),
+            ("plan", "the plan that is known already; wait for another one"),
         ),
     ),
     CallSpec(
@@ -180,7 +180,7 @@ CALLS = (
         for_agents=True,
         query=(
             ("wait", "seconds to wait for something new, 0 to 60"),
-            ("serial", "the serial already known; wait for another one"),
+            ("serial", "the serial that is known already; wait for another one"),
         ),
     ),
     CallSpec(
@@ -236,7 +236,7 @@ CALLS = (
         path="/v1/report",
         handler=reports.month,
         answer=MonthReport,
-        query=(("month", "which, e.g. 2026-10; default the running one"),),
+        query=(("month", "the month, e.g. 2026-10; default: the present one"),),
     ),
     CallSpec(
         method="POST",
@@ -253,13 +253,13 @@ CALLS = (
         path="/v1/carbon/forecast",
         handler=reading.carbon_forecast,
         answer=ForecastView,
-        query=(("signal", "of this one that is polled; default the one decided on"),),
+        query=(("signal", "the signal; default: the one that decisions rest on"),),
     ),
     CallSpec(
         method="GET",
         path="/v1/carbon/history",
         handler=reading.carbon_history,
-        query=(("hours", "how far back, default 24"),),
+        query=(("hours", "hours back; default: 24"),),
     ),
     CallSpec(method="GET", path="/healthz", handler=reading.healthz, light=True),
     CallSpec(method="GET", path="/readyz", handler=reading.readyz, light=True),

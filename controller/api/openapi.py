@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Annotated, Any, Protocol, Union, get_args, get_origin, get_type_hints
 
 import wattmesh
+from wattmesh.controller.api.field_docs import FieldDocs, field_docs
 from wattmesh.controller.views import Problem
 from wattmesh.reconfig.ranges import Range
 
@@ -119,7 +120,7 @@ def _named(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object"}
     if kind.__name__ not in schemas:
         schemas[kind.__name__] = {}
-        hints = get_type_hints(kind, include_extras=True)
+        hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
         needed = [
             each.name
             for each in fields(kind)
@@ -127,11 +128,18 @@ def _named(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
         ]
         schemas[kind.__name__] = {
             "type": "object",
-            "description": " ".join((kind.__doc__ or "").split()),
-            "properties": {each.name: _schema(hints[each.name], schemas) for each in fields(kind)},
+            "description": docs.about,
+            "properties": {
+                each.name: _schema(hints[each.name], schemas) | _meaning(docs, each.name)
+                for each in fields(kind)
+            },
             "required": needed,
         }
     return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _meaning(docs: FieldDocs, name: str) -> dict[str, str]:
+    return {"description": docs.of[name]} if name in docs.of else {}
 
 
 def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:

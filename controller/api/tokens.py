@@ -51,8 +51,9 @@ def _made(context: RequestContext, call: Call, *, rotated: bool) -> TokenMade:
     return TokenMade(
         node=node,
         token=token,
-        done=f"Made a token for {node}{kept}. It is told this once: put it into agent.token_file "
-        "of that node (mode 0600), or into /etc/credstore there, and restart the agent.",
+        done=f"Made a token for {node}{kept}. It is shown only this once: put it into "
+        "agent.token_file of that node (mode 0600), or into /etc/credstore there, and restart "
+        "the agent.",
     )
 
 

@@ -1,6 +1,6 @@
-"""`wattmesh attach-check`: a user's own attached script is walked through layouts, here and now.
+"""`wattmesh attach-check`: runs a user's attached script through several layouts.
 
 The map:
-    judge.py   what was told, as findings that a person can act on (pure)
-    run.py     starts the script, waits for the end of the walk, says why it could not be walked
+    judge.py   turns what the script reported into findings (pure)
+    run.py     starts the script, waits for it, says why it could not run
 """

@@ -130,8 +130,8 @@ def _why(error: Exception, path: str, timeout_s: float) -> str:
             "log in again, or run this as the daemon's user."
         )
     return (
-        f"The daemon at {path} broke off ({error or type(error).__name__}): run this again, and "
-        "look at `journalctl -u wattmesh -n 50` if it stays so."
+        f"The daemon at {path} closed the connection ({error or type(error).__name__}): run "
+        "this again, and look at `journalctl -u wattmesh -n 50` if it stays so."
     )
 
 

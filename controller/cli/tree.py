@@ -51,7 +51,7 @@ COMMANDS = {
     "demo": LazyCommand(
         module="services.demo",
         name="demo",
-        about="A recorded grid day moves a real job (four minutes).",
+        about="Let a recorded grid day move a real job (four minutes).",
     ),
     "daemon": LazyCommand(
         module="services.daemon", name="daemon", about="Run the daemon (as its systemd unit does)."
@@ -64,95 +64,103 @@ COMMANDS = {
     "actuator": LazyCommand(
         module="services.actuator",
         name="actuator",
-        about="Run what may set clocks and caps (as its unit does).",
+        about="Run the process that sets clocks and caps.",
     ),
     "restore-all": LazyCommand(
         module="services.restore_all",
         name="restore_all",
-        about="Give every GPU of this machine back, now.",
+        about="Undo wattmesh's clocks and caps on this machine, now.",
     ),
     "status": LazyCommand(
-        module="runs.status", name="status", about="What the daemon sees, does and needs."
+        module="runs.status", name="status", about="Show what the daemon sees, does and needs."
     ),
     "budget": LazyCommand(
         module="accounting.budget",
         name="budget",
-        about="What was spent and saved, by run and budget.",
+        about="Show what was spent and saved, by run and budget.",
     ),
     "report": LazyCommand(
         module="accounting.report",
         name="report",
-        about="A month's energy and carbon, in every scenario.",
+        about="Report the energy and carbon of a month.",
     ),
     "reopen": LazyCommand(
-        module="runs.operate", name="reopen", about="Open a month that was closed wrongly."
+        module="runs.operate", name="reopen", about="Reopen a month that was closed wrongly."
     ),
     "why": LazyCommand(
-        module="runs.why", name="why", about="The story of one run, decision by decision."
+        module="runs.why", name="why", about="Tell why a run was switched, or was not."
     ),
     "decisions": LazyCommand(
-        module="runs.why", name="decisions", about="The newest decisions about all runs."
+        module="runs.why", name="decisions", about="List the newest decisions about all runs."
     ),
     "runs": LazyCommand(
-        module="runs.runs", name="runs", about="Every run the journal knows, live ones first."
+        module="runs.runs", name="runs", about="List every run in the journal, live ones first."
     ),
     "freeze": LazyCommand(
-        module="runs.operate", name="freeze", about="Take hands off one run, or off everything."
+        module="runs.operate", name="freeze", about="Stop acting on one run, or on all."
     ),
-    "thaw": LazyCommand(module="runs.operate", name="thaw", about="End a freeze."),
+    "thaw": LazyCommand(
+        module="runs.operate", name="thaw", about="End a freeze: act on the run, or on all, again."
+    ),
     "retire": LazyCommand(
-        module="runs.operate", name="retire", about="End a run that is over; its rows stay."
+        module="runs.operate",
+        name="retire",
+        about="Stop following a run that is over; keep its rows.",
     ),
     "switch": LazyCommand(
-        module="runs.operate", name="switch", about="Order a run to another point."
+        module="runs.operate", name="switch", about="Order a run to another operating point."
     ),
     "powercap": LazyCommand(
         module="services.powercap",
         name="powercap",
-        about="Cap what all GPUs together may draw, until a time.",
+        about="Cap the power of all GPUs together, until a time.",
     ),
     "nodes": LazyCommand(
-        module="services.nodes", name="app", about="Tokens of nodes, and nodes that are gone."
+        module="services.nodes", name="app", about="Manage the tokens of nodes, and retire nodes."
     ),
     "carbon": LazyCommand(
-        module="carbon.carbon", name="app", about="The grid signal: now, behind and ahead."
+        module="carbon.carbon", name="app", about="Show the grid signals: now, past and forecast."
     ),
     "configs": LazyCommand(
-        module="configs.configs", name="app", about="A job's operating points with their evidence."
+        module="configs.configs",
+        name="app",
+        about="List, show and measure a job's operating points.",
     ),
     "policy": LazyCommand(
         module="policy.policy",
         name="app",
-        about="The plan of a run, and policies on recorded grids.",
+        about="Show a run's plan; replay policies on recorded grids.",
     ),
     "checkpoint": LazyCommand(
         module="checkpoint.checkpoint",
         name="app",
-        about="Convert, inspect, verify, export, prune checkpoints.",
+        about="Convert, inspect, verify, export and prune checkpoints.",
     ),
     "settings": LazyCommand(
         module="services.settings",
         name="app",
-        about="Check the settings file, or get one to start from.",
+        about="Check a settings file, or print one to start from.",
     ),
     "db": LazyCommand(
-        module="services.db", name="app", about="The journal: its schema, its backup, its restore."
+        module="services.db", name="app", about="Upgrade, back up and restore the journal."
     ),
     "attach-check": LazyCommand(
         module="configs.attach_check",
         name="attach_check",
-        about="Walk your attached script through layouts, here.",
+        about="Try your attached script in several layouts, here.",
     ),
     "units": LazyCommand(
-        module="services.install", name="units", about="Write systemd's units and their users."
+        module="services.install", name="units", about="Write the systemd units and their users."
     ),
     "rules": LazyCommand(
-        module="services.install", name="rules", about="Write Prometheus's alerts and rules."
+        module="services.install",
+        name="rules",
+        about="Write the alerts and recording rules for Prometheus.",
     ),
     "completion": LazyCommand(
         module="services.install",
         name="completion",
-        about="Let your shell complete the words of wattmesh.",
+        about="Print the completion script for your shell.",
     ),
     "doctor": LazyCommand(
         module="doctor.doctor", name="doctor", about="Check everything here, and say what to do."
@@ -238,7 +246,7 @@ def root(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
     debug: bool = typer.Option(
-        False, "--debug", help="Show the traceback of a failure (may stand anywhere)."
+        False, "--debug", help="Show the traceback of a failure (anywhere in the line)."
     ),
 ) -> None:
     """Energy and carbon control for PyTorch training clusters."""

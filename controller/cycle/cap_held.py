@@ -77,13 +77,14 @@ def _kept(now: CapNow, at: datetime) -> str:
     what = f"The power cap of {watts(row.cap_w)} until {until}"
     count = len(plan.boards)
     if plan.meets and not count:
-        return f"{what} holds as things are: all GPUs together may draw {watts(plan.bound_w)}."
+        return f"{what} is kept as things are: all GPUs together may draw {watts(plan.bound_w)}."
     slowed = f", {len(now.slowed)} of the runs slowed down" if now.slowed else ""
     if plan.meets:
         return f"{what} holds {count} GPUs at {watts(plan.bound_w)} at most{slowed}."
     why = f"the lowest that can be reached is {watts(plan.lowest_w)}"
     if plan.deaf:
-        why += f", and {len(plan.deaf)} GPUs obey nobody and count in full ({plan.deaf[0]}, ...)"
+        why += f", and {len(plan.deaf)} GPUs obey no actuator and count in full "
+        why += f"({plan.deaf[0]}, ...)"
     return (
         f"{what} cannot be kept: GPUs may still draw {watts(plan.bound_w)}, {why}; stop a run, "
         "raise the cap, or let the actuators of more nodes act."

@@ -73,7 +73,9 @@ class Metering(ABC):
         try:
             self._sampler.flush()
         except JournalUnavailable as error:
-            log.warning("the newest energy is left to the hardware counters: %s", error)
+            log.warning(
+                "the newest energy is not booked; the hardware counters cover it: %s", error
+            )
         self._sampler.close()
         if self._node is not None:
             self._node.close()

@@ -305,7 +305,7 @@ class Parts:
         try:
             self.pulse.trusted.keep(self.journal.clock_marks, ends=True)
         except JournalUnavailable as error:
-            log.warning("what time it is was not written down: %s", error)
+            log.warning("the daemon's clock was not noted in the journal: %s", error)
 
     def _look_again(self) -> None:
         """Make the next cycle due: a plan is new."""

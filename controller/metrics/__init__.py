@@ -1,13 +1,12 @@
-"""The figures for Prometheus: absolute values from the journal.
+"""Metrics for Prometheus: absolute values from the journal.
 
 The map:
-    budgets.py  budgets for Prometheus
-    caps.py     the operator's power cap for Prometheus
-    figures.py  what they need of the journal
-    ledger.py   joules, grams, darkness and savings for Prometheus
-    metrics.py  the figures for Prometheus
-    planner.py  plans for Prometheus
-    scrapes.py  the way in for scrapes of /metrics, with a bound on those who connect and say
-                nothing
-    signals.py  the grid signals for Prometheus
+    budgets.py  metrics of budgets
+    caps.py     metrics of the power cap
+    figures.py  reads from the journal what the metrics need
+    ledger.py   metrics of joules, grams, unobserved time and savings
+    metrics.py  metrics of the daemon and its runs; serves them all
+    planner.py  metrics of plans
+    scrapes.py  the server of /metrics, with a limit on silent connections
+    signals.py  metrics of the grid signals
 """

@@ -22,12 +22,12 @@ def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
     yield _burn(pulse.budgets.lines)
     ends = GaugeMetricFamily(
         "wattmesh_budget_exhausted_timestamp_seconds",
-        "When the limit was, or on this course will be, used up; absent while it lasts.",
+        "Unix time when the budget was, or at this rate will be, used up; absent if it lasts.",
         labels=["budget"],
     )
     alerts = GaugeMetricFamily(
         "wattmesh_budget_alert",
-        "1 while a budget alerts, by urgency: slow, fast, exhausted.",
+        "1 while a budget alerts with this urgency: slow, fast, exhausted.",
         labels=["budget", "urgency"],
     )
     for line in pulse.budgets.lines:
@@ -42,12 +42,12 @@ def _set(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
     """Give the grams that may be spent."""
     limit = GaugeMetricFamily(
         "wattmesh_budget_limit_grams",
-        "Grams that may be spent in the running period.",
+        "Grams that may be spent in the present period.",
         labels=["budget", "signal"],
     )
     planned = GaugeMetricFamily(
         "wattmesh_budget_planned_grams",
-        "Grams that its plan has by now.",
+        "Grams that the plan allows until now.",
         labels=["budget", "signal"],
     )
     for line in lines:
@@ -60,7 +60,7 @@ def _spent(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
     """Give the grams of each budget; those of another signal are a series of their own."""
     spent = GaugeMetricFamily(
         "wattmesh_budget_spent_grams",
-        "Grams spent in it, of slots that have a price; budgets hold in the signal of their limit.",
+        "Grams of the period's slots that have a price. The limit holds for its own signal only.",
         labels=["budget", "signal", "flags"],
     )
     residual = GaugeMetricFamily(
@@ -70,7 +70,7 @@ def _spent(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
     )
     course = GaugeMetricFamily(
         "wattmesh_budget_on_course_grams",
-        "Grams at its end, if it burns on as in the newest days.",
+        "Grams at the end of the period, at the rate of the last days.",
         labels=["budget", "signal", "flags"],
     )
     for line in lines:
@@ -94,7 +94,7 @@ def _dark(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
     )
     upper = GaugeMetricFamily(
         "wattmesh_budget_unobserved_upper_grams",
-        "The most that was emitted in it beyond what was spent; alerts burn on both together.",
+        "Most grams of the unobserved time, beyond those spent; alerts count both together.",
         labels=["budget", "signal", "flags"],
     )
     for line in lines:
@@ -115,8 +115,8 @@ def _burn(lines: tuple[PeriodLine, ...]) -> Metric:
     """Give the burn of each window."""
     burn = GaugeMetricFamily(
         "wattmesh_budget_burn_ratio",
-        "Grams spent over grams planned in the newest window, with what nobody measured at its "
-        "most; 1 follows the plan.",
+        "Grams spent over grams planned in the window, unobserved time at its most; 1 follows "
+        "the plan.",
         labels=["budget", "window"],
     )
     for line in lines:

@@ -15,11 +15,14 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
     """How a cap is kept."""
     watts = GaugeMetricFamily(
         "wattmesh_power_cap_watts",
-        "Power cap: as ordered, the most that GPUs can draw under it (bound), the lowest possible.",
+        "Power cap: as ordered (ordered), the most that GPUs can draw under it (bound), the "
+        "lowest possible (lowest).",
         labels=["figure", "flags"],
     )
     boards = GaugeMetricFamily(
-        "wattmesh_power_cap_gpus", "GPUs held lower for the cap, and deaf ones.", labels=["state"]
+        "wattmesh_power_cap_gpus",
+        "GPUs held lower for the cap (held), and GPUs that obey no actuator (deaf).",
+        labels=["state"],
     )
     kept = GaugeMetricFamily("wattmesh_power_cap_kept", "1 while the cap in force can be kept.")
     line = cap_line(pulse, pulse.clock.now())

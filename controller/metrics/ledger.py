@@ -30,17 +30,18 @@ def _energy(figures: Figures) -> Iterator[Metric]:
     """What was drawn, and when nobody saw it."""
     joules = CounterMetricFamily(
         "wattmesh_energy_joules",
-        "Energy booked, by run and line of the ledger; the lines add up to the cluster.",
+        "Energy booked, by run and by line of the ledger; the lines add up to the cluster.",
         labels=["run", "run_id", "line"],
     )
     unobserved = GaugeMetricFamily(
         "wattmesh_unobserved_seconds",
-        "Device-seconds that nobody measured; falls when a counter covers them afterwards.",
+        "Device-seconds that nobody measured; falls when a counter covers them later.",
         labels=["run", "run_id", "line"],
     )
     upper = GaugeMetricFamily(
         "wattmesh_unobserved_upper_joules",
-        "The most that can have been drawn in that time (power limit x time): an estimate.",
+        "Most energy that can have been drawn in unobserved time (power limit x time): an "
+        "estimate.",
         labels=["run", "run_id", "line"],
     )
     flag = GaugeMetricFamily(
@@ -67,12 +68,12 @@ def _carbon(figures: Figures) -> Iterator[Metric]:
     )
     restated = GaugeMetricFamily(
         "wattmesh_carbon_restated_grams",
-        "Grams emitted, as the newest values of the signal have them.",
+        "Grams emitted, by the newest values of the signal.",
         labels=["run", "run_id", "line", "signal"],
     )
     upper = GaugeMetricFamily(
         "wattmesh_unobserved_upper_grams",
-        "The most that can have been emitted beyond that while nobody measured: an estimate.",
+        "Most grams that can have been emitted in unobserved time: an estimate.",
         labels=["run", "run_id", "line", "signal"],
     )
     flag = GaugeMetricFamily(
@@ -94,19 +95,19 @@ def _saved(figures: Figures, boundary: str) -> Iterator[Metric]:
     """What each run saved, once that is settled; it stays when the run has finished."""
     low = GaugeMetricFamily(
         "wattmesh_carbon_saved_grams",
-        "Grams saved at least against the point the run was submitted at, once settled; may fall, "
-        "and may be negative.",
+        "Settled saving against the point the run was submitted at, lower end; may fall, and "
+        "may be negative.",
         labels=["run", "run_id", "baseline", "signal", "boundary", "flags"],
     )
     high = GaugeMetricFamily(
         "wattmesh_carbon_saved_high_grams",
-        "The same at most: above it where some of the run's time was not read.",
+        "Upper end of that saving; higher where some of the run's time was not read.",
         labels=["run", "run_id", "baseline", "signal", "boundary", "flags"],
     )
     parts = GaugeMetricFamily(
         "wattmesh_carbon_saved_part_grams",
-        "Parts of the former: by a better single point (better_point), by following the grid "
-        "(carbon_aware); absent where they cannot be told.",
+        "Parts of the lower end: what a better single point saved (better_point), and what "
+        "following the grid saved (carbon_aware); absent while not known.",
         labels=["run", "run_id", "baseline", "signal", "boundary", "flags", "part"],
     )
     for each in figures.saved:
@@ -129,13 +130,13 @@ def _cluster(figures: Figures, boundary: str) -> Iterator[Metric]:
     """What all runs saved together, less what given-back GPUs emitted."""
     saved = GaugeMetricFamily(
         "wattmesh_carbon_saved_cluster_grams",
-        "Settled savings of all runs, less what given-back GPUs emitted that nobody else had: at "
-        "least (low) and at most (high).",
+        "Settled savings of all runs, less what given-back GPUs emitted before another job had "
+        "them: lower end (low), upper end (high).",
         labels=["signal", "boundary", "flags", "end"],
     )
     released = GaugeMetricFamily(
         "wattmesh_carbon_saved_released_grams",
-        "What of that was taken away for given-back GPUs.",
+        "Grams taken off the cluster's saving for given-back GPUs.",
         labels=["signal", "boundary", "flags"],
     )
     for line in figures.cluster:

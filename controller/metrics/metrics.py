@@ -84,13 +84,13 @@ class FiguresCollector(Collector):
         yield trouble
         alone = CounterMetricFamily(
             "wattmesh_run_failures",
-            "Parts of a turn that failed for one run alone, which was held.",
+            "Times that a part of a cycle failed for one run alone; that run was held.",
         )
         alone.add_metric([], float(pulse.isolation.count))
         yield alone
         covered = GaugeMetricFamily(
             "wattmesh_coverage_gpus",
-            "GPUs whose power was read lately (seen), and those that were ever read (expected).",
+            "GPUs whose power was read lately (seen), or ever (expected).",
             labels=["state"],
         )
         for state, count in zip(("seen", "expected"), pulse.gpu_coverage, strict=True):
@@ -98,14 +98,16 @@ class FiguresCollector(Collector):
         yield covered
         fenced = GaugeMetricFamily(
             "wattmesh_actuators_fenced",
-            "Nodes whose actuator refuses this daemon: it obeys another journal, or epoch.",
+            "Nodes whose actuator refuses this daemon and obeys another journal or epoch.",
             labels=["reason"],
         )
         for why, each in refusing(pulse.fleet.nodes, pulse.clock.now()).items():
             fenced.add_metric([why], float(len(each)))
         yield fenced
         pue = GaugeMetricFamily(
-            "wattmesh_pue_ratio", "What grams are multiplied by; 1 within the boundary `it`."
+            "wattmesh_pue_ratio",
+            "Factor by which joules are multiplied before they are priced; 1 within the boundary "
+            "`it`.",
         )
         pue.add_metric([], pulse.settings.site.pue_milli() / 1000)
         yield pue
@@ -113,10 +115,12 @@ class FiguresCollector(Collector):
     def _loops(self) -> Iterator[Metric]:
         """How the loops and jobs get on."""
         took = GaugeMetricFamily(
-            "wattmesh_loop_turn_seconds", "What the newest turn took.", labels=["loop"]
+            "wattmesh_loop_turn_seconds", "Duration of the newest turn.", labels=["loop"]
         )
         age = GaugeMetricFamily(
-            "wattmesh_loop_progress_age_seconds", "Since a turn last ended.", labels=["loop"]
+            "wattmesh_loop_progress_age_seconds",
+            "Seconds since a turn last ended.",
+            labels=["loop"],
         )
         turns = CounterMetricFamily(
             "wattmesh_loop_turns",
@@ -137,7 +141,8 @@ class FiguresCollector(Collector):
             turns.add_metric([name, "overrun"], state.overruns)
         jobs = CounterMetricFamily(
             "wattmesh_job_runs",
-            "Wall-clock jobs since the start: done, failed, missed (too late), skipped (busy).",
+            "Scheduled jobs since the start, by outcome: done, failed, missed (too late), skipped "
+            "(busy).",
             labels=["job", "outcome"],
         )
         for total in self._jobs.totals():
@@ -150,26 +155,26 @@ def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     tokens = CounterMetricFamily("wattmesh_run_tokens", "Tokens trained.", labels=["run", "run_id"])
     speed = GaugeMetricFamily(
         "wattmesh_run_throughput_tokens_per_second",
-        "Speed as the run reports it.",
+        "Speed, as the run reports it.",
         labels=["run", "run_id"],
     )
     slack = GaugeMetricFamily(
         "wattmesh_run_slack_seconds",
-        "What the deadline guard has to spare.",
+        "Seconds that the deadline guard has to spare.",
         labels=["run", "run_id"],
     )
     info = GaugeMetricFamily(
         "wattmesh_run_config_info",
-        "1; the layout and point a run is at.",
+        "1; the layout and the point that the run is at.",
         labels=["run", "run_id", "point", "layout", "state"],
     )
     decision = GaugeMetricFamily(
         "wattmesh_run_decision",
-        "1 for the newest decision's action and reason key.",
+        "1; action and reason of the newest decision.",
         labels=["run", "run_id", "action", "reason"],
     )
     switches = CounterMetricFamily(
-        "wattmesh_switches", "Switches that ended, by how.", labels=["run", "run_id", "outcome"]
+        "wattmesh_switches", "Switches that ended, by outcome.", labels=["run", "run_id", "outcome"]
     )
     names = {run.run: run.name for run in figures.runs}
     for run in figures.runs:

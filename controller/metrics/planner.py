@@ -18,7 +18,7 @@ def plan_metrics(pulse: Pulse) -> Iterator[Metric]:
     yield from _runs(pulse, planning)
     questions = CounterMetricFamily(
         "wattmesh_planner_questions",
-        "Plans asked of the planning process since the start, by how that ended.",
+        "Plans asked of the planning process since the start, by outcome.",
         labels=["outcome"],
     )
     questions.add_metric(["answered"], planning.answered)
@@ -32,7 +32,7 @@ def _runs(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
     """The newest plan of each run."""
     age = GaugeMetricFamily(
         "wattmesh_plan_age_seconds",
-        "Since the observation that the newest plan was made from.",
+        "Seconds since the observation that the newest plan was made from.",
         labels=["run", "run_id"],
     )
     gap = GaugeMetricFamily(
@@ -41,7 +41,9 @@ def _runs(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
         labels=["run", "run_id"],
     )
     solve = GaugeMetricFamily(
-        "wattmesh_plan_solve_seconds", "What the newest plan took.", labels=["run", "run_id"]
+        "wattmesh_plan_solve_seconds",
+        "Time that it took to compute the newest plan.",
+        labels=["run", "run_id"],
     )
     report = pulse.turned.report if pulse.turned else None
     for run in report.observation.runs if report and report.observation else ():

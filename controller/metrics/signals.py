@@ -27,14 +27,18 @@ def _values(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     """What is known now, since when, and whether it may be decided on."""
     grams = GaugeMetricFamily(
         "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour",
-        "Intensity that holds now, by signal.",
+        "Present intensity, by signal.",
         labels=["signal", "zone", "quality", "flags"],
     )
     age = GaugeMetricFamily(
-        "wattmesh_grid_signal_age_seconds", "Since the provider last answered.", labels=["signal"]
+        "wattmesh_grid_signal_age_seconds",
+        "Seconds since the provider last answered.",
+        labels=["signal"],
     )
     usable = GaugeMetricFamily(
-        "wattmesh_grid_signal_usable", "1 when decisions may rest on it.", labels=["signal"]
+        "wattmesh_grid_signal_usable",
+        "1 while decisions may rest on the signal.",
+        labels=["signal"],
     )
     now = pulse.clock.now()
     for line in figures.signals:
@@ -52,22 +56,23 @@ def _standing(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     """What decisions rest on, how old that is, and how the provider gets on."""
     rung = GaugeMetricFamily(
         "wattmesh_grid_signal_rung",
-        "1 for what decisions rest on: issued (forecast), profile, static, none.",
+        "1 for what decisions rest on: issued (the provider's forecast), profile, static, none.",
         labels=["signal", "rung"],
     )
     issued = GaugeMetricFamily(
         "wattmesh_grid_forecast_age_seconds",
-        "Since that forecast was issued; of a profile, since the end of its history.",
+        "Seconds since the forecast was issued; for a profile, since the end of its history.",
         labels=["signal"],
     )
     poll = GaugeMetricFamily(
         "wattmesh_grid_poll_state",
-        "1 for how the newest poll ended: ok, failed, refused (a person must mend it).",
+        "1 for how the newest poll ended: ok, failed, refused (a person must act).",
         labels=["signal", "state"],
     )
     breaker = GaugeMetricFamily(
         "wattmesh_grid_breaker_state",
-        "1 for the state of the provider's circuit breaker; open: it is left alone for a while.",
+        "1 for the state of the provider's circuit breaker; while it is open, the provider is "
+        "not asked.",
         labels=["signal", "state"],
     )
     now = pulse.clock.now()
@@ -89,12 +94,13 @@ def _skill(figures: Figures) -> Iterator[Metric]:
     """How far each source of a forecast was off, beside 24 h persistence on the same hours."""
     error = GaugeMetricFamily(
         "wattmesh_grid_forecast_error_grams_per_kilowatt_hour",
-        "Mean absolute error of the last weeks, by source and hours ahead (upper border).",
+        "Mean absolute error in recent weeks, by source and lead time (hours ahead, upper edge).",
         labels=["signal", "source", "lead_hours"],
     )
     persistence = GaugeMetricFamily(
         "wattmesh_grid_persistence_error_grams_per_kilowatt_hour",
-        "The same of 24 h persistence on the same hours; a source above it has no skill.",
+        "Mean absolute error of 24 h persistence over the same hours; a source with a larger "
+        "one has no skill.",
         labels=["signal", "source", "lead_hours"],
     )
     for line in figures.signals:

@@ -127,7 +127,7 @@ def _no_forecast(seen: Observation) -> str:
         return f"the grid signal cannot be used ({clause(carbon.trouble) or 'it has no value'})"
     if carbon.rung is not Rung.ISSUED:
         why = clause(carbon.note) or f"{carbon.signal} rests on {NAMES[carbon.rung]}"
-        return f"plans are made of a forecast that was issued only, and {why}"
+        return f"plans are made only from a forecast that was issued, and {why}"
     if 0.0 < carbon.interval_s < LEAST_INTERVAL_S:
         return (
             f"the grid's intervals of {duration(carbon.interval_s)} are too short to plan in "

@@ -30,7 +30,11 @@ def expected_boundary(catalogue: Catalogue | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLine:
-    """Where the plan wants the run during [start, end). `point`: "" for suspended."""
+    """Where the plan has the run during [start, end).
+
+    Attributes:
+        point: "" while it is suspended.
+    """
 
     start: datetime
     end: datetime
@@ -41,7 +45,11 @@ class StepLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Below this intensity `faster` is worth its watts, above it `slower` is ("": asleep)."""
+    """The intensity up to which one point is better than another.
+
+    Attributes:
+        faster: better below the threshold. `slower`: better above it; "": to be suspended.
+    """
 
     slower: str
     faster: str
@@ -50,7 +58,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridLine:
-    """What the grid is expected to be during [start, end)."""
+    """Expected intensity during [start, end)."""
 
     start: datetime
     end: datetime
@@ -62,19 +70,20 @@ class PlanLine:
     """The plan.
 
     Attributes:
-        age_s: of what it was made from.
-        origin: point the run was at then. `mu_g_per_token`: what a token may cost.
-        mu: the same, as intensities that the grid can be held against.
-        grams: what the plan comes to from then on. `bound_g`: no plan comes to less under the
-            forecast used. `gap`: the difference as a share of the bound; None of a bound of 0.
-        layout_switches, clock_changes, sleeps: in the plan, the first change included.
-        level, budget: what is not kept of the service level and of the budget, each as a clause; ""
-            when all is, or when there is none.
+        age_s: seconds since the observation that it was made from.
+        origin: point that the run was at then.
+        mu_g_per_token: what one token may cost. `mu`: that price as intensities of the grid.
+        grams: expected grams of the plan. `bound_g`: no plan has less under the forecast used.
+            `gap`: `grams` above `bound_g`, as a share of it; None when that is 0.
+        layout_switches, clock_changes, sleeps: number of each in the plan, its first change
+            included.
+        level: what the plan does not keep of the service level, as a clause; "" otherwise.
+            `budget`: what it does not keep of the budget; "" otherwise.
         cap: what the operator's power cap does to the plan, as a clause; "" when none is in force.
-        flags: of its grams, which are expected: estimated, and simulated where the catalogue or the
-            signal is. `signal`, `boundary`: what they are grams of.
-        slots, options: how many slots, and what to be at in each (points, or asleep), it was chosen
-            from.
+        flags: of its grams: estimated, and simulated if the catalogue or the signal is. `signal`:
+            the signal of its grams. `boundary`: the energy boundary of its grams.
+        slots: number of slots that it covers. `options`: number of choices in each (points, or
+            suspended).
     """
 
     made_at: datetime
@@ -106,12 +115,14 @@ class PlanAnswer:
     """Answer of `GET /v1/runs/{run}/plan`.
 
     Attributes:
-        at: of the cycle that decided with it.
-        sentence: why there is no plan, or why it is not followed; "" when it is.
+        at: time of the cycle that decided with it.
+        sentence: why there is no plan, or why it is not followed; "" when it is followed.
         decision: what the newest cycle decided, in its own words.
-        extended: how the grid beyond the forecast was filled; "" when the forecast reaches the end.
-        solve_s: what the newest plan took. `failures`: of planning, in a row; `trouble`: why.
-        simulated: what of it is not the real thing. `flags`: of the grams in `decision`.
+        extended: how the hours beyond the forecast were filled; "" when the forecast reaches the
+            end.
+        solve_s: seconds that the newest plan took. `failures`: of planning, in a row. `trouble`:
+            why planning failed.
+        simulated: the parts of it that are simulated. `flags`: of the grams in `decision`.
     """
 
     at: datetime | None
@@ -177,7 +188,7 @@ def _sentence(seen: Observation, run: RunView, state: PlanState) -> str:
     if not missing and age >= FRESH:
         why = f" ({state.trouble})" if state.trouble else ""
         missing = (
-            f"it is {duration(age.total_seconds())} old and none newer came{why}; the price rule "
+            f"it is {duration(age.total_seconds())} old and no newer one came{why}; the price rule "
             "decides"
         )
     return f"This plan is not followed: {missing}." if missing else ""

@@ -1,13 +1,14 @@
-"""What every long-lived process of ours is made of: its start and end, its loops, its clocks.
+"""What every long-lived process shares: its start and end, its loops, its clocks.
 
 The map:
-    change_signal.py  waking whoever waits for news
-    children.py       the processes it starts and surely ends
-    kernel_clock.py   whether the kernel calls it synchronised
-    life.py           what every process of ours does at its start and end
+    change_signal.py  wakes threads that wait for news
+    children.py       child processes that certainly end with their parent
+    kernel_clock.py   asks the kernel whether the wall clock is synchronised
+    life.py           start and end of a process
     loops.py          loops on monotonic time: cycle, sampler, leases, accounts
     notify.py         the service manager's protocol
-    scheduler.py      jobs on wall time: polls, retention
-    trusted_time.py   may the wall clock be trusted now: who deletes, closes or settles asks
-    wall_clock.py     noticing that it was stepped (pure)
+    scheduler.py      jobs at wall-clock times: polls, retention
+    trusted_time.py   whether the wall clock may be trusted, before anything is deleted, closed or
+                      settled
+    wall_clock.py     detects steps of the wall clock (pure)
 """

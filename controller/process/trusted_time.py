@@ -39,9 +39,7 @@ UNSYNCHRONISED = (
     "settled until it is: see that a time service runs (`timedatectl`; chrony needs `rtcsync`), or "
     "set journal.trust_clock where something else keeps the clock."
 )
-UNREAD = (
-    "The journal has not said yet what time it knew last, so nothing is deleted, closed or settled."
-)
+UNREAD = "The newest time in the journal is not read yet, so nothing is deleted, closed or settled."
 
 
 class Marks(Protocol):

@@ -1,9 +1,9 @@
-"""`configs profile`: points are run and measured.
+"""Profiling: runs a job at each of its points, and measures it.
 
 The map:
-    job.py      the file that says what to profile
-    meter.py    watches a profiled job from outside
-    numbers.py  what a profiled walk says about each layout
+    job.py      the file that describes the job
+    meter.py    measures a profiled job from outside
+    numbers.py  the measured numbers of each layout
     profile.py  `wattmesh configs profile`
-    walk.py     walks one job through a list of layouts
+    walk.py     runs one job through a list of layouts
 """

@@ -2,10 +2,10 @@
 
 grid.py       a recorded series: values, and grams over any time
 world.py      the run: boundaries, switches that take time and fail, what is charged
-views.py      the run as the `Observation` that a daemon would make of it
-forecasts.py  what is told of the grid ahead: own, perfect, yesterday again, or a file
-drivers.py    who steers: our cycle (`cycle/cycle.py`) through its two ports, or a rival rule
+views.py      the run as an `Observation`, as a daemon would see it
+forecasts.py  the forecast that rules get: own, perfect, persistence, or a file
+drivers.py    what decides: our cycle (`cycle/cycle.py`) through its two ports, or a rival rule
 bounds.py     the oracle, and the bound below it
-regret.py     what our plan lost against hindsight: to the forecast, to planning
+regret.py     the loss of our plan against hindsight, split into forecast and planning
 bench.py      `wattmesh policy bench`: cells, rows, processes
 """

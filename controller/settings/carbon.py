@@ -14,55 +14,62 @@ from wattmesh.integrations.carbon.sources import JsonChoices, SourceSettings
 
 
 class EiaSection(Section):
-    """eia930: how an intensity is made of the fuel mix."""
+    """eia930: how the intensity is computed from the fuel mix."""
 
     label: Literal["ending", "starting"] = "ending"
-    """What an hour's label names; EIA documents its end, and some authorities report its start."""
+    """Whether the label of an hour names its end or its start. EIA documents the end; some
+    authorities report the start."""
     factors: dict[str, float] = Field(default_factory=dict, examples=[{"NG": 410.0}])
-    """Own factors by fuel code, g/kWh, over the direct ones that docs/carbon-signals.md lists."""
+    """Your own emission factors by fuel code, g/kWh. Each replaces the direct factor of that fuel
+    in docs/carbon-signals.md."""
 
 
 class HttpJsonSection(Section):
-    """http_json: how a service is asked, and where its answer keeps what."""
+    """http_json: how to ask the service, and how to read its answer."""
 
     url: str = Field(examples=["https://grid.example/intensity/{zone}?start={start}&end={end}"])
-    """Address of what was; {zone}, {start}, {end} and {hours} (back from now) are filled in."""
+    """Address of past values. {zone}, {start}, {end} and {hours} (from the start until now) are
+    replaced."""
     forecast_url: str = Field(
         default="", examples=["https://grid.example/forecast/{zone}?hours={hours}"]
     )
-    """Address of the newest forecast, on the same host; "" for none."""
+    """Address of the newest forecast, on the same host; {hours} is how far ahead it is asked for.
+    "" if there is none."""
     rows: str = Field(default="", examples=["data.history"])
-    """Path to the list, keys joined by dots; "" when the answer is the list."""
+    """Path to the list of rows in the answer, keys joined by dots; "" if the answer is the list."""
     forecast_rows: str = Field(default="", examples=["data.forecast"])
-    """The same in the forecast's answer."""
+    """Path to the list of rows in the forecast's answer; "" if the answer is the list."""
     start: str = Field(default="start", examples=["start"])
-    """Path in a row to when the interval begins: ISO 8601 with an offset, or seconds since 1970."""
+    """Path in a row to the start of the interval: ISO 8601 with an offset, or seconds since 1970.
+    "" if a row has only `end`."""
     end: str = Field(default="", examples=["end"])
-    """Path in a row to when it ends; "" when only `interval_s` says so."""
+    """Path in a row to the end of the interval; "" if a row has none: it is then `interval_s` after
+    the start."""
     value: str = Field(default="value", examples=["value"])
-    """Path in a row to the number."""
+    """Path in a row to the value."""
     forecast_value: str = Field(default="value", examples=["forecast"])
-    """The same in a row of the forecast."""
+    """Path in a row of the forecast to the value."""
     estimated: str = Field(default="", examples=["isEstimated"])
-    """Path in a row to a mark that is true where the value is estimated; "" when none is."""
+    """Path in a row to a flag that is true if the value is estimated; "" if there is none."""
     issued: str = Field(default="", examples=["generated_at"])
-    """Path in the forecast's answer to when it was made; "" when it does not say."""
+    """Path in the forecast's answer to the time it was issued; "" if there is none."""
     unit: str = Field(examples=["g/kWh"])
-    """Unit of the numbers: g/kWh, kg/MWh, t/GWh or lbs/MWh. Percentiles have no grams."""
+    """Unit of the values: g/kWh, kg/MWh, t/GWh or lbs/MWh. A percentile has no grams and is
+    refused."""
     interval_s: float = Field(default=3600.0, ge=60, le=86400)
-    """Length of every interval; they begin at multiples of it."""
+    """Length of every interval, seconds. Intervals begin at multiples of it."""
     cadence_s: float | None = Field(default=None, ge=60, le=86400, examples=[900.0])
-    """Seconds between two polls; default one interval."""
+    """Seconds between two polls; default: one interval."""
     lag_s: float = Field(default=0.0, ge=0, le=30 * 86400.0)
-    """How long after its end an interval is usually told."""
+    """Usual delay between the end of an interval and the publication of its value, seconds."""
     forecast_hours: float = Field(default=48.0, gt=0, le=240)
-    """How far the forecast reaches."""
+    """Hours ahead that the forecast reaches."""
     longest_hours: float = Field(default=240.0, ge=1, le=10_000)
-    """Longest span of one request."""
+    """Most hours that one request may ask for."""
     token_header: str = "Authorization"
     """Header that carries the token of `token_file`."""
     token_scheme: str = "Bearer"
-    """Word before the token; "" for none."""
+    """Word before the token in that header; "" for none."""
 
     def choices(self) -> JsonChoices:
         """Give what opening the source needs.
@@ -101,7 +108,7 @@ class CarbonSourceSection(Section):
         "neso", "electricity_maps", "watttime", "eia930", "static", "http_json", "csv"
     ] = Field(examples=["neso"])
     """`neso` (Great Britain, live, no key needed), `electricity_maps`, `watttime`, `eia930` (US,
-    derived from the mix), `static` (a number of yours), `http_json` (any service that answers
+    computed from the fuel mix), `static` (a number of yours), `http_json` (any service that answers
     JSON) or `csv` (a recorded trace). `wattmesh carbon providers` says what each serves."""
     zone: str = Field(examples=["GB"])
     """Zone of the grid, as the provider names it."""
@@ -114,39 +121,40 @@ class CarbonSourceSection(Section):
     token_file: File | None = Field(default=None, examples=["/etc/wattmesh/grid.token"])
     """http_json: file with a token, readable by its owner only (mode 0600)."""
     kind: Literal["average", "marginal"] | None = Field(default=None, examples=["average"])
-    """static, http_json: what the numbers are."""
+    """static, http_json: whether the values are average or marginal intensities."""
     factor: Literal["direct", "lifecycle"] | None = Field(default=None, examples=["direct"])
-    """electricity_maps: emission factors to ask for (default lifecycle); static, http_json: those
-    that the numbers count."""
+    """electricity_maps: emission factors to ask for (default: lifecycle). static, http_json:
+    emission factors that the values include."""
     gas: Literal["CO2", "CO2eq"] | None = Field(default=None, examples=["CO2"])
-    """static, http_json: the gases that the numbers count."""
+    """static, http_json: gases that the values include."""
     granularity: Literal["hourly", "15_minutes", "5_minutes"] = "hourly"
-    """electricity_maps: length of the intervals; the finer ones are not in every plan."""
+    """electricity_maps: length of the intervals. Not every plan includes the finer ones."""
     api_version: Literal["v4", "v3"] = "v4"
-    """electricity_maps: version of the interface."""
+    """electricity_maps: version of its API."""
     signal_type: Literal["co2_moer", "co2_aoer"] = "co2_moer"
     """watttime: `co2_moer` (marginal, every 5 minutes) or `co2_aoer` (average, hourly, no
-    forecast). Its index is a percentile, which has no grams, and is not offered."""
+    forecast). WattTime's index is not offered: it is a percentile and has no grams."""
     g_per_kwh: float | None = Field(default=None, gt=0, le=2000, examples=[250.0])
     """static: grams per kilowatt-hour."""
     eia930: EiaSection | None = None
-    """eia930: how an intensity is made of the fuel mix."""
+    """eia930: how the intensity is computed from the fuel mix."""
     http_json: HttpJsonSection | None = None
     """http_json: how the service is asked and read."""
     file: File | None = Field(default=None, examples=["/etc/wattmesh/trace.csv"])
-    """csv: the recorded trace."""
+    """csv: file with the recorded trace."""
     starts_at: Time | None = Field(default=None, examples=["2023-06-14T00:00:00Z"])
-    """csv: the moment of the recording that plays first; default its beginning."""
+    """csv: time in the recording at which the replay begins; default: its first one."""
     plays_at: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])
-    """csv: the moment of today's clock at which it plays; default the daemon's start."""
+    """csv: time of today's clock at which the replay begins; default: the start of the daemon."""
     compress: float = Field(default=1.0, ge=1e-6, le=1e6)
-    """csv: seconds of the recording that pass in one second."""
+    """csv: seconds of the recording that are replayed in one second."""
     base_url: str = Field(default="", examples=["https://api.carbonintensity.org.uk"])
-    """neso, electricity_maps, watttime, eia930: another address of the same interface, e.g. a
-    mirror inside the cluster."""
+    """neso, electricity_maps, watttime, eia930: another address of the same API, e.g. a mirror
+    inside the cluster."""
     stale_after_s: float | None = Field(default=None, gt=0, le=1e9, examples=[5400.0])
-    """Seconds without an answer after which nothing carbon-motivated is done, whatever is known of
-    the hours ahead; default three days, as long as a profile of stored history counts."""
+    """Seconds without an answer after which wattmesh takes no carbon-motivated action, whatever it
+    knows of the hours ahead. Default: three days, which is also the age up to which a profile of
+    stored history counts."""
 
     def source(self) -> SourceSettings:
         """Give what opening the source needs.
@@ -181,23 +189,23 @@ class CarbonSourceSection(Section):
 
 
 class CarbonFallbackSection(CarbonSourceSection):
-    """Another signal of the same kind that grams are booked with while the first is missing."""
+    """A signal of the same kind that prices joules while the accounting signal is missing."""
 
     scale: float = Field(gt=0, le=10, examples=[1.08])
-    """What its values are multiplied with to stand for the accounting signal's; 1 only if you know
-    that both report the same."""
+    """Factor by which its values are multiplied to stand in for the accounting signal. Write 1 only
+    if you know that both report the same values."""
 
 
 class CarbonSection(Section):
     """The grid signals: one to account with, one to decide on."""
 
     accounting: CarbonSourceSection
-    """Signal that grams are booked with (average)."""
+    """Signal that joules are priced with (average)."""
     decision: CarbonSourceSection | None = None
-    """Signal that decisions look at; default the accounting one."""
+    """Signal that decisions rest on; default: the accounting signal."""
     accounting_fallback: tuple[CarbonFallbackSection, ...] = Field(default=(), strict=False)
-    """Signals that stand in, in this order, where the accounting one is later than it usually is;
-    same kind, factor and gas. Their grams stand in lines of their own."""
+    """Signals that stand in, in this order, while the accounting signal is later than usual. They
+    must have its kind, factor and gas. Their grams stand in lines of their own."""
     report: tuple[CarbonSourceSection, ...] = Field(default=(), strict=False)
-    """Further signals (lifecycle, marginal) that reports show in lines of their own; never added
-    to the others."""
+    """Further signals (lifecycle, marginal) that reports show in lines of their own. They are never
+    added to the others."""

@@ -32,7 +32,7 @@ def runtime_folder() -> Path:
 
 
 class JournalSection(Section):
-    """Where everything that must survive is kept."""
+    """The database that keeps everything that must survive."""
 
     url: str = Field(default_factory=lambda: sqlite_url(state_folder() / "journal.db"))
     """Database: `sqlite:////path/journal.db` (a local disk; write `%25` for a `%` in the path, and
@@ -40,94 +40,104 @@ class JournalSection(Section):
     password_file: File | None = Field(default=None, examples=["/etc/wattmesh/journal.password"])
     """File with the database password, readable by its owner only (mode 0600)."""
     retention_days: int = Field(default=90, ge=2, le=36_500)
-    """Days that single ledger slots, reports and decisions are kept; sums are kept for ever."""
+    """Days for which single ledger slots, reports and decisions are kept. Their sums are kept for
+    ever."""
     lost_days: float = Field(default=7.0, gt=0, le=365)
-    """Days after which a run that is not heard any more is ended; its rows stay, and it goes on
-    when it is heard again."""
+    """Days without a sign of life after which a run is ended. Its rows stay, and it goes on when it
+    is heard again."""
     trust_clock: bool = False
-    """Whether to delete, close and settle although the kernel calls the wall clock unsynchronised:
-    only where something that it does not know of keeps the clock."""
+    """Set it to true only where something that the kernel does not know of keeps the wall clock,
+    such as the host of a virtual machine. Months are then closed, savings settled and old rows
+    deleted although the kernel calls the clock unsynchronised."""
 
 
 class ApiSection(Section):
     """The HTTP interface for jobs and people on this machine."""
 
     socket: File = Field(default_factory=lambda: runtime_folder() / "wattmesh.sock")
-    """Unix socket that jobs and the command line talk to; created with mode 0660."""
+    """Unix socket on which jobs and the command line reach the daemon; it is created with mode
+    0660."""
     group: str = Field(default="", examples=["wattmesh-jobs"])
-    """Unix group whose members may connect (the owners of jobs); default the operators' group. It
-    is neither that group nor the actuator's."""
+    """Unix group whose members (the owners of jobs) may connect to the socket. If it is not set,
+    the operators' group may connect. If it is set, it must differ from the operators' and the
+    actuator's group."""
     runs_per_user: int = Field(default=256, ge=1, le=100_000)
-    """Most runs of one user that have not ended. One more ends the user's longest silent one, and
-    is refused where none is silent."""
+    """Most runs of one user that have not ended. One more run ends the longest silent run of that
+    user; it is refused if none is silent."""
     waits_per_user: int = Field(default=64, ge=1, le=1000)
-    """Most calls of one user, or of one node's agent, that wait for news at the same time."""
+    """Most calls of one user, or of one node's agent, that may wait for news at the same time."""
     operators_group: str = OPERATORS
-    """Unix group whose members may act on runs of other owners, freeze and thaw everything."""
+    """Unix group whose members may act on the runs of others, and may freeze and thaw
+    everything."""
     listen: str = Field(default="", examples=["0.0.0.0:9465"])
-    """Address for the agents of other nodes as host:port (TLS, and a token of each node's own); ""
-    for none."""
+    """Address for the agents of other nodes, as host:port. It is served with TLS, and each node
+    shows a token of its own. "" turns it off."""
     tls_certificate: File | None = Field(default=None, examples=["/etc/wattmesh/tls.pem"])
-    """Certificate chain for `listen`."""
+    """File with the certificate chain for `listen`."""
     tls_key: File | None = Field(default=None, examples=["/etc/wattmesh/tls.key"])
-    """Its key, readable by its owner only (mode 0600)."""
+    """File with the private key of that certificate, readable by its owner only (mode 0600)."""
     agents_token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
-    """File with one token that opens for every node (mode 0600): the way over for sites that have
-    shared one. Leave it out, and each node has its own (`wattmesh nodes token make NODE`)."""
+    """File with one token that the agents of all nodes share (mode 0600). It is for sites that have
+    not yet given each node its own: make those with `wattmesh nodes token make NODE`, then remove
+    this key."""
 
 
 class MetricsSection(Section):
-    """The read-only figures for Prometheus."""
+    """The read-only metrics for Prometheus."""
 
     listen: str = "127.0.0.1:9464"
-    """Address of /metrics as host:port; port 0 takes any free one, "" turns it off."""
+    """Address of /metrics as host:port. Port 0 takes any free port; "" turns it off."""
 
 
 class LoopsSection(Section):
-    """How often the daemon looks and decides (monotonic time)."""
+    """How often the daemon observes and decides, in monotonic time."""
 
     cycle_s: float = Field(default=5.0, gt=0, le=60)
     """Seconds between two control cycles."""
     sample_s: float = Field(default=1.0, gt=0, le=60)
     """Seconds between two power samples."""
     lease_s: float = Field(default=10.0, gt=0, le=60)
-    """Seconds that leadership outlives its holder; renewed three times as often."""
+    """Seconds after which another daemon may take the lead from one that is silent. The leader
+    renews its lease three times as often."""
     live_s: float = Field(default=30.0, ge=2, le=600)
-    """Seconds without a heartbeat after which a run is lost and another launch of it is let in; its
-    hook is asked for one six times as often. Raise it where jobs hold Python's lock for longer."""
+    """Seconds without a heartbeat after which a run counts as lost and another launch of it may
+    register. Its hook sends six heartbeats in that time. Raise it where jobs hold Python's global
+    interpreter lock for longer."""
 
 
 class PrometheusSection(Section):
-    """Power or energy that an exporter measures already, asked for by query."""
+    """Power or energy that an exporter measures already and a Prometheus server keeps."""
 
     url: str = Field(examples=["http://prometheus.example:9090"], pattern="^https?://.+$")
     """Address of the Prometheus server."""
     exporter: Literal["dcgm", "kepler", "wattmesh"] = Field(examples=["dcgm"])
-    """Whose series: says their names, their units and which label is the GPU."""
+    """Exporter whose metrics are read. It decides their names, their units and the label that names
+    the GPU."""
     selector: str = Field(default="", examples=['cluster="a"'])
-    """More label matchers, put into every query."""
+    """Further label matchers, added to every query."""
 
 
 class StaticPowerSection(Section):
-    """What a device is assumed to draw where nothing measures it; every figure says `estimated`."""
+    """Assumed power of devices that nothing measures; figures made from it say `estimated`."""
 
     gpu_power_w: float = Field(gt=0, le=5000, examples=[500.0])
-    """Watts of one GPU."""
+    """Assumed power of one GPU, watts."""
     gpu_uuids: tuple[str, ...] = Field(examples=[("GPU-8f2c...",)], min_length=1, strict=False)
-    """The GPUs it stands for."""
+    """UUIDs of the GPUs that are assumed to draw this power."""
 
 
 class PowerSection(Section):
-    """Where power readings come from. Several may be named: the best one per device counts."""
+    """Where power readings come from. If several sources read one device, the best one counts."""
 
     source: Literal["none", "nvml", "agents"] = "none"
     """`none` (only what `prometheus` and `static` name), `nvml` (the GPUs of this machine), or
-    `agents` (those of the nodes that `wattmesh agent` runs on)."""
+    `agents` (the GPUs of all nodes on which `wattmesh agent` runs)."""
     library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
-    """nvml: another library than the driver's own, e.g. the fake one of
-    `python -m wattmesh.telemetry.fake_nvml`; every figure of fake GPUs is marked `simulated`."""
+    """nvml: library to load instead of the driver's own, e.g. the fake one of `python -m
+    wattmesh.telemetry.fake_nvml`. Every figure of fake GPUs is marked `simulated`."""
     rapl: bool = False
-    """nvml: read the processors' energy counters too (Linux powercap; needs the right to)."""
+    """nvml: also read the processors' energy counters (Linux powercap). The daemon's user must be
+    allowed to read them."""
     prometheus: PrometheusSection | None = None
     """A Prometheus server to ask for devices that nothing else reads."""
     static: StaticPowerSection | None = None
@@ -135,60 +145,64 @@ class PowerSection(Section):
 
 
 class AgentSection(Section):
-    """`wattmesh agent`: what reads and obeys on one GPU node."""
+    """`wattmesh agent`: measures one GPU node, and asks its actuator for clocks and caps."""
 
     node: str = Field(default="", examples=["n17"])
-    """Name of this node; default its host name."""
+    """Name of this node; default: its host name."""
     controller: str = Field(
         default="", examples=["https://head-1:9465", "unix:///run/wattmesh/wattmesh.sock"]
     )
-    """Address of the daemon; default its socket on this machine (api.socket)."""
+    """Address of the daemon; default: its socket on this machine (api.socket)."""
     token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
-    """File with this node's token for an https address, readable by its owner only (mode 0600), or
-    `credential:NAME` of the service manager."""
+    """File with this node's token, needed for an https address and readable by its owner only (mode
+    0600), or `credential:NAME` for a credential of the service manager."""
     ca_file: File | None = Field(default=None, examples=["/etc/wattmesh/ca.pem"])
-    """Certificates to trust instead of the system's."""
+    """File with the certificates to trust instead of the system's."""
     outbox: File = Field(default_factory=lambda: state_folder() / "agent.db")
-    """Where what is not yet delivered waits."""
+    """File that keeps ledger rows until they are delivered to the daemon."""
     outbox_mib: int = Field(default=64, ge=1, le=4096)
-    """Most MiB it may take; beyond, slots are joined, so that no joule is lost."""
+    """Most MiB that this file may take. When it is full, neighbouring slots are joined: time gets
+    coarser, and no joule is lost."""
     deliver_s: float = Field(default=10.0, gt=0, le=300)
-    """Seconds between two deliveries."""
+    """Seconds between two deliveries to the daemon."""
     metrics: str = "127.0.0.1:9466"
     """Address of the agent's own /metrics as host:port; "" turns it off."""
     relay: File | None = Field(default=None, examples=["/run/wattmesh/agent.sock"])
-    """Unix socket on which jobs of this node reach the daemon through the agent."""
+    """Unix socket on which the jobs of this node reach the daemon through the agent."""
 
 
 class ActuatorSection(Section):
-    """`wattmesh actuator`: the one part that may change a GPU, on the node it runs on."""
+    """`wattmesh actuator`: the one part that may change the GPUs of its node."""
 
     mode: Literal["observe", "dry-run", "enforce"] = "observe"
-    """`observe` (refuses all), `dry-run` (says what it would do), `enforce`."""
+    """`observe` (refuses every change), `dry-run` (says what it would change),
+    `enforce` (changes clocks and caps)."""
     socket: File = Path("/run/wattmesh-actuator/actuator.sock")
-    """Unix socket (mode 0660) that the agent talks to."""
+    """Unix socket (mode 0660) on which the agent reaches the actuator."""
     group: str = Field(default="wattmesh-actuator", examples=["wattmesh-actuator"])
-    """Unix group whose members may connect, and look: the agent's user and nobody else. It is
-    neither the job owners' group nor the operators'."""
+    """Unix group whose members may connect and read the state of the GPUs. Only the agent's user
+    belongs in it. It must differ from the job owners' and the operators' group."""
     agent: str = Field(default="wattmesh", examples=["wattmesh"])
-    """User (name or uid) that the agent runs as: nobody but that one and root may wish anything."""
+    """User (name or uid) that the agent runs as. Only this user and root may ask for clocks and
+    caps."""
     journal: File = Path("/var/lib/wattmesh-actuator/journal")
-    """Where it writes what it found before it changes anything."""
+    """File in which the actuator notes what it found on a GPU before it changes anything."""
     library: File | None = Field(default=None, examples=["/usr/lib/libnvidia-ml.so.1"])
-    """Another NVML library than the driver's own."""
+    """NVML library to load instead of the driver's own."""
     baseline_lock_mhz: int | None = Field(default=None, gt=0, examples=[1980])
-    """SM clock that GPUs are locked to when nobody wishes anything; default none: reset. NVML
-    cannot tell which lock it found."""
+    """SM clock in MHz that GPUs are locked to while nobody asks for another. If it is not set, the
+    lock is reset: NVML cannot tell which lock it found."""
     cap_floor_share: float = Field(default=0.5, gt=0, le=1)
-    """No cap is set below this share of the board's default limit."""
+    """Lowest cap that may be set, as a share of the board's default limit."""
     write_every_s: float = Field(default=60.0, ge=0, le=TEN_YEARS_S)
-    """Least seconds between two economy writes to one GPU."""
+    """Least seconds between two writes to one GPU that only save energy (economy leases)."""
     step_share: float = Field(default=0.1, gt=0, le=1)
-    """Most that one economy write, or one step back up, changes: share of the board's range."""
+    """Most that one such write, or one step back up, may change a clock or a cap, as a share of the
+    board's range."""
     boards: tuple[str, ...] = Field(default=(), strict=False)
-    """Board names that may be changed besides those that wattmesh knows."""
+    """Names of boards that may be changed in addition to those that wattmesh knows."""
     obligation_days: float = Field(default=31.0, gt=0, le=MOST_DAYS)
-    """Longest days that an operator's cap may last; one that is to last longer is refused."""
+    """Most days that an operator's cap may last. A longer one is refused."""
 
 
 class PolicySection(Section):
@@ -199,27 +213,27 @@ class PolicySection(Section):
     clock_dwell_s: float = Field(default=900.0, ge=0, le=TEN_YEARS_S)
     """Least seconds between two clock changes of one run."""
     gain_factor: float = Field(default=2.0, ge=1)
-    """A switch must save at least this many times what it costs."""
+    """A switch must save more than this many times the grams that it costs."""
     guard_margin: float = Field(default=0.02, ge=0, lt=1)
-    """Share of speed that the deadline guard keeps in reserve."""
+    """Share of a run's speed that the deadline guard keeps in reserve."""
     max_switches_per_day: int = Field(default=6, ge=0)
-    """Most layout switches of one run in 24 hours."""
+    """Most layout switches of one run within 24 hours."""
     failed_limit: int = Field(default=2, ge=1)
-    """Failed switches in a row after which a run is frozen and a human called."""
+    """Failed switches in a row after which a run is frozen and a human is called."""
     equivalence: tuple[Literal["exact", "numerical", "statistical"], ...] = Field(
         default=("exact", "numerical"), strict=False
     )
-    """Classes of points that may be switched to: exact, numerical, statistical."""
+    """Classes of points that a run may be switched to: exact, numerical, statistical."""
     sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
-    """Service level: share of its fastest point's speed that plans keep a run at on average over
-    every `sla_window_s`, where cap and deadline leave a way. Default: none."""
+    """Service level: least average speed over every `sla_window_s` that plans keep, as a share of
+    the speed at the run's fastest point. A power cap and a deadline come first. Default: none."""
     sla_window_s: float = Field(default=86_400.0, ge=3600.0, le=TEN_YEARS_S)
-    """Seconds over which the service level is an average."""
+    """Seconds over which the service level averages the speed."""
     switch_timeout_s: float = Field(default=600.0, gt=0, le=TEN_YEARS_S)
-    """Seconds after which a switch that was not confirmed counts as failed."""
+    """Seconds after which an unconfirmed switch counts as failed."""
     failed_switch_s: float | None = Field(default=None, gt=0, le=TEN_YEARS_S, examples=[300.0])
-    """Longest seconds until a run trains again after a switch that failed, rollback and restart
-    included; the deadline guard reckons with them. Default: switch_timeout_s."""
+    """Most seconds from the start of a switch that fails until the run trains again, rollback and
+    restart included. The deadline guard counts on it. Default: switch_timeout_s."""
 
     def limits(self) -> PolicySettings:
         """Give the part that the pure policy reads."""
@@ -241,24 +255,25 @@ class MarketSection(Section):
     """A market-based factor for reports: a contract, certificates, or the residual mix."""
 
     label: str = Field(examples=["wind contract, guarantees of origin"], min_length=1)
-    """What it is; reports name it."""
+    """Name of the contract, certificates or mix in reports."""
     g_per_kwh: float = Field(ge=0, examples=[0.0])
-    """Grams of CO2 for each kilowatt-hour that it covers."""
+    """Grams of CO2 per kilowatt-hour that it covers."""
     share: float = Field(default=1.0, gt=0, le=1)
-    """Share of all energy that it covers; what none covers stays unpriced."""
+    """Share of all energy that it covers. Energy that nothing covers stays without a price."""
     starts: Time = Field(examples=["2026-01-01T00:00:00Z"])
-    """From when on; slots that begin in it are covered."""
+    """Time from which it counts: it covers the slots that begin at or after it."""
     ends: Time = Field(examples=["2027-01-01T00:00:00Z"])
-    """Until when, half-open."""
+    """Time until which it counts: a slot that begins at this time is not covered."""
 
 
 class SiteSection(Section):
-    """What is true of this place."""
+    """Facts about this site."""
 
     timezone: str = "UTC"
     """Time zone in which budget days and months begin, e.g. Europe/London."""
     energy_boundary: Literal["it", "facility"] = "it"
-    """`it`: GPUs and hosts; `facility`: the same times `pue`."""
+    """What the joules cover: `it` (GPUs and hosts, as measured) or `facility` (the same, multiplied
+    by `pue`)."""
     pue: float = Field(default=1.0, ge=1, le=3)
     """Power usage effectiveness; read only when energy_boundary is `facility`."""
     market_based: tuple[MarketSection, ...] = Field(default=(), strict=False)
@@ -270,29 +285,29 @@ class SiteSection(Section):
 
 
 class RunSection(Section):
-    """What the operator says about one run, by its name."""
+    """Facts about one run, by its name."""
 
     catalogue: File | None = Field(default=None, examples=["/etc/wattmesh/llama-8b.toml"])
-    """Catalogue of its operating points, as `wattmesh configs profile` writes it."""
+    """File with the catalogue of its operating points, as `wattmesh configs profile` writes it."""
     owner: str = Field(default="", examples=["1000"])
-    """User (name or uid) to whom the name belongs: nobody else registers a run of it. Default:
-    whoever registered one first."""
+    """User (name or uid) who owns the name: nobody else may register a run under it. Default: the
+    user who registered one first."""
     baseline: str = Field(default="", examples=["A"])
-    """Point the run was submitted at; default the catalogue's reference."""
+    """Id of the point that the run was submitted at; default: the catalogue's reference."""
     deadline: Time | None = Field(default=None, examples=["2026-12-01T00:00:00Z"])
-    """When it must be done."""
+    """Time by which the run must be done."""
     deadline_after_s: float | None = Field(default=None, gt=0, le=TEN_YEARS_S, examples=[864000.0])
-    """Seconds after its first registration by which it must be done, ten years at most; or give
-    `deadline`."""
+    """Seconds from its first registration by which the run must be done, at most ten years. Set
+    this or `deadline`."""
 
 
 class BudgetSection(Section):
-    """Grams that may be spent in one period; exceeding alerts, it never stops a run."""
+    """Grams that may be spent in one period. Spending more alerts; it never stops a run."""
 
     grams: float = Field(gt=0, examples=[9.0e6])
-    """Grams of CO2 in one period."""
+    """Grams of CO2 that may be spent in one period."""
     period: Literal["day", "week", "month", "year"] = Field(default="month")
-    """day | week | month | year, in the site's time zone."""
+    """Length of a period: day, week, month or year, in the site's time zone."""
 
 
 class Settings(Section):

@@ -37,7 +37,7 @@ KINDS = {
 
 HEADER = """\
 # Settings of wattmesh. `wattmesh settings check FILE` names every mistake; SIGHUP reloads.
-# A key behind `#` shows its default or an example.
+# A key behind `#` is not set; the line shows its default or an example.
 """
 
 

@@ -1,12 +1,12 @@
-"""The grid signals: asked for, foretold, shown.
+"""The grid signals: polling, history, forecast.
 
 The map:
-    forecast_parts.py  what each source alone said in a forecast of ours
-    forecaster.py      what we forecast of a signal ourselves
-    grid.py            the grid signals as the settings name them
-    history.py         the stored history of a signal laid on its grid
-    lines.py           the grid signals as people see them
-    past.py            what is known of a signal's past, read once
-    poller.py          one provider's series made into polls
-    slot_prices.py     what a ledger slot is priced with
+    forecast_parts.py  the parts of our forecast, by source
+    forecaster.py      our own forecast of a signal
+    grid.py            opens the signals that the settings name
+    history.py         the stored history of a signal, on its intervals
+    lines.py           the signals as screens show them
+    past.py            the known past of a signal, read once
+    poller.py          polls one provider
+    slot_prices.py     the intensity that a ledger slot is priced with
 """

@@ -20,8 +20,8 @@ SHOWN_SLOTS = 336
 """A week of half hours."""
 
 BOOKED = "Grams are booked with this signal; decisions rest on another one."
-ASKED = "No decision rests on this signal: this was made for you now, and is not kept."
-UNKNOWN = "Too little is known of the last days of this signal to say what comes."
+ASKED = "No decision rests on this signal: this forecast was made for you now, and is not kept."
+UNKNOWN = "Too little is known of the last days of this signal to forecast it."
 
 
 def carbon_line(

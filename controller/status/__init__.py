@@ -1,7 +1,7 @@
-"""The whole daemon on one screen, and what is wrong with it.
+"""The status screen's facts, and what needs a human.
 
 The map:
-    status.py   the whole daemon on one screen
-    trouble.py  what needs a human, and what to do
-    waiting.py  what a run that takes no step waits for
+    status.py   the facts of `GET /v1/status`
+    trouble.py  the sentences that need a human, with what to do
+    waiting.py  what a run without steps waits for
 """

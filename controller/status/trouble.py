@@ -100,7 +100,7 @@ def _loops(pulse: Pulse) -> Iterator[str]:
             )
         elif since_s > 5 * state.every_s + 10:
             yield (
-                f"The {name} loop has not got on for {span(since_s)} (it should every "
+                f"The {name} loop has made no progress for {span(since_s)} (it should every "
                 f"{state.every_s:g} s): look at `journalctl -u wattmesh -n 50`, then "
                 "`systemctl restart wattmesh`, which is safe at any time."
             )

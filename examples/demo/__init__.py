@@ -1,18 +1,18 @@
 """`wattmesh demo`: a recorded grid day moves a small but real training job through real switches.
 
 The map:
-    daemon.py    one real daemon with its settings, socket and journal
-    evidence.py  the recorded facts that the picture is drawn from
-    facts.py     what is read back from the journal when a run is over; record.py, its types
-    job.py       one real training job under the torchrun launcher
-    picture.py   report.png, in a child process
+    daemon.py    runs a real daemon for the demo
+    evidence.py  the recorded facts behind the picture
+    facts.py     reads a finished run from the journal
+    job.py       runs a real training job under torchrun
+    picture.py   draws report.png, in a child process
     plan.py      every number the demo chooses, in one place
-    progress.py  what the demo says while it works
-    record.py    what is known of a finished run of the demo, as types (pure)
-    report.py    report.json
-    run.py       the whole demo, in the order in which a reader would explain it
-    screen.py    what is said at the start and at the end; progress.py, meanwhile
-    watcher.py   looks at a run as a person would, and gives the operator's order
+    progress.py  what the demo prints while it works
+    record.py    a finished run of the demo, as types (pure)
+    report.py    writes report.json
+    run.py       the whole demo, step by step
+    screen.py    what the demo prints at its start and its end
+    watcher.py   follows a run, and gives the operator's order
 
 Invariant: the demo uses the way that users use (the daemon's process, its socket, the launcher);
 what is simulated is named wherever it is shown.

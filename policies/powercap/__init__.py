@@ -1,6 +1,6 @@
-"""Sharing a power cap out over the runs. Pure.
+"""Shares an operator's power cap between the runs. Pure.
 
 The map:
-    capped.py    what a cap means for runs
-    powercap.py  an operator's power cap: which clock and limit each board gets
+    capped.py    what a cap means for each run
+    powercap.py  which clock and limit each board gets under a cap
 """

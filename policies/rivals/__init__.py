@@ -5,10 +5,10 @@ than what was published. None of them knows a deadline guard: replay holds one o
 alike. `fluid.py` is the problem that two of them solve.
 
 The map:
-    carbon_scaler.py     carbonScaler: more GPUs in clean hours, by marginal throughput per gram
+    carbon_scaler.py     CarbonScaler: more GPUs in clean hours, by marginal throughput per gram
     dvfs_only.py         clocks only: the least-carbon schedule over the clocks of the layout the
                          run began in
-    energy_min.py        energy-min mix: the fewest joules for the work in the time, blind to carbon
+    energy_min.py        energy-min mix: the fewest joules for the work in time; ignores carbon
     equal_step.py        equal-step greedy: the least grams for the next so many steps
     fluid.py             the fluid problem that some rules solve
     one_way_trading.py   one-way trading: train at the fastest point while the grid is under a

@@ -1,15 +1,14 @@
-"""What a job and the daemon say to each other, from the job's side; training never waits for it.
+"""The job's side of the protocol with the daemon; training never waits for it.
 
 The map:
     daemon_client.py  the threads that talk to the daemon for a job, on global rank 0
-    heartbeat.py      the thread that says every few seconds that the launch lives, whatever its
-                      training does
-    last_word.py      how a run ended whose launches could not say it, from their supervisor
+    heartbeat.py      a thread that says every few seconds that the launch is alive
+    last_word.py      the supervisor's report of how a run ended, when its launches could not give
+                      one
     orderbook.py      the orders of one run
     orders.py         whether an order may be taken at this boundary (pure)
     outbox.py         reports that must arrive
-    pace.py           how fast a run trains, and how much of its time goes by in long pauses between
-                      two steps
-    reached.py        how far a run ever trained, for experiment trackers
-    reporter.py       who speaks to the daemon for a rank
+    pace.py           how fast a run trains, and the share of its time in long pauses between steps
+    reached.py        the furthest step of a run, for experiment trackers
+    reporter.py       who talks to the daemon for a rank
 """

@@ -35,9 +35,12 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _object(name: str, schema: dict[str, Any]) -> str:
-    meaning = schema.get("description", "").replace(" Attributes: ", "\n\n")
-    rows = ((code(key), _kind(kind)) for key, kind in schema.get("properties", {}).items())
-    return f"### {name}\n\n{meaning}\n\n{table(('key', 'kind'), rows)}"
+    rows = (
+        (code(key), _kind(kind), kind.get("description", ""))
+        for key, kind in schema.get("properties", {}).items()
+    )
+    about = schema.get("description", "")
+    return f"### {name}\n\n{about}\n\n{table(('key', 'kind', 'meaning'), rows)}"
 
 
 def render() -> str:

@@ -151,12 +151,12 @@ class DeviceExporter(Collector):
     def _info(self, seen: _Seen) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "wattmesh_gpu_info",
-            "1; where the newest reading of a GPU came from, how good it is, why it is shared.",
+            "1; source and quality of the newest reading of a GPU, and why the GPU is shared.",
             labels=["gpu_uuid", "node", "source", "quality", "shared"],
         )
         at = GaugeMetricFamily(
             "wattmesh_gpu_last_sample_timestamp_seconds",
-            "When the GPU last answered, Unix time.",
+            "When the GPU last answered (Unix time).",
             labels=["gpu_uuid"],
         )
         for gpu, reading in _gpus(seen.answering):
@@ -181,17 +181,17 @@ def _corrections(sample: Sample) -> Mapping[str, set[Correction]]:
 def _energy(seen: _Seen) -> Iterator[Metric]:
     joules = CounterMetricFamily(
         "wattmesh_gpu_energy_joules",
-        "Energy booked of a GPU since it was first seen; rate() of it is watts.",
+        "Energy booked of a GPU since it was first seen; its rate() is watts.",
         labels=["gpu_uuid"],
     )
     dark = CounterMetricFamily(
         "wattmesh_gpu_unobserved_seconds",
-        "Time in which nobody measured the GPU, counted when it passed.",
+        "Time in which nobody measured the GPU, counted as it passed.",
         labels=["gpu_uuid"],
     )
     recovered = CounterMetricFamily(
         "wattmesh_gpu_recovered_seconds",
-        "Unobserved time that the GPU's own counter covered afterwards.",
+        "Unobserved time that the GPU's own energy counter covered later.",
         labels=["gpu_uuid"],
     )
     for gpu, total in sorted(seen.totals.items()):
@@ -205,13 +205,13 @@ def _energy(seen: _Seen) -> Iterator[Metric]:
 def _trust(seen: _Seen) -> Iterator[Metric]:
     corrections = CounterMetricFamily(
         "wattmesh_gpu_energy_corrections",
-        "Times a GPU's counter was not taken as it stood, since the start: reset, implausible, "
-        "stale (a sensor that stands still), lost (no answer).",
+        "Times since the start that a GPU's energy counter was not taken as read: reset, "
+        "implausible, stale (the sensor stands still), lost (no answer).",
         labels=["gpu_uuid", "reason"],
     )
     ratio = GaugeMetricFamily(
         "wattmesh_gpu_counter_power_ratio",
-        "Energy counter over power x time in the newest hour; alarm outside 0.9 to 1.1.",
+        "Energy by the counter over power x time, in the last hour; outside 0.9 to 1.1 it alerts.",
         labels=["gpu_uuid"],
     )
     for gpu, check in sorted(seen.checks.items()):
@@ -227,12 +227,12 @@ def _trust(seen: _Seen) -> Iterator[Metric]:
 def _power(seen: _Seen) -> Iterator[Metric]:
     watts = GaugeMetricFamily(
         "wattmesh_gpu_power_watts",
-        "Board power: now (instant), or of the last second (average) where the board tells both.",
+        "Board power: now (instant), or over the last second (average) if the board reports both.",
         labels=["gpu_uuid", "window"],
     )
     limits = GaugeMetricFamily(
         "wattmesh_gpu_power_limit_watts",
-        "Board power limit: in force (enforced), or asked for through the driver (requested).",
+        "Board power limit: in force (enforced), or set through the driver (requested).",
         labels=["gpu_uuid", "kind"],
     )
     for gpu, reading in _gpus(seen.answering):
@@ -247,18 +247,20 @@ def _clocks(seen: _Seen) -> Iterator[Metric]:
     clock = GaugeMetricFamily("wattmesh_gpu_sm_clock_hertz", "SM clock.", labels=["gpu_uuid"])
     lock = GaugeMetricFamily(
         "wattmesh_gpu_locked_clock_hertz",
-        "SM clock that wattmesh has locked the GPU to; no sample: to none.",
+        "SM clock that wattmesh has locked the GPU to; absent while it holds no lock.",
         labels=["gpu_uuid"],
     )
     heat = GaugeMetricFamily(
         "wattmesh_gpu_temperature_celsius", "Temperature of the GPU.", labels=["gpu_uuid"]
     )
     work = GaugeMetricFamily(
-        "wattmesh_gpu_utilization_ratio", "Share of time at work, 0 to 1.", labels=["gpu_uuid"]
+        "wattmesh_gpu_utilization_ratio",
+        "Share of time that the GPU was at work, 0 to 1.",
+        labels=["gpu_uuid"],
     )
     reasons = CounterMetricFamily(
         "wattmesh_gpu_clock_event_seconds",
-        "Time under each of NVML's clocks event reasons, since the start.",
+        "Time since the start under each of NVML's clock event reasons.",
         labels=["gpu_uuid", "reason"],
     )
     for gpu, reading in _gpus(seen.answering):
@@ -288,12 +290,12 @@ def _host(seen: _Seen) -> Iterator[Metric]:
             family.add_metric([device.rpartition(":")[2]], total.booked_mj / MJ_PER_J)
     rest = GaugeMetricFamily(
         "wattmesh_node_residual_power_watts",
-        "What the node's own meter reads beyond GPUs, processors and memory.",
+        "Power of the node's own meter beyond GPUs, processors and memory.",
     )
     _add(rest, [], residual(seen.answering.values()).power_w)
     info = GaugeMetricFamily(
         "wattmesh_host_info",
-        "1; where the newest reading of a processor, memory or node came from, how good it is.",
+        "1; source and quality of the newest reading of a processor, memory or node.",
         labels=["component", "zone", "source", "quality"],
     )
     for device, reading in sorted(seen.answering.items()):

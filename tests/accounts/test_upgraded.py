@@ -120,6 +120,6 @@ def test_one_run_that_cannot_be_reckoned_stops_no_other(
     life.books = accounts(before, life.signal)
     with pytest.raises(ValueError, match="nobody foresaw") as told:
         life.books.price(slot(SLOTS + 2))
-    assert told.value.__notes__ == ["while the baseline of run r (llm) was reckoned"]
+    assert told.value.__notes__ == ["while the baseline of run r (llm) was computed"]
     assert before.ledger.emissions("new", scenario="baseline")
     before.close()

@@ -214,7 +214,7 @@ def test_the_command_makes_rotates_lists_and_revokes(
 
     status, token, told = run("token", "make", "n1")
     assert (status, len(token.strip())) == (0, 43)
-    assert "told this once" in told
+    assert "shown only this once" in told
     path = tmp_path / "n1.token"
     status, said, _ = run("token", "rotate", "n1", "--keep-hours", "0", "--out", str(path))
     assert (status, stat.S_IMODE(path.stat().st_mode)) == (0, 0o600)

@@ -86,7 +86,7 @@ def test_trouble_names_what_needs_a_human_and_what_to_do(served: Served) -> None
     served.clock.pass_s(6000.0)
     said = served.get("/v1/status").body["trouble"]
     for words in (
-        "The cycle loop has not got on for 100 min",
+        "The cycle loop has made no progress for 100 min",
         "csv was last heard 6000 s ago",
         "llama-8b has not been heard for 100 min (last at step 0, registered)",
         "2 switches failed in a row. It trains on unswitched; read `wattmesh why llama-8b`",

@@ -51,7 +51,7 @@ def test_a_file_that_says_something_else_is_not_touched(
     unit.write_text("[Service]\nExecStart=/bin/true\n")
     words = ("units", "--root", str(tmp_path))
     assert main(words) != 0
-    assert "says something else already, and nothing was written" in capsys.readouterr().err
+    assert "has other content already, and nothing was written" in capsys.readouterr().err
     assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["wattmesh.service"]
     assert said(capsys, *words, "--replace").count("wrote") == 4
     assert "/bin/true" not in unit.read_text()

@@ -202,7 +202,7 @@ LINES = (
         lambda site: site.loop(trouble="nvml does not answer"),
     ),
     Line(
-        "The sampler loop has not got on",
+        "The sampler loop has made no progress",
         lambda site: site.loop(last_progress_s=site.clock.monotonic_s - 36.0),
         lambda site: site.loop(last_progress_s=site.clock.monotonic_s - 34.0),
     ),

@@ -254,7 +254,7 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (CARBON, "`eia930`: the United States", 1): SIGNALS,
     (CARBON, "`eia930`: the United States", 2): reckoned,
     (CARBON, "`static`: a number of yours", 1): SIGNALS,
-    (CARBON, "`http_json`: anybody else", 1): SIGNALS,
+    (CARBON, "`http_json`: any other service", 1): SIGNALS,
     (CARBON, "`csv`: a recording", 1): SIGNALS,
     (CARBON, "`csv`: a recording", 2): recorded,
 }

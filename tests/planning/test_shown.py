@@ -100,7 +100,7 @@ def test_a_mu_far_above_the_curve_is_said_and_not_drawn() -> None:
     """The scale stays the grid's own."""
     lines = drawn(answer(plan(("A", 13), price_mu=0.01, origin="B")))
     assert not [each for each in lines if "┤" in each and "mu" in each]
-    assert [each for each in lines if "above all of it: A is worth its watts always" in each]
+    assert [each for each in lines if "above every hour: A is always worth its watts" in each]
 
 
 def test_what_the_plan_comes_to_is_said() -> None:
@@ -231,7 +231,7 @@ def test_why_there_is_no_plan_is_one_sentence() -> None:
 def test_a_plan_that_is_not_followed_says_so_first() -> None:
     """Frozen, old, or overtaken by what is missing now."""
     old = plan(("A", 13), made_at=NOW - FRESH)
-    assert "it is 2 h old and none newer came" in drawn(answer(old))[1]
+    assert "it is 2 h old and no newer one came" in drawn(answer(old))[1]
     assert "the run is frozen" in drawn(answer(plan(("A", 13)), frozen="by hand"))[1]
     lost = drawn(answer(plan(("A", 13)), live=False))
     assert "This plan is not followed: it does not report" in lost[1]

@@ -32,9 +32,10 @@ class SignalCarbon:
     """Location-based grams in one signal.
 
     Attributes:
-        carbon_ug: of joules that were read. `upper_ug`: the most beyond that, while nobody did.
-        first_carbon_ug: as first reported; None where that is not told.
-        closed_carbon_ug: as the month was first closed; None before, or where it is not told.
+        carbon_ug: micrograms of the joules that were read. `upper_ug`: most micrograms of the
+            unobserved time, beyond those.
+        first_carbon_ug: as first reported; None where that is not kept.
+        closed_carbon_ug: as the month was first closed; None before that, or where it is not kept.
     """
 
     signal: str
@@ -47,10 +48,10 @@ class SignalCarbon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """What part of a total a declared fallback stands for; its grams are the total's.
+    """The part of a total that a declared fallback stands in for; the total includes it.
 
     Attributes:
-        signal: the fallback. `model`: what its values were multiplied by; "" where not known.
+        signal: the fallback. `model`: what its values were multiplied by; "" when not known.
     """
 
     signal: str
@@ -66,12 +67,12 @@ class ReportLine:
 
     Attributes:
         subject: name of the run, or the line (idle, unattributed, idle_after_release, profiling).
-        kind: "run" or "line". `run`: its id; "" of a line.
-        scenario: see this module. `signal`: accounted in, or the label of a contract.
-        stand_in: the declared fallback that told the intensity; "" where the signal did itself.
-        energy_mj: joules that it is of (of a contract: those it covers).
-        carbon_ug: grams of those that have a price.
-        unpriced_mj: the others.
+        kind: "run" or "line". `run`: id of the run; "" for a line.
+        scenario: one of those that this module names. `signal`: the signal it is accounted in, or
+            the label of a contract.
+        stand_in: the declared fallback that gave the intensity; "" when the signal itself did.
+        energy_mj: millijoules that it covers.
+        carbon_ug: micrograms of those that have a price. `unpriced_mj`: those that have none.
     """
 
     subject: str
@@ -92,7 +93,7 @@ class ScenarioTotal:
 
     Attributes:
         unpriced_h: hours that had joules and no price.
-        stand_ins: what of it declared fallbacks stand for; it is in the amounts.
+        stand_ins: the parts that declared fallbacks stand in for; the amounts include them.
     """
 
     scenario: str
@@ -110,15 +111,16 @@ class SubjectReport:
     """One run or line of the cluster, location-based.
 
     Attributes:
-        run: id; "" of a line.
-        facility_mj: joules times the PUE its slots were priced with; None where none is set.
-        carbon: its grams by signal; `carbon_ug`: the same where there is one.
-        unobserved_ms, upper_mj: time that nobody measured, and the most drawn in it.
-        gpu_hours: that a run held GPUs, in slots. `embodied_ug`: of these; None: its catalogue
-            does not say.
-        tokens: trained in the month; None where nobody knows how far it was at its borders.
-        sci_g: grams per 10^9 tokens, embodied ones included; None where a part is not known.
-        simulated: what of it is simulated.
+        run: id of the run; "" for a line.
+        facility_mj: millijoules multiplied by the PUE that its slots were priced with; None when
+            none is set.
+        carbon: its grams by signal. `carbon_ug`: micrograms; None when there are several signals.
+        unobserved_ms: time that nobody measured. `upper_mj`: most millijoules of that time.
+        gpu_hours: hours for which the run held GPUs, from its slots. `embodied_ug`: embodied carbon
+            of these hours; None when its catalogue does not say.
+        tokens: trained in the month; None when its position at the start or the end is not known.
+        sci_g: grams per 10^9 tokens, embodied ones included; None when a part is not known.
+        simulated: the parts of it that are simulated.
     """
 
     subject: str
@@ -144,8 +146,8 @@ class DayFigure:
     """One day of the site.
 
     Attributes:
-        carbon: its grams by signal; `carbon_ug`: the same where there is one.
-        planned_ug: of the cluster's budget, in that one's signal; None without one.
+        carbon: its grams by signal. `carbon_ug`: micrograms; None when there are several signals.
+        planned_ug: micrograms planned by the cluster's budget, in its signal; None without one.
     """
 
     start: datetime
@@ -161,21 +163,25 @@ class MonthReport:
     """Everything of one month.
 
     Attributes:
-        at: when this was reckoned. `running`: the month is not over.
-        closed_at: when it was closed; None: not yet.
-        boundary: "it" (the machines as measured) or "facility" (x PUE); `pue` None: not set.
-        energy_mj, facility_mj: of the whole cluster, both boundaries; the latter None without PUE.
-        signal: that of the settings.
-        carbon: location-based, by signal. `carbon_ug`, `first_carbon_ug` (as first reported),
-            `closed_carbon_ug` (as first closed; None before): the same where there is one signal.
-        totals: each scenario and signal. `lines`: what they are made of.
-        subjects: runs and lines; joules and location-based grams add up to the cluster exactly.
-        qualities: share of the location-based joules per quality, and of unpriced ones.
-        sci_g: of the cluster: all its lines, idle ones too, over the tokens of all runs; None in
-            several signals.
-        limit_g: of the cluster's budget for this month, in `limit_signal`; None without one.
-        detail_of: "slots", or "closing" where retention has summed the slots up: further scenarios
-            are then those of the day it was closed.
+        at: when this was computed. `running`: whether the month is not over.
+        closed_at: when it was closed; None while it is not.
+        boundary: "it" (the machines as measured) or "facility" (multiplied by the PUE). `pue`: None
+            when it is not set.
+        energy_mj: of the whole cluster, as measured. `facility_mj`: of the whole cluster within the
+            boundary `facility`; None without a PUE.
+        signal: the accounting signal of the settings.
+        carbon: location-based grams by signal. `carbon_ug`: location-based micrograms; None when
+            there are several signals. `first_carbon_ug`: as first reported. `closed_carbon_ug`: as
+            first closed; None before that.
+        totals: of each scenario and signal. `lines`: what they are made of.
+        subjects: runs and lines; their joules and location-based grams add up to the cluster
+            exactly.
+        qualities: share of the location-based joules per quality, and of those without a price.
+        sci_g: grams per 10^9 tokens of the cluster: grams of all its lines, idle ones too, over the
+            tokens of all runs; None when there are several signals.
+        limit_g: limit of the cluster's budget for this month, in `limit_signal`; None without one.
+        detail_of: "slots", or "closing" when retention has summed up the slots: scenarios beyond
+            the location-based one are then those of the day it was closed.
         reopened: who opened it again after it was closed, and what it had been closed with.
     """
 

@@ -36,7 +36,7 @@ OLDEST_SNAPSHOT_S = 15.0
 
 
 def readings(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Take a delivery of a node's agent; one that comes again is acknowledged without effect."""
+    """Take a delivery of a node's agent; a repeated one is acknowledged and changes nothing."""
     call.as_agent(context)
     context.lead()
     node, source = call.path["node"], context.pulse.settings.power.source
@@ -95,21 +95,21 @@ def _taken(context: RequestContext, node: str, body: Mapping[str, Any]) -> bool:
 
 
 def desired(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Tell what is wished for a node's GPUs, who may own their processes, and where slots end."""
+    """Give the clocks and caps for a node's GPUs, the owners of their processes, and slot ends."""
     call.as_agent(context)
     epoch = context.lead()
     return _answer(context, call.path["node"], _fresh(context), epoch)
 
 
 def retire(context: RequestContext, call: Call) -> Done:
-    """Expect nothing of a node any more, until it reports again."""
+    """Expect no reports from a node until it reports again."""
     call.as_operator(context, "retire a node")
     node = call.path["node"]
     if not context.journal.nodes.retire(node, context.now):
-        raise NotFound(f"There is no node {node!r} that is expected.")
+        raise NotFound(f"No node {node!r} is expected.")
     context.pulse.node_faults.clear(node)
     context.wake()
-    return Done(done=f"{node} is retired; its GPUs count for no coverage.", changed=(node,))
+    return Done(done=f"{node} is retired; its GPUs count in no coverage.", changed=(node,))
 
 
 def laid(rows: Iterable[EnergyRow], grid: SlotGrid, until: datetime) -> list[EnergyRow]:
@@ -218,8 +218,8 @@ def _fresh(context: RequestContext) -> FleetSnapshot:
     age_s = pulse.clock.monotonic() - snapshot.monotonic_s
     if age_s > max(OLDEST_SNAPSHOT_S, 3 * pulse.settings.loops.cycle_s):
         raise RetryLater(
-            f"The journal was last read {age_s:.0f} s ago, so nothing is wished for any GPU; "
-            "obligations stand until their own end."
+            f"The journal was last read {age_s:.0f} s ago, so no clock or cap is ordered "
+            "for any GPU; operators' caps stay until they end."
         )
     return snapshot
 

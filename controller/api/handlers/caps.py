@@ -29,7 +29,7 @@ def show(context: RequestContext, call: Call) -> PowerCap:
 
 
 def order(context: RequestContext, call: Call) -> Done:
-    """Cap what all GPUs together may draw, until a time; it takes the place of the one before."""
+    """Cap the power of all GPUs together until a time; this replaces an earlier cap."""
     epoch = context.lead()
     call.as_operator(context, "order a power cap")
     days = context.pulse.settings.actuator.obligation_days
@@ -59,7 +59,7 @@ def order(context: RequestContext, call: Call) -> Done:
 
 
 def end(context: RequestContext, call: Call) -> Done:
-    """End the cap in force; its boards are led back in steps."""
+    """End the cap in force; its boards return to their limits in steps."""
     epoch = context.lead()
     call.as_operator(context, "end a power cap")
     unstepped = context.pulse.trusted.unstepped(context.now)

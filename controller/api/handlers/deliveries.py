@@ -71,7 +71,7 @@ def _facts(delivered: Delivered) -> dict[str, Any]:
         facts["applied"] = sound_applied(delivered.facts.applied)
     except InputInvalid as error:
         facts["applied"] = None
-        facts[STRANGE] = f"what its actuator said is not understood ({error})"
+        facts[STRANGE] = f"its actuator's answer cannot be read ({error})"
     return facts
 
 
@@ -130,7 +130,7 @@ def _check_baselines(baselines: Iterable[CounterBaseline], now: datetime) -> Non
         ranges.PRINTABLE.read(each.source, f"{where}, source")
         _not_ahead(each.at, now, where)
         if each.at.year < ranges.FIRST_YEAR or abs(each.monotonic_s) > 1e10:
-            raise InputInvalid(f"{where}: its time is none that a machine of today has")
+            raise InputInvalid(f"{where}: its time cannot be right")
         if any(getattr(each, name) > ranges.MOST_COUNTED for name in _COUNTS):
             raise InputInvalid(f"{where}: a counter is higher than any counter gets")
         if each.gpu_uuid in seen:

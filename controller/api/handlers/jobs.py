@@ -53,7 +53,7 @@ LOGGED = 300
 
 
 def register(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Introduce one incarnation of a run; the first one binds the run to its owner."""
+    """Register one launch of a run; the first one binds the run to its owner."""
     message = _read(Register, call)
     if message.protocol not in SERVED:
         raise InputInvalid(
@@ -96,7 +96,7 @@ def _plan(context: RequestContext, message: Register) -> RunPlan:
 
 
 def heartbeat(context: RequestContext, call: Call) -> HeartbeatAnswer:
-    """Take note that a launch lives, and at which phase it is."""
+    """Note that a launch is alive, and its phase."""
     message = _read(Heartbeat, call)
     context.lead()
     with _known(context, message.run), speaking(context, call):
@@ -141,7 +141,7 @@ def _remembered(context: RequestContext, call: Call) -> bool:
 
 
 def progress(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Take a report of where training stands."""
+    """Take a report of the training's progress."""
     message = _read(Progress, call)
     context.lead()
     with _known(context, message.run), speaking(context, call):
@@ -150,7 +150,7 @@ def progress(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def transition(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Take one step of a switch, as the run lived it; repeats are free."""
+    """Take one state of a switch that the run reports; a repeat changes nothing."""
     message = _read(Transition, call)
     context.lead()
     with _known(context, message.run), speaking(context, call):
@@ -176,7 +176,7 @@ def transition(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def finish(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Take note that a run, or one incarnation of it, has ended."""
+    """Note that a run, or one launch of it, has ended."""
     message = _read(Finish, call)
     context.lead()
     with _known(context, message.run), speaking(context, call):

@@ -12,7 +12,7 @@ from wattmesh.policies.decision import Mode
 
 
 def freeze(context: RequestContext, call: Call) -> Done:
-    """Take hands off one run, or everything."""
+    """Stop acting on one run, or on all."""
     context.lead()
     reason = call.text("reason", default="by hand")
     row = _named(context, call, "freeze")
@@ -36,7 +36,7 @@ def freeze(context: RequestContext, call: Call) -> Done:
 def _frozen(row: RunRow) -> str:
     """Say what a freeze means for a run in its present state."""
     if row.state == "finished":
-        return "it has ended, and whatever launch goes on from there trains unswitched"
+        return "it has ended, and a launch that continues it trains unswitched"
     if row.state == "lost":
         return "it is not heard, and trains unswitched if it still does"
     return "it trains on unswitched and is accounted"
@@ -80,7 +80,7 @@ def switch(context: RequestContext, call: Call) -> Done:
 
 
 def retire(context: RequestContext, call: Call) -> Done:
-    """End a run: it is followed no more, and its rows stay."""
+    """Stop following a run; its rows stay."""
     epoch = context.lead()
     if context.journal.runs.unreadable(call.path["run"]):
         return _retire_unread(context, call, epoch)
@@ -99,8 +99,8 @@ def retire(context: RequestContext, call: Call) -> Done:
     trains = row.state == "live" and not row.ending
     still = "; its job still runs and is not measured any more" if trains else ""
     return Done(
-        done=f"Retired {row.name} ({row.run}){still}: its rows stay, and another launch of it "
-        "begins it again.",
+        done=f"Retired {row.name} ({row.run}){still}: its rows stay, and a new launch takes it "
+        "up again.",
         changed=(row.run,),
     )
 

@@ -53,12 +53,12 @@ def read_status(context: RequestContext, call: Call) -> StatusView:
 
 
 def healthz(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Say that the process serves; nothing else is looked at."""
+    """Say that the process answers; nothing else is checked."""
     return {"ok": True}
 
 
 def readyz(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Say whether the daemon does its work: the journal answers and the cycle turns.
+    """Say whether the daemon works: the journal answers and the cycle runs.
 
     Raises:
         RetryLater: it does not, and why.
@@ -102,7 +102,7 @@ def run(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def spent(context: RequestContext, call: Call) -> Spent:
-    """Tell a run what it drew and emitted so far, over all its launches."""
+    """Give the energy and the emissions of a run so far, over all its launches."""
     row = context.run(call.path["run"], call.peer)
     line = budgets.line_of(row.run, context.journal.ledger.lately(row.run))
     carbon_g = None if line.unpriced_j and not line.carbon_g else line.carbon_g
@@ -130,7 +130,7 @@ def _why_no_grams(context: RequestContext, line: ClusterLine) -> str:
 
 
 def why(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Tell the story of one run: its decisions, its switches and every step of them."""
+    """Give the history of one run: its decisions, its switches and their states."""
     row = context.run(call.path["run"], call.peer)
     told, switches = _story(context, row, _limit(call))
     return {
@@ -163,7 +163,7 @@ def _signals(context: RequestContext, rows: Sequence[DecisionRow]) -> dict[int, 
 
 
 def plan(context: RequestContext, call: Call) -> PlanAnswer:
-    """Show the plan of one run: where it is to be when, against the grid, or why there is none."""
+    """Show the plan of one run: its point in each hour and the forecast, or why it has none."""
     row, pulse = context.run(call.path["run"], call.peer), context.pulse
     seen = pulse.turned.report.observation if pulse.turned else None
     view = next((each for each in seen.runs if each.run == row.run), None) if seen else None
@@ -192,13 +192,13 @@ def decisions(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def events(context: RequestContext, call: Call) -> dict[str, Any]:
-    """List what happened beside decisions: clock steps, outages, reloads."""
+    """List events other than decisions: clock steps, outages, reloads."""
     found = context.journal.events.list(limit=_limit(call), since=call.moment("since"))
     return {"events": found}
 
 
 def budget(context: RequestContext, call: Call) -> BudgetView:
-    """Show what was spent and what was saved, and against what."""
+    """Show the grams spent and saved, with the baseline of each saving."""
     settings, now = context.pulse.settings, context.now
     signal, bounds = _signal(context), bounds_of(context.pulse)
     zone = settings.site.timezone
@@ -225,7 +225,7 @@ def budget(context: RequestContext, call: Call) -> BudgetView:
 
 
 def audit(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Lay every slot of every scenario of one run open."""
+    """Show every slot of one run, in every scenario."""
     pue = context.pulse.settings.site.pue_milli() / 1000
     row = context.run(call.path["run"], call.peer)
     found = audits.audit(context.journal, row, _signal(context), pue)
@@ -234,7 +234,7 @@ def audit(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def carbon_now(context: RequestContext, call: Call) -> dict[str, Any]:
-    """Show both grid signals as they stand."""
+    """Show both grid signals now."""
     now, signals = context.now, context.pulse.signals
     return {
         "at": now,
@@ -249,7 +249,7 @@ def carbon_now(context: RequestContext, call: Call) -> dict[str, Any]:
 
 
 def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
-    """Show what decisions rest on: the hours ahead with their band, from whom, and its skill.
+    """Show the forecast that decisions rest on: its source, its band and its past errors.
 
     Of another signal that is polled, what is expected of it.
     """
@@ -260,7 +260,7 @@ def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
     found = [named[name]] if name in named else [v for k, v in named.items() if k.startswith(name)]
     if len(found) != 1:
         known = ", ".join(named) or "none"
-        raise NotFound(f"{name!r} names no signal that is polled, or several; there are {known}.")
+        raise NotFound(f"{name!r} fits no polled signal, or several; there are {known}.")
     (facts,) = found
     if facts not in signals.ahead:
         return preview(context.journal, facts, context.now)
@@ -268,7 +268,7 @@ def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
 
 
 def carbon_history(context: RequestContext, call: Call) -> dict[str, Any]:
-    """List the intervals behind, each with its quality."""
+    """List past intervals, each with its quality."""
     hours = call.number("hours", default=24.0, lowest=0.001, highest=24.0 * 400)
     facts = context.pulse.signals.accounting or context.pulse.signals.decision
     if facts is None:

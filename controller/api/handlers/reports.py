@@ -22,12 +22,12 @@ def month(context: RequestContext, call: Call) -> MonthReport:
     zone, name = settings.site.timezone, call.query.get("month")
     period = month_named(name, zone) if name else period_of(now, "month", zone)
     if period.start > now:
-        raise InputInvalid(f"{period.name} has not begun; the running month is the newest there is")
+        raise InputInvalid(f"{period.name} has not begun; the present month is the newest")
     return report(context.journal, period, reported(settings, context.pulse.signals), now)
 
 
 def reopen(context: RequestContext, call: Call) -> Done:
-    """Open a month that was closed wrongly; what it was closed with stays, with who did it."""
+    """Reopen a month that was closed wrongly; the old figures are kept, with who did it."""
     epoch = context.lead()
     call.as_operator(context, "open a closed month again")
     zone, now = context.pulse.settings.site.timezone, context.now
@@ -36,21 +36,21 @@ def reopen(context: RequestContext, call: Call) -> Done:
         name, zone, by=call.who, reason=reason, now=now, epoch=epoch
     )
     if not done:
-        raise Conflict(f"{name} ({zone}) is not closed, so there is nothing to open again.")
+        raise Conflict(f"{name} ({zone}) is not closed, so it cannot be reopened.")
     said = f"{name} ({zone}) was reopened by {call.who}: {reason}."
     context.journal.events.add("reopened", said, now)
     known = context.pulse.budgets
     ahead = tuple(each for each in known.sealed_ahead if each != name)
     context.pulse.budgets = replace(known, sealed_ahead=ahead)
     return Done(
-        done=f"Reopened {name}: what it was closed with stays in its report and in audits, and it "
-        "is closed anew 48 h after its end, once nothing of it is provisional.",
+        done=f"Reopened {name}: the old figures stay in its report and in audits, and it "
+        "is closed again 48 h after its end, once nothing in it is provisional.",
         changed=(name,),
     )
 
 
 def replan(context: RequestContext, call: Call) -> Done:
-    """Plan a budget anew for the rest of its period: what was spent so far is accepted."""
+    """Plan the rest of a budget's period anew, and accept what was spent so far."""
     context.lead()
     call.as_operator(context, "plan a budget anew")
     name, settings, now = call.path["name"], context.pulse.settings, context.now

@@ -1,8 +1,7 @@
-"""Sockets, who is at the other end, and handshakes.
+"""Sockets, peer credentials, handshakes.
 
 The map:
-    handshakes.py  a listening socket that bounds who has connected and not yet shown that it speaks
-                   TLS
-    peers.py       who is at the other end, as the kernel says; slow clients are cut off
-    sockets.py     bind the socket ourselves: mode, group, and never two daemons on one path
+    handshakes.py  a listening socket that limits connections without a finished TLS handshake
+    peers.py       the process at the other end, by the kernel; slow clients are cut off
+    sockets.py     binds the Unix socket: mode, group, one daemon per path
 """

@@ -1,12 +1,12 @@
 """Commands about joules and grams: budgets and reports.
 
 The map:
-    audit_screen.py    what `wattmesh budget --audit RUN` looks like
+    audit_screen.py    the screen of `wattmesh budget --audit RUN`
     budget.py          `wattmesh budget`: spent, saved, --audit RUN, --replan NAME
-    budget_screen.py   what `wattmesh budget` looks like
-    period_screen.py   one budget in its running period, as `wattmesh budget` shows it (pure)
+    budget_screen.py   the screen of `wattmesh budget`
+    period_screen.py   one budget in its present period, for that screen (pure)
     report.py          `wattmesh report`: a month
-    report_csv.py      the report as a table for spreadsheets (pure)
-    report_picture.py  draw a month's report as a picture (a process)
-    report_screen.py   what `wattmesh report` looks like
+    report_csv.py      the report as CSV (pure)
+    report_picture.py  draws the report as a picture, in a child process
+    report_screen.py   the screen of `wattmesh report`
 """

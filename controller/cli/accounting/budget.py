@@ -14,21 +14,23 @@ from wattmesh.controller.cli.output import print_json, print_lines
 def budget(
     audit: Annotated[
         str | None,
-        typer.Option("--audit", metavar="RUN", help="Every slot of every scenario of this run."),
+        typer.Option(
+            "--audit", metavar="RUN", help="Show every slot of this run, in every scenario."
+        ),
     ] = None,
     replan: Annotated[
         str | None,
         typer.Option(
             "--replan",
             metavar="NAME",
-            help="Plan this budget anew from now on: what was spent is accepted (operators).",
+            help="Plan the rest of this budget's period anew; accept what was spent (operators).",
         ),
     ] = None,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what was spent, and what was saved against the submitted points."""
+    """Show the grams spent, and those saved against the points the runs were submitted at."""
     if replan is not None:
         done = DaemonConnection(socket).post(f"/v1/budget/{segment(replan)}/replan", {})
         print_json(done) if as_json else print_lines([done["done"]])

@@ -75,7 +75,7 @@ def _saved(view: Row) -> Iterator[Text]:
     told = list(view["saved"])
     for line in told:
         if line["saved_g"] is None:
-            said = "not known yet: some of what given-back GPUs emitted has no grams yet"
+            said = "not known yet: some joules of given-back GPUs have no grams yet"
             yield styled(("saved  ", DIM), said)
             continue
         mine = [run for run in view["runs"] if run["saved_g"] is not None]
@@ -220,7 +220,7 @@ def _of_best(run: Row) -> str:
 def _notes(run: Row) -> Text:
     """Write what a reader must know to interpret the numbers."""
     flags = run["flags"]
-    notes = [f"baseline {run['baseline']}" if run["baseline"] else "no baseline: no saving is told"]
+    notes = [f"baseline {run['baseline']}" if run["baseline"] else "no baseline, so no saving"]
     if len(run["carbon"]) > 1:
         notes.insert(0, f"in {run['carbon'][0]['signal']}")
     if run["baseline"] and not run["settled"]:

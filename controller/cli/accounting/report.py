@@ -31,22 +31,24 @@ class Format(StrEnum):
 def report(
     month: Annotated[
         str | None,
-        typer.Option("--month", metavar="YYYY-MM", help="Which month; default the running one."),
+        typer.Option(
+            "--month", metavar="YYYY-MM", help="Month to report; default: the present one."
+        ),
     ] = None,
     form: Annotated[
         Format,
-        typer.Option("--format", help="A screen, JSON, a table for spreadsheets, a picture."),
+        typer.Option("--format", help="Text for people, JSON, CSV, or a PNG picture."),
     ] = Format.TEXT,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Write it there, not to the terminal."),
+        typer.Option("-o", "--out", metavar="FILE", help="Write to FILE, not to the terminal."),
     ] = None,
     *,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Report a month: energy and carbon of runs and lines, in every scenario, never netted."""
+    """Report the energy and carbon of a month: by run and line, in every scenario, never netted."""
     form = Format.JSON if as_json else form
     answer = ask(socket, offline, timeout_s=ADDING_S).get("/v1/report", month=month)
     if form is Format.PNG:

@@ -15,7 +15,7 @@ from wattmesh.controller.cli.output import STRONG, WARN, print_json, print_lines
 from wattmesh.controller.cli.runs.status_screen import grid
 from wattmesh.controller.cli.tables import Column, table
 
-app = typer.Typer(help="The grid signal: now, behind and ahead, and who provides it.")
+app = typer.Typer(help="Show the grid signals, now, past and forecast, and their providers.")
 
 COLUMNS = (
     Column(title="FROM"),
@@ -29,7 +29,7 @@ BAR_WIDTH = 30
 
 @app.command()
 def now(socket: options.Socket = options.SOCKET, as_json: options.AsJson = False) -> None:
-    """Show the intensity that holds now, and the forecast, per signal."""
+    """Show the present intensity of each signal, and its forecast."""
     view = ask(socket, None).get("/v1/carbon/now")
     if as_json:
         print_json(view)
@@ -39,12 +39,12 @@ def now(socket: options.Socket = options.SOCKET, as_json: options.AsJson = False
 
 @app.command()
 def history(
-    hours: Annotated[float, typer.Option("--hours", min=0.01, help="How far back.")] = 24.0,
+    hours: Annotated[float, typer.Option("--hours", min=0.01, help="Hours back.")] = 24.0,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the intervals behind, each with its quality."""
+    """List past intervals, each with its quality."""
     view = ask(socket, offline).get("/v1/carbon/history", hours=hours)
     if as_json:
         print_json(view)
@@ -57,16 +57,15 @@ def forecast(
     signal: Annotated[
         str | None,
         typer.Argument(
-            help="Of this one that is polled, or as much of its name as is clear; default the one "
-            "decided on."
+            help="Signal to show, or a unique part of its name; default: the one decided on."
         ),
     ] = None,
-    hours: Annotated[float, typer.Option("--hours", min=0.01, help="How far ahead.")] = 24.0,
+    hours: Annotated[float, typer.Option("--hours", min=0.01, help="Hours ahead.")] = 24.0,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the forecast that decisions rest on, its source, its band and its skill."""
+    """Show the forecast that decisions rest on: its source, its band and its past errors."""
     view = ask(socket, offline).get("/v1/carbon/forecast", signal=signal)
     if as_json:
         print_json(view)
@@ -82,11 +81,11 @@ def providers(
             "--config",
             envvar="WATTMESH_CONFIG",
             metavar="FILE",
-            help="Settings whose sources are asked; default the daemon's, where it exists.",
+            help="Settings file whose sources are asked; default: the daemon's, if it exists.",
         ),
     ] = None,
     no_ask: Annotated[
-        bool, typer.Option("--no-ask", help="Ask nobody; only list what there is.")
+        bool, typer.Option("--no-ask", help="Ask no provider; only list them.")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -28,15 +28,15 @@ from wattmesh.integrations.carbon.sources import provider
 
 NEXT: dict[type[WattmeshError], str] = {
     AuthFailed: "Check what is in its key or password file; the daemon asks again by itself.",
-    NotEntitled: "Take a zone of your plan, another plan, or another provider.",
+    NotEntitled: "Use a zone of your plan, another plan, or another provider.",
     UnknownZone: "Write the zone as the provider spells it.",
     ZoneMismatch: "Write the zone as the provider spells it; nothing is stored meanwhile.",
     SandboxData: "Use a production key: a sandbox answers with invented values.",
     RateLimited: "Wait as long as it says; what is stored stands.",
     NoData: "Check zone and dates; an outage at the provider looks like this too.",
     SourceUnavailable: "Wait: the daemon asks again at the next poll; what is stored stands.",
-    SourceRefused: "Mend the settings of this source.",
-    InputInvalid: "Mend the settings of this source.",
+    SourceRefused: "Correct the settings of this source.",
+    InputInvalid: "Correct the settings of this source.",
 }
 """What to do next, by the nearest base class of the error."""
 

@@ -40,7 +40,7 @@ SOURCES = {
 BAR_WIDTH = 30
 RUNGS = {
     "issued": "as issued",
-    "profile": "from the stored hours: no fresh forecast is at hand",
+    "profile": "from stored hours: there is no fresh forecast",
     "static": "a number of the settings: decisions hold",
     "none": "nothing is known of the hours to come: decisions hold",
 }

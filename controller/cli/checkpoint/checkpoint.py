@@ -37,7 +37,8 @@ Rules = Annotated[
     typer.Option("--rules", metavar="FILE", help="Layout rules of a foreign source (TOML)."),
 ]
 Gentle = Annotated[
-    bool, typer.Option("--gentle", help="Let everybody else on this machine go first.")
+    bool,
+    typer.Option("--gentle", help="Run at low priority, behind everything else on this machine."),
 ]
 
 
@@ -59,12 +60,12 @@ def convert_source(
         bool,
         typer.Option(
             "--hash/--no-hash",
-            help="Hash a virtual one in the background, so that it counts as verified.",
+            help="Hash a virtual checkpoint in the background; it then counts as verified.",
         ),
     ] = True,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a universal checkpoint of another one."""
+    """Make a universal checkpoint from another checkpoint."""
     opened = open_source(source, _declared(rules))
     if not as_json:
         print_lines([f"{source}: {opened.described}"])
@@ -90,12 +91,13 @@ def _start_hashing(path: Path) -> int:
 def inspect(
     path: Folder,
     tensor: Annotated[
-        str | None, typer.Option("--tensor", metavar="NAME", help="Show where one tensor lies.")
+        str | None,
+        typer.Option("--tensor", metavar="NAME", help="Show where the bytes of one tensor are."),
     ] = None,
     rules: Rules = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Say what a checkpoint holds; its data is not read."""
+    """Say what a checkpoint holds, without reading its data."""
     source = open_source(path, _declared(rules))
     if tensor is None:
         facts, lines = screen.facts(source), screen.facts_lines
@@ -116,12 +118,12 @@ def verify_checkpoint(
         typer.Option(
             "--against",
             metavar="SRC",
-            help="Also compare every tensor with this checkpoint, by another way.",
+            help="Also compare every tensor with this checkpoint, by a separate reader.",
         ),
     ] = None,
     record: Annotated[
         bool,
-        typer.Option("--record", help="Hash a virtual one, so that it counts as verified."),
+        typer.Option("--record", help="Hash a virtual checkpoint; it then counts as verified."),
     ] = False,
     memory: Annotated[
         bool,
@@ -162,14 +164,19 @@ def export_checkpoint(
         typer.Option("--to", help="hf: Hugging Face. dcp: torch. deepspeed: its universal layout."),
     ],
     dtype: Annotated[
-        str, typer.Option("--dtype", help="Of the parameters (hf): float32 or bfloat16.")
+        str, typer.Option("--dtype", help="hf: type of the parameters, float32 or bfloat16.")
     ] = "float32",
     names: Annotated[
-        TrainerNames, typer.Option("--names", help="Who shall load it (dcp): whose names it gets.")
+        TrainerNames,
+        typer.Option(
+            "--names", help="dcp: program that will load it; it decides the tensors' names."
+        ),
     ] = TrainerNames.WATTMESH,
     rules: Annotated[
         Path | None,
-        typer.Option("--rules", metavar="FILE", help="Renames of the parameters (hf), TOML."),
+        typer.Option(
+            "--rules", metavar="FILE", help="hf: file (TOML) that renames the parameters."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -192,7 +199,8 @@ def export_checkpoint(
 def prune_folder(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of checkpoints.")],
     keep: Annotated[
-        int, typer.Option("--keep", min=1, metavar="N", help="So many of the newest stay.")
+        int,
+        typer.Option("--keep", min=1, metavar="N", help="Number of newest checkpoints to keep."),
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Delete nothing; only say what would be done.")

@@ -1,11 +1,10 @@
-"""Commands about operating points, and about a script that is to have several.
+"""Commands about operating points, and `attach-check`.
 
 The map:
     attach_check.py    `wattmesh attach-check`
     configs.py         `wattmesh configs`: list, show, profile
-    configs_json.py    the keys of `wattmesh configs list --json` and `configs show --json` (pure)
-    configs_screen.py  what a catalogue looks like
-    configs_ways.py    what switching between one point and every other takes, and on whose word
-                       (pure)
-    configs_worth.py   what a catalogue says beyond its points
+    configs_json.py    the JSON of `wattmesh configs` (pure)
+    configs_screen.py  the screens of `wattmesh configs`
+    configs_ways.py    the switches between one point and all others, with their evidence (pure)
+    configs_worth.py   when each point of a catalogue is worth running
 """

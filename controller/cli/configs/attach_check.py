@@ -32,10 +32,16 @@ def attach_check(
     ] = None,
     *,
     layouts: Annotated[
-        str, typer.Option("--layouts", metavar="LIST", help="Where to: dp2,tp2,dp2tp2,1.")
+        str,
+        typer.Option(
+            "--layouts", metavar="LIST", help="Layouts to try, in this order: dp2,tp2,dp2tp2,1."
+        ),
     ] = "",
     nproc: Annotated[
-        int, typer.Option("--nproc", min=0, metavar="N", help="Ranks; 0: as the largest layout.")
+        int,
+        typer.Option(
+            "--nproc", min=0, metavar="N", help="Number of ranks; 0: as the largest layout."
+        ),
     ] = 0,
     steps_per_layout: Annotated[
         int,
@@ -43,25 +49,35 @@ def attach_check(
             "--steps-per-layout",
             min=0,
             metavar="N",
-            help="And between save steps; 0: the script's boundary_every, at most 5.",
+            help="Steps in each layout and between saves; 0: the script's boundary_every, at most "
+            "5.",
         ),
     ] = 0,
     patience: Annotated[
         float,
-        typer.Option("--patience", min=1, metavar="SECONDS", help="Silence that counts as hung."),
+        typer.Option(
+            "--patience",
+            min=1,
+            metavar="SECONDS",
+            help="Seconds of silence after which it counts as hung.",
+        ),
     ] = 600.0,
     log: Annotated[
-        Path, typer.Option("--log", metavar="FILE", help="Takes all that the script says.")
+        Path, typer.Option("--log", metavar="FILE", help="File for the output of the script.")
     ] = Path("attach-check.log"),
     scratch: Annotated[
         Path | None,
-        typer.Option("--scratch", metavar="DIR", help="For the check's checkpoints; all go."),
+        typer.Option(
+            "--scratch", metavar="DIR", help="Folder for the check's checkpoints; they are deleted."
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Walk your own attached script through layouts, here, and say what is not right.
+    """Try your attached script in several layouts, on this machine, and say what is wrong.
 
-    Its checkpoint_dir, its save= and its daemon are left alone; what it writes itself it writes.
+    The check does not touch the script's checkpoint_dir, save= or daemon; files that the script
+    writes itself are written.
+
     Exit status 0: all is well. 1: something to mend. 2: something could not be checked.
     """
     try:

@@ -17,7 +17,7 @@ from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.ranges import clean_lines
 
-app = typer.Typer(help="A job's operating points with their evidence.")
+app = typer.Typer(help="List, show and measure the operating points of a job.")
 
 Tell = Callable[[str], None]
 
@@ -26,7 +26,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 
 @app.command("list")
 def list_points(file: File, as_json: options.AsJson = False) -> None:
-    """List a catalogue: its points, when each is worth running, what switching takes."""
+    """List the points of a catalogue: when each is worth running, and what a switch costs."""
     catalogue = catalogue_file.load(file)
     if as_json:
         print_json(catalogue_json(catalogue))
@@ -40,7 +40,7 @@ def show(
     point: Annotated[str, typer.Argument(metavar="POINT", help="Id of a point.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show everything about one point, its switches with all others included."""
+    """Show everything about one point, with the switches between it and all others."""
     catalogue = catalogue_file.load(file)
     found = catalogue.point(point)
     if as_json:
@@ -51,17 +51,17 @@ def show(
 
 @app.command("profile")
 def profile_job(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="What to run (TOML).")],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Description of the job (TOML).")],
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where the catalogue goes.")
+        Path, typer.Option("--out", metavar="FILE", help="File to write the catalogue to.")
     ] = Path("catalogue.toml"),
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="DIR", help="Keep logs and checkpoints here (new)."),
+        typer.Option("--folder", metavar="DIR", help="New folder that keeps logs and checkpoints."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a job through its layouts once, and write the catalogue of what was measured."""
+    """Run a job in each of its layouts, measure it, and write the catalogue."""
     described = read_job(job)
     with tempfile.TemporaryDirectory(prefix="wattmesh-profile-") as scratch:
         tell: Tell = _silent if as_json else _say

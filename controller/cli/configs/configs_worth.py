@@ -45,8 +45,9 @@ def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
     lines += table(HULL, [_hull_row(each) for each in useful])
     if len(useful) > 1:
         lines += words.wrapped(
-            "ONE MORE: what a token more takes than at the point before. A plan goes up to a point "
-            "in hours CLEANER BY that factor than those in which the point before begins to pay.",
+            "ONE MORE: joules for each token more than at the point before. A plan goes up to a "
+            "point in hours CLEANER BY that factor than those in which the point before begins to "
+            "pay.",
             columns,
         )
     for each in found:
@@ -56,8 +57,8 @@ def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
         lines += [styled((each, DIM)) for each in words.wrapped(NOT_STATED, columns)]
     elif len(useful) > 1:
         lines += words.wrapped(
-            "Slowing down to a point, from the one below it here, is wrong in grids cleaner than "
-            "told: the joules saved weigh less than the longer use of the hardware.",
+            "SLOWING PAYS: in grids cleaner than that, slowing down to a point from the one below "
+            "it here is wrong: the joules saved weigh less than the longer use of the hardware.",
             columns,
         )
     return lines

@@ -1,10 +1,9 @@
-"""`wattmesh doctor`: what it looks at, and what it says.
+"""`wattmesh doctor`: its checks and its screen.
 
 The map:
-    actuator_checks.py  what `wattmesh doctor` says of this node's actuator
-    checks.py           what `wattmesh doctor` looks at
-    doctor.py           the command, and what it prints
-    findings.py         one line of `wattmesh doctor` or `attach-check`, and the three things that
-                        it can say
-    power_checks.py     what `wattmesh doctor` sees of power
+    actuator_checks.py  checks this node's actuator
+    checks.py           checks settings, journal, disk, catalogues, daemon, signals and clock
+    doctor.py           the command and its screen
+    findings.py         the result of one check
+    power_checks.py     checks every power source
 """

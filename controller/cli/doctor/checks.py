@@ -76,7 +76,7 @@ def _of_node(settings: Settings) -> Iterator[Finding]:
     yield from actuator_checks.actuator(settings.actuator)
     yield unknown(
         "agent",
-        f"it delivers to {settings.agent.controller}, which is asked by it alone",
+        f"it delivers to {settings.agent.controller}, and only it asks that address",
         "see `journalctl -u wattmesh-agent -n 20`, and `wattmesh status` on that machine",
     )
     vouched = settings.journal.trust_clock
@@ -89,7 +89,7 @@ def journal(url: str) -> Finding:
     if not url.startswith("sqlite"):
         return unknown(
             "journal",
-            f"{url.rsplit('@', maxsplit=1)[-1]} is asked by the daemon alone",
+            f"{url.rsplit('@', maxsplit=1)[-1]} is checked by the daemon alone",
             "see the line `daemon` below",
         )
     path = Path(url.partition("///")[2])
@@ -230,5 +230,5 @@ def clock(now: datetime, view: Mapping[str, Any] | None, kept: bool | None) -> F
             f"{now:%Y-%m-%d %H:%M:%S} UTC, and the kernel calls it unsynchronised",
             "see that a time service runs (`timedatectl`); chrony needs `rtcsync`",
         )
-    known = "synchronised" if kept else "who keeps it right is not known here"
+    known = "synchronised" if kept else "no service that keeps it right is known here"
     return ok("clock", f"{now:%Y-%m-%d %H:%M:%S} UTC ({known})")

@@ -18,7 +18,7 @@ from wattmesh.errors import InputInvalid
 
 PICTURE = "wattmesh.controller.cli.policy.plan_picture"
 
-app = typer.Typer(help="The plan of a run, and what policies would have saved on recorded grids.")
+app = typer.Typer(help="Show a run's plan, and what policies would have saved on recorded grids.")
 
 
 @app.callback()
@@ -31,12 +31,13 @@ def plan(
     *,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of the run.")],
     png: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE", help="Draw it as a picture there.")
+        Path | None,
+        typer.Option("--png", metavar="FILE", help="Draw the plan as a picture into FILE."),
     ] = None,
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the plan of a run: the grid ahead, the point for each hour, when the work is done."""
+    """Show the plan of a run: the forecast, the point in each hour, when the work is done."""
     answer = ask(socket, None).get(f"/v1/runs/{segment(run)}/plan")
     if png is not None:
         if answer["plan"] is None:

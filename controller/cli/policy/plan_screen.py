@@ -128,7 +128,7 @@ def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[s
         if not plan_chart.shown(each["g_per_kwh"], highest):
             mu = words.intensity(each["g_per_kwh"])
             yield (
-                f"mu = {mu} g/kWh, above all of it: {each['faster']} is worth its watts always",
+                f"mu = {mu} g/kWh, above every hour: {each['faster']} is always worth its watts",
                 "",
             )
 

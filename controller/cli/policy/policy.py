@@ -45,7 +45,7 @@ def bench(
     jobs: policy_options.Jobs = policy_options.CORES,
     as_json: options.AsJson = False,
 ) -> None:
-    """Replay policies over recorded grids, through the daemon's own decisions."""
+    """Replay policies over recorded grids, with the daemon's own decision code."""
     job = replayed(catalogue_file.load(catalogue), release)
     asked = ReplayRequest(
         catalogue=job,

@@ -24,43 +24,51 @@ CatalogueFile = Annotated[
 ]
 Traces = Annotated[
     list[Path],
-    typer.Option("--trace", metavar="FILE", help="Recorded grid, CSV or gzip; repeatable."),
+    typer.Option("--trace", metavar="FILE", help="Recorded grid (CSV or gzip); may be repeated."),
 ]
-Slacks = Annotated[str, typer.Option(help="Times until the deadline, in times of the fastest's.")]
-Starts = Annotated[int, typer.Option(min=1, help="Starts, spread over each trace.")]
+Slacks = Annotated[
+    str, typer.Option(help="Deadlines, as multiples of the time at the fastest point.")
+]
+Starts = Annotated[int, typer.Option(min=1, help="Number of starts, spread over each trace.")]
 Forecast = Annotated[
     str,
     typer.Option(
-        metavar="own|perfect|perfect-24h|persist|FILE", help="What is told of the grid ahead."
+        metavar="own|perfect|perfect-24h|persist|FILE", help="Forecast that the policies get."
     ),
 ]
-Policies = Annotated[str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(KNOWN)}.")]
+Policies = Annotated[
+    str, typer.Option(metavar="NAME,...", help=f"Policies to replay: {', '.join(KNOWN)}.")
+]
 Noises = Annotated[
     str,
     typer.Option(
         metavar="KEY=SHARE,...",
-        help="throughput: most speed lost in an hour; switch_failure: chance; seed.",
+        help="throughput: largest share of speed lost in an hour; switch_failure: probability; "
+        "seed: a number.",
     ),
 ]
 Hours = Annotated[
     float | None,
-    typer.Option(min=1.0, help="Work in hours at the fastest point, not the catalogue's."),
+    typer.Option(min=1.0, help="Work, in hours at the fastest point; default: the catalogue's."),
 ]
 Unused = Annotated[
-    Release | None, typer.Option(help="What happens to unused GPUs, not the catalogue's.")
+    Release | None, typer.Option(help="What happens to unused GPUs; default: as in the catalogue.")
 ]
 Pause = Annotated[
     bool | None,
-    typer.Option("--pause/--no-pause", help="May runs sleep? Only if released, unless said."),
+    typer.Option(
+        "--pause/--no-pause",
+        help="Whether runs may be suspended; default: only if unused GPUs are released.",
+    ),
 ]
 BoundaryEvery = Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")]
 Regret = Annotated[
     bool,
     typer.Option(
-        "--regret", help="Split what mpc lost into forecast and planning; replays it twice."
+        "--regret", help="Split the loss of mpc into forecast and planning; replays it twice."
     ),
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Processes.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Number of processes.")]
 
 
 def slacks(text: str) -> tuple[float, ...]:

@@ -1,11 +1,11 @@
-"""Commands about runs: status, why, runs, and what an operator may ask for.
+"""Commands about runs: status, why, runs, and orders of operators.
 
 The map:
-    operate.py        freeze, thaw, switch: what an operator may ask for
-    quick.py          `wattmesh status` without waiting for the command tree
+    operate.py        freeze, thaw, retire, switch, reopen
+    quick.py          `wattmesh status` without importing the command tree
     runs.py           `wattmesh runs`
-    status.py         `wattmesh status`, as the command tree and its help know it
-    status_screen.py  what `wattmesh status` looks like
+    status.py         `wattmesh status` in the command tree
+    status_screen.py  the screen of `wattmesh status`
     why.py            `wattmesh why RUN`, `wattmesh decisions`
-    why_screen.py     the story of one run
+    why_screen.py     the screen of `wattmesh why`
 """

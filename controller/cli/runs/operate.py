@@ -12,19 +12,19 @@ from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 
 OneRun = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="Name or id of one run; without it, all.")
+    str | None, typer.Argument(metavar="RUN", help="Name or id of one run; without it, all runs.")
 ]
 
 
 def freeze(
     run: OneRun = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why; it stands in status until the thaw.")
+        str, typer.Option("--reason", help="Why; `wattmesh status` shows it until the thaw.")
     ] = "by hand",
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Take hands off one run, or everything: observed and accounted, never acted on."""
+    """Stop acting on one run, or on all: they are still observed and accounted."""
     _report(DaemonConnection(socket).post("/v1/freeze", {"run": run, "reason": reason}), as_json)
 
 
@@ -44,7 +44,7 @@ def switch(
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Order a run to another point; it switches at its next boundary, the guard permitting."""
+    """Order a run to a point: it switches at its next boundary if the deadline guard permits."""
     path = f"/v1/runs/{segment(run)}/switch"
     _report(DaemonConnection(socket).post(path, {"point": point, "reason": reason}), as_json)
 
@@ -55,7 +55,7 @@ def retire(
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """End a run that is over, or lost for good: its rows stay, another launch begins it again."""
+    """Stop following a run that is over or lost; keep its rows. A new launch takes it up again."""
     _report(
         DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/retire", {"reason": reason}),
         as_json,
@@ -64,11 +64,11 @@ def retire(
 
 def reopen(
     month: Annotated[str, typer.Argument(metavar="YYYY-MM", help="The closed month.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; it stays in report and audit.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; the report and the audit show it.")],
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Open a month that was closed wrongly; it is closed anew, and what it was stays on record."""
+    """Reopen a month that was closed wrongly; it closes again, and the old figures are kept."""
     path = f"/v1/report/{segment(month)}/reopen"
     _report(DaemonConnection(socket).post(path, {"reason": reason}), as_json)
 

@@ -32,7 +32,7 @@ def runs(
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List every run the journal knows, live ones first."""
+    """List every run in the journal, live ones first."""
     answer = ask(socket, offline).get("/v1/runs")
     if as_json:
         print_json(answer)

@@ -9,5 +9,5 @@ def status(
     config: options.Config = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what the daemon sees, does and needs; without one, what is still known."""
+    """Show what the daemon sees, does and needs; without a daemon, what the journal knows."""
     report(StatusWords(socket=socket, config=config, as_json=as_json))

@@ -13,7 +13,7 @@ from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines,
 from wattmesh.controller.cli.runs.why_screen import around, basis, brief, over, story
 from wattmesh.errors import InputInvalid
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many decisions.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Most decisions to show.")]
 
 
 def why(
@@ -21,14 +21,14 @@ def why(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of the run.")],
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="HH:MM", help="Only what held at this time (UTC)."),
+        typer.Option("--at", metavar="HH:MM", help="Show only what held at this time (UTC)."),
     ] = None,
     limit: Limit = 50,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Tell the story of one run: each decision in one sentence, newest first."""
+    """Tell why a run was switched, or was not: each decision in one sentence, newest first."""
     moment = None if at is None else time_of_day(at, datetime.now(UTC))
     answer = ask(socket, offline).get(f"/v1/runs/{segment(run)}/why", limit=limit)
     if as_json:
@@ -48,7 +48,9 @@ def why(
 
 
 def decisions(
-    run: Annotated[str | None, typer.Option("--run", help="Only of this run.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Show only this run, by name or id.")
+    ] = None,
     limit: Limit = 50,
     socket: options.Socket = options.SOCKET,
     offline: options.Offline = None,

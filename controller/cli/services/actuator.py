@@ -12,19 +12,22 @@ def actuator(
         typer.Option(
             "--obey",
             metavar="JOURNAL:EPOCH",
-            help="Hand this node to another journal and end (root; `wattmesh status` names it).",
+            help="Make this node obey another journal, then exit (root; `wattmesh status` names "
+            "it).",
         ),
     ] = "",
     restore: Annotated[
         bool,
-        typer.Option("--restore", help="Give everything back but obligations, and end."),
+        typer.Option(
+            "--restore", help="Restore every GPU except where an operator's cap holds, then exit."
+        ),
     ] = False,
     restore_at_stop: Annotated[
         bool,
         typer.Option(
             "--restore-at-stop",
-            help="Give everything back at SIGTERM, where no ExecStopPost does it.",
+            help="Also restore at SIGTERM; for a service manager without ExecStopPost.",
         ),
     ] = False,
 ) -> None:
-    """Run the one process that may set clocks and power limits (what its systemd unit starts)."""
+    """Run the one process that may set clocks and power limits (its systemd unit starts it)."""

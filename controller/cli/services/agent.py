@@ -10,4 +10,4 @@ def agent(
         str, typer.Option("--config", metavar="FILE", help="The settings file of this node.")
     ],
 ) -> None:
-    """Run this node's agent in the foreground (what the systemd unit starts)."""
+    """Run this node's agent in the foreground (its systemd unit starts it)."""

@@ -10,4 +10,4 @@ def daemon(
         str, typer.Option("--config", metavar="FILE", help="The daemon's settings file.")
     ],
 ) -> None:
-    """Run the daemon in the foreground (what the systemd unit starts)."""
+    """Run the daemon in the foreground (its systemd unit starts it)."""

@@ -21,7 +21,7 @@ from wattmesh.errors import JournalUnavailable
 from wattmesh.migrations.upgrade import upgrade as run_upgrade
 from wattmesh.telemetry.actuator.rules.fence import hand_over
 
-app = typer.Typer(help="The journal: its schema, its backup, its restore.")
+app = typer.Typer(help="Upgrade, back up and restore the journal.")
 
 Url = Annotated[
     str | None,
@@ -35,7 +35,7 @@ def current(
     url: Url = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show which revision the journal is at, and the one this version needs."""
+    """Show the revision of the journal, and the one this version needs."""
     answer = _state(url or journal_url(settings.load(config)))
     if as_json:
         print_json(answer)
@@ -57,7 +57,7 @@ def upgrade(
     url: Url = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Bring the journal up to date; what is up to date already is left alone."""
+    """Upgrade the journal to the revision that this version needs."""
     where = url or journal_url(settings.load(config))
     _upgrade(where)
     answer = _state(where)
@@ -69,12 +69,14 @@ def upgrade(
 
 @app.command()
 def backup(
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="The new file; none is replaced.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The new file; an existing one is not replaced.")
+    ],
     config: options.Config = options.DEFAULT_CONFIG,
     url: Url = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Copy the whole SQLite journal into a new file, while the daemon runs or not; it is checked.
+    """Copy the SQLite journal into a new file and check the copy; the daemon may run.
 
     PostgreSQL: use pg_dump (docs/operations.md, Backup and restore).
     """
@@ -94,19 +96,19 @@ def backup(
 
 @app.command()
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="What `db backup` made.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="The file that `db backup` made.")],
     config: options.Config = options.DEFAULT_CONFIG,
     url: Url = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Move aside the journal that stands there; it is kept."),
+        typer.Option("--replace", help="Keep the present journal under another name."),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put a backup in the place of the SQLite journal; no daemon may run on it.
+    """Replace the SQLite journal by a backup; no daemon may run on it.
 
-    What is restored is a journal of its own: actuators obey it once root hands them over, with the
-    command that is printed. PostgreSQL: pg_restore, then `wattmesh db renew`.
+    The restored journal has an identity of its own: actuators obey it only after root has run the
+    printed command on their nodes. PostgreSQL: pg_restore, then `wattmesh db renew`.
     """
     done = copies.restore(
         url or journal_url(settings.load(config)),
@@ -117,7 +119,7 @@ def restore(
     )
     told = [f"{done.path} is restored from {source}, checked, revision {migrations.HEAD}"]
     if done.aside is not None:
-        told.append(f"what stood there is {done.aside} now")
+        told.append(f"the journal that stood there is now {done.aside}")
     _tell(done.identity, told, as_json=as_json, aside=str(done.aside or ""))
 
 
@@ -127,10 +129,11 @@ def renew(
     url: Url = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Give a journal that was put back by other means than `db restore` an identity of its own.
+    """Give a journal that was not restored by `db restore` an identity of its own.
 
-    After pg_restore, a snapshot, or a file that was copied back: else actuators take it for the
-    journal that it is a copy of, which is ahead of it, and refuse it. No daemon may run on it.
+    Run it after pg_restore, or after a snapshot or a file was put back. Otherwise actuators take
+    the copy for the journal that it was made from, find it behind, and refuse it. No daemon may
+    run on it.
     """
     where = url or journal_url(settings.load(config))
     journal = Journal.open(where)

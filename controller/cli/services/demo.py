@@ -33,11 +33,11 @@ def demo(
             "--seconds", min=20.0, max=3600.0, help="Real seconds that the recorded day takes."
         ),
     ] = 90.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace DIR whatever is in it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DIR, whatever it holds.")] = False,
     catalogue: Annotated[
         Path | None,
         typer.Option(
-            "--catalogue", metavar="FILE", help="An earlier demo's catalogue; skips profiling."
+            "--catalogue", metavar="FILE", help="Catalogue of an earlier demo; it skips profiling."
         ),
     ] = None,
     as_json: options.AsJson = False,

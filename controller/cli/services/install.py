@@ -59,10 +59,10 @@ class DesiredFile:
 
 Root = Annotated[
     Path | None,
-    typer.Option("--root", metavar="DIR", help="Write below DIR; / for this machine."),
+    typer.Option("--root", metavar="DIR", help="Write below DIR; / is this machine."),
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="Also where a file says something else already.")
+    bool, typer.Option("--replace", help="Also replace files whose content differs.")
 ]
 
 
@@ -75,7 +75,7 @@ def units(
     replace: Replace = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write systemd's units and the users they run as; without --root say where they belong.
+    """Write the systemd units and their users; without --root only name the files.
 
     The head node wants daemon, each node with GPUs agent and actuator. All three if none is named.
     """
@@ -107,12 +107,13 @@ def units(
 def rules(
     *,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Prometheus's folder of rules.")
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="Folder that Prometheus reads rules from."),
     ] = None,
     replace: Replace = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write Prometheus's alerts and recording rules; without --to name them."""
+    """Write the alerts and recording rules for Prometheus; without --to only name the files."""
     below = to or Path("/etc/prometheus/rules")
     shipped = files("wattmesh.integrations") / "prometheus" / "rules"
     wanted = [
@@ -132,17 +133,18 @@ def completion(
     shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")],
     *,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write it here, not to the screen.")
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="Write the script to FILE, not to the screen."),
     ] = None,
     replace: Replace = False,
 ) -> None:
-    """Print what makes a shell complete the words of `wattmesh`."""
+    """Print the completion script for a shell."""
     text = script(shell)
     if to is None:
         print(text)
         return
     _write([DesiredFile(path=to, text=text + "\n")], replace=replace)
-    print_lines([f"wrote {to}; it counts in the next shell"])
+    print_lines([f"wrote {to}; it takes effect in the next shell"])
 
 
 def script(shell: Shell) -> str:
@@ -163,8 +165,8 @@ def _unseen(program: Path) -> Iterator[str]:
     """Warn that the units cannot see the program's folder, and so cannot start it."""
     if str(program).startswith(UNSEEN):
         yield (
-            f"{program} lies where the units see nothing: install wattmesh elsewhere, as with "
-            "`python3 -m venv /opt/wattmesh`, and run this command from there"
+            f"{program} lies in a folder that the units cannot see: install wattmesh elsewhere, as "
+            "with `python3 -m venv /opt/wattmesh`, and run this command from there"
         )
 
 
@@ -207,7 +209,7 @@ def _write(wanted: list[DesiredFile], *, replace: bool) -> list[Path]:
     others = [str(each.path) for each in missing if each.path.exists()]
     if others and not replace:
         raise InputInvalid(
-            f"{', '.join(others)} says something else already, and nothing was written: look with "
+            f"{', '.join(others)} has other content already, and nothing was written: look with "
             "diff, then add --replace."
         )
     for each in missing:

@@ -13,9 +13,11 @@ from wattmesh.controller.cli.output import print_json, print_lines
 from wattmesh.errors import InputInvalid
 
 app = typer.Typer(
-    no_args_is_help=True, help="Tokens of the nodes' agents, and nodes that are gone."
+    no_args_is_help=True, help="Manage the tokens of nodes, and retire nodes that are gone."
 )
-token = typer.Typer(no_args_is_help=True, help="What a node's agent shows to speak for that node.")
+token = typer.Typer(
+    no_args_is_help=True, help="Manage tokens: an agent needs its node's token to report."
+)
 app.add_typer(token, name="token")
 
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node (agent.node).")]
@@ -32,7 +34,7 @@ def make(
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make the token of a node that has none; it is told this once."""
+    """Make the token of a node that has none; it is shown only this once."""
     _told(_ask(socket, node, "token", out, {}), out, as_json)
 
 
@@ -40,13 +42,13 @@ def make(
 def rotate(
     node: Node,
     keep_h: Annotated[
-        float, typer.Option("--keep-hours", help="How long the old one still opens.")
+        float, typer.Option("--keep-hours", help="Hours that the old token stays valid.")
     ] = 24.0,
     out: Out = None,
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a new token for a node; the old one ends after a while."""
+    """Make a new token for a node; the old one ends after `--keep-hours`."""
     _told(_ask(socket, node, "token/rotate", out, {"keep_h": keep_h}), out, as_json)
 
 
@@ -54,13 +56,13 @@ def rotate(
 def revoke(
     node: Node, socket: options.Socket = options.SOCKET, as_json: options.AsJson = False
 ) -> None:
-    """End every token of a node at once: its agent is refused until it shows a new one."""
+    """End all tokens of a node at once: its agent is refused until it has a new one."""
     _done(DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/token/revoke", {}), as_json)
 
 
 @token.command("list")
 def listed(socket: options.Socket = options.SOCKET, as_json: options.AsJson = False) -> None:
-    """List the tokens of all nodes; the secrets themselves are kept nowhere."""
+    """List the tokens of all nodes without their secrets, which are kept nowhere."""
     found = DaemonConnection(socket).get("/v1/tokens")
     if as_json:
         print_json(found)
@@ -76,7 +78,7 @@ def listed(socket: options.Socket = options.SOCKET, as_json: options.AsJson = Fa
 def retire(
     node: Node, socket: options.Socket = options.SOCKET, as_json: options.AsJson = False
 ) -> None:
-    """Expect nothing of a node any more, until it reports again; its devices may move."""
+    """Expect no reports from a node until it reports again; its GPUs may move elsewhere."""
     _done(DaemonConnection(socket).post(f"/v1/agents/{segment(node)}/retire", {}), as_json)
 
 

@@ -19,21 +19,27 @@ UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 def powercap(
     what: Annotated[
-        str, typer.Argument(metavar="POWER|show|end", help="150kW, 1.2MW or 900W; or an act.")
+        str,
+        typer.Argument(
+            metavar="POWER|show|end", help="A power (150kW, 1.2MW, 900W), or an action."
+        ),
     ] = "show",
     *,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="Its end, e.g. 2026-12-01T18:00Z."),
+        typer.Option("--until", metavar="TIME", help="When the cap ends, e.g. 2026-12-01T18:00Z."),
     ] = None,
     lasts: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="How long, e.g. 2h or 90min.")
+        str | None,
+        typer.Option("--for", metavar="TIME", help="How long the cap lasts, e.g. 2h or 90min."),
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why; the journal keeps it.")] = "by hand",
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; the journal keeps the text.")
+    ] = "by hand",
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Cap what all GPUs together may draw, until a time; `show` or `end` the cap in force."""
+    """Cap the power of all GPUs together, until a time; `show` or `end` the cap in force."""
     daemon = DaemonConnection(socket)
     if what == "show":
         answer = daemon.get("/v1/powercap")

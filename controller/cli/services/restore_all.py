@@ -21,18 +21,18 @@ def restore_all(
     config: options.Config = options.DEFAULT_CONFIG,
     obligations: Annotated[
         bool,
-        typer.Option("--obligations", help="Lift operators' caps too, before their own end."),
+        typer.Option("--obligations", help="Also lift operators' caps before they end."),
     ] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Give nothing back: let the running actuator obey again."),
+        typer.Option("--resume", help="Restore nothing: let the running actuator obey again."),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Give every GPU of this machine back, now, with or without a running actuator.
+    """Undo wattmesh's clocks and caps on this machine, now, with or without an actuator.
 
-    Needs root. It asks neither daemon nor agent. An operator's cap stays until its own end unless
-    `--obligations` is given. A running actuator does it itself, and obeys nobody afterwards until
+    Needs root. It asks neither daemon nor agent. An operator's cap stays until it ends, unless
+    `--obligations` is given. If an actuator runs, it does the work, and then obeys nobody until
     `--resume` or its next start.
     """
     settings = settings_file.load(Path(config))

@@ -12,7 +12,7 @@ from wattmesh.controller.settings import read as reader
 from wattmesh.controller.settings import text as settings_text
 from wattmesh.errors import InputInvalid, SettingsInvalid
 
-app = typer.Typer(help="Check the daemon's settings file, or get one to start from.")
+app = typer.Typer(help="Check the daemon's settings file, or print one to start from.")
 
 
 @app.command()
@@ -38,11 +38,12 @@ def check(
 @app.command()
 def sample(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Write it here, not to the screen.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Write the sample to FILE, not to the screen."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print a settings file that names and explains every key there is."""
+    """Print a settings file that names and explains every key."""
     if as_json:
         keys = settings_text.keys()
         print_json(

@@ -1,6 +1,6 @@
-"""What the journal keeps of grid signals: points and forecasts.
+"""Grid signals in the journal: points and forecasts.
 
 The map:
-    forecasts.py  forecasts as they were issued, and the skill of their sources
-    points.py     what was observed of the grid, append-only, and how its polls went
+    forecasts.py  forecasts as they were issued, and the errors of their sources
+    points.py     observed intensities, append-only, and the results of polls
 """

@@ -1,15 +1,15 @@
 """The journal's database: tables, transactions, faults, copies.
 
 The map:
-    copies.py      a SQLite journal's backup and restore
-    engine.py      the database with its safest settings and clear errors
-    failures.py    what is wrong with the database, in words
-    identity.py    which journal this is: what epochs count in
-    patience.py    connections to PostgreSQL whose every wait has an end
-    read_once.py   what two readers of one device booked of the same time, cut
-    schema.py      a SQLite journal brought up to date in a child process
-    sqlite_url.py  a file as a database URL, and back
-    stored.py      rows that an older version stored, made fit to be read (pure)
-    tables.py      every table
+    copies.py      backs up and restores a SQLite journal
+    engine.py      opens the database with its safest settings
+    failures.py    database errors as sentences
+    identity.py    the UUID of a journal; epochs count within it
+    patience.py    connections to PostgreSQL with a deadline for every wait
+    read_once.py   removes energy that two readers of one device booked twice
+    schema.py      upgrades a SQLite journal in a child process
+    sqlite_url.py  converts between paths and database URLs
+    stored.py      makes rows of older versions readable (pure)
+    tables.py      all tables
     values.py      exact times, JSON text, upserts
 """

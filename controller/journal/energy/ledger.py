@@ -48,22 +48,23 @@ MOST_NAMED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmissionRow:
-    """Grams of one slot. `carbon_ug` None: the slot has no price yet (never zero).
+    """Grams of one slot.
 
     Attributes:
-        scenario: actual | baseline | best_single. `gpu_uuid`: "" in the latter two, which have no
+        scenario: actual | baseline | best_single. `gpu_uuid`: "" in the last two, which have no
             devices.
-        line: of the energy row it was computed from; in the other scenarios `as_run` (what the run
-            itself drew in this slot: the row has no joules of its own), `modelled`, or `assumed`
-            (modelled before anything was measured).
-        signal: what it is accounted in. `stand_in`: the declared fallback whose value, scaled,
-            stands for it; "" when its own does.
+        carbon_ug: None while the slot has no price; that is never zero.
+        line: the line of the energy row it was computed from. In the other scenarios: `as_run`
+            (what the run itself drew in this slot; the row has no joules of its own), `modelled`,
+            or `assumed` (modelled before anything was measured).
+        signal: the signal it is accounted in. `stand_in`: the declared fallback whose scaled value
+            was used; "" when the signal's own was.
         quality: of its intensity. `energy_quality`: of its joules.
-        pue_milli: joules of the facility for 1000 of its machines, as the settings had it when the
-            row was first priced; 1000 within the boundary `it`.
+        pue_milli: joules of the facility for 1000 of its machines, as set when the row was first
+            priced; 1000 within the boundary `it`.
         first_carbon_ug: as first reported, before any revision.
-        upper_mj: the most that was drawn beyond `energy_mj` while nobody measured. `upper_ug`: its
-            grams; None while it has no price.
+        upper_mj: most that was drawn beyond `energy_mj` in unobserved time. `upper_ug`: its grams;
+            None while it has no price.
         tokens: trained in the slot (0 in actual rows).
         model: what made an intensity that the signal did not measure; "" when it did.
     """

@@ -109,9 +109,9 @@ def left_out_sentence(strange: Mapping[str, str]) -> str:
     device, owner = next(iter(strange.items()))
     more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
     return (
-        f"{shown(device)}{more} is told of as well, which is {owner}'s: if it was moved, retire "
-        f"{owner} (`wattmesh nodes retire {owner}`), or wait a day; if not, see who holds this "
-        "node's token"
+        f"{shown(device)}{more} is reported as well, but belongs to {owner}: if it was moved, "
+        f"retire {owner} (`wattmesh nodes retire {owner}`), or wait a day; if not, see who holds "
+        "this node's token"
     )
 
 

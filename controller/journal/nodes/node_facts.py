@@ -28,9 +28,9 @@ class DeviceFacts(Message):
 
     Attributes:
         at: when it was read, by the node's clock.
-        power_limit_w: that is enforced. `highest_limit_w`: that can be set on the board.
+        power_limit_w: limit in force. `highest_limit_w`: highest limit that the board accepts.
         utilization: share of time at work. `shared`: why it cannot belong to one run alone.
-        silent: it did not answer (said by us, of a device that an agent calls missing).
+        silent: it did not answer; the daemon sets this for a device that an agent calls missing.
     """
 
     at: ranges.At
@@ -49,7 +49,11 @@ class DeviceFacts(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptBackFacts(Message):
-    """Ledger rows that an agent keeps back, because they were refused. `why`: in our words."""
+    """Ledger rows that an agent keeps back because the daemon refused them.
+
+    Attributes:
+        why: the reason, in the daemon's words.
+    """
 
     rows: ranges.Rows = 0
     energy_j: ranges.Joules = 0.0
@@ -58,12 +62,12 @@ class KeptBackFacts(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts(Message):
-    """What else an agent tells of its node.
+    """What else an agent reports of its node.
 
     Attributes:
         deliver_s: seconds between two deliveries.
         applied: the actuator's answer (`wattmesh.telemetry.desired.Applied`).
-        troubles: what it cannot read, as sentences.
+        troubles: what the agent cannot read, as sentences.
     """
 
     version: ranges.Label = ""
@@ -82,10 +86,11 @@ class Delivered(Message):
     """One delivery of a node's agent.
 
     Attributes:
-        batch: changes of ledger rows (`wattmesh.telemetry.energy.delivery.EnergyBatch`); null:
-            none.
-        fresh: the agent has no file of its own and asks for its baselines.
-        devices: those that answered lately. `missing`: those that are known and do not answer.
+        batch: changes of ledger rows (`wattmesh.telemetry.energy.delivery.EnergyBatch`); None when
+            there are none.
+        fresh: the agent has no outbox yet, and asks for the counters that its energy is booked up
+            to.
+        devices: those that answered lately. `missing`: known devices that do not answer.
     """
 
     batch: dict[str, Any] | None = None

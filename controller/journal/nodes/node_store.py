@@ -256,8 +256,8 @@ def _moved(
     frozen_us = to_us(batch.at)
     if newest is None and forgotten_us is not None and frozen_us <= forgotten_us:
         log.warning(
-            "a batch of %s of %s is not counted: deliveries of its boot were let go, and this may "
-            "be one that comes again (is that node's clock right?)",
+            "a batch of %s of %s is not counted: the deliveries of its boot are not kept, and this "
+            "may be a repeat (is that node's clock right?)",
             batch.node,
             batch.at,
         )

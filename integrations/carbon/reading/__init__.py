@@ -7,8 +7,7 @@ The map:
     credentials.py  secrets of a request, and how to hide them
     fuel_mix.py     derives the intensity of a generation mix
     http.py         JSON over HTTP with deadlines, retries and limits
-    json_shape.py   where an unknown service keeps what, in its address and in its JSON, as the
-                    settings say it
+    json_shape.py   where an unknown service keeps its values, as the settings declare it
     rows.py         converts a provider's rows to points
     trace.py        the file format of recorded traces
 """
