@@ -57,7 +57,7 @@ def test_joules_that_come_late_have_the_pue_and_the_signal_of_their_slot(
     found = site.saving(40 * S)
     assert found.saved_ug == pytest.approx(min(true_ug), abs=2_000)
     assert found.high_ug == pytest.approx(max(true_ug), abs=2_000)
-    assert "the PUE was changed within it (1 and 1.5), and saves nothing" in found.pue_note
+    assert "the PUE was changed during it (1 and 1.5), which is no saving" in found.pue_note
     (run,) = budget(site.journal, moment(40 * S), "", pue=after / 1000).runs
     assert (run.pue_note, run.bound_g) == (found.pue_note, None)
     assert run.saved_g == pytest.approx(min(true_ug) / 1e6, abs=0.002)

@@ -62,7 +62,7 @@ def test_what_is_not_known_is_a_dash() -> None:
 @pytest.mark.parametrize(
     ("rung", "words"),
     [
-        ("profile", "from the stored hours"),
+        ("profile", "from stored hours"),
         ("static", "decisions hold"),
         ("none", "nothing is known"),
     ],

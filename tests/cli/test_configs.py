@@ -94,7 +94,7 @@ def test_the_break_even_intensity_is_told_where_grams_of_making_are_stated() -> 
     said = text(llama(embodied_g_per_gpu_hour=10.0))
     assert "above 31 g/kWh" in said
     assert "always" in said
-    assert "is wrong in grids cleaner than told" in flat(said)
+    assert "in grids cleaner than that" in flat(said)
     assert "not stated" not in said
     held = text(llama(embodied_g_per_gpu_hour=10.0, release=Release.HELD))
     assert "to shift work" in held

@@ -370,7 +370,7 @@ def test_a_journal_without_a_mark_is_asked_for_its_newest_entry(journal_url: str
     journal, clock = Journal.open(journal_url), SteppedClock()
     trusted = TrustedTime(clock.clock)
     trusted.await_journal()
-    assert "has not said yet" in trusted.doubt()
+    assert "is not read yet" in trusted.doubt()
     trusted.keep(journal.clock_marks)
     assert trusted.doubt() == ""
     mark = journal.clock_marks.newest()

@@ -40,7 +40,7 @@ SOURCES = {
 BAR_WIDTH = 30
 RUNGS = {
     "issued": "as issued",
-    "profile": "from stored hours: there is no fresh forecast",
+    "profile": "no fresh forecast: from stored hours",
     "static": "a number of the settings: decisions hold",
     "none": "nothing is known of the hours to come: decisions hold",
 }
