@@ -390,6 +390,23 @@ def test_a_run_that_stopped_is_retired_without_a_job_that_still_runs(served: Ser
     assert "still runs" not in served.post(f"{RUN}/retire", {}).body["done"]
 
 
+def test_a_lost_run_is_not_mixed_up_with_the_live_one_of_its_name(served: Served) -> None:
+    """A plain script is a new run at each start: the red line's command ends the lost one."""
+    live, lost = "a0000000-0000-4000-8000-000000000001", run_id(5)
+    assert register(served, 5, "llama-8b").status == 200
+    served.clock.pass_s(timedelta(hours=1).total_seconds())
+    again = facts.register(run=live, incarnation="again")
+    assert served.post(f"/v1/runs/{live}/register", again).status == 200
+    refused = served.post("/v1/runs/llama-8b/retire", {})
+    assert refused.status == 409, refused.body
+    assert f"{lost} (uid 0, lost)" in refused.body["error"]
+    red = " ".join(served.get("/v1/status").body["trouble"])
+    word = red.partition("`wattmesh retire ")[2].partition("`")[0]
+    assert served.post(f"/v1/runs/{word}/retire", {}).body["changed"] == [lost], word
+    assert "has not been heard" not in " ".join(served.get("/v1/status").body["trouble"])
+    assert served.post("/v1/runs/llama-8b/retire", {}).body["changed"] == [live]
+
+
 @pytest.mark.parametrize(
     ("reason", "state", "activity"),
     [
