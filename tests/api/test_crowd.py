@@ -105,6 +105,7 @@ def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
     served.post(f"{RUN}/progress", facts.progress())
     assert as_stranger(served.socket, "POST", f"{RUN}/retire", {}).status == 403
     assert state(served, facts.RUN)[0] == "live"
+    served.journal.runs.order_point(facts.RUN, "B", reason="x", by="root", now=served.clock.wall)
     done = served.post("/v1/runs/llama-8b/retire", {"reason": "over"})
     assert (done.status, done.body["changed"]) == (200, [facts.RUN])
     assert "its job still runs" in done.body["done"]
@@ -120,7 +121,10 @@ def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
         assert (found.status, found.body["kind"]) == (409, "fenced"), kind
         assert "wattmesh retire" in found.body["error"]
     assert served.get(RUN).body["run"]["step"] == 10
+    assert "not measured any more (retired: " in served.get(f"{RUN}/spent").body["why_unknown"]
     assert served.register(incarnation="incarnation-2", attempt=2).status == 200
+    assert served.get(RUN).body["run"]["ordered_point"] == ""
+    assert "any more" not in served.get(f"{RUN}/spent").body["why_unknown"]
     assert state(served, facts.RUN)[0] == "live"
 
 
