@@ -162,7 +162,7 @@ def interrupts_held_back() -> Iterator[None]:
     pending: list[int] = []
     before = {each: signal.getsignal(each) for each in INTERRUPTS}
     # One that is ignored stays so: a child inherits that, whatever is done here.
-    held = [each for each, found in before.items() if found is not signal.SIG_IGN]
+    held = [each for each, found in before.items() if found not in (signal.SIG_IGN, None)]
     for each in held:
         signal.signal(each, lambda number, frame: pending.append(number))
     try:
