@@ -64,7 +64,10 @@ class DaemonLink:
         url = os.environ.get(URL_VARIABLE, "")
         if not url:
             return None
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # half of a bracketed address
+            parts = urlsplit("")
         if parts.scheme != "unix" or parts.netloc or not parts.path:
             raise InputInvalid(
                 f"WATTMESH_URL = {url!r} is not understood; write unix:///path/to/wattmesh.sock."

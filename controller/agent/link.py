@@ -61,10 +61,15 @@ class ControllerLink:
         Raises:
             FixInput: the address is neither, or the certificates cannot be read.
         """
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+            self._host, self._port = parts.hostname or "", parts.port or DEFAULT_PORT
+        except ValueError as error:  # half of a bracketed address, or no port
+            raise FixInput(
+                f"agent.controller {address!r} is no address ({error}); write https://host:port"
+            ) from error
         self.address = address
         self._path = parts.path if parts.scheme == "unix" else ""
-        self._host, self._port = parts.hostname or "", parts.port or DEFAULT_PORT
         self._token = token
         self._context: ssl.SSLContext | None = None
         if parts.scheme == "https" and self._host:

@@ -25,6 +25,13 @@ LONGEST_TEXT = 500
 HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0)
 """Ledger slots where no signal sets others."""
 
+StateOrder = Sequence[Sequence[str]]
+"""Groups of states of runs; a name means a run of the first group that has one."""
+
+LIVE_FIRST: StateOrder = (("live",), ("lost",), ("finished",))
+NOT_ENDED_FIRST: StateOrder = (("live", "lost"), ("finished",))
+"""For ending a run: the lost one may be meant as well as the live one that took its name."""
+
 
 class NotFound(FixInput):
     """There is no such run, or no such page."""
@@ -89,7 +96,9 @@ class RequestContext:
             )
         return epoch
 
-    def run(self, word: str, peer: PeerIdentity | None = None) -> RunRow:
+    def run(
+        self, word: str, peer: PeerIdentity | None = None, order: StateOrder = LIVE_FIRST
+    ) -> RunRow:
         """Find the one run that an id or a name means.
 
         A name means the live run of that name; if there is none, the lost one; if there is none,
@@ -99,6 +108,7 @@ class RequestContext:
         Args:
             word: id, name, or the beginning of an id as `wattmesh runs` shows it.
             peer: who asks.
+            order: which states of runs of that name come before which.
 
         Raises:
             NotFound: there is none. Conflict: there are several.
@@ -109,9 +119,11 @@ class RequestContext:
             raise NotFound(f"There is no run {word!r}; `wattmesh runs` lists those there are.")
         if len(found) == 1 and found[0].name != word:
             return found[0]
-        meant = _meant(found, word, None if self._operator(peer) else peer)
+        meant = _meant(found, word, None if self._operator(peer) else peer, order)
         if len(meant) > 1:
-            listed = ", ".join(f"{row.run} (uid {row.owner_uid}, {row.state})" for row in meant[:5])
+            listed = ", ".join(
+                f"{row.run} (uid {row.owner_uid}, {row.ending or row.state})" for row in meant[:5]
+            )
             more = f" and {len(meant) - 5} more" if len(meant) > 5 else ""
             raise Conflict(f"{word!r} can mean several runs; give the id: {listed}{more}.")
         return meant[0]
@@ -120,22 +132,26 @@ class RequestContext:
         return peer is not None and is_operator(peer, self.pulse.settings.api.operators_group)
 
 
-def _meant(found: Sequence[RunRow], word: str, peer: PeerIdentity | None) -> Sequence[RunRow]:
+def _meant(
+    found: Sequence[RunRow], word: str, peer: PeerIdentity | None, order: StateOrder
+) -> Sequence[RunRow]:
     """Give the runs that a word can mean, newest first.
 
     Args:
         found: every run of that id or name.
         word: the id or name that was given.
         peer: the caller whose own runs come first; None: no user's do.
+        order: which states come before which.
     """
     if any(row.name != word for row in found):
         return found
-    for state in ("live", "lost", "finished"):
-        standing = [row for row in found if row.state == state]
+    for states in order:
+        standing = [row for row in found if row.state in states]
         own = [row for row in standing if peer is not None and row.owner_uid == peer.uid]
         meant = own or standing
         if meant:
-            one = state != "live" and len({row.owner_uid for row in meant}) == 1
+            live = any(row.state == "live" for row in meant)
+            one = not live and len({row.owner_uid for row in meant}) == 1
             return meant[:1] if one else meant
     return found
 

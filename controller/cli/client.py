@@ -88,7 +88,10 @@ def socket_path(address: str) -> str:
     Raises:
         InputInvalid: neither of the two.
     """
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # half of a bracketed address
+        parts = urlsplit("x:")
     if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
         return parts.path
     if not parts.scheme and address:

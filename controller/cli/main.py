@@ -5,10 +5,14 @@ Invariant: a failure is one clear sentence on standard error; a traceback is sho
 """
 
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
+from types import FrameType
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.ranges import clean_lines
@@ -22,6 +26,9 @@ EXECUTED = {
 
 INTERRUPTED = 130
 """Exit status that a shell expects after Ctrl-C (128 + SIGINT)."""
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Sent by schedulers, service managers, and a terminal that is closed."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -43,7 +50,8 @@ def main(words: Sequence[str] | None = None) -> int:
         command = [sys.executable, "-m", module, *given[1:], *more]
         os.execv(sys.executable, command)
     try:
-        return _read(given)
+        with _ended_in_order():
+            return _read(given)
     except WattmeshError as error:
         return _failed(str(error), debug=debug)
     except KeyboardInterrupt:
@@ -56,6 +64,30 @@ def main(words: Sequence[str] | None = None) -> int:
             "report what it prints",
             debug=debug,
         )
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let a command that is told to end remove its processes and folders, as after Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in ENDING:  # a second one does not disturb the clearing up
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    # One that is ignored stays so, as under nohup.
+    before = {each: signal.getsignal(each) for each in ENDING}
+    taken = [each for each, found in before.items() if found is signal.SIG_DFL]
+    for each in taken:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in taken:
+            signal.signal(each, before[each])
 
 
 def _read(words: Sequence[str]) -> int:

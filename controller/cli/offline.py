@@ -43,8 +43,8 @@ def last_known(config: Path, why: str) -> dict[str, Any]:
     Returns:
         `at`; `daemon`: why it does not answer; `settings`: where they are; `journal`: why that
         cannot be read, "" where it was; `leader`, `lease_ended_s`: who led, and since when no more;
-        `runs` as they last were, None where they are not known; `runs_left_out`: how many silent
-        ones are not among them.
+        `frozen`: why all runs are frozen, "" if they are not; `runs` as they last were, None where
+        they are not known; `runs_left_out`: how many silent ones are not among them.
     """
     now = datetime.now(UTC)
     known: dict[str, Any] = {
@@ -54,6 +54,7 @@ def last_known(config: Path, why: str) -> dict[str, Any]:
         "journal": "",
         "leader": "",
         "lease_ended_s": None,
+        "frozen": "",
         "runs": None,
         "runs_left_out": 0,
     }
@@ -96,18 +97,23 @@ def screen_of(known: Mapping[str, Any]) -> list[Text | str]:
 def _read(journal: Journal, now: datetime) -> dict[str, Any]:
     """Read leader, runs and the newest decision about each that has not ended."""
     leader, rows = journal.leadership.current(), journal.runs.all(now)
+    everything = journal.runs.frozen_all()
     told = shown(journal.runs.recent(now, now - FINISHED_SHOWN))
     ended_s = (now - leader.expires_at).total_seconds() if leader and leader.expired else None
     return {
         "leader": leader.holder if leader else "",
         "lease_ended_s": ended_s,
-        "runs": [_run(journal, row, now) for row in told],
+        "frozen": everything,
+        "runs": [_run(journal, row, now, everything) for row in told],
         "runs_left_out": len(rows) - len(told),
     }
 
 
-def _run(journal: Journal, row: RunRow, now: datetime) -> dict[str, Any]:
-    """Give one run; keys mean the same as in the daemon's own status."""
+def _run(journal: Journal, row: RunRow, now: datetime, everything: str) -> dict[str, Any]:
+    """Give one run; keys mean the same as in the daemon's own status.
+
+    `everything`: why all runs are frozen; "" if they are not.
+    """
     newest = () if row.ending else journal.decisions.list(run=row.run, limit=1)
     return {
         "name": row.name,
@@ -118,7 +124,7 @@ def _run(journal: Journal, row: RunRow, now: datetime) -> dict[str, Any]:
         "phase": row.phase,
         "ended": row.finish_reason if row.ending else "",
         "activity": "finished" if row.ending == DONE else row.ending or row.phase,
-        "frozen": row.frozen,
+        "frozen": row.frozen or everything,
         "last_seen_s": (now - row.last_seen_at).total_seconds(),
         "sentence": _reason(newest[0], row) if newest else "",
         "decided_s": (now - newest[0].last_at).total_seconds() if newest else None,

@@ -23,6 +23,9 @@ from wattmesh.errors import WattmeshError
 
 POLL_S = 0.02
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command."""
+
 
 class ChildFailed(WattmeshError):
     """A process that we started did not do its work; the message says where its log is."""
@@ -129,7 +132,7 @@ class Children:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End whatever still runs, undisturbed by an impatient second Ctrl-C."""
+        """End whatever still runs, undisturbed by an impatient second signal."""
         with interrupts_held_back():
             for child in reversed(self.all):
                 child.stop()
@@ -143,7 +146,7 @@ class Children:
         environment: Mapping[str, str],
         folder: Path | None = None,
     ) -> Child:
-        """Start one more; SIGINT waits until the new process is one that the block will end."""
+        """Start one more; a signal waits until the new process is one that the block will end."""
         with interrupts_held_back():
             child = Child(name, words, log=log, environment=environment, folder=folder)
             self.all.append(child)
@@ -152,18 +155,23 @@ class Children:
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Hold SIGINT back while the block runs; children inherit no blocked or ignored signal."""
+    """Hold back what would end the command while the block runs; children inherit none of it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pending: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
+    before = {each: signal.getsignal(each) for each in INTERRUPTS}
+    # One that is ignored stays so: a child inherits that, whatever is done here.
+    held = [each for each, found in before.items() if found not in (signal.SIG_IGN, None)]
+    for each in held:
+        signal.signal(each, lambda number, frame: pending.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pending:
-        raise KeyboardInterrupt
+        for each in held:
+            signal.signal(each, before[each])
+    for number in pending[:1]:
+        signal.raise_signal(number)
 
 
 def wait_for(

@@ -250,13 +250,20 @@ def _runs(view: StatusView) -> Iterator[str]:
             yield (
                 f"{run.name} has not been heard for {span(run.last_seen_s)} (last at step "
                 f"{run.step}{f', {run.phase}' if run.phase else ''}): see whether the job still "
-                "runs; if it does, its log says why it cannot reach the daemon."
+                "runs; if it does, its log says why it cannot reach the daemon; if not, `wattmesh "
+                f"retire {_word_for(run, view)}` ends it."
             )
-        yield from _run(run)
+        yield from _run(run, _word_for(run, view))
 
 
-def _run(run: RunLine) -> Iterator[str]:
-    """What is wrong with a run that is still expected to train."""
+def _word_for(run: RunLine, view: StatusView) -> str:
+    """Give the word that means this run to a command: its name, unless another one bears it."""
+    namesakes = sum(each.name == run.name for each in view.runs)
+    return run.name if namesakes == 1 else run.run[:8]
+
+
+def _run(run: RunLine, word: str) -> Iterator[str]:
+    """What is wrong with a run that is still expected to train; `word` means it to a command."""
     if run.trouble:
         # What follows the first colon of a sentence is what to do.
         why = run.trouble.rstrip(".").replace(":", ",")
@@ -267,12 +274,12 @@ def _run(run: RunLine) -> Iterator[str]:
     if run.frozen.startswith("wattmesh"):
         yield (
             f"{run.name} is frozen: {run.frozen.rstrip('.')}. It trains on unswitched; read "
-            f"`wattmesh why {run.name}`, then `wattmesh thaw {run.name}`."
+            f"`wattmesh why {word}`, then `wattmesh thaw {word}`."
         )
     if run.slack_s is not None and run.slack_s < 0 and run.frozen:
         yield (
             f"{run.name} will miss its deadline by {span(-run.slack_s)} where it is frozen: "
-            f"`wattmesh thaw {run.name}` lets the deadline guard act, or move the deadline."
+            f"`wattmesh thaw {word}` lets the deadline guard act, or move the deadline."
         )
     elif run.slack_s is not None and run.slack_s < 0:
         yield (

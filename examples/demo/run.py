@@ -127,6 +127,8 @@ def prepare(plan: DemoPlan, *, force: bool) -> None:
         InputInvalid: the folder holds something that no demo made, or cannot be written.
     """
     folder = plan.folder
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputInvalid(f"{folder} is no folder, and was not touched; name another with --out.")
     strange = folder.exists() and any(folder.iterdir()) and not (folder / MARK).is_file()
     if strange and not force:
         raise InputInvalid(

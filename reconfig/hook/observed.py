@@ -337,6 +337,18 @@ def observe(name: str) -> ObservedRun:
     Returns:
         The run; a second call with the same name returns the same run.
     """
+    try:
+        return _observe(name)
+    except Exception as error:
+        why = f"it could not begin: {error!r}"
+        log.warning("observe: this script is not measured: %s", why)
+        unmeasured = ObservedRun("unmeasured", LaunchedProcess(), None)
+        unmeasured.start(why)
+        return unmeasured
+
+
+def _observe(name: str) -> ObservedRun:
+    """Begin to observe this process; it may raise what the caller's objects and environment do."""
     known_as = ranges.as_name(str(name))
     if known_as != name:
         log.warning("observe: the daemon knows %r as %s", name, known_as)

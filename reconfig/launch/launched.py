@@ -63,7 +63,9 @@ class LaunchedProcess:
         """Return the run's UUID: the same for all launches of one `job`, else a new one."""
         if not self.job:
             return str(uuid.uuid4())
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"wattmesh {uid} {name} {self.job}"))
+        # A variable may hold bytes that are no text, which no hash takes.
+        job = self.job.encode(errors="backslashreplace").decode()
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"wattmesh {uid} {name} {job}"))
 
 
 def scheduler_key(environment: Environment) -> str:

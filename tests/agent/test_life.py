@@ -12,6 +12,7 @@ from tests.daemon.waiting import wait_for
 from tests.telemetry.test_exporter import scraped, value
 from tests.telemetry.test_sampler import Bench
 from tests.telemetry.world import World
+from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.parts import AgentParts, own_source
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.errors import FixInput, SettingsInvalid
@@ -85,6 +86,9 @@ def test_two_agents_cannot_share_an_outbox(tmp_path: Path) -> None:
 
 def test_settings_that_an_agent_cannot_use_are_named(tmp_path: Path) -> None:
     """Each mistake with its key, and a node with nothing to read."""
+    for address in ("https://head:99999", "https://[head"):
+        with pytest.raises(FixInput, match=r"agent\.controller .* write https://host:port"):
+            ControllerLink(address)
     with pytest.raises(FixInput, match=r"power\.source"):
         own_source(Settings())
     short = tmp_path / "token"

@@ -105,6 +105,7 @@ def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
     served.post(f"{RUN}/progress", facts.progress())
     assert as_stranger(served.socket, "POST", f"{RUN}/retire", {}).status == 403
     assert state(served, facts.RUN)[0] == "live"
+    served.journal.runs.order_point(facts.RUN, "B", reason="x", by="root", now=served.clock.wall)
     done = served.post("/v1/runs/llama-8b/retire", {"reason": "over"})
     assert (done.status, done.body["changed"]) == (200, [facts.RUN])
     assert "its job still runs" in done.body["done"]
@@ -120,7 +121,10 @@ def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
         assert (found.status, found.body["kind"]) == (409, "fenced"), kind
         assert "wattmesh retire" in found.body["error"]
     assert served.get(RUN).body["run"]["step"] == 10
+    assert "not measured any more (retired: " in served.get(f"{RUN}/spent").body["why_unknown"]
     assert served.register(incarnation="incarnation-2", attempt=2).status == 200
+    assert served.get(RUN).body["run"]["ordered_point"] == ""
+    assert "any more" not in served.get(f"{RUN}/spent").body["why_unknown"]
     assert state(served, facts.RUN)[0] == "live"
 
 
@@ -388,6 +392,23 @@ def test_a_run_that_stopped_is_retired_without_a_job_that_still_runs(served: Ser
     said = facts.finish(reason="stopped: SIGTERM to rank 0")
     assert served.post(f"{RUN}/finish", said).status == 200
     assert "still runs" not in served.post(f"{RUN}/retire", {}).body["done"]
+
+
+def test_a_lost_run_is_not_mixed_up_with_the_live_one_of_its_name(served: Served) -> None:
+    """A plain script is a new run at each start: the red line's command ends the lost one."""
+    live, lost = "a0000000-0000-4000-8000-000000000001", run_id(5)
+    assert register(served, 5, "llama-8b").status == 200
+    served.clock.pass_s(timedelta(hours=1).total_seconds())
+    again = facts.register(run=live, incarnation="again")
+    assert served.post(f"/v1/runs/{live}/register", again).status == 200
+    refused = served.post("/v1/runs/llama-8b/retire", {})
+    assert refused.status == 409, refused.body
+    assert f"{lost} (uid 0, lost)" in refused.body["error"]
+    red = " ".join(served.get("/v1/status").body["trouble"])
+    word = red.partition("`wattmesh retire ")[2].partition("`")[0]
+    assert served.post(f"/v1/runs/{word}/retire", {}).body["changed"] == [lost], word
+    assert "has not been heard" not in " ".join(served.get("/v1/status").body["trouble"])
+    assert served.post("/v1/runs/llama-8b/retire", {}).body["changed"] == [live]
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,17 @@ layout it comes to.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.attach import checked
+from tests.daemon.waiting import wait_for
 from tests.docs.blocks import block
 from tests.hook.harness import Zygote
 from wattmesh.controller.attach_check.judge import CheckedRun, judge, worst
@@ -159,6 +162,32 @@ def test_the_command_names_the_line_that_holds_the_old_model_and_leaves_nothing(
     assert told["verdict"] == "problem"
     assert list(scratch.iterdir()) == []
     assert not (tmp_path / "real").exists()
+
+
+def test_a_check_that_is_told_to_end_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    """By SIGTERM, as a scheduler sends it, while the script has a process in another session."""
+    script, log, scratch = tmp_path / "train.py", tmp_path / "log", tmp_path / "scratch"
+    scratch.mkdir()
+    script.write_text(
+        "import subprocess, time\n"
+        "print('left', subprocess.Popen(['sleep', '600'], start_new_session=True).pid)\n"
+        "time.sleep(600)\n"
+    )
+    words = ["attach-check", "--layouts", "1", "--scratch", str(scratch), "--log", str(log)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "wattmesh.controller.cli.main", *words, "--", str(script)],
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        wait_for(lambda: log.exists() and "left" in log.read_text(), "the script", PATIENCE_S)
+        left = int(log.read_text().partition("left ")[2].split()[0])
+        try:
+            command.terminate()
+            assert command.wait(PATIENCE_S) == 128 + signal.SIGTERM
+            assert list(scratch.iterdir()) == []
+            assert not (stat := Path(f"/proc/{left}/stat")).exists() or ") Z " in stat.read_text()
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
 
 
 def pattern(text: str) -> str:

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -257,6 +259,33 @@ def test_a_reader_that_has_seen_enough_is_no_bug(tmp_path: Path, command: str) -
         )
     os.close(write)
     assert (ran.returncode, ran.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "status"),
+    [
+        (signal.SIGHUP, "SIG_DFL", 128 + signal.SIGHUP),
+        (signal.SIGTERM, "SIG_DFL", 128 + signal.SIGTERM),
+        (signal.SIGHUP, "SIG_IGN", 1),
+    ],
+)
+def test_a_command_that_is_told_to_end_ends_in_order(
+    tmp_path: Path, number: signal.Signals, before: str, status: int
+) -> None:
+    """As after Ctrl-C, when a terminal closes or a scheduler ends it; under nohup it goes on."""
+    code = (
+        f"import signal, sys; signal.signal({number:d}, signal.{before});"
+        "from wattmesh.controller.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        words = [sys.executable, "-c", code, "runs", "--socket", str(tmp_path / "s")]
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as command:
+            with silent.accept()[0] as asked:
+                asked.recv(1)
+                command.send_signal(number)
+            assert command.wait(60.0) == status
 
 
 def test_the_daemon_is_a_process_of_its_own(tmp_path: Path) -> None:

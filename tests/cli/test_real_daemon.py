@@ -239,6 +239,8 @@ def test_a_killed_daemon_leaves_its_last_word(
 ) -> None:
     """After kill -9 `status` says what the journal has, how old it is, and how to go on."""
     with running(tmp_path) as site:
+        assert main(["freeze", "--reason", "works", "--socket", site.socket]) == 0
+        capsys.readouterr()
         os.kill(site.process.pid, signal.SIGKILL)
         site.process.wait()
     assert main(["status", "--socket", site.socket, "--config", site.config]) == 1
@@ -251,6 +253,9 @@ def test_a_killed_daemon_leaves_its_last_word(
     known = json.loads(capsys.readouterr().out)
     assert "is gone" in known["daemon"]
     assert [(run["name"], run["step"]) for run in known["runs"]] == [("llama", 8)]
+    (run,) = known["runs"]
+    assert known["frozen"] == run["frozen"]
+    assert ("works" in run["frozen"], ", frozen: " in said.out) == (True, True)
     assert (known["leader"] != "", known["journal"]) == (True, "")
     assert main(["doctor", "--config", site.config]) == 1
     doctor = capsys.readouterr().out

@@ -1,13 +1,17 @@
-"""What the demo asks of the daemon is something that the planner can plan."""
+"""What the demo asks of the daemon can be planned, and its folder is one that it may replace."""
 
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from examples.demo.plan import DemoPlan
+from examples.demo.run import prepare
 from tests.policies.build import NOW, catalogue, observation, point, run, slots
 from wattmesh.controller.planner.asking import why_none
 from wattmesh.controller.settings.model import PolicySection
+from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import CarbonView
 from wattmesh.policies.planner.mpc import question
 
@@ -38,3 +42,17 @@ def test_the_planner_plans_the_compressed_day_in_its_own_intervals(tmp_path: Pat
     assert asked is not None
     assert len(asked.problem.seconds) > 40
     assert set(asked.problem.seconds[:-1]) == {interval_s}
+
+
+def test_what_no_demo_made_is_not_touched(tmp_path: Path) -> None:
+    """Neither a folder with something in it, nor, even by force, a file or what a link leads to."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("years")
+    (tmp_path / "link").symlink_to(tmp_path / "full")
+    file = tmp_path / "full" / "thesis.txt"
+    for out, force in ((tmp_path / "full", False), (file, True), (tmp_path / "link", True)):
+        with pytest.raises(InputInvalid, match="name another"):
+            prepare(DemoPlan.lasting(90.0, folder=out), force=force)
+    assert file.read_text() == "years"
+    for _ in range(2):  # the second replaces what the first made
+        prepare(DemoPlan.lasting(90.0, folder=tmp_path / "new"), force=False)

@@ -387,7 +387,12 @@ def test_an_end_is_told_as_what_it_is(
 
 @pytest.mark.parametrize(
     ("url", "said"),
-    [("", "is not set"), ("http://head:1", "not understood"), ("unix://h/x", "not understood")],
+    [
+        ("", "is not set"),
+        ("http://head:1", "not understood"),
+        ("unix://h/x", "not understood"),
+        ("https://[::1", "not understood"),
+    ],
 )
 def test_a_run_without_a_daemon_says_why(
     monkeypatch: pytest.MonkeyPatch, url: str, said: str
@@ -395,6 +400,28 @@ def test_a_run_without_a_daemon_says_why(
     """What is set and wrong is not called unset."""
     monkeypatch.setenv("WATTMESH_URL", url)
     with observed.observe("alone") as run:
+        assert said in run.why_unknown
+
+
+class Nameless:
+    """An object that does not let itself be read."""
+
+    def __str__(self) -> str:
+        raise KeyError("no name")
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "said"),
+    [(Nameless(), "1", "KeyError('no name')"), ("odd", "\udcff", "has not answered yet")],
+)
+def test_whatever_it_meets_observe_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch, socket_path: Path, name: Any, job: str, said: str
+) -> None:
+    """A job id may hold bytes that are no text; what cannot be observed says why, and reports."""
+    monkeypatch.setenv("WATTMESH_URL", f"unix://{socket_path}")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    with observed.observe(name) as run:
+        run.report(tokens=1)
         assert said in run.why_unknown
 
 

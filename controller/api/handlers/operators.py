@@ -4,7 +4,12 @@ Invariant: who asked, and why, is in the journal before the answer; nothing here
 the next cycle does.
 """
 
-from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
+from wattmesh.controller.api.request_context import (
+    NOT_ENDED_FIRST,
+    Call,
+    Conflict,
+    RequestContext,
+)
 from wattmesh.controller.journal.runs.run_store import RETIRED, RunRow
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
@@ -84,7 +89,7 @@ def retire(context: RequestContext, call: Call) -> Done:
     epoch = context.lead()
     if context.journal.runs.unreadable(call.path["run"]):
         return _retire_unread(context, call, epoch)
-    row = context.run(call.path["run"], call.peer)
+    row = context.run(call.path["run"], call.peer, NOT_ENDED_FIRST)
     call.as_owner(context, row, "retire")
     if row.state == "finished":
         return Done(done=f"{row.name} has ended already ({row.finish_reason}).")

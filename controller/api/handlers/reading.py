@@ -109,6 +109,9 @@ def spent(context: RequestContext, call: Call) -> Spent:
     why = why_unread(context.pulse, row) if not line.energy_j else ""
     if line.energy_j and carbon_g is None:
         why = _why_no_grams(context, line)
+    if row.state == "finished":
+        # A job that was retired may still run, and take its last figures for today's.
+        why = f"It is not measured any more ({row.finish_reason})."
     return Spent(
         energy_j=line.energy_j or None,
         carbon_g=carbon_g if line.energy_j else None,

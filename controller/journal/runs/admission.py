@@ -137,8 +137,12 @@ def check_name(connection: Connection, message: Register, uid: int, plan: RunPla
 
 
 def end_run(connection: Connection, row: Row[Any], reason: str, now: datetime) -> None:
-    """Write the end of a run; its launch ended when it was last heard."""
+    """Write the end of a run; its launch ended when it was last heard.
+
+    A point that was ordered meanwhile is forgotten: a later launch is not moved by an old order.
+    """
     ended = {"finished_at": to_us(now), "finish_reason": reason}
+    ended |= {"ordered_point": "", "ordered_reason": ""}
     connection.execute(update(RUNS).where(RUNS.c.run == row.run).values(**ended))
     connection.execute(
         update(INCARNATIONS)
