@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.builders.points import point
 from wattmesh.controller.demo.evidence import Band, Evidence, Mark, Span, Trace
 from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.controller.demo.record import RunFacts, SwitchFact
 from wattmesh.controller.demo.report import Demo
-from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
-from wattmesh.reconfig.catalogue import Evidence as PointEvidence
+from wattmesh.reconfig.catalogue import Catalogue, Equivalence
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.step_log import StepRow
 
@@ -25,13 +25,12 @@ def catalogue() -> Catalogue:
         "C": Layout(pp=2, dp_shard=2),
     }
     points = tuple(
-        OperatingPoint(
-            id=name,
-            layout=layout,
-            gpus=layout.world_size,
-            tokens_per_s=350.0 * layout.world_size,
-            power_w=700.0 * layout.world_size,
-            evidence=PointEvidence.VALIDATED,
+        point(
+            name,
+            layout,
+            350.0 * layout.world_size,
+            700.0 * layout.world_size,
+            equivalence=Equivalence.NONE,
             sources={"tokens_per_s": "measured", "power_w": "simulated"},
         )
         for name, layout in shapes.items()

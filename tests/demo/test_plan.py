@@ -4,7 +4,8 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
-from tests.policies.build import NOW, catalogue, observation, point, run, slots
+from tests.builders.observations import NOW, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.controller.demo.plan import DemoPlan
 from wattmesh.controller.planner.asking import why_none
 from wattmesh.controller.settings.model import PolicySection

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.journal.build import T0
+from tests.builders.runs import T0
 from tests.journal.test_ledger import EMISSION, ENERGY, SLOT
 from wattmesh.controller.journal.energy.spent import LOOKS_KEPT, SpentSlots
 from wattmesh.controller.journal.journal import Journal
