@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,10 @@ import pytest_randomly
 from hypothesis import settings
 
 from tests import postgresql
+from tests.builders.journals import fresh, fresh_file
 from tests.spread import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
+from wattmesh.controller.journal.journal import Journal
 
 if TYPE_CHECKING:
     from tests.hook.harness import Zygote
@@ -68,6 +71,20 @@ def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'journal.db'}"
     address: str = request.getfixturevalue("postgresql_url")
     return address
+
+
+@pytest.fixture
+def journal(journal_url: str) -> Iterator[Journal]:
+    """An empty journal: the test runs once on each kind of database."""
+    with closing(fresh(journal_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sqlite_journal(tmp_path: Path) -> Iterator[Journal]:
+    """An empty journal in a SQLite file, for tests that no database can make differ."""
+    with closing(fresh_file(tmp_path / "journal.db")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

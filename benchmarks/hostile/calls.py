@@ -43,8 +43,8 @@ from benchmarks.hostile.others import training
 from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried, merged
 from tests import postgresql
-from tests.api import facts
 from tests.api.stranger import GROUP, STRANGER, connecting
+from tests.builders import messages
 from tests.daemon.process import ask, daemon
 from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig.switch import SwitchState
@@ -103,7 +103,7 @@ def _tried(seed: int, count: int, url: str) -> Tried:
         # Others may enter it, which pytest's own folders do not allow.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wattmesh-")))
         folder.chmod(0o755)
-        (folder / "catalogue.toml").write_text(facts.CATALOGUE)
+        (folder / "catalogue.toml").write_text(messages.CATALOGUE)
         kind = url.partition(":")[0].partition("+")[0] or "sqlite"
         url = url or f"sqlite:///{folder}/journal.db"
         text = SETTINGS.format(folder=folder, url=url, group=GROUP)
@@ -190,7 +190,7 @@ class _Client:
     def _own_run(self, session: requests.Session) -> None:
         """Launch the own run anew, for what was sent may have ended it."""
         self.attempt += 1
-        body = facts.register(
+        body = messages.register(
             run=OWNED, name="own", incarnation=f"own-{self.attempt}", attempt=self.attempt
         )
         session.post(f"http://wattmesh/v1/runs/{OWNED}/register", json=body, timeout=PATIENCE_S)
@@ -246,13 +246,13 @@ class _Client:
     def _sound(self) -> list[tuple[str, dict[str, Any]]]:
         """Calls as they should be, about the own run."""
         run = {"run": OWNED, "incarnation": f"own-{self.attempt}", "attempt": self.attempt}
-        step = facts.transition("p", 1, SwitchState.ANNOUNCED, **run)
+        step = messages.transition("p", 1, SwitchState.ANNOUNCED, **run)
         jobs: dict[str, dict[str, Any]] = {
-            "register": facts.register(name="own", **run),
-            "progress": facts.progress(seq=self.inputs, step=self.inputs, **run),
-            "heartbeat": facts.heartbeat(**run),
+            "register": messages.register(name="own", **run),
+            "progress": messages.progress(seq=self.inputs, step=self.inputs, **run),
+            "heartbeat": messages.heartbeat(**run),
             "transitions": step,
-            "finish": facts.finish(**run),
+            "finish": messages.finish(**run),
             "switch": {"point": "B", "reason": "because"},
             "retire": {"reason": "because"},
         }
@@ -270,9 +270,9 @@ class _Client:
     def _raw(self, rng: random.Random, words: str) -> None:
         """Send a request with changed bytes; the daemon may refuse or hang up, and goes on."""
         self.inputs += 1
-        body = json.dumps(facts.progress(seq=1)).encode()
+        body = json.dumps(messages.progress(seq=1)).encode()
         content = bytearray(
-            f"POST /v1/runs/{facts.RUN}/progress HTTP/1.1\r\nhost: w\r\nconnection: close\r\n"
+            f"POST /v1/runs/{messages.RUN}/progress HTTP/1.1\r\nhost: w\r\nconnection: close\r\n"
             f"content-length: {rng.choice([len(body), len(body), -1, 10**30])}\r\n\r\n".encode()
             + body
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.api import facts
+from tests.builders import messages
 from tests.daemon.process import Answer, asked
 
 EVERY_S = 0.05
@@ -37,7 +37,7 @@ def training(ask: Ask, reads: str) -> Iterator[list[str]]:
     """
     refused: list[str] = []
     over = threading.Event()
-    answer = ask("POST", f"/v1/runs/{facts.RUN}/register", facts.register())
+    answer = ask("POST", f"/v1/runs/{messages.RUN}/register", messages.register())
     assert answer.status == 200, answer.body
 
     def live() -> None:
@@ -45,8 +45,8 @@ def training(ask: Ask, reads: str) -> Iterator[list[str]]:
         while not over.wait(EVERY_S):
             seq += 1
             calls = (
-                ("POST", f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=seq, step=seq)),
-                ("POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat()),
+                ("POST", f"/v1/runs/{messages.RUN}/progress", messages.progress(seq=seq, step=seq)),
+                ("POST", f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat()),
                 ("GET", reads, None),
             )
             for method, target, body in calls:

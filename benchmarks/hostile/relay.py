@@ -28,8 +28,8 @@ from benchmarks.hostile.others import asking, training
 from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried, used
 from tests.agent.nodes import AGENTS, Node, node
-from tests.api import facts
 from tests.api.stranger import GROUP, connecting
+from tests.builders import messages
 from tests.daemon.process import DaemonProcess, daemon
 from wattmesh.controller.agent.relay import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES
 from wattmesh.reconfig.switch import SwitchState
@@ -84,7 +84,7 @@ def measure(seed: int, count: int) -> Tried:
             stack.enter_context(connecting(beside.relay, uid)) for uid in (OWNER, STRANGER, GREEDY)
         )
         door = _Door(beside, stranger, stack)
-        with training(asking(owner), f"/v1/runs/{facts.RUN}/order") as refused:
+        with training(asking(owner), f"/v1/runs/{messages.RUN}/order") as refused:
             stack.enter_context(_crowd(greedy))
             for number in range(count):
                 door.knock(f"{seed}:{number}", launch=number % EACH_LAUNCH == 0)
@@ -101,7 +101,7 @@ def measure(seed: int, count: int) -> Tried:
 @contextmanager
 def _crowd(connect: Connect) -> Iterator[None]:
     """Hold connections until the block ends, on each a call that waits; none is read."""
-    body = facts.register(run=HOARDED, name="hoarded", incarnation="hoarded-1")
+    body = messages.register(run=HOARDED, name="hoarded", incarnation="hoarded-1")
     answer = asking(connect)("POST", f"/v1/runs/{HOARDED}/register", body)
     assert answer.status == 200, answer.body
     with ExitStack() as stack:
@@ -142,7 +142,7 @@ class _Door:
         rng = random.Random(number)
         if launch:
             self.attempt += 1
-            body = facts.register(name="own", **_own(self.attempt))
+            body = messages.register(name="own", **_own(self.attempt))
             self._send("launch", Sent(content=_request(f"{OWNED}/register", body), answers=1))
         kind = rng.choice(KINDS)
         self._send(f"{number} {kind.__name__.strip('_')}", kind(rng, self.attempt))
@@ -225,11 +225,11 @@ def _calls(rng: random.Random, **who: Any) -> tuple[str, dict[str, Any]]:
     seq = rng.randrange(1, 1000)
     return rng.choice(
         (
-            ("register", facts.register(name="own", **who)),
-            ("progress", facts.progress(seq=seq, step=seq, **who)),
-            ("heartbeat", facts.heartbeat(**who)),
-            ("transitions", facts.transition("p", 1, SwitchState.ANNOUNCED, **who)),
-            ("finish", facts.finish(**who)),
+            ("register", messages.register(name="own", **who)),
+            ("progress", messages.progress(seq=seq, step=seq, **who)),
+            ("heartbeat", messages.heartbeat(**who)),
+            ("transitions", messages.transition("p", 1, SwitchState.ANNOUNCED, **who)),
+            ("finish", messages.finish(**who)),
         )
     )
 
@@ -256,7 +256,7 @@ def _bytes(rng: random.Random, attempt: int) -> Sent:
 
 def _head(rng: random.Random, attempt: int) -> Sent:
     """A whole head that lies; what follows it is a sound body."""
-    body = facts.heartbeat(**_own(attempt))
+    body = messages.heartbeat(**_own(attempt))
     return Sent(
         content=_request(f"{OWNED}/heartbeat", body, head=rng.choice(HEADS)),
         answers=1,
@@ -274,7 +274,7 @@ def _theirs(rng: random.Random, attempt: int) -> Sent:
     name, body = _calls(rng)
     head = f"wattmesh-attested-uid: {OWNER}\r\n"
     return Sent(
-        content=_request(f"{facts.RUN}/{name}", body, head=rng.choice(("", head))),
+        content=_request(f"{messages.RUN}/{name}", body, head=rng.choice(("", head))),
         answers=1,
         refused=True,
     )
@@ -282,7 +282,7 @@ def _theirs(rng: random.Random, attempt: int) -> Sent:
 
 def _many(rng: random.Random, attempt: int) -> Sent:
     """Many requests at once."""
-    each = _request(f"{OWNED}/heartbeat", facts.heartbeat(**_own(attempt)))
+    each = _request(f"{OWNED}/heartbeat", messages.heartbeat(**_own(attempt)))
     number = rng.randint(2, 20)
     return Sent(content=each * number, answers=number)
 
@@ -297,7 +297,7 @@ def _long(rng: random.Random, attempt: int) -> Sent:
 
 def _half(rng: random.Random, attempt: int) -> Sent:
     """A part of a request, and nothing more."""
-    content = _request(f"{OWNED}/progress", facts.progress(seq=1, **_own(attempt)))
+    content = _request(f"{OWNED}/progress", messages.progress(seq=1, **_own(attempt)))
     return Sent(content=content[: rng.randrange(len(content))], held=True)
 
 
@@ -326,8 +326,12 @@ ADDRESSES: tuple[bytes, ...] = tuple(
             "/v1/runs/x/order?wait=nan",
             "/v1/runs/x/order?wait=1e999",
         ),
-        *("/v1/status", "/v1/freeze", "/v1/agents/n1/desired", f"/v1/runs/{facts.RUN}/order"),
-        *(f"/v1/runs/{facts.RUN}/order?wait=9&wait=x", "/v1/runs/x y/order", "/v1/runs/x/order#y"),
+        *("/v1/status", "/v1/freeze", "/v1/agents/n1/desired", f"/v1/runs/{messages.RUN}/order"),
+        *(
+            f"/v1/runs/{messages.RUN}/order?wait=9&wait=x",
+            "/v1/runs/x y/order",
+            "/v1/runs/x/order#y",
+        ),
     )
 )
 KINDS: tuple[Callable[[random.Random, int], Sent], ...] = (

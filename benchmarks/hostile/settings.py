@@ -24,11 +24,11 @@ from typing import Any
 
 from benchmarks.hostile.readers import peak_mib, reset_peak
 from benchmarks.hostile.tried import Cost, Tried
-from tests.api import facts
+from tests.builders import messages
+from tests.builders.journals import empty_journal
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
 from tests.daemon.test_life import trace
-from tests.migrated import empty_journal
 from wattmesh.controller.daemon.loop_bodies import Housekeeping
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.wiring import Parts
@@ -89,7 +89,7 @@ def measure(seed: int, count: int) -> Tried:
         folder = Path(name)
         FakeNvml.create(folder / "gpus", 4, update_ms=0)
         trace(folder)
-        (folder / "catalogue.toml").write_text(facts.CATALOGUE)
+        (folder / "catalogue.toml").write_text(messages.CATALOGUE)
         for number in range(count):
             how, content = spoilt(random.Random(f"{number} {seed}"), folder)
             words = f"seed {seed} number {number}: {how:.120}"
@@ -167,11 +167,11 @@ def live(settings: Settings, folder: Path) -> None:
         parts.leases.turn()
         parts.api.start()
         parts.sampler.turn()
-        _call(settings, "register", facts.register(host=socket.gethostname(), pid=os.getpid()))
+        _call(settings, "register", messages.register(host=socket.gethostname(), pid=os.getpid()))
         for hour in range(3):
             clock.pass_s(3600.0)
             parts.leases.turn()
-            _call(settings, "progress", facts.progress(seq=hour + 1))
+            _call(settings, "progress", messages.progress(seq=hour + 1))
             for loop in (parts.sampler, parts.accounts, parts.cycle):
                 before = loop.state.bugs
                 loop.turn()
@@ -197,5 +197,5 @@ def _parts(settings: Settings, folder: Path, clock: SteppedClock) -> Iterator[Pa
 
 
 def _call(settings: Settings, what: str, body: dict[str, Any]) -> None:
-    answer = ask(settings.api.socket, "POST", f"/v1/runs/{facts.RUN}/{what}", body)
+    answer = ask(settings.api.socket, "POST", f"/v1/runs/{messages.RUN}/{what}", body)
     assert answer.status < 500 or answer.status == 503, f"{what}: {answer.body}"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.accounts.build import (
+from tests.builders.accounts import (
     SIGNAL,
     T0,
     B,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.accounts.build import (
+from tests.builders.accounts import (
     GPUS,
     SLOT_S,
     T0,
@@ -24,7 +24,7 @@ from tests.accounts.build import (
     slot,
     trained,
 )
-from tests.journal.build import CATALOGUE
+from tests.builders.runs import CATALOGUE
 from wattmesh.controller.accounting.saving import NOTHING_READ, SINGLE_BEHIND, UNKNOWN_GPUS
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.accounts.build import T0, after
+from tests.builders.accounts import T0, after
 from wattmesh.policies.accounting.baseline import (
     BEHIND,
     FEWEST_SLOTS,

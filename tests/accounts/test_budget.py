@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests.accounts.build import (
+from tests.accounts.test_as_run import PROMPT, leader
+from tests.builders.accounts import (
     GPUS,
     SIGNAL,
     T0,
@@ -24,7 +25,6 @@ from tests.accounts.build import (
     register,
     slot,
 )
-from tests.accounts.test_as_run import PROMPT, leader
 from wattmesh.controller.accounting.audit import Audit, audit
 from wattmesh.controller.accounting.budget import BudgetView, ClusterLine, RunBudget, budget
 from wattmesh.controller.accounting.closing_runs import close_runs

@@ -1,13 +1,11 @@
 """Which price a slot gets when its signal is late, silent or revised, and what stays of it."""
 
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from tests.accounts.build import (
+from tests.builders.accounts import (
     GRID,
     SIGNAL,
     SLOT_S,
@@ -22,7 +20,7 @@ from tests.accounts.build import (
     register,
     slot,
 )
-from tests.migrated import empty_journal
+from tests.builders.carbon import intensities
 from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal
@@ -42,13 +40,9 @@ SETTLED = timedelta(seconds=2 * DAY_S)
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(sqlite_journal: Journal) -> Journal:
     """An empty journal; that both databases do the same is test_accounts's."""
-    path = tmp_path / "journal.db"
-    path.write_bytes(empty_journal())
-    opened = Journal.open(f"sqlite:///{path}")
-    yield opened
-    opened.close()
+    return sqlite_journal
 
 
 def books(journal: Journal, *, scale: float | None = 1.1, late_s: float = 2 * SLOT_S) -> Accounts:
@@ -161,18 +155,7 @@ def test_what_a_dead_provider_forecast_stands_in_provisionally(journal: Journal)
 
 def test_after_two_days_nothing_is_provisional(journal: Journal) -> None:
     """A day of history: the profile settles the slot, once and for good."""
-    journal.carbon.store(
-        CarbonPoint(
-            signal=SIGNAL,
-            start=slot(number),
-            end=slot(number + 1),
-            g_per_kwh=200.0,
-            quality=Quality.MEASURED,
-            issued_at=T0,
-            fetched_at=T0,
-        )
-        for number in range(-2 * 96, 0)
-    )
+    intensity(journal, [200.0] * (2 * 96), first=-2 * 96)
     booked(journal)
     intensity(journal, (130.0,) * 4, quality=Quality.FORECAST)
     accounts = books(journal)
@@ -298,15 +281,9 @@ def test_what_was_first_reported_never_falls_by_signal(journal: Journal) -> None
 
 def point(start_s: float, end_s: float, value: float, quality: Quality) -> CarbonPoint:
     """Make one point."""
-    return CarbonPoint(
-        signal=OTHER,
-        start=after(start_s),
-        end=after(end_s),
-        g_per_kwh=value,
-        quality=quality,
-        issued_at=T0,
-        fetched_at=T0,
-    )
+    length = after(end_s) - after(start_s)
+    (made,) = intensities(OTHER, [value], after(start_s), length, quality=quality, at=T0)
+    return made
 
 
 @pytest.mark.parametrize(

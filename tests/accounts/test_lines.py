@@ -8,7 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.accounts.build import (
+from tests.accounts.test_budget import off, view
+from tests.audit import independent
+from tests.builders.accounts import (
     GPUS,
     GRID,
     SIGNAL,
@@ -23,8 +25,6 @@ from tests.accounts.build import (
     progress,
     register,
 )
-from tests.accounts.test_budget import off, view
-from tests.audit import independent
 from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.accounting.audit import audit
 from wattmesh.controller.accounting.budget import budget

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.accounts.build import (
+from tests.accounts.test_as_run import PROMPT, leader
+from tests.builders.accounts import (
     GPUS,
     T0,
     B,
@@ -27,8 +28,7 @@ from tests.accounts.build import (
     slot,
     trained,
 )
-from tests.accounts.test_as_run import PROMPT, leader
-from tests.journal.build import order, put_order, transition
+from tests.builders.runs import order, put_order, transition
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.accounting.baseline import SlotKind
 from wattmesh.reconfig.switch import SwitchState

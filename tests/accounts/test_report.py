@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.accounts.build import counters, energy
-from tests.journal.build import CATALOGUE, UID, progress, register
+from tests.builders.accounts import counters, energy
+from tests.builders.carbon import intensities
+from tests.builders.runs import CATALOGUE, UID, progress, register
 from tests.journal.test_ledger import EMISSION
 from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.accounting.periods import Period, period_of
@@ -21,8 +22,8 @@ from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.views import as_json
 from wattmesh.errors import Fenced
 from wattmesh.policies.accounting.baseline import price_ug
-from wattmesh.reconfig.wire import Finish, Register
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.reconfig.wire import Finish
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
 
@@ -67,18 +68,7 @@ def points(
     length: timedelta = HOUR,
 ) -> None:
     """Store intensities of intervals from `first`."""
-    journal.carbon.store(
-        CarbonPoint(
-            signal=signal,
-            start=first + number * length,
-            end=first + (number + 1) * length,
-            g_per_kwh=value,
-            quality=quality,
-            issued_at=first,
-            fetched_at=first,
-        )
-        for number, value in enumerate(values)
-    )
+    journal.carbon.store(intensities(signal, values, first, length, quality=quality))
 
 
 def row(at: datetime, energy_mj: int | None, **changes: Any) -> EnergyRow:
@@ -112,8 +102,14 @@ def booked(journal: Journal) -> Journal:
     The first slot is half an hour long: the month begins at 18:30 UTC.
     """
     counters(journal, START - 10 * HOUR)
-    journal.runs.register(
-        _introduction(), owner_uid=UID, now=START - 10 * HOUR, epoch=1, plan=EMBODIED
+    register(
+        journal,
+        now=START - 10 * HOUR,
+        plan=EMBODIED,
+        ranks=(0, 1),
+        world_size=2,
+        gpus=("g0", "g1"),
+        capabilities=(),
     )
     hour = START - HOUR / 2
     points(journal, ACCOUNTING, (200.0, 250.5, 301.0, 100.0, 90.0), hour - HOUR)
@@ -134,24 +130,6 @@ def booked(journal: Journal) -> Journal:
     journal.ledger.book(rows, [])
     price(journal, START + 5 * HOUR)
     return journal
-
-
-def _introduction() -> Register:
-    """What the run `r` says of itself."""
-    return Register(
-        run="r",
-        name="llm",
-        incarnation="i1",
-        attempt=1,
-        layout=CATALOGUE.points[0].layout,
-        ranks=(0, 1),
-        world_size=2,
-        gpus=("g0", "g1"),
-        tokens_total=100_000,
-        boundary_every=10,
-        capabilities=(),
-        host="node1",
-    )
 
 
 def test_lines_add_up_to_the_cluster_exactly(booked: Journal) -> None:

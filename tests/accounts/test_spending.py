@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.accounts.build import SIGNAL, register
+from tests.builders.accounts import SIGNAL, register
 from tests.journal.test_ledger import EMISSION, ENERGY
 from wattmesh.controller.accounting.budget_plans import BudgetPlans
 from wattmesh.controller.accounting.spending import PeriodLine, spending

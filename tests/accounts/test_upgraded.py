@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import MetaData, create_engine, select
 from sqlalchemy.types import String
 
-from tests.accounts.build import GPUS, Life, accounts, intensity, register, saved, slot
-from tests.journal.build import PLAN
+from tests.builders.accounts import GPUS, Life, accounts, intensity, register, saved, slot
+from tests.builders.runs import PLAN
 from wattmesh.controller.accounting.baseline_ledger import BaselineLedger
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.accounting.saving import EARLIER_VERSION

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from tests.agent.ledgers import T0, counter, row
-from tests.api import facts
 from tests.api.conftest import Served, open_folder, served
 from tests.api.stranger import STRANGER, as_stranger, connecting, needs_root
+from tests.builders import messages
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.agent.knowledge import AgentInstructions
@@ -45,7 +45,7 @@ READINGS, DESIRED = "/v1/agents/n1/readings", "/v1/agents/n1/desired"
 @pytest.fixture
 def settings(open_folder: Path) -> Settings:
     """Settings of a daemon whose power comes from agents."""
-    (open_folder / "catalogue.toml").write_text(facts.CATALOGUE)
+    (open_folder / "catalogue.toml").write_text(messages.CATALOGUE)
     return parse(
         f'mode = "act"\n[journal]\nurl = "sqlite:///{open_folder}/journal.db"\n'
         f'[api]\nsocket = "{open_folder}/w.sock"\ngroup = "users"\n'
@@ -133,8 +133,8 @@ def test_a_stranger_cannot_speak_for_a_node_or_for_others(served: Served) -> Non
 
 def test_an_agent_on_this_machine_attests_who_made_a_call(served: Served) -> None:
     """The owner is whom the agent names; root over there is no operator here."""
-    register = json.dumps(facts.register()).encode()
-    target = f"/v1/runs/{facts.RUN}/register"
+    register = json.dumps(messages.register()).encode()
+    target = f"/v1/runs/{messages.RUN}/register"
     link = ControllerLink(f"unix://{served.socket}")
 
     def call(path: str, body: bytes, uid: str) -> int:
@@ -143,12 +143,12 @@ def test_an_agent_on_this_machine_attests_who_made_a_call(served: Served) -> Non
 
     assert call(target, register, "4242") == 200
     assert served.journal.runs.all(served.clock.wall)[0].owner_uid == 4242
-    progress = f"/v1/runs/{facts.RUN}/progress"
-    assert call(progress, json.dumps(facts.progress()).encode(), "0") == 403
-    assert call(progress, json.dumps(facts.progress()).encode(), "4242") == 200
+    progress = f"/v1/runs/{messages.RUN}/progress"
+    assert call(progress, json.dumps(messages.progress()).encode(), "0") == 403
+    assert call(progress, json.dumps(messages.progress()).encode(), "4242") == 200
     for uid, status in (("0", 403), ("4242", 200)):
         headers = {ATTESTED_UID: uid}
-        order = link.call("GET", f"/v1/runs/{facts.RUN}/order", limit_s=10.0, headers=headers)
+        order = link.call("GET", f"/v1/runs/{messages.RUN}/order", limit_s=10.0, headers=headers)
         assert order.status == status
     for nonsense in ("", "root", "-1", "4294967295", "99999999999"):
         assert call(target, register, nonsense) == 403
@@ -173,7 +173,7 @@ def test_what_is_wished_is_waited_for_and_heard_again(served: Served) -> None:
         served.register(gpus=("G0", "G9", "", ""))
         look(served)
         told = AgentInstructions.from_json(waiting.result(20).body)
-    assert [each.run for each in told.holders] == [facts.RUN]
+    assert [each.run for each in told.holders] == [messages.RUN]
     assert told.holders[0].owner_uid == os.geteuid()
     assert told.holders[0].gpus == ("G0",)
 
@@ -283,14 +283,14 @@ def test_with_the_token_only_the_agents_calls_are_served(served: Served, remote:
         ("GET", "/v1/status"),
         ("POST", "/v1/freeze"),
         ("POST", "/v1/agents/n1/retire"),
-        ("POST", f"/v1/runs/{facts.RUN}/switch"),
+        ("POST", f"/v1/runs/{messages.RUN}/switch"),
         ("GET", "/v1/openapi.json"),
     ):
         assert remote.ask(method, target, {}, **shown).status in (404, 405)
-    target = f"/v1/runs/{facts.RUN}/register"
-    assert remote.ask("POST", target, facts.register(), **shown).status == 403
+    target = f"/v1/runs/{messages.RUN}/register"
+    assert remote.ask("POST", target, messages.register(), **shown).status == 403
     attested_call = {**shown, "Wattmesh_Attested_Uid": str(STRANGER)}
-    assert remote.ask("POST", target, facts.register(), **attested_call).status == 200
+    assert remote.ask("POST", target, messages.register(), **attested_call).status == 200
     assert served.journal.runs.all(served.clock.wall)[0].owner_uid == STRANGER
 
 
@@ -316,14 +316,14 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
     relay.start()
     try:
         job = ControllerLink(f"unix://{tmp_path}/r.sock")
-        target = f"/v1/runs/{facts.RUN}/register"
-        body = json.dumps(facts.register()).encode()
+        target = f"/v1/runs/{messages.RUN}/register"
+        body = json.dumps(messages.register()).encode()
         lie = {ATTESTED_UID: "4711"}
         assert job.call("POST", target, body, limit_s=10.0, headers=lie).status == 200
         assert served.journal.runs.all(served.clock.wall)[0].owner_uid == os.geteuid()
-        order = job.call("GET", f"/v1/runs/{facts.RUN}/order?wait=0", limit_s=10.0)
+        order = job.call("GET", f"/v1/runs/{messages.RUN}/order?wait=0", limit_s=10.0)
         assert order.json()["order"] is None
-        spent = job.call("GET", f"/v1/runs/{facts.RUN}/spent", limit_s=10.0).json()
+        spent = job.call("GET", f"/v1/runs/{messages.RUN}/spent", limit_s=10.0).json()
         assert (spent["energy_j"], spent["carbon_g"]) == (None, None)
         (line,) = (
             ControllerLink(f"unix://{served.socket}")
@@ -333,7 +333,10 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert line["energy_j"] is line["carbon_g"] is None
         assert line["unread"] == spent["why_unknown"]
         assert spent["why_unknown"].startswith("It named no GPU")
-        beat, lives = f"/v1/runs/{facts.RUN}/heartbeat", json.dumps(facts.heartbeat()).encode()
+        beat, lives = (
+            f"/v1/runs/{messages.RUN}/heartbeat",
+            json.dumps(messages.heartbeat()).encode(),
+        )
         assert job.call("POST", beat, lives, limit_s=10.0).status == 200
         for method, wrong in (("GET", "/v1/status"), ("POST", "/v1/freeze"), ("GET", "/")):
             assert job.call(method, wrong, b"{}", limit_s=10.0).status == 404
@@ -360,7 +363,7 @@ def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
     path = tmp_path / "r.sock"
     relay = Relay(path, "", ControllerLink(f"unix://{served.socket}"))
     relay.start()
-    target = f"/v1/runs/{facts.RUN}/heartbeat"
+    target = f"/v1/runs/{messages.RUN}/heartbeat"
     half = f"POST {target} HTTP/1.1\r\nContent-Length: 5\r\n\r\n{{".encode()
     with ExitStack() as stack:
         stack.callback(relay.stop)
@@ -373,8 +376,8 @@ def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
             crowd.append(connection)
         job = ControllerLink(f"unix://{path}")
         for _ in range(3):
-            register = json.dumps(facts.register()).encode()
-            answer = job.call("POST", f"/v1/runs/{facts.RUN}/register", register, limit_s=20.0)
+            register = json.dumps(messages.register()).encode()
+            answer = job.call("POST", f"/v1/runs/{messages.RUN}/register", register, limit_s=20.0)
             assert answer.status == 200
         held = [each.name for each in threading.enumerate() if each.name.startswith("relay")]
         assert len(held) <= 1 + 3, "only a call that is under way has one"
@@ -385,7 +388,7 @@ def test_idle_and_slow_jobs_hold_no_thread_and_keep_nobody_out(
         assert crowd[-1].recv(1) == b"", "one user has so many, and no more"
         # One that was silent is served on as it was, call after call.
         for _ in range(2):
-            body = json.dumps(facts.heartbeat())
+            body = json.dumps(messages.heartbeat())
             head = f"POST {target} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
             crowd[60].sendall((head + body).encode())
             assert crowd[60].recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -435,8 +438,8 @@ def reached(remote: Remote) -> bool:
 @needs_root
 def test_nobody_but_an_agent_says_whose_call_it_is(served: Served) -> None:
     """Else the owner of a job would speak for every other, and as root. The twin: as itself."""
-    run = f"/v1/runs/{facts.RUN}/register"
-    body = json.dumps(facts.register()).encode()
+    run = f"/v1/runs/{messages.RUN}/register"
+    body = json.dumps(messages.register()).encode()
     with connecting(served.socket, STRANGER) as connect:
         for said, status in (
             (f"{ATTESTED_UID}: 0", 403),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.nodes import AGENTS, Node, books, node
-from tests.api import facts
+from tests.builders import messages
 from tests.daemon.process import Answer, DaemonProcess, ask, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.reconfig.layout import Layout
@@ -59,22 +59,24 @@ class Site:
 
     def register(self) -> None:
         """Let the run introduce itself, owner and GPUs attested by the agent."""
-        message = facts.register(
+        message = messages.register(
             gpus=tuple(gpu.uuid for gpu in self.node.gpus.gpus),
             layout=LAYOUT,
             ranks=(0, 1),
             world_size=2,
             tokens_total=1_000_000_000,
         )
-        path = f"/v1/runs/{facts.RUN}/register"
+        path = f"/v1/runs/{messages.RUN}/register"
         answer = ask(self.node.relay, "POST", path, message)
         assert answer.status == 200, answer.body
 
     def report(self) -> None:
         """Let the run say that it trains."""
         self.sequence += 1
-        message = facts.progress(seq=self.sequence, step=self.sequence, layout=LAYOUT, ranks=(0, 1))
-        path = f"/v1/runs/{facts.RUN}/progress"
+        message = messages.progress(
+            seq=self.sequence, step=self.sequence, layout=LAYOUT, ranks=(0, 1)
+        )
+        path = f"/v1/runs/{messages.RUN}/progress"
         assert ask(self.node.relay, "POST", path, message).status == 200
 
     def order(self, point: str) -> None:
@@ -84,7 +86,9 @@ class Site:
 
     def try_order(self, point: str) -> Answer:
         """Let an operator try to order a point."""
-        return self.daemon.post(f"/v1/runs/{facts.RUN}/switch", {"point": point, "reason": "test"})
+        return self.daemon.post(
+            f"/v1/runs/{messages.RUN}/switch", {"point": point, "reason": "test"}
+        )
 
     def wait_locks(self, clock_mhz: int | None, *, reporting: bool = True) -> None:
         """Wait until every board has this lock."""

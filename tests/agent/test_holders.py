@@ -1,14 +1,13 @@
 """Who may own GPUs: what runs registered, what they gave back, and looks that come late."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.agent.ledgers import T0
-from tests.api import facts
-from tests.migrated import migrate
+from tests.builders import messages
 from wattmesh.controller.cycle.fleet import holders
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
@@ -23,23 +22,14 @@ GPUS = ("G0", "G1", "G2", "G3")
 
 
 @pytest.fixture
-def journal(sqlite_url: str) -> Iterator[Journal]:
+def journal(sqlite_journal: Journal) -> Journal:
     """An empty journal."""
-    migrate(sqlite_url)
-    opened = Journal.open(sqlite_url)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def sqlite_url(tmp_path: Any) -> str:
-    """Where it is."""
-    return f"sqlite:///{tmp_path}/journal.db"
+    return sqlite_journal
 
 
 def register(journal: Journal, catalogue: Catalogue | None = None, **changes: Any) -> None:
     """Let the run register."""
-    message = Register.from_json(facts.register(gpus=GPUS, **changes))
+    message = Register.from_json(messages.register(gpus=GPUS, **changes))
     plan = RunPlan(catalogue=catalogue)
     journal.runs.register(message, owner_uid=1000, now=T0, epoch=1, plan=plan)
 
@@ -54,7 +44,7 @@ def test_a_run_that_is_silent_or_done_is_only_asked_for_where_nodes_look(
     assert holders(journal.runs.all(late), late, seen=False) == ()
     (lost,) = holders(journal.runs.all(late), late, seen=True)
     assert lost.standing is LaunchState.LOST
-    done = Finish.from_json(facts.finish())
+    done = Finish.from_json(messages.finish())
     journal.runs.finish(done, owner_uid=1000, now=late)
     assert holders(journal.runs.all(late), late, seen=False) == ()
     (ended,) = holders(journal.runs.all(late), late, seen=True)
@@ -66,13 +56,15 @@ def test_gpus_of_a_smaller_layout_are_given_back_when_the_catalogue_says_so(
 ) -> None:
     """`released` gives them back; `parked` keeps them."""
     for name, release, given in (
-        (f"{facts.RUN[:-1]}2", "released", ("G2", "G3")),
-        (f"{facts.RUN[:-1]}3", "parked", ()),
+        (f"{messages.RUN[:-1]}2", "released", ("G2", "G3")),
+        (f"{messages.RUN[:-1]}3", "parked", ()),
     ):
-        text = facts.CATALOGUE.replace('"parked"', f'"{release}"')
+        text = messages.CATALOGUE.replace('"parked"', f'"{release}"')
         catalogue = parse(text.encode(), name)
         register(journal, catalogue, run=name, incarnation=f"{name}-a")
-        message = facts.progress(run=name, incarnation=f"{name}-a", ranks=(0, 1), layout=facts.B)
+        message = messages.progress(
+            run=name, incarnation=f"{name}-a", ranks=(0, 1), layout=messages.B
+        )
         journal.runs.progress(Progress.from_json(message), owner_uid=1000, now=T0)
         found = {each.run: each for each in holders(journal.runs.all(T0), T0, seen=True)}
         assert found[name].released == given
@@ -83,7 +75,7 @@ def test_a_restart_on_fewer_gpus_gives_the_others_back(journal: Journal) -> None
     """Those of earlier restarts too; one that is taken again is its own again."""
     lives = [GPUS, ("G0", "G1"), ("G1",), ("G1", "G2")]
     for attempt, gpus in enumerate(lives, start=1):
-        message = facts.register(
+        message = messages.register(
             gpus=gpus, attempt=attempt, incarnation=f"i{attempt}", supersedes=f"i{attempt - 1}"
         )
         told = Register.from_json(message)
@@ -91,7 +83,7 @@ def test_a_restart_on_fewer_gpus_gives_the_others_back(journal: Journal) -> None
         (row,) = journal.runs.all(T0)
         assert row.gpus == gpus
         assert set(row.released) == set(GPUS) - set(gpus)
-        ended = facts.finish(incarnation=f"i{attempt}", attempt=attempt, reason="restart")
+        ended = messages.finish(incarnation=f"i{attempt}", attempt=attempt, reason="restart")
         journal.runs.finish(Finish.from_json(ended), owner_uid=1000, now=T0)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.nodes import AGENTS, books, node
 from tests.agent.proxy import Fault, proxy
-from tests.api import facts
+from tests.builders import messages
 from tests.daemon.process import ask, daemon
 from tests.daemon.waiting import wait_for
 
@@ -173,13 +173,13 @@ def test_a_run_pays_while_its_process_computes_and_not_for_a_strangers(tmp_path:
         one.start()
         ledger.wait_known(one)
         job = one.job(0, 1)
-        register = facts.register(gpus=(mine, shared), ranks=(0, 1), world_size=2)
-        answer = ask(one.relay, "POST", f"/v1/runs/{facts.RUN}/register", register)
+        register = messages.register(gpus=(mine, shared), ranks=(0, 1), world_size=2)
+        answer = ask(one.relay, "POST", f"/v1/runs/{messages.RUN}/register", register)
         assert answer.status == 200, answer.body
         row = ledger.journal.runs.all(facts_now())[0]
         assert row.owner_uid == os.geteuid()
         one.draw(200.0)
-        run = (facts.RUN, "run")
+        run = (messages.RUN, "run")
         wait_for(lambda: ledger.lines(mine).get(run, 0) > 20_000, "the run's energy")
         # A process of init, which is another user's or at least another job's: not the run's.
         stranger = one.job(1, uid=12_345) if os.geteuid() == 0 else None
@@ -195,7 +195,7 @@ def test_a_run_pays_while_its_process_computes_and_not_for_a_strangers(tmp_path:
         paid = ledger.lines(mine)[run]
         # Requeued: a new launch, a new process, and it pays again.
         one.job(0)
-        again = facts.register(
+        again = messages.register(
             gpus=(mine, shared),
             ranks=(0, 1),
             world_size=2,
@@ -203,7 +203,7 @@ def test_a_run_pays_while_its_process_computes_and_not_for_a_strangers(tmp_path:
             incarnation="incarnation-2",
             supersedes="incarnation-1",
         )
-        path = f"/v1/runs/{facts.RUN}/register"
+        path = f"/v1/runs/{messages.RUN}/register"
         assert ask(one.relay, "POST", path, again).status == 200
         wait_for(lambda: ledger.lines(mine)[run] > paid + 20_000, "the requeued run's energy")
         one.draw(0.0)

@@ -10,8 +10,8 @@ from sqlalchemy import update
 
 from tests.agent.ledgers import SLOT, T0, counter, row
 from tests.agent.test_api import READINGS, look, report, settings
-from tests.api import facts
 from tests.api.conftest import Served, open_folder, served_on_each
+from tests.builders import messages
 from wattmesh.controller.api.handlers import agents
 from wattmesh.controller.cycle import fleet
 from wattmesh.controller.daemon.loop_bodies import FleetDuty
@@ -131,7 +131,9 @@ def test_boards_that_a_node_or_a_run_made_up_are_told_with_their_names(site: Ser
     made_up = [f"GPU-bad-{n}" for n in range(50)]
     assert site.post(N2, delivery() | {"missing": made_up}).status == 200
     names = [f"GPU-none-{n}" for n in range(4)]
-    assert site.post(f"/v1/runs/{facts.RUN}/register", facts.register(gpus=names)).status == 200
+    assert (
+        site.post(f"/v1/runs/{messages.RUN}/register", messages.register(gpus=names)).status == 200
+    )
     shown = turn(site)
     assert any(line.startswith("50 of 52 GPUs do not answer (50 on n2)") for line in shown.trouble)
     assert (shown.power.covered, shown.power.to_cover) == (2, 52)
@@ -192,7 +194,7 @@ def test_a_node_books_nothing_of_another_nodes_device_and_for_no_run_of_another_
     assert site.post(N2, rows(baselines=(counter(5, "G0"),))).status == 422
 
     assert site.register(gpus=("G0", "", "", "")).status == 200
-    charge = own(run=facts.RUN, line="run")
+    charge = own(run=messages.RUN, line="run")
     assert site.post(N2, rows(charge)).status == 422
     assert site.post(READINGS, report(2)).status == 200
     # It was moved: its old node is retired, and the new one has it.

@@ -1,6 +1,5 @@
 """What nodes deliver, in the journal: each batch once, changes added, on both databases."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from tests.agent.ledgers import SLOT, T0, amounts, counter, row
-from tests.migrated import migrate
 from wattmesh.controller.api.handlers.agents import laid
 from wattmesh.controller.cycle.fleet import controls, gpus_read, own_gpus_read, sample
 from wattmesh.controller.journal.database.tables import NODES
@@ -23,15 +21,6 @@ from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid
 from wattmesh.telemetry.energy.sampler import Sample
-
-
-@pytest.fixture
-def journal(journal_url: str) -> Iterator[Journal]:
-    """An empty journal of each kind."""
-    migrate(journal_url)
-    opened = Journal.open(journal_url)
-    yield opened
-    opened.close()
 
 
 def batch(seq: int, *rows: EnergyRow, **changes: Any) -> EnergyBatch:

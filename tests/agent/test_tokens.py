@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.agent.test_api import READINGS, TOKEN, Remote, opened_to_agents, report, settings
-from tests.api import facts
 from tests.api.conftest import Served, open_folder, served_on_each
 from tests.api.stranger import as_stranger, needs_root
+from tests.builders import messages
 from tests.daemon.process import Answer
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.relay import Relay
@@ -26,7 +26,7 @@ from wattmesh.reconfig.switch import SwitchState
 __all__ = ["open_folder", "served_on_each", "settings"]
 
 ALICE = 4242
-RUN = f"/v1/runs/{facts.RUN}"
+RUN = f"/v1/runs/{messages.RUN}"
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_nodes_token_that_opens_nothing_costs_its_jobs_no_message(
         relay = Relay(path, "", ControllerLink(remote.url, token=shown, ca_file=remote.certificate))
         relay.start()
         try:
-            body = json.dumps(facts.register()).encode()
+            body = json.dumps(messages.register()).encode()
             answer = ControllerLink(f"unix://{path}").call(
                 "POST", f"{RUN}/register", body, limit_s=20.0
             )
@@ -136,25 +136,25 @@ def test_a_nodes_token_that_opens_nothing_costs_its_jobs_no_message(
             relay.stop()
 
 
-def messages(site: Served) -> list[tuple[str, dict[str, Any]]]:
+def posted(site: Served) -> list[tuple[str, dict[str, Any]]]:
     """Give everything that can be said for a run."""
     epoch = site.pulse.lead.epoch or 0
     return [
-        ("progress", facts.progress(seq=9, step=999)),
-        ("heartbeat", facts.heartbeat(phase="parked")),
-        ("transitions", facts.transition("p", epoch, SwitchState.ANNOUNCED)),
-        ("finish", facts.finish(reason="stolen")),
-        ("register", facts.register(incarnation="i-2", attempt=2, supersedes="incarnation-1")),
+        ("progress", messages.progress(seq=9, step=999)),
+        ("heartbeat", messages.heartbeat(phase="parked")),
+        ("transitions", messages.transition("p", epoch, SwitchState.ANNOUNCED)),
+        ("finish", messages.finish(reason="stolen")),
+        ("register", messages.register(incarnation="i-2", attempt=2, supersedes="incarnation-1")),
     ]
 
 
 def test_a_tokens_holder_speaks_for_no_run_of_another_node(site: Served, remote: Remote) -> None:
     """Whoever it claims to relay: nothing ends, replaces or moves a run that lives elsewhere."""
     one, two = made(site, "n1"), made(site, "n2")
-    registered = ask(remote, one, "POST", f"{RUN}/register", facts.register(), uid=ALICE)
+    registered = ask(remote, one, "POST", f"{RUN}/register", messages.register(), uid=ALICE)
     assert registered.status == 200, registered.body
     before = site.get(RUN).body
-    for call, body in messages(site):
+    for call, body in posted(site):
         answer = ask(remote, two, "POST", f"{RUN}/{call}", body, uid=ALICE)
         assert answer.status == 503, (call, answer.body)
         assert "lives on n1" in answer.body["error"]
@@ -162,15 +162,15 @@ def test_a_tokens_holder_speaks_for_no_run_of_another_node(site: Served, remote:
     assert site.get(RUN).body == before
 
     beat = f"{RUN}/heartbeat"
-    assert ask(remote, one, "POST", beat, facts.heartbeat(), uid=ALICE).status == 200
-    assert ask(remote, one, "POST", beat, facts.heartbeat(), uid=ALICE + 1).status == 403
+    assert ask(remote, one, "POST", beat, messages.heartbeat(), uid=ALICE).status == 200
+    assert ask(remote, one, "POST", beat, messages.heartbeat(), uid=ALICE + 1).status == 403
     assert ask(remote, one, "GET", f"{RUN}/order", uid=ALICE).status == 200
     # It fell silent: another node may take it up, and the first one may not any more.
     site.clock.pass_s(120.0)
-    again = facts.register(incarnation="i-2", attempt=2)
+    again = messages.register(incarnation="i-2", attempt=2)
     assert ask(remote, two, "POST", f"{RUN}/register", again, uid=ALICE + 1).status == 403
     assert ask(remote, two, "POST", f"{RUN}/register", again, uid=ALICE).status == 200
-    assert ask(remote, one, "POST", beat, facts.heartbeat(), uid=ALICE).status == 503
+    assert ask(remote, one, "POST", beat, messages.heartbeat(), uid=ALICE).status == 503
     assert "speaks on n2 now, no longer on n1" in str(site.get("/v1/events").body)
 
 
@@ -179,10 +179,10 @@ def test_without_the_scope_a_stolen_token_would_end_any_run(
 ) -> None:
     """The sabotaged twin: the same call, with nobody looking where the run lives."""
     one, two = made(site, "n1"), made(site, "n2")
-    registered = ask(remote, one, "POST", f"{RUN}/register", facts.register(), uid=ALICE)
+    registered = ask(remote, one, "POST", f"{RUN}/register", messages.register(), uid=ALICE)
     assert registered.status == 200
     monkeypatch.setattr(speaking, "check", lambda context, call: None)
-    finish = facts.finish(reason="stolen")
+    finish = messages.finish(reason="stolen")
     assert ask(remote, two, "POST", f"{RUN}/finish", finish, uid=ALICE).status == 200
 
 
@@ -190,14 +190,14 @@ def test_a_run_of_the_heads_own_socket_is_no_nodes(site: Served, remote: Remote)
     """And one that a shared token brought is whose node's token speaks for it first."""
     one, two = made(site, "n1"), made(site, "n2")
     assert site.register().status == 200
-    finish = facts.finish(reason="stolen")
+    finish = messages.finish(reason="stolen")
     assert ask(remote, one, "POST", f"{RUN}/finish", finish, uid=os.geteuid()).status == 503
     with opened_to_agents(site, token=TOKEN) as shared:
         site.clock.pass_s(120.0)
-        again = facts.register(incarnation="i-2", attempt=2)
+        again = messages.register(incarnation="i-2", attempt=2)
         uid = os.geteuid()
         assert ask(shared, TOKEN, "POST", f"{RUN}/register", again, uid=uid).status == 200
-        report_2 = facts.progress(incarnation="i-2", attempt=2)
+        report_2 = messages.progress(incarnation="i-2", attempt=2)
         assert ask(shared, one, "POST", f"{RUN}/progress", report_2, uid=uid).status == 200
         assert ask(shared, two, "POST", f"{RUN}/finish", finish, uid=uid).status == 503
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.api import facts
 from tests.api.stranger import GROUP
+from tests.builders import messages
+from tests.builders.journals import empty_journal, migrate
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import Answer, ask
-from tests.migrated import empty_journal, migrate
 from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.server import ApiServer
 from wattmesh.controller.api.transport.sockets import listen
@@ -53,7 +53,7 @@ class Served:
 
     def register(self, **changes: Any) -> Answer:
         """Introduce the run."""
-        return self.post(f"/v1/runs/{facts.RUN}/register", facts.register(**changes))
+        return self.post(f"/v1/runs/{messages.RUN}/register", messages.register(**changes))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def open_folder() -> Iterator[Path]:
 @pytest.fixture
 def settings(open_folder: Path) -> Settings:
     """Settings in mode act with one run."""
-    (open_folder / "catalogue.toml").write_text(facts.CATALOGUE)
+    (open_folder / "catalogue.toml").write_text(messages.CATALOGUE)
     return parse(
         f'mode = "act"\n[journal]\nurl = "sqlite:///{open_folder}/journal.db"\n'
         f'[api]\nsocket = "{open_folder}/w.sock"\ngroup = "{GROUP}"\n'

@@ -4,7 +4,7 @@ import json
 import socket
 from typing import Any
 
-from tests.api import facts
+from tests.builders import messages
 
 
 def answer(client: socket.socket) -> tuple[int, Any]:
@@ -20,6 +20,6 @@ def answer(client: socket.socket) -> tuple[int, Any]:
 
 def post(body: bytes, length: int | None = None) -> bytes:
     """Write a POST by hand."""
-    target = f"/v1/runs/{facts.RUN}/progress"
+    target = f"/v1/runs/{messages.RUN}/progress"
     size = len(body) if length is None else length
     return f"POST {target} HTTP/1.1\r\nhost: w\r\ncontent-length: {size}\r\n\r\n".encode() + body

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.raw import answer, post
+from tests.builders import messages
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.api.app import CALLS
 from wattmesh.controller.api.calls import BODY_LIMIT_BYTES
@@ -69,7 +69,7 @@ def test_garbage_is_refused_and_the_next_client_served(
 
 def test_a_reset_in_the_middle_harms_nobody(served: Served) -> None:
     """Clients that vanish at every point of a request leave the server serving."""
-    request = post(json.dumps(facts.progress()).encode())
+    request = post(json.dumps(messages.progress()).encode())
     for length in range(0, len(request), 37):
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(served.socket))
@@ -81,7 +81,7 @@ def test_a_reset_in_the_middle_harms_nobody(served: Served) -> None:
 def test_a_slow_client_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a head, half a body, silence: each ends at the limit, and costs no thread till then."""
     monkeypatch.setattr(peers, "REQUEST_LIMIT_S", 0.3)
-    request = post(json.dumps(facts.progress()).encode())
+    request = post(json.dumps(messages.progress()).encode())
     with ExitStack() as stack:
         clients = []
         for part in (b"", request[:20], request[:-5]) * 20:
@@ -111,7 +111,7 @@ def test_a_waiting_run_is_not_cut_off(served: Served, monkeypatch: pytest.Monkey
     monkeypatch.setattr(peers, "REQUEST_LIMIT_S", 0.1)
     served.register()
     began = time.monotonic()
-    found = served.get(f"/v1/runs/{facts.RUN}/order?wait=0.5")
+    found = served.get(f"/v1/runs/{messages.RUN}/order?wait=0.5")
     assert found.body["order"] is None
     assert time.monotonic() - began >= 0.5
 

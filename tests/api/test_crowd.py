@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import event, update
 
 from tests.agent.test_api import DESIRED, look
-from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.stranger import GROUP, STRANGER, as_stranger, needs_root
-from tests.cycle.build import acting, live
+from tests.builders import messages
+from tests.builders.cycles import acting, live
 from tests.daemon.process import Answer
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.api.transport import peers
@@ -26,7 +26,7 @@ from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.journal.database.tables import RUNS
 
-RUN = f"/v1/runs/{facts.RUN}"
+RUN = f"/v1/runs/{messages.RUN}"
 LOST_S = 7 * 86_400.0
 
 
@@ -38,7 +38,7 @@ def run_id(number: int) -> str:
 def body(number: int, name: str, **changes: Any) -> dict[str, Any]:
     """Introduce one of many runs."""
     run = run_id(number)
-    return facts.register(run=run, incarnation=f"i{number}", name=name, **changes)
+    return messages.register(run=run, incarnation=f"i{number}", name=name, **changes)
 
 
 def register(served: Served, number: int, name: str, *, stranger: bool = False) -> Answer:
@@ -102,20 +102,20 @@ def test_a_word_that_means_several_runs_is_refused(served: Served) -> None:
 def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
     """By its owner or an operator; what it still says is refused until it is launched again."""
     served.register()
-    served.post(f"{RUN}/progress", facts.progress())
+    served.post(f"{RUN}/progress", messages.progress())
     assert as_stranger(served.socket, "POST", f"{RUN}/retire", {}).status == 403
-    assert state(served, facts.RUN)[0] == "live"
-    served.journal.runs.order_point(facts.RUN, "B", reason="x", by="root", now=served.clock.wall)
+    assert state(served, messages.RUN)[0] == "live"
+    served.journal.runs.order_point(messages.RUN, "B", reason="x", by="root", now=served.clock.wall)
     done = served.post("/v1/runs/llama-8b/retire", {"reason": "over"})
-    assert (done.status, done.body["changed"]) == (200, [facts.RUN])
+    assert (done.status, done.body["changed"]) == (200, [messages.RUN])
     assert "its job still runs" in done.body["done"]
     assert "has ended already" in served.post(f"{RUN}/retire", {}).body["done"]
-    how, why = state(served, facts.RUN)
+    how, why = state(served, messages.RUN)
     assert (how, "over" in why) == ("finished", True)
     for kind, said in (
-        ("progress", facts.progress(seq=9, step=99)),
-        ("heartbeat", facts.heartbeat()),
-        ("finish", facts.finish()),
+        ("progress", messages.progress(seq=9, step=99)),
+        ("heartbeat", messages.heartbeat()),
+        ("finish", messages.finish()),
     ):
         found = served.post(f"{RUN}/{kind}", said)
         assert (found.status, found.body["kind"]) == (409, "fenced"), kind
@@ -125,29 +125,29 @@ def test_a_retired_run_ends_and_its_rows_stay(served: Served) -> None:
     assert served.register(incarnation="incarnation-2", attempt=2).status == 200
     assert served.get(RUN).body["run"]["ordered_point"] == ""
     assert "any more" not in served.get(f"{RUN}/spent").body["why_unknown"]
-    assert state(served, facts.RUN)[0] == "live"
+    assert state(served, messages.RUN)[0] == "live"
 
 
 def test_a_run_lost_for_long_ends_and_goes_on_when_it_is_heard(served: Served) -> None:
     """Not a moment before; told to register again, the same launch does, and is counted."""
     turn = cycle(served)
     served.register()
-    served.post(f"{RUN}/progress", facts.progress())
+    served.post(f"{RUN}/progress", messages.progress())
     served.clock.pass_s(LOST_S - 60.0)
     turn.run(served.clock.wall)
-    assert state(served, facts.RUN)[0] == "lost"
+    assert state(served, messages.RUN)[0] == "lost"
     served.clock.pass_s(120.0)
     turn.run(served.clock.wall)
-    how, why = state(served, facts.RUN)
+    how, why = state(served, messages.RUN)
     assert (how, why.startswith("expired: not heard for 7")) == ("finished", True)
     assert not [each for each in served.get("/v1/status").body["trouble"] if "llama" in each]
-    for kind, said in (("progress", facts.progress(seq=2)), ("heartbeat", facts.heartbeat())):
+    for kind, said in (("progress", messages.progress(seq=2)), ("heartbeat", messages.heartbeat())):
         assert served.post(f"{RUN}/{kind}", said).status == 404
     assert served.register().status == 200
-    assert served.post(f"{RUN}/progress", facts.progress(seq=2, step=20)).status == 200
-    assert state(served, facts.RUN) == ("live", "")
+    assert served.post(f"{RUN}/progress", messages.progress(seq=2, step=20)).status == 200
+    assert state(served, messages.RUN) == ("live", "")
     turn.run(served.clock.wall)
-    assert state(served, facts.RUN)[0] == "live"
+    assert state(served, messages.RUN)[0] == "live"
 
 
 def crowd(served: Served, size: int, uid: int = STRANGER) -> None:
@@ -177,7 +177,7 @@ def test_a_crowd_of_lost_runs_is_one_line_and_costs_no_cycle(served: Served) -> 
 
     event.listen(served.journal.database.engine, "before_cursor_execute", count)
     report = turn.run(served.clock.wall)
-    assert [each.run for each in report.decisions] == [facts.RUN]
+    assert [each.run for each in report.decisions] == [messages.RUN]
     in_turn, asked = asked, 0
     view = served.get("/v1/status").body
     in_status = asked
@@ -207,7 +207,7 @@ def test_a_user_has_so_many_runs_and_no_more(served: Served) -> None:
     served.clock.pass_s(600.0)
     assert register(served, 4, "n4", stranger=True).status == 200
     assert state(served, run_id(2))[1].startswith("expired: made room")
-    assert state(served, facts.RUN)[0] == "lost"
+    assert state(served, messages.RUN)[0] == "lost"
     served.clock.pass_s(600.0)
     for number in (5, 6):
         assert register(served, number, f"n{number}", stranger=True).status == 200
@@ -368,8 +368,8 @@ def test_one_lost_run_has_a_line_of_its_own(served: Served) -> None:
 def test_a_run_that_was_stopped_is_not_lost_and_nobody_is_woken(served: Served) -> None:
     """SIGTERM: at once, and as long as no other launch goes on; a crash is told as before."""
     served.register()
-    served.post(f"{RUN}/progress", facts.progress())
-    said = facts.finish(reason="stopped: SIGTERM to rank 0", step=10, tokens=1000)
+    served.post(f"{RUN}/progress", messages.progress())
+    said = messages.finish(reason="stopped: SIGTERM to rank 0", step=10, tokens=1000)
     assert served.post(f"{RUN}/finish", said).status == 200
     for _ in range(2):
         view = served.get("/v1/status").body
@@ -389,7 +389,7 @@ def test_a_run_that_was_stopped_is_not_lost_and_nobody_is_woken(served: Served) 
 def test_a_run_that_stopped_is_retired_without_a_job_that_still_runs(served: Served) -> None:
     """It said that it leaves, although that was a moment ago."""
     served.register()
-    said = facts.finish(reason="stopped: SIGTERM to rank 0")
+    said = messages.finish(reason="stopped: SIGTERM to rank 0")
     assert served.post(f"{RUN}/finish", said).status == 200
     assert "still runs" not in served.post(f"{RUN}/retire", {}).body["done"]
 
@@ -399,7 +399,7 @@ def test_a_lost_run_is_not_mixed_up_with_the_live_one_of_its_name(served: Served
     live, lost = "a0000000-0000-4000-8000-000000000001", run_id(5)
     assert register(served, 5, "llama-8b").status == 200
     served.clock.pass_s(timedelta(hours=1).total_seconds())
-    again = facts.register(run=live, incarnation="again")
+    again = messages.register(run=live, incarnation="again")
     assert served.post(f"/v1/runs/{live}/register", again).status == 200
     refused = served.post("/v1/runs/llama-8b/retire", {})
     assert refused.status == 409, refused.body
@@ -427,10 +427,10 @@ def test_how_a_run_ended_is_told_and_nobody_is_sent_to_look(
     served.register()
     if state == "finished" and reason != "done":
         epoch = served.pulse.lead.epoch or 0
-        served.journal.runs.end(facts.RUN, reason, now=served.clock.wall, epoch=epoch)
+        served.journal.runs.end(messages.RUN, reason, now=served.clock.wall, epoch=epoch)
     else:
-        assert served.post(f"{RUN}/finish", facts.finish(reason=reason)).status == 200
-    assert served.post("/v1/freeze", {"run": facts.RUN, "reason": "look"}).status == 200
+        assert served.post(f"{RUN}/finish", messages.finish(reason=reason)).status == 200
+    assert served.post("/v1/freeze", {"run": messages.RUN, "reason": "look"}).status == 200
     served.clock.pass_s(timedelta(minutes=20).total_seconds())
     view = served.get("/v1/status").body
     (line,) = view["runs"]

@@ -8,17 +8,17 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import update
 
-from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.raw import answer, post
 from tests.api.test_jobs import put_order
+from tests.builders import messages
 from wattmesh.controller.journal.database.tables import RUNS, SWITCHES, TRANSITIONS
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.switch import SwitchState
 
-RUN = f"/v1/runs/{facts.RUN}"
+RUN = f"/v1/runs/{messages.RUN}"
 NEXT = "6d1c9d0e-0000-4000-8000-0000000000ff"
-STEPS = facts.transition("p", 1, SwitchState.ANNOUNCED)
+STEPS = messages.transition("p", 1, SwitchState.ANNOUNCED)
 HUGE = 2**63 - 1
 
 
@@ -32,7 +32,7 @@ def nested(depth: int) -> list[Any]:
 
 HOSTILE = [
     *(
-        ("register", facts.register() | {"run": NEXT, "incarnation": "i2", field: value})
+        ("register", messages.register() | {"run": NEXT, "incarnation": "i2", field: value})
         for field, value in (
             ("name", "x" * 208),
             ("name", "a\0b"),
@@ -72,7 +72,7 @@ HOSTILE = [
         )
     ),
     *(
-        ("progress", facts.progress() | {field: value})
+        ("progress", messages.progress() | {field: value})
         for field, value in (
             ("seq", 2**31),
             ("step", -1),
@@ -98,9 +98,9 @@ HOSTILE = [
             {"x": 2**63},
         )
     ),
-    ("finish", facts.finish() | {"reason": "\0"}),
-    ("finish", facts.finish() | {"loss": 10**400}),
-    ("heartbeat", facts.heartbeat() | {"attempt": HUGE}),
+    ("finish", messages.finish() | {"reason": "\0"}),
+    ("finish", messages.finish() | {"loss": 10**400}),
+    ("heartbeat", messages.heartbeat() | {"attempt": HUGE}),
 ]
 
 
@@ -131,13 +131,13 @@ def test_what_no_journal_can_hold_is_the_callers_fault_and_no_outage(
         assert served.get(f"/v1/runs/{target}").status in (404, 422)
         assert served.post(f"/v1/runs/{target}/switch", {"point": "B", "reason": "x"}).status != 503
         assert served.get(f"/v1/decisions?run={target}").status in (404, 422)
-    for body in ({"run": "\0"}, {"run": [0] * 9000}, {"run": facts.RUN, "reason": "\0"}):
+    for body in ({"run": "\0"}, {"run": [0] * 9000}, {"run": messages.RUN, "reason": "\0"}):
         found = served.post("/v1/freeze", body)
         assert found.status in (400, 404, 422)
         assert len(found.body["error"]) < 400
     assert served.pulse.outage is None
-    assert served.post(f"{RUN}/progress", facts.progress()).status == 200
-    assert [each.run for each in served.journal.runs.all(served.clock.wall)] == [facts.RUN]
+    assert served.post(f"{RUN}/progress", messages.progress()).status == 200
+    assert [each.run for each in served.journal.runs.all(served.clock.wall)] == [messages.RUN]
 
 
 def test_what_slips_past_the_door_is_still_no_outage(served_on_each: Served) -> None:
@@ -151,7 +151,7 @@ def test_what_slips_past_the_door_is_still_no_outage(served_on_each: Served) -> 
         refused = pytest.raises(InputInvalid, match="cannot hold what was sent")
         with refused, journal.database.writing() as connection:
             connection.execute(change)
-    assert served_on_each.post(f"{RUN}/progress", facts.progress()).status == 200
+    assert served_on_each.post(f"{RUN}/progress", messages.progress()).status == 200
 
 
 @pytest.mark.parametrize("number", [b"1e999", b"-1e999", b"9" * 400, b"9" * 5000])
@@ -161,7 +161,7 @@ def test_numbers_that_are_none_are_refused(
     """An exponent beyond every float, and a whole number without end, in a field and beside it."""
     served.register()
     for key in ("loss", "colour"):
-        body = json.dumps(facts.progress() | {key: "@"}).encode().replace(b'"@"', number)
+        body = json.dumps(messages.progress() | {key: "@"}).encode().replace(b'"@"', number)
         raw.sendall(post(body))
         status, said = answer(raw)
         assert (status, said["kind"]) == (422, "invalid")
@@ -171,7 +171,7 @@ def test_numbers_that_are_none_are_refused(
 def test_what_an_older_version_stored_breaks_no_screen(served: Served) -> None:
     """A loss, a rate and texts that are refused today are shown as unknown, or cleaned."""
     served.register()
-    served.post(f"{RUN}/progress", facts.progress())
+    served.post(f"{RUN}/progress", messages.progress())
     stored: dict[str, Any] = {
         "loss": float("inf"),
         "tokens_per_s": float("inf"),
@@ -187,7 +187,7 @@ def test_what_an_older_version_stored_breaks_no_screen(served: Served) -> None:
     with served.journal.database.writing() as connection:
         connection.execute(update(RUNS).values(**stored))
     put_order(served)
-    told = facts.transition("plan-1", 1, SwitchState.ANNOUNCED, evidence={"x": nested(3)})
+    told = messages.transition("plan-1", 1, SwitchState.ANNOUNCED, evidence={"x": nested(3)})
     assert served.post(f"{RUN}/transitions", told).status == 200
     assert served.get(f"{RUN}/why").body["switches"][0]["evidence"] == {"x": nested(3)}
     for depth in (900, 5000):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from tests.api import facts
 from tests.api.conftest import Served
-from tests.cycle.build import acting, live
+from tests.builders import messages
+from tests.builders.cycles import acting, live
 from wattmesh.controller.cycle.isolation import Isolation
 from wattmesh.controller.journal.database.tables import RUNS
 from wattmesh.policies.isolation import UNDECIDABLE
@@ -37,17 +37,17 @@ def test_the_cycle_decides_about_every_run_but_the_one_it_cannot(
     """The widest a registration may be, and what an older version or half a write has left."""
     caplog.set_level(logging.ERROR)
     served.register()
-    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
     fresh = ids()
     for changes in (MOST, LEAST, MOST | {"tokens": 0}, LEAST | {"boundary_every": ranges.NEVER}):
         run = next(fresh)
-        body = facts.register(run=run, name=f"n{run[-2:]}", incarnation=run, **changes)
+        body = messages.register(run=run, name=f"n{run[-2:]}", incarnation=run, **changes)
         assert served.post(f"/v1/runs/{run}/register", body).status == 200
     torn, old, lost = next(fresh), next(fresh), next(fresh)
     for run in (torn, old, lost):
-        body = facts.register(run=run, name=f"n{run[-2:]}", incarnation=run)
+        body = messages.register(run=run, name=f"n{run[-2:]}", incarnation=run)
         assert served.post(f"/v1/runs/{run}/register", body).status == 200
-        body = facts.progress(run=run, incarnation=run)
+        body = messages.progress(run=run, incarnation=run)
         assert served.post(f"/v1/runs/{run}/progress", body).status == 200
     stored: dict[str, dict[str, Any]] = {
         torn: {"speeds": "{"},
@@ -65,7 +65,7 @@ def test_the_cycle_decides_about_every_run_but_the_one_it_cannot(
         assert report.trouble == ""
         assert kinds.pop(torn) == UNDECIDABLE
         assert UNDECIDABLE not in kinds.values()
-        assert {facts.RUN, old} <= set(kinds)
+        assert {messages.RUN, old} <= set(kinds)
         assert lost not in kinds
         served.clock.pass_s(5.0)
     told = [each.getMessage() for each in caplog.records]

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.stranger import STRANGER, as_stranger, needs_root
+from tests.builders import messages, runs
 from tests.daemon.process import Answer, ask
-from tests.journal import build
 from wattmesh.controller.api.handlers import jobs
 from wattmesh.reconfig.switch import SwitchState
 
-RUN = f"/v1/runs/{facts.RUN}"
+RUN = f"/v1/runs/{messages.RUN}"
 OTHER = "6d1c9d0e-0000-4000-8000-0000000000ff"
 
 
@@ -26,12 +25,12 @@ def test_a_run_lives_from_register_to_finish(served: Served) -> None:
     assert welcome.status == 200
     assert welcome.body["epoch"] == 1
     assert welcome.body["mode"] == "act"
-    assert served.post(f"{RUN}/progress", facts.progress()).status == 200
-    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    assert served.post(f"{RUN}/progress", messages.progress()).status == 200
+    row = served.journal.runs.find(messages.RUN, served.clock.wall)
     assert row is not None
     assert (row.step, row.owner_uid, row.state) == (10, os.getuid(), "live")
-    assert served.post(f"{RUN}/finish", facts.finish()).status == 200
-    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    assert served.post(f"{RUN}/finish", messages.finish()).status == 200
+    row = served.journal.runs.find(messages.RUN, served.clock.wall)
     assert row is not None
     assert row.state == "finished"
 
@@ -50,10 +49,10 @@ def test_a_repeated_register_changes_nothing(served: Served) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "body"),
     [
-        ("POST", f"{RUN}/register", facts.register(incarnation="other", attempt=2)),
-        ("POST", f"{RUN}/progress", facts.progress(seq=9, step=999)),
-        ("POST", f"{RUN}/finish", facts.finish()),
-        ("POST", f"{RUN}/transitions", facts.transition("p", 1, SwitchState.ANNOUNCED)),
+        ("POST", f"{RUN}/register", messages.register(incarnation="other", attempt=2)),
+        ("POST", f"{RUN}/progress", messages.progress(seq=9, step=999)),
+        ("POST", f"{RUN}/finish", messages.finish()),
+        ("POST", f"{RUN}/transitions", messages.transition("p", 1, SwitchState.ANNOUNCED)),
         ("GET", f"{RUN}/order", None),
         ("POST", f"{RUN}/switch", {"point": "B", "reason": "mine now"}),
         ("POST", "/v1/freeze", {"run": "llama-8b", "reason": "ha"}),
@@ -81,7 +80,7 @@ def test_another_user_may_read_and_own_a_run_of_its_own(served: Served) -> None:
     """The twin: the same second uid reads, and its own run belongs to it."""
     assert as_stranger(served.socket, "GET", "/v1/status").status == 200
     own = "6d1c9d0e-0000-4000-8000-0000000000ff"
-    mine = facts.register(run=own, name="mine")
+    mine = messages.register(run=own, name="mine")
     assert as_stranger(served.socket, "POST", f"/v1/runs/{own}/register", mine).status == 200
     row = served.journal.runs.find(own, served.clock.wall)
     assert row is not None
@@ -106,7 +105,7 @@ def test_a_supplementary_group_makes_an_operator(served: Served) -> None:
 
 def test_a_run_that_nobody_knows_is_told_to_register(served: Served) -> None:
     """After a journal was replaced the hook learns that it must introduce itself again: 404."""
-    for kind, body in (("progress", facts.progress()), ("finish", facts.finish())):
+    for kind, body in (("progress", messages.progress()), ("finish", messages.finish())):
         answer = served.post(f"{RUN}/{kind}", body)
         assert (answer.status, answer.body["kind"]) == (404, "not_found")
     assert served.get(f"{RUN}/order").status == 404
@@ -114,16 +113,16 @@ def test_a_run_that_nobody_knows_is_told_to_register(served: Served) -> None:
 
 def test_wrong_messages_name_the_field(served: Served) -> None:
     """A missing field, a wrong type and another run's message are refused by name."""
-    body = facts.register()
+    body = messages.register()
     del body["attempt"]
     answer = served.post(f"{RUN}/register", body)
     assert answer.status == 422
     assert "'attempt' is missing" in answer.body["error"]
     served.register()
-    answer = served.post(f"{RUN}/progress", {**facts.progress(), "step": "ten"})
+    answer = served.post(f"{RUN}/progress", {**messages.progress(), "step": "ten"})
     assert answer.status == 422
     assert "Progress.step: expected int" in answer.body["error"]
-    answer = served.post("/v1/runs/other/progress", facts.progress())
+    answer = served.post("/v1/runs/other/progress", messages.progress())
     assert answer.status == 422
     assert "names run 'other'" in answer.body["error"]
 
@@ -140,18 +139,18 @@ def test_protocols_n_and_before_are_served(served: Served) -> None:
 def test_a_heartbeat_keeps_a_run_live_whatever_the_journal_does(served: Served) -> None:
     """It is answered from memory with how often it is wanted; a stranger's is not."""
     welcome = served.register().body["heartbeat_s"]
-    progressed = served.post(f"{RUN}/progress", facts.progress())
+    progressed = served.post(f"{RUN}/progress", messages.progress())
     assert progressed.status == 200
     for _ in range(30):
         served.clock.pass_s(20.0)
         assert beat(served).body == {"heartbeat_s": welcome}
-    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    row = served.journal.runs.find(messages.RUN, served.clock.wall)
     assert row is not None
     assert (row.state, row.phase) == ("live", "checkpointing")
     (folder := served.folder / "journal.db").rename(served.folder / "away.db")
     assert beat(served).status == 200
     served.clock.pass_s(20.0)
-    assert served.post(f"{RUN}/progress", facts.progress(seq=9)).status == 503
+    assert served.post(f"{RUN}/progress", messages.progress(seq=9)).status == 503
     assert beat(served).status == 200
     (served.folder / "away.db").rename(folder)
 
@@ -184,19 +183,19 @@ def test_a_strangers_heartbeat_is_refused(served: Served) -> None:
     """Also while the owner's is remembered; and one of a run that nobody knows is a 404."""
     served.register()
     beat(served)
-    body = facts.heartbeat()
+    body = messages.heartbeat()
     assert as_stranger(served.socket, "POST", f"{RUN}/heartbeat", body).status == 403
     own = "6d1c9d0e-0000-4000-8000-0000000000ff"
-    answer = served.post(f"/v1/runs/{own}/heartbeat", facts.heartbeat(run=own))
+    answer = served.post(f"/v1/runs/{own}/heartbeat", messages.heartbeat(run=own))
     assert (answer.status, answer.body["kind"]) == (404, "not_found")
 
 
 def test_a_loss_that_is_no_number_keeps_the_run_alive(served: Served) -> None:
     """A diverged run (loss NaN) still reports: NaN counts as not known."""
     served.register()
-    answer = served.post(f"{RUN}/progress", {**facts.progress(), "loss": float("nan")})
+    answer = served.post(f"{RUN}/progress", {**messages.progress(), "loss": float("nan")})
     assert answer.status == 200
-    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    row = served.journal.runs.find(messages.RUN, served.clock.wall)
     assert row is not None
     assert row.loss is None
 
@@ -206,11 +205,11 @@ def test_a_switch_is_reported_step_by_step(served: Served) -> None:
     served.register()
     put_order(served)
     for state in (SwitchState.ANNOUNCED, SwitchState.ANNOUNCED, SwitchState.CONFIRMED):
-        answer = served.post(f"{RUN}/transitions", facts.transition("plan-1", 1, state))
+        answer = served.post(f"{RUN}/transitions", messages.transition("plan-1", 1, state))
         assert answer.status == 200, answer.body
-    late = served.post(f"{RUN}/transitions", facts.transition("plan-1", 1, SwitchState.LOADED))
+    late = served.post(f"{RUN}/transitions", messages.transition("plan-1", 1, SwitchState.LOADED))
     assert late.body == {"ok": True, "state": "confirmed"}
-    unknown = served.post(f"{RUN}/transitions", facts.transition("none", 1, SwitchState.LOADED))
+    unknown = served.post(f"{RUN}/transitions", messages.transition("none", 1, SwitchState.LOADED))
     assert unknown.status == 422
 
 
@@ -220,15 +219,19 @@ def test_what_the_journal_had_already_is_neither_logged_nor_wakes(
     """Each of a run's words, three times: one short line of the log at most, one turn."""
     caplog.set_level(logging.INFO, logger=jobs.__name__)
     announced, confirmed = (
-        facts.transition("plan-1", 1, state)
+        messages.transition("plan-1", 1, state)
         for state in (SwitchState.ANNOUNCED, SwitchState.CONFIRMED)
     )
     for kind, body, line in (
-        ("register", facts.register(), "llama-8b: incarnation 1 registered"),
+        ("register", messages.register(), "llama-8b: incarnation 1 registered"),
         ("transitions", announced, ""),
         ("transitions", confirmed, "llama-8b: switch A -> B: confirmed at step 20, after"),
-        ("finish", facts.finish(reason="x" * 4000), "llama-8b: incarnation 1 ended: xxx"),
-        ("register", facts.register(attempt=2, incarnation="incarnation-2"), "incarnation 2 reg"),
+        ("finish", messages.finish(reason="x" * 4000), "llama-8b: incarnation 1 ended: xxx"),
+        (
+            "register",
+            messages.register(attempt=2, incarnation="incarnation-2"),
+            "incarnation 2 reg",
+        ),
     ):
         if body is announced:
             put_order(served)
@@ -256,13 +259,13 @@ def test_a_standby_takes_no_reports(served: Served) -> None:
 
 def beat(served: Served, **changes: Any) -> Answer:
     """Let the run say that it lives."""
-    return served.post(f"{RUN}/heartbeat", facts.heartbeat(phase="checkpointing") | changes)
+    return served.post(f"{RUN}/heartbeat", messages.heartbeat(phase="checkpointing") | changes)
 
 
 def put_order(served: Served) -> None:
     """Write the intent row of a switch to B."""
-    made = build.order(1, "plan-1", facts.RUN)
-    assert build.put_order(served.journal, made, served.clock.wall)
+    made = runs.order(1, "plan-1", messages.RUN)
+    assert runs.put_order(served.journal, made, served.clock.wall)
 
 
 def test_ask_is_a_plain_client(served: Served) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.api import facts
 from tests.api.conftest import Served
+from tests.builders import messages
 from wattmesh.integrations.torchrun import (
     EXIT_GAVE_UP,
     EXIT_REFUSED,
@@ -55,16 +55,16 @@ def folder(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
     """A run's folder, whose last launch the daemon has let in and heard at step 10."""
     monkeypatch.setenv("WATTMESH_URL", f"unix://{served.socket}")
     assert served.register().status == 200
-    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
     found = RunFolder(tmp_path)
-    write_json(found.run_file, {"run": facts.RUN, "name": "llama-8b"})
+    write_json(found.run_file, {"run": messages.RUN, "name": "llama-8b"})
     write_json(found.registered_file, {"incarnation": "incarnation-1"})
     return found
 
 
 def seen(served: Served) -> tuple[str, str, int]:
     """How it ended, its reason and step in the journal."""
-    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    row = served.journal.runs.find(messages.RUN, served.clock.wall)
     assert row is not None
     return row.ending, row.finish_reason, row.step
 

@@ -4,8 +4,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.api import facts
 from tests.api.conftest import Served
+from tests.builders import messages
 from wattmesh.policies.decision import Mode
 
 SWITCH = "/v1/runs/llama-8b/switch"
@@ -59,9 +59,9 @@ def test_an_order_that_nobody_would_carry_out_is_refused(served: Served) -> None
     assert (found.status, found.body["kind"]) == (409, "invalid")
     assert "mode is advise" in found.body["error"]
     set_mode(served, Mode.ACT)
-    served.post("/v1/freeze", {"run": facts.RUN, "reason": "debugging"})
+    served.post("/v1/freeze", {"run": messages.RUN, "reason": "debugging"})
     assert "debugging" in served.post(SWITCH, body).body["error"]
-    served.post("/v1/thaw", {"run": facts.RUN})
+    served.post("/v1/thaw", {"run": messages.RUN})
     assert served.post(SWITCH, body).status == 200
     served.clock.pass_s(3600.0)
     assert "is lost" in served.post(SWITCH, body).body["error"]
@@ -72,7 +72,7 @@ def test_freeze_and_thaw_one_run(served: Served) -> None:
     served.register()
     found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "debugging"})
     assert found.body["done"].startswith("Froze llama-8b (debugging): it trains on unswitched")
-    assert found.body["changed"] == [facts.RUN]
+    assert found.body["changed"] == [messages.RUN]
     (run,) = served.get("/v1/status").body["runs"]
     assert "debugging" in run["frozen"]
     assert run["activity"] == "frozen"
@@ -88,23 +88,23 @@ def test_a_freeze_says_what_it_means_for_the_run_as_it_stands(served: Served) ->
     served.clock.pass_s(3600.0)
     found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "look"})
     assert "it is not heard, and trains unswitched if it still does" in found.body["done"]
-    assert served.post(f"/v1/runs/{facts.RUN}/retire", {}).status == 200
+    assert served.post(f"/v1/runs/{messages.RUN}/retire", {}).status == 200
     found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "look"})
     assert "it has ended" in found.body["done"]
 
 
 def test_a_run_answers_to_the_id_that_runs_shows(served: Served) -> None:
     """Two of one name can be told apart by it; a beginning that could mean both is refused."""
-    other = f"{facts.RUN[:8]}-1111-4000-8000-000000000002"
+    other = f"{messages.RUN[:8]}-1111-4000-8000-000000000002"
     served.register()
-    assert served.get(f"/v1/runs/{facts.RUN[:8]}").body["run"]["run"] == facts.RUN
-    for wrong in (facts.RUN[:7], "6d1c9d0_", "%%%%%%%%", facts.RUN[:8].upper()):
+    assert served.get(f"/v1/runs/{messages.RUN[:8]}").body["run"]["run"] == messages.RUN
+    for wrong in (messages.RUN[:7], "6d1c9d0_", "%%%%%%%%", messages.RUN[:8].upper()):
         assert served.get(f"/v1/runs/{quote(wrong)}").status == 404
-    said = facts.register(run=other, incarnation="incarnation-2", name="other")
+    said = messages.register(run=other, incarnation="incarnation-2", name="other")
     assert served.post(f"/v1/runs/{other}/register", said).status == 200
-    both = served.get(f"/v1/runs/{facts.RUN[:8]}")
+    both = served.get(f"/v1/runs/{messages.RUN[:8]}")
     assert both.status == 409
-    assert facts.RUN in both.body["error"]
+    assert messages.RUN in both.body["error"]
     assert other in both.body["error"]
     assert served.get(f"/v1/runs/{other[:13]}").body["run"]["run"] == other
 

@@ -4,13 +4,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.test_jobs import put_order
+from tests.builders import messages
 from wattmesh.controller.journal.database import identity
 from wattmesh.reconfig.wire import Orders
 
-TARGET = f"/v1/runs/{facts.RUN}/order"
+TARGET = f"/v1/runs/{messages.RUN}/order"
 
 
 def test_no_order_is_an_answer(served: Served) -> None:
@@ -28,7 +28,12 @@ def test_an_open_order_is_given_at_once(served: Served) -> None:
     order = Orders.from_json(served.get(f"{TARGET}?wait=30").body).order
     assert time.monotonic() - began < 25
     assert order is not None
-    assert (order.plan, order.point, order.ranks, order.layout) == ("plan-1", "B", (0, 1), facts.B)
+    assert (order.plan, order.point, order.ranks, order.layout) == (
+        "plan-1",
+        "B",
+        (0, 1),
+        messages.B,
+    )
     assert order.journal == identity.read(served.journal.database).journal != ""
 
 

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.api import facts
 from tests.api.conftest import Served
+from tests.builders import messages
+from tests.builders.carbon import intensities
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import GpusRead
 from wattmesh.controller.pulse import NewestTurn, Signals
 from wattmesh.controller.status.status import why_unread
 from wattmesh.policies.decision import Action, Decision, Mode
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.readings import Quality
 
 SIGNAL = Signal(provider="csv", zone="GB")
@@ -24,18 +25,8 @@ def carbon(served: Served, *values: float) -> None:
     """Put half hours into the journal: the running one provisional, the rest forecast."""
     now = served.clock.wall
     interval = timedelta(minutes=30)
-    points = [
-        CarbonPoint(
-            signal=SIGNAL,
-            start=now + index * interval,
-            end=now + (index + 1) * interval,
-            g_per_kwh=value,
-            quality=Quality.FORECAST if index else Quality.PROVISIONAL,
-            issued_at=now,
-            fetched_at=now,
-        )
-        for index, value in enumerate(values)
-    ]
+    running, *ahead = intensities(SIGNAL, values, now, interval, quality=Quality.FORECAST)
+    points = [replace(running, quality=Quality.PROVISIONAL), *ahead]
     served.journal.carbon.store(points)
     served.journal.carbon.fetched(SIGNAL, now, ok=True)
     facts_of = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
@@ -45,7 +36,7 @@ def carbon(served: Served, *values: float) -> None:
 def decided(served: Served, reason: str, slack_s: float | None = None) -> None:
     """Let the newest cycle have decided something."""
     decision = Decision(
-        run=facts.RUN, action=Action.HOLD, kind="dwell", reason=reason, slack_s=slack_s
+        run=messages.RUN, action=Action.HOLD, kind="dwell", reason=reason, slack_s=slack_s
     )
     report = CycleReport(at=served.clock.wall, sentence=reason, decisions=(decision,))
     served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
@@ -55,7 +46,7 @@ def decided(served: Served, reason: str, slack_s: float | None = None) -> None:
 def test_a_healthy_daemon_shows_everything_and_no_trouble(served: Served) -> None:
     """Run, signal, forecast, newest sentence: all there, and nothing for a human to do."""
     served.register()
-    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
     carbon(served, 212.0, 150.0, 118.0, 170.0)
     decided(served, "Staying at A: dwell.", slack_s=100.0)
     view = served.get("/v1/status").body
@@ -81,7 +72,7 @@ def test_trouble_names_what_needs_a_human_and_what_to_do(served: Served) -> None
     carbon(served, 212.0)
     decided(served, "x", slack_s=-7200.0)
     served.journal.runs.freeze(
-        facts.RUN, reason="2 switches failed in a row", by="wattmesh", now=served.clock.wall
+        messages.RUN, reason="2 switches failed in a row", by="wattmesh", now=served.clock.wall
     )
     served.clock.pass_s(6000.0)
     said = served.get("/v1/status").body["trouble"]
@@ -112,15 +103,15 @@ def test_an_observed_run_names_its_gpus_when_it_knows_them(served: Served) -> No
     why = ("observed", "gpus unknown: 8 GPUs are visible")
     served.register(**known | {"capabilities": why}, gpus=("",))
     assert line()["sentence"] == "Not all its GPUs are known: 8 GPUs are visible."
-    spent = served.get(f"/v1/runs/{facts.RUN}/spent").body
+    spent = served.get(f"/v1/runs/{messages.RUN}/spent").body
     assert (spent["energy_j"], spent["why_unknown"][:18]) == (None, "Power is not read:")
     served.register(**known | {"ranks": (0, 1), "world_size": 2}, gpus=("G1", "G2"))
     assert (line()["sentence"], line()["ranks"]) == ("", 2)
     assert served.journal.runs.all(served.clock.wall)[0].gpus == ("G1", "G2")
     served.clock.pass_s(25.0)
-    served.post(f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat(phase="training"))
+    served.post(f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat(phase="training"))
     served.clock.pass_s(25.0)
-    served.post(f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat(phase="training"))
+    served.post(f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat(phase="training"))
     served.clock.pass_s(25.0)
     assert (line()["state"], line()["waits_for"]) == ("live", "")
     served.register(gpus=("G9",) * 4)
@@ -132,11 +123,11 @@ def test_a_run_that_takes_no_step_says_what_it_waits_for(served: Served) -> None
 
     The twin: a run that steps as usual has nothing to say, nor has one that is lost.
     """
-    target = f"/v1/runs/{facts.RUN}"
+    target = f"/v1/runs/{messages.RUN}"
 
     def told(**beat: Any) -> tuple[str, str]:
         if beat:
-            served.post(f"{target}/heartbeat", facts.heartbeat(**beat))
+            served.post(f"{target}/heartbeat", messages.heartbeat(**beat))
         view = served.get("/v1/status").body
         assert not any(
             "llama-8b" in each for each in view["trouble"] if "not been heard" not in each
@@ -150,10 +141,10 @@ def test_a_run_that_takes_no_step_says_what_it_waits_for(served: Served) -> None
         "live",
         "no step since it was launched 10 min ago; the launch answered 0 s ago; phase: starting",
     )
-    served.post(f"{target}/progress", facts.progress())
+    served.post(f"{target}/progress", messages.progress())
     assert told() == ("live", "")
     served.clock.pass_s(41 * 60.0 - 3.0)
-    served.post(f"{target}/heartbeat", facts.heartbeat(phase="training"))
+    served.post(f"{target}/heartbeat", messages.heartbeat(phase="training"))
     served.clock.pass_s(3.0)
     assert told() == (
         "live",
@@ -162,7 +153,7 @@ def test_a_run_that_takes_no_step_says_what_it_waits_for(served: Served) -> None
     served.clock.pass_s(100.0)
     assert told() == ("lost", "")
     slow = {"seq": 2, "step": 20, "tokens": 2_000, "tokens_per_s": 100 / 600}
-    served.post(f"{target}/progress", facts.progress(**slow))
+    served.post(f"{target}/progress", messages.progress(**slow))
     served.clock.pass_s(1500.0)
     assert told(phase="training") == ("live", "")
 
@@ -173,13 +164,13 @@ def test_a_run_that_leaves_no_checkpoint_is_told_once_and_until_one_is_saved(
     """One sentence that ends in what to do, in a line that a screen bears."""
     served.register()
     why = "rank 1 could not write its part (OSError: \x1b[31m28)" + "x" * 1000
-    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress(trouble=why))
+    served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress(trouble=why))
     (said,) = [each for each in served.get("/v1/status").body["trouble"] if "rank 1" in each]
     assert said.startswith("llama-8b has no new checkpoint (rank 1 could not write its part (OSErr")
     assert said.endswith("its layout is not switched.")
     assert "\x1b" not in said
     assert len(said) < 700
-    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=2))
+    served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress(seq=2))
     assert not [each for each in served.get("/v1/status").body["trouble"] if "rank 1" in each]
 
 
@@ -199,7 +190,7 @@ def test_without_a_journal_the_last_known_state_is_shown_as_such(served: Served)
     ready = served.get("/readyz")
     assert (ready.status, ready.body["kind"]) == (503, "unavailable")
     assert "is gone" in ready.body["error"]
-    report = served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    report = served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
     assert (report.status, report.body["kind"]) == (503, "unavailable")
 
 
@@ -207,11 +198,11 @@ def test_a_crowd_of_reports_spares_a_journal_that_is_gone(served: Served) -> Non
     """In an outage one caller in two seconds tries; the others are answered from memory."""
     served.register()
     (served.folder / "journal.db").rename(served.folder / "taken.db")
-    served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
     (served.folder / "taken.db").rename(served.folder / "journal.db")
-    assert served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress()).status == 503
+    assert served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress()).status == 503
     served.clock.pass_s(2.5)
-    assert served.post(f"/v1/runs/{facts.RUN}/progress", facts.progress()).status == 200
+    assert served.post(f"/v1/runs/{messages.RUN}/progress", messages.progress()).status == 200
 
 
 def test_readyz_tells_a_cycle_that_hangs(served: Served) -> None:
@@ -227,9 +218,9 @@ def test_readyz_tells_a_cycle_that_hangs(served: Served) -> None:
 def test_the_story_of_a_run(served: Served) -> None:
     """Decisions, switches and transitions of one run, by name or by id."""
     served.register()
-    decision = Decision(run=facts.RUN, action=Action.HOLD, kind="dwell", reason="Dwell.")
+    decision = Decision(run=messages.RUN, action=Action.HOLD, kind="dwell", reason="Dwell.")
     served.journal.decisions.record(decision, now=served.clock.wall, epoch=1, mode=Mode.ACT)
-    for name in ("llama-8b", facts.RUN):
+    for name in ("llama-8b", messages.RUN):
         story = served.get(f"/v1/runs/{name}/why").body
         assert story["run"]["name"] == "llama-8b"
         assert story["decisions"][0]["reason"] == "Dwell."
@@ -237,8 +228,8 @@ def test_the_story_of_a_run(served: Served) -> None:
     listed = served.get("/v1/decisions?run=llama-8b&limit=5").body["decisions"]
     assert listed[0]["kind"] == "dwell"
     assert listed[0]["slack_s"] is None
-    assert served.get("/v1/runs").body["runs"][0]["run"] == facts.RUN
-    assert served.get(f"/v1/runs/{facts.RUN}").body["catalogue"]["reference"] == "A"
+    assert served.get("/v1/runs").body["runs"][0]["run"] == messages.RUN
+    assert served.get(f"/v1/runs/{messages.RUN}").body["catalogue"]["reference"] == "A"
 
 
 def test_the_forecast_that_decisions_rest_on(served: Served) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from tests.api import facts
 from tests.api.conftest import Served
 from tests.api.raw import answer, post
+from tests.builders import messages
 from wattmesh.controller.api import calls
 from wattmesh.controller.api.workers import MOST_WAITING, Caller, Crowded, Workers
 
@@ -152,7 +152,7 @@ def test_a_call_whose_sender_hung_up_is_not_carried_out(served: Served) -> None:
             hear_all(served)
         assert [answer(each)[0] for each in waiting] == [200] * 4
         assert answer(send(held, served, 5))[0] == 200
-    row = served.journal.runs.find(facts.RUN, served.clock.wall)
+    row = served.journal.runs.find(messages.RUN, served.clock.wall)
     assert row is not None
     assert row.step == 50
 
@@ -162,7 +162,7 @@ def send(held: ExitStack, served: Served, seq: int) -> socket.socket:
     client = held.enter_context(socket.socket(socket.AF_UNIX))
     client.settimeout(LIMIT_S)
     client.connect(str(served.socket))
-    client.sendall(post(json.dumps(facts.progress(seq=seq, step=10 * seq)).encode()))
+    client.sendall(post(json.dumps(messages.progress(seq=seq, step=10 * seq)).encode()))
     return client
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.books.world import Span, Stay, World
-from tests.migrated import empty_journal
+from tests.builders.journals import fresh_file
 from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.accounting.saving import Saving, run_saving
 from wattmesh.controller.journal.journal import Journal
@@ -431,7 +431,6 @@ class Sites:
     def site(self, world: World, sights: Mapping[str, Sight], told: Told, **more: Any) -> Site:
         """Give a site with an empty journal."""
         path = Path(self._folder.name) / f"{len(self._open)}.db"
-        path.write_bytes(empty_journal())
-        journal = Journal.open(f"sqlite:///{path}")
+        journal = fresh_file(path)
         self._open.append(journal)
         return Site(journal=journal, world=world, sights=sights, told=told, **more)

@@ -5,12 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.builders.carbon import intensities, slots
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
 from wattmesh.controller.journal.carbon.forecasts import BLEND, PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecaster import Forecaster
-from wattmesh.policies.decision import IntensitySlot, Rung
-from wattmesh.telemetry.carbon import CarbonPoint, Series, Signal
+from wattmesh.policies.decision import Rung
+from wattmesh.telemetry.carbon import Series, Signal
 from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
@@ -36,26 +37,16 @@ def tell(
     """Store so many intervals with a day in them, the last one ending at `until` or before."""
     length = timedelta(seconds=interval_s)
     last = ORIGIN + (until - ORIGIN) // length * length
-    journal.carbon.store(
-        CarbonPoint(
-            signal=SIGNAL,
-            start=last - (n + 1) * length,
-            end=last - n * length,
-            g_per_kwh=200.0 + 50.0 * math.sin((last - n * length).hour / 24 * math.tau),
-            quality=quality,
-            issued_at=last,
-            fetched_at=last,
-        )
-        for n in range(count)
-    )
+    values = [
+        200.0 + 50.0 * math.sin((last - n * length).hour / 24 * math.tau)
+        for n in reversed(range(count))
+    ]
+    first = last - count * length
+    journal.carbon.store(intensities(SIGNAL, values, first, length, quality=quality, at=last))
 
 
 def issue(journal: Journal, at: datetime, value: float = 90.0, hours: int = 48) -> None:
     """Store a forecast of the provider."""
-    slots = tuple(
-        IntensitySlot(start=at + n * HOUR, end=at + (n + 1) * HOUR, g_per_kwh=value)
-        for n in range(hours)
-    )
     journal.forecasts.store(
         Forecast(
             signal=SIGNAL,
@@ -63,7 +54,7 @@ def issue(journal: Journal, at: datetime, value: float = 90.0, hours: int = 48) 
             source="neso",
             issued_at=at,
             fetched_at=at,
-            slots=slots,
+            slots=slots([value] * hours, at),
         )
     )
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
+from tests.builders.carbon import intensities
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.history import history_of
 from wattmesh.controller.signals.past import WHOLE_AGAIN, KnownPast
@@ -34,15 +35,8 @@ def point(
 ) -> CarbonPoint:
     """Tell of one hour."""
     start = T0 + hour * HOUR
-    return CarbonPoint(
-        signal=signal,
-        start=start,
-        end=start + length,
-        g_per_kwh=value,
-        quality=quality,
-        issued_at=start,
-        fetched_at=start,
-    )
+    (made,) = intensities(signal, [value], start, length, quality=quality)
+    return made
 
 
 points = st.builds(

@@ -3,12 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from tests.carbon.clock import Clock
-from tests.migrated import migrate
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import AuthFailed, Transient
@@ -36,16 +34,6 @@ def grid(clock: Clock) -> Iterator[GridServer]:
     """Give a running grid server."""
     with GridServer(clock=clock).serving() as server:
         yield server
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    """Give a fresh journal."""
-    url = f"sqlite:///{tmp_path / 'journal.db'}"
-    migrate(url)
-    opened = Journal.open(url)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

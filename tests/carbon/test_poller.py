@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from tests.daemon.clocks import SteppedClock
-from tests.migrated import empty_journal
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
 from wattmesh.controller.daemon.loop_bodies import REFUSED_AGAIN_S, PollDuty
 from wattmesh.controller.journal.journal import Journal
@@ -85,19 +83,15 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(journal: Journal) -> Iterator[World]:
     """Give all three, running."""
     clock = SteppedClock()
     clock.wall = NOW
-    path = tmp_path / "journal.db"
-    path.write_bytes(empty_journal())
-    journal = Journal.open(f"sqlite:///{path}")
     with GridServer(clock=lambda: clock.wall, keys=frozenset({KEY})).serving() as server:
         made = World(clock=clock, server=server, journal=journal, opened=[])
         yield made
         for http in made.opened:
             http.close()
-    journal.close()
 
 
 def test_the_first_poll_brings_ten_days_and_a_whole_issue(world: World) -> None:

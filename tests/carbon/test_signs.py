@@ -1,15 +1,14 @@
 """What people and Prometheus are told of the grid signals: lines, sentences, metrics, alerts."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.builders.carbon import intensities, slots
 from tests.daemon.clocks import T0, SteppedClock
-from tests.migrated import empty_journal
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
@@ -22,9 +21,9 @@ from wattmesh.controller.signals.lines import carbon_line, forecast_view, skill_
 from wattmesh.controller.status.status import last_known
 from wattmesh.controller.status.trouble import FIRST_ANSWER_S, troubles
 from wattmesh.controller.views import CarbonLine
-from wattmesh.policies.decision import IntensitySlot, Rung
+from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.skill import ForecastOutcome, ForecastSource, Skill
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.readings import Quality
 
 RULES = Path("integrations/prometheus/rules/carbon.yml")
@@ -34,24 +33,10 @@ HALF_HOUR = timedelta(minutes=30)
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(sqlite_journal: Journal) -> Journal:
     """A journal with a running half hour, a profile with a band, and a measured skill."""
-    path = tmp_path / "journal.db"
-    path.write_bytes(empty_journal())
-    opened = Journal.open(f"sqlite:///{path}")
-    opened.carbon.store(
-        [
-            CarbonPoint(
-                signal=SIGNAL,
-                start=T0,
-                end=T0 + HALF_HOUR,
-                g_per_kwh=212.0,
-                quality=Quality.PROVISIONAL,
-                issued_at=T0,
-                fetched_at=T0,
-            )
-        ]
-    )
+    opened = sqlite_journal
+    opened.carbon.store(intensities(SIGNAL, [212.0], T0, HALF_HOUR, quality=Quality.PROVISIONAL))
     opened.forecasts.store(
         Forecast(
             signal=SIGNAL,
@@ -60,16 +45,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
             issued_at=T0 - HALF_HOUR,
             fetched_at=T0,
             model="anchored profile",
-            slots=tuple(
-                IntensitySlot(
-                    start=T0 + n * HALF_HOUR,
-                    end=T0 + (n + 1) * HALF_HOUR,
-                    g_per_kwh=200.0 + n,
-                    low_g_per_kwh=190.0 + n,
-                    high_g_per_kwh=210.0 + n,
-                )
-                for n in range(8)
-            ),
+            slots=slots([200.0 + n for n in range(8)], T0, HALF_HOUR, below=10.0, above=10.0),
         )
     )
     outcome = ForecastOutcome(
@@ -82,8 +58,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     )
     opened.forecasts.keep_skill(SIGNAL, Skill().after([outcome], at=T0).to_json(), T0)
     opened.carbon.fetched(SIGNAL, T0, ok=True)
-    yield opened
-    opened.close()
+    return opened
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.builders.observations import PAIR, A, B
+from tests.builders.points import catalogue, point
 from tests.cli.test_screens import plain
-from tests.policies.build import PAIR, A, B, catalogue, point
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.main import main

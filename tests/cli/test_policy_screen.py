@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders.observations import PAIR
 from tests.cli.test_screens import plain, red
-from tests.policies.build import PAIR
 from wattmesh.controller.cli.policy.policy_screen import screen
 from wattmesh.controller.replay.bench import ReplayRequest, Row
 from wattmesh.controller.replay.world import Noise

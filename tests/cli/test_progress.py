@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.replay.build import days, job
+from tests.builders.replays import days, job
 from tests.replay.test_bench import trace
 from wattmesh.reconfig import catalogue_file
 

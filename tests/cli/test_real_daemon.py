@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.builders.points import point
 from wattmesh.controller.cli.client import DaemonConnection, DaemonUnreachable
 from wattmesh.controller.cli.main import main
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
+from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, Register
 from wattmesh.telemetry.fake_nvml import FakeNvml
@@ -90,15 +91,7 @@ def write_site(folder: Path) -> None:
     (folder / "trace.csv").write_text(f"{HEAD}\n{ROWS}\n")
     FakeNvml.create(folder / "gpus", 4)
     points = tuple(
-        OperatingPoint(
-            id=name,
-            layout=layout,
-            gpus=layout.world_size,
-            tokens_per_s=400.0 * layout.world_size,
-            power_w=700.0 * layout.world_size,
-            equivalence=Equivalence.NUMERICAL,
-            evidence=Evidence.VALIDATED,
-        )
+        point(name, layout, 400.0 * layout.world_size, 700.0 * layout.world_size)
         for name, layout in {"A": A, "B": B}.items()
     )
     catalogue = Catalogue(job="llama", tokens_total=10**6, reference="A", points=points)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.accounts.test_report import ACCOUNTING, GRID, HOUR, ZONE, points, row
+from tests.builders.journals import fresh_file
+from tests.builders.runs import UID, register
 from tests.cli.test_screens import plain
-from tests.journal.build import UID, register
-from tests.migrated import empty_journal
 from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.accounting.periods import month_named, period_of
 from wattmesh.controller.accounting.report.month import report
@@ -59,9 +59,8 @@ grams = 2000.0
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A journal whose daemon is gone: a month with a finished run, idle GPUs and a dark hour."""
-    (tmp_path / "journal.db").write_bytes(empty_journal())
     (tmp_path / "wattmesh.toml").write_text(SETTINGS.format(folder=tmp_path))
-    journal = Journal.open(f"sqlite:///{tmp_path}/journal.db")
+    journal = fresh_file(tmp_path / "journal.db")
     register(journal, now=START + HOUR)
     points(journal, ACCOUNTING, [150.0 + n for n in range(60)], START - HOUR / 2)
     dark = row(START, None, gpu_uuid="g3", unobserved_ms=60_000, upper_mj=42_000, **IDLE)

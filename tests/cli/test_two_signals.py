@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.accounts.build import SLOT_S, Life, accounts, book, energy, intensity, slot
 from tests.api.conftest import Served, open_folder, served, settings
+from tests.builders.accounts import SLOT_S, Life, accounts, book, energy, intensity, slot
 from tests.cli.test_marks import Show, metrics, show
 from wattmesh.controller.accounting.periods import period_of
 from wattmesh.controller.cli import words

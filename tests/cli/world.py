@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from tests.accounts.build import (
+from tests.api.conftest import Served
+from tests.builders import observations
+from tests.builders.accounts import (
     SLOT_S,
     A,
     B,
@@ -18,10 +20,9 @@ from tests.accounts.build import (
     moved,
     slot,
 )
-from tests.api.conftest import Served
+from tests.builders.carbon import slots
+from tests.builders.runs import CATALOGUE
 from tests.cycle.test_caps import node
-from tests.journal.build import CATALOGUE
-from tests.policies import build as policies
 from wattmesh.controller.cycle.capping import apply
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport
@@ -34,7 +35,6 @@ from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.policies.decision import (
     Action,
     Decision,
-    IntensitySlot,
     Mode,
     PlanStep,
     PlanView,
@@ -160,19 +160,13 @@ def everything(served: Served, world: World) -> None:
 def expected(served: Served, world: World) -> int:
     """Keep an issue of a forecast; give its id."""
     now = served.clock.wall
-    hours = tuple(
-        IntensitySlot(
-            start=now + timedelta(hours=n), end=now + timedelta(hours=n + 1), g_per_kwh=150.0
-        )
-        for n in range(4)
-    )
     issue = Forecast(
         signal=world.signal,
         rung=Rung.ISSUED,
         source=world.signal.provider,
         issued_at=now,
         fetched_at=now,
-        slots=hours,
+        slots=slots([150.0] * 4, now),
     )
     served.journal.forecasts.store(issue)
     return served.journal.forecasts.newest(world.signal)[0].id
@@ -210,12 +204,12 @@ def decided(served: Served, world: World, forecast: int) -> None:
         gap=0.003,
         budget="the budget of 3 g cannot be kept: the rest of the work takes at least 2.89 kg",
     )
-    seen = policies.observation(
-        policies.run(
+    seen = observations.observation(
+        observations.run(
             run="r", name="llm", catalogue=world.catalogue, plan=plan, current=None, layout=A
         ),
         now=now,
-        grid=policies.slots([300.0, 100.0], start=now),
+        grid=observations.slots([300.0, 100.0], start=now),
     )
     report = CycleReport(at=now, sentence=f"llm: {REASON}.", decisions=(made,), observation=seen)
     served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)

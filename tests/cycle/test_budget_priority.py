@@ -5,7 +5,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.cycle.test_cycle import SIGNAL, T0, journal, turn
+from tests.builders.cycles import SIGNAL, turn
+from tests.builders.runs import T0
+from tests.cycle.test_cycle import journal
 from tests.journal.test_ledger import EMISSION, ENERGY
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll

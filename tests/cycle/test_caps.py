@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders.runs import T0, register
 from tests.cycle.test_clocks import GPUS, journal, turn
-from tests.cycle.test_cycle import T0, A
 from wattmesh.controller.cycle.cap_held import HOLDER, CapNow, sentence
 from wattmesh.controller.cycle.capping import boards, working
 from wattmesh.controller.cycle.clocks import desired
@@ -18,7 +18,6 @@ from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.errors import Fenced
 from wattmesh.policies.decision import Mode
-from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.desired import Applied, Desired, GpuControl, LeaseKind
 
 __all__ = ["journal"]
@@ -142,13 +141,9 @@ def test_what_only_a_registration_names_takes_no_watts_from_others(journal: Jour
     before = cap_of(turn(journal, nodes=(node(),)))
     assert "does not know" not in sentence(before, T0)
     named = (*(f"GPU-none-{n}" for n in range(3)), GPUS[0])
-    stranger = Register(
-        run="a", name="x", incarnation="i-a", attempt=1, layout=A, ranks=(0, 1, 2, 3), world_size=4
-    )
     later = T0 + timedelta(seconds=1)
-    journal.runs.register(
-        replace(stranger, gpus=named), owner_uid=7, now=later, epoch=1, plan=RunPlan()
-    )
+    plan = RunPlan()
+    register(journal, now=later, uid=7, plan=plan, run="a", name="x", incarnation="i-a", gpus=named)
     after = cap_of(turn(journal, at=later, nodes=(node(at=later),)))
     assert (after.plan.boards, after.plan.bound_w) == (before.plan.boards, before.plan.bound_w)
     assert after.unreported == named[:3]

@@ -1,6 +1,5 @@
 """The clock wished for a run's GPUs: committed before anybody sets it, and taken back in time."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -8,21 +7,10 @@ from typing import Any
 import pytest
 
 from tests.actuator import worlds
-from tests.cycle.build import live
-from tests.cycle.test_cycle import (
-    CATALOGUE,
-    SIGNAL,
-    T0,
-    A,
-    B,
-    introduce,
-    point,
-    report,
-    step_switch,
-    store_day,
-)
-from tests.migrated import migrate
-from wattmesh.controller.cycle.carbon_view import SignalFacts
+from tests.builders import cycles
+from tests.builders.cycles import CATALOGUE, dirty_day, report, step_switch
+from tests.builders.points import point
+from tests.builders.runs import T0, A, B, register
 from wattmesh.controller.cycle.clocks import (
     BEAT_S,
     LEASE_S,
@@ -34,13 +22,11 @@ from wattmesh.controller.cycle.clocks import (
 )
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import Fleet, GpusRead
-from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.errors import Fenced
-from wattmesh.policies.decision import Action, Mode, PolicySettings
+from wattmesh.policies.decision import Action, Mode
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Register
 from wattmesh.telemetry.desired import Desired, GpuControl
 
 GPUS = tuple(f"GPU-{n}" for n in range(4))
@@ -52,14 +38,9 @@ WITH_CLOCKS = replace(CATALOGUE, points=(FAST, SLOW, SMALL))
 
 
 @pytest.fixture
-def journal(journal_url: str) -> Iterator[Journal]:
+def journal(journal: Journal) -> Journal:
     """A run on four GPUs, unlocked, before two dirty hours and a clean day."""
-    migrate(journal_url)
-    opened = Journal.open(journal_url)
-    introduce(opened, WITH_CLOCKS, gpus=GPUS)
-    store_day(opened, high_first=True)
-    yield opened
-    opened.close()
+    return dirty_day(journal, WITH_CLOCKS, gpus=GPUS)
 
 
 def read(*lately: str, also: tuple[str, ...] = ()) -> GpusRead:
@@ -69,18 +50,9 @@ def read(*lately: str, also: tuple[str, ...] = ()) -> GpusRead:
 
 def turn(journal: Journal, *, at: Any = T0, **changes: Any) -> CycleReport:
     """Run one cycle of a daemon that leads and hears all actuators."""
-    epoch = journal.leadership.acquire("test", 60.0)
-    facts: dict[str, Any] = {
-        "mode": Mode.ACT,
-        "policy": PolicySettings(dwell_s=600.0),
-        "facts": SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
-        "switch_timeout_s": 600.0,
-        "cycle_s": 5.0,
-        **changes,
-    }
     known: dict[str, Any] = {"gpus": read(*GPUS), "controls": CONTROLS}
-    known |= {name: facts.pop(name) for name in ("gpus", "controls", "nodes") if name in facts}
-    return live(journal, CycleSettings(**facts), epoch, fleet=Fleet(**known)).run(at)
+    known |= {name: changes.pop(name) for name in ("gpus", "controls", "nodes") if name in changes}
+    return cycles.turn(journal, at=at, fleet=Fleet(**known), **changes)
 
 
 def row(journal: Journal) -> RunRow:
@@ -159,18 +131,20 @@ def test_below_full_coverage_no_clock_is_set_but_one_that_stands_is_kept(journal
 
 def test_what_others_name_or_tell_holds_no_run(journal: Journal) -> None:
     """A stranger's run names GPUs that nobody reads, a strange node told of 500 once: law 13."""
-    stranger = Register(
+    plan = RunPlan(catalogue=WITH_CLOCKS, deadline=T0 + timedelta(hours=5))
+    named = tuple(f"GPU-none-{n}" for n in range(4))
+    register(
+        journal,
+        uid=7,
+        plan=plan,
         run="s",
         name="stranger",
         incarnation="i-s",
-        attempt=1,
-        layout=A,
-        ranks=(0, 1, 2, 3),
-        world_size=4,
-        gpus=tuple(f"GPU-none-{n}" for n in range(4)),
+        gpus=named,
+        tokens_total=0,
+        boundary_every=0,
+        capabilities=(),
     )
-    plan = RunPlan(catalogue=WITH_CLOCKS, deadline=T0 + timedelta(hours=5))
-    journal.runs.register(stranger, owner_uid=7, now=T0, epoch=1, plan=plan)
     told = tuple(f"GPU-bad-{n}" for n in range(500))
     said = {each.run: each for each in turn(journal, gpus=read(*GPUS, also=told)).decisions}
     assert said["r"].action is Action.CLOCK

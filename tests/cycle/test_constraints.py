@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cycle.build import live
+from tests.builders.cycles import FACTS, SIGNAL, acting, live
+from tests.builders.runs import T0
 from tests.cycle.test_budget_priority import exhaust
-from tests.cycle.test_cycle import SIGNAL, T0, journal
+from tests.cycle.test_cycle import journal
 from wattmesh.controller.accounting.own_budgets import own_budgets
-from wattmesh.controller.cycle.carbon_view import SignalFacts
-from wattmesh.controller.cycle.journal_snapshot import CycleSettings
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import Pulse, Signals
@@ -35,14 +34,7 @@ def observed(
 ) -> RunView:
     """The run as one cycle sees it."""
     section = PolicySection(sla_throughput_share=share, sla_window_s=6 * 3600.0)
-    settings = CycleSettings(
-        mode=Mode.ADVISE,
-        policy=section.limits(),
-        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
-        switch_timeout_s=600.0,
-        cycle_s=5.0,
-        budgets=budgets or {},
-    )
+    settings = acting(mode=Mode.ADVISE, policy=section.limits(), facts=FACTS, budgets=budgets or {})
     report = live(journal, settings, None).run(T0)
     assert report.observation is not None
     return report.observation.runs[0]

@@ -1,22 +1,19 @@
 """The cycle on a real journal: what it sees, what it orders, and what it survives."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.cycle.build import live, view
-from tests.migrated import migrate
+from tests.builders.cycles import FACTS, acting, dirty_day, live, report, step_switch, turn, view
+from tests.builders.journals import fresh_file
+from tests.builders.runs import T0, B
 from wattmesh.controller.cycle import cycle
-from wattmesh.controller.cycle.carbon_view import SignalFacts
-from wattmesh.controller.cycle.cycle import CycleReport, NoPlans, think
-from wattmesh.controller.cycle.journal_snapshot import CycleSettings
+from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches
-from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.journal.runs.switches import SwitchHistory
 from wattmesh.migrations import HEAD
 from wattmesh.policies.decision import (
@@ -27,167 +24,13 @@ from wattmesh.policies.decision import (
     Observation,
     PolicySettings,
 )
-from wattmesh.reconfig.catalogue import (
-    Catalogue,
-    Equivalence,
-    Evidence,
-    OperatingPoint,
-    Release,
-    SwitchCost,
-)
-from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Progress, Register, Transition
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
-from wattmesh.telemetry.readings import Quality
-
-T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
-SIGNAL = Signal(provider="csv", zone="GB")
-A, B = Layout(dp_shard=2, tp=2), Layout(tp=2)
-UID = 1000
-
-
-def point(name: str, layout: Layout, rate: float, power_w: float) -> OperatingPoint:
-    """Make a validated point."""
-    return OperatingPoint(
-        id=name,
-        layout=layout,
-        gpus=layout.world_size,
-        tokens_per_s=rate,
-        power_w=power_w,
-        equivalence=Equivalence.NUMERICAL,
-        evidence=Evidence.VALIDATED,
-    )
-
-
-CATALOGUE = Catalogue(
-    job="llm",
-    tokens_total=10_000_000,
-    reference="A",
-    points=(point("A", A, 1000.0, 1600.0), point("B", B, 550.0, 710.0)),
-    release=Release.PARKED,
-    idle_power_w_per_gpu=70.0,
-    switch=SwitchCost(layout_s=30.0, layout_energy_j=10_000.0, source="measured"),
-)
 
 
 @pytest.fixture
-def journal(journal_url: str) -> Iterator[Journal]:
-    """A migrated journal with one live run at point A and a day of intensities."""
-    migrate(journal_url)
-    opened = Journal.open(journal_url)
-    introduce(opened, CATALOGUE)
-    store_day(opened, high_first=True)
-    yield opened
-    opened.close()
-
-
-def introduce(journal: Journal, catalogue: Catalogue, *, gpus: tuple[str, ...] = ()) -> None:
-    """Register one live run at point A that has five hours, and let it report its first step."""
-    journal.runs.register(
-        Register(
-            run="r",
-            name="llm",
-            incarnation="i1",
-            attempt=1,
-            layout=A,
-            ranks=(0, 1, 2, 3),
-            world_size=4,
-            gpus=gpus,
-            tokens_total=10_000_000,
-            boundary_every=20,
-            capabilities=("in_place", "parking"),
-        ),
-        owner_uid=UID,
-        now=T0,
-        epoch=1,
-        plan=RunPlan(catalogue=catalogue, deadline=T0 + timedelta(hours=5)),
-    )
-    report(journal, step=1)
-
-
-def store_day(journal: Journal, *, high_first: bool) -> None:
-    """Store intensities: two dirty hours, then clean ones (or the other way round)."""
-    points = []
-    for n in range(48):
-        start = T0 + timedelta(minutes=30 * n)
-        dirty = (n < 4) == high_first
-        points.append(
-            CarbonPoint(
-                signal=SIGNAL,
-                start=start,
-                end=start + timedelta(minutes=30),
-                g_per_kwh=300.0 if dirty else 60.0,
-                quality=Quality.FORECAST,
-                issued_at=T0,
-                fetched_at=T0,
-            )
-        )
-    journal.carbon.store(points)
-    journal.carbon.fetched(SIGNAL, T0, ok=True)
-
-
-def turn(journal: Journal, *, mode: Mode = Mode.ACT, at: datetime = T0) -> CycleReport:
-    """Run one cycle of a daemon that has just started and leads."""
-    epoch = journal.leadership.acquire("test", 60.0)
-    settings = CycleSettings(
-        mode=mode,
-        policy=PolicySettings(dwell_s=600.0),
-        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
-        switch_timeout_s=600.0,
-        cycle_s=5.0,
-    )
-    return live(journal, settings, epoch).run(at)
-
-
-def report(
-    journal: Journal,
-    *,
-    step: int,
-    layout: Layout = A,
-    at: datetime | None = None,
-    attempt: int = 1,
-) -> None:
-    """Let the run report progress, `step` seconds after it began unless `at` says when."""
-    journal.runs.progress(
-        Progress(
-            run="r",
-            incarnation=f"i{attempt}",
-            attempt=attempt,
-            seq=step,
-            step=step,
-            samples=step * 8,
-            tokens=step * 1000,
-            tokens_per_s=1000.0,
-            loss=2.0,
-            layout=layout,
-            ranks=tuple(range(layout.world_size)),
-            boundary_every=20,
-        ),
-        owner_uid=UID,
-        now=at or T0 + timedelta(seconds=step),
-    )
-
-
-def step_switch(journal: Journal, state: SwitchState, *, at_s: float = 30.0) -> None:
-    """Let the run report one step of its open switch, `at_s` after T0."""
-    switch = journal.switches.history("r")[0]
-    journal.switches.record(
-        Transition(
-            run="r",
-            incarnation="i1",
-            attempt=1,
-            plan=switch.plan,
-            epoch=switch.epoch,
-            state=state,
-            step=20,
-            elapsed_s=1.0,
-            layout=B if state is SwitchState.CONFIRMED else None,
-            ranks=(0, 1),
-        ),
-        owner_uid=UID,
-        now=T0 + timedelta(seconds=at_s),
-    )
+def journal(journal: Journal) -> Journal:
+    """A journal of each kind, with one live run at point A and a day of intensities."""
+    return dirty_day(journal)
 
 
 def test_a_dirty_grid_now_and_a_clean_one_later_orders_the_smaller_layout(
@@ -271,14 +114,7 @@ def test_an_order_from_an_older_epoch_is_not_written(journal: Journal) -> None:
     assert epoch is not None
     journal.leadership.release("test", epoch)
     assert journal.leadership.acquire("other", 60.0) == epoch + 1
-    settings = CycleSettings(
-        mode=Mode.ACT,
-        policy=PolicySettings(),
-        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
-        switch_timeout_s=600.0,
-        cycle_s=5.0,
-    )
-    said = live(journal, settings, epoch).run(T0)
+    said = live(journal, acting(facts=FACTS), epoch).run(T0)
     assert "Standing by" in said.sentence
     assert journal.switches.open("r") is None
 
@@ -301,18 +137,12 @@ def test_two_failed_switches_freeze_the_run_and_call_a_human(journal: Journal) -
 
 def test_a_journal_that_is_gone_means_hold_and_says_so(tmp_path: Path) -> None:
     """The daemon lives; the sentence tells what to do."""
-    url = f"sqlite:///{tmp_path}/journal.db"
-    migrate(url)
-    opened = Journal.open(url)
+    opened = fresh_file(tmp_path / "journal.db")
     opened.database.engine.dispose()
     path = opened.database.url.database
     assert path is not None
     Path(path).rename(path + ".taken")
-    epoch = 1
-    settings = CycleSettings(
-        mode=Mode.ACT, policy=PolicySettings(), facts=None, switch_timeout_s=1.0, cycle_s=5.0
-    )
-    said = live(opened, settings, epoch).run(T0)
+    said = live(opened, acting(switch_timeout_s=1.0), 1).run(T0)
     assert "Holding every run" in said.sentence
     assert "gone" in said.trouble
     assert not Path(path).exists()
@@ -374,13 +204,7 @@ def test_what_stays_as_it_was_is_logged_once_an_hour(
 ) -> None:
     """A quiet day is no book of equal lines; another decision is told at once."""
     caplog.set_level("INFO", "wattmesh.controller.cycle.cycle")
-    settings = CycleSettings(
-        mode=Mode.ADVISE,
-        policy=PolicySettings(dwell_s=600.0),
-        facts=SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0),
-        switch_timeout_s=600.0,
-        cycle_s=5.0,
-    )
+    settings = acting(mode=Mode.ADVISE, policy=PolicySettings(dwell_s=600.0), facts=FACTS)
     epoch = journal.leadership.acquire("test", 60.0)
     cycle = live(journal, settings, epoch)
     for seconds in range(0, 3605, 300):

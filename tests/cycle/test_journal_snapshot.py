@@ -1,49 +1,31 @@
 """One snapshot of the live cycle: one state of the journal, and no statement more for more runs."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
-from tests.cycle.build import acting, live
-from tests.cycle.test_cycle import CATALOGUE, SIGNAL, T0, UID, A, introduce
-from tests.migrated import migrate
-from wattmesh.controller.cycle.carbon_view import SignalFacts
+from tests.builders.cycles import CATALOGUE, FACTS, acting, introduce, live
+from tests.builders.runs import T0, register
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.journal_snapshot import read_snapshot
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.policies.decision import PolicySettings
-from wattmesh.reconfig.wire import Register
 
 
 @pytest.fixture
-def journal(journal_url: str) -> Iterator[Journal]:
-    """A migrated journal with one live run."""
-    migrate(journal_url)
-    opened = Journal.open(journal_url)
-    introduce(opened, CATALOGUE)
-    yield opened
-    opened.close()
+def journal(journal: Journal) -> Journal:
+    """A journal of each kind with one live run."""
+    introduce(journal)
+    return journal
 
 
 def further(journal: Journal, name: str) -> None:
     """Register one more run."""
-    message = Register(
-        run=name,
-        name=name,
-        incarnation=f"{name}-1",
-        attempt=1,
-        layout=A,
-        ranks=(0, 1, 2, 3),
-        world_size=4,
-        tokens_total=10,
-        boundary_every=1,
-    )
     plan = RunPlan(catalogue=CATALOGUE, deadline=T0 + timedelta(hours=5))
-    journal.runs.register(message, owner_uid=UID, now=T0, epoch=1, plan=plan)
+    register(journal, plan=plan, run=name, name=name, incarnation=f"{name}-1", gpus=())
 
 
 def statements(journal: Journal, **changes: Any) -> list[str]:
@@ -56,8 +38,7 @@ def statements(journal: Journal, **changes: Any) -> list[str]:
     event.listen(journal.database.engine, "before_cursor_execute", note)
     try:
         policy = PolicySettings(sla_throughput_share=0.5)
-        facts = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=7200.0)
-        report = live(journal, acting(policy=policy, facts=facts, **changes), None).run(T0)
+        report = live(journal, acting(policy=policy, facts=FACTS, **changes), None).run(T0)
     finally:
         event.remove(journal.database.engine, "before_cursor_execute", note)
     assert report.trouble == ""

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cycle.build import view
-from tests.cycle.test_cycle import T0, UID, A, B, journal, report, step_switch, turn
+from tests.builders.cycles import report, step_switch, turn, view
+from tests.builders.runs import T0, UID, A, B
+from tests.cycle.test_cycle import journal
 from wattmesh.controller.cycle.act import BOUNDARIES_VALID
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.switch import SwitchState

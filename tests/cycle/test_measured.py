@@ -1,27 +1,21 @@
 """What the guard goes by, from reports to the run's view: speeds of points, seconds of switches."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.cycle.build import view
-from tests.cycle.test_cycle import CATALOGUE, T0, UID, A, B, journal, report, step_switch, turn
+from tests.builders.cycles import CATALOGUE, report, step_switch, turn, view
+from tests.builders.runs import A, B, after, register
+from tests.cycle.test_cycle import journal
 from tests.journal.test_outages import end
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.switch_time import SwitchKind
 from wattmesh.reconfig.switch import AT_PACE, SwitchState
-from wattmesh.reconfig.wire import Register, Transition
 
 __all__ = ["journal"]
-
-
-def after(seconds: float) -> Any:
-    """A moment of the run."""
-    return T0 + timedelta(seconds=seconds)
 
 
 def train(journal: Journal, begin: int, end: int, *, every: int = 20, speed: float = 1.0) -> None:
@@ -33,21 +27,8 @@ def train(journal: Journal, begin: int, end: int, *, every: int = 20, speed: flo
 
 def last_word(journal: Journal, state: SwitchState, **evidence: Any) -> None:
     """The run's last report on its switch, or a repeat of it."""
-    (switch,) = journal.switches.history("r")
-    transition = Transition(
-        run="r",
-        incarnation="i1",
-        attempt=1,
-        plan=switch.plan,
-        epoch=switch.epoch,
-        state=state,
-        step=20,
-        elapsed_s=60.0,
-        layout=B if state is SwitchState.CONFIRMED else A,
-        ranks=(0, 1),
-        evidence=evidence,
-    )
-    journal.switches.record(transition, owner_uid=UID, now=after(100))
+    layout = B if state is SwitchState.CONFIRMED else A
+    step_switch(journal, state, at_s=100.0, layout=layout, evidence=evidence)
 
 
 @pytest.mark.parametrize("state", [SwitchState.CONFIRMED, SwitchState.ROLLED_BACK])
@@ -129,22 +110,16 @@ def test_what_was_measured_holds_for_the_machines_it_was_measured_on(
 
 def launch(journal: Journal, attempt: int, host: str, seconds: float) -> None:
     """Start the run anew."""
-    message = Register(
-        run="r",
-        name="llm",
+    register(
+        journal,
+        now=after(seconds),
+        plan=RunPlan(catalogue=CATALOGUE),
         incarnation=f"i{attempt}",
         attempt=attempt,
-        layout=A,
-        ranks=(0, 1, 2, 3),
-        world_size=4,
-        tokens_total=10_000_000,
         boundary_every=20,
-        capabilities=("in_place", "parking"),
+        gpus=(),
         host=host,
         supersedes=f"i{attempt - 1}",
-    )
-    journal.runs.register(
-        message, owner_uid=UID, now=after(seconds), epoch=1, plan=RunPlan(catalogue=CATALOGUE)
     )
 
 

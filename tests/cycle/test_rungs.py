@@ -1,52 +1,30 @@
 """The cycle on every rung, on a real journal: what it orders, remembers and says."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from tests.cycle.test_cycle import (
-    CATALOGUE,
-    SIGNAL,
-    T0,
-    B,
-    introduce,
-    report,
-    step_switch,
-    store_day,
-    turn,
-)
-from tests.migrated import empty_journal
+from tests.builders.carbon import slots
+from tests.builders.cycles import SIGNAL, introduce, report, step_switch, store_day, turn
+from tests.builders.runs import T0, B
 from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.policies.decision import IntensitySlot, Rung
+from wattmesh.policies.decision import Rung
 from wattmesh.reconfig.switch import SwitchState
 
 HALF_HOUR = timedelta(minutes=30)
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(sqlite_journal: Journal) -> Journal:
     """A journal with one live run at point A and no intensity at all."""
-    path = tmp_path / "journal.db"
-    path.write_bytes(empty_journal())
-    opened = Journal.open(f"sqlite:///{path}")
-    introduce(opened, CATALOGUE)
-    yield opened
-    opened.close()
+    introduce(sqlite_journal)
+    return sqlite_journal
 
 
 def profile(journal: Journal, *, first_dirty: bool = True) -> None:
     """Store a profile: two dirty hours, then clean ones."""
-    made = [
-        IntensitySlot(
-            start=T0 + n * HALF_HOUR,
-            end=T0 + (n + 1) * HALF_HOUR,
-            g_per_kwh=300.0 if (n < 4) == first_dirty else 60.0,
-        )
-        for n in range(48)
-    ]
+    dirty, clean = (300.0, 60.0) if first_dirty else (60.0, 300.0)
     journal.forecasts.store(
         Forecast(
             signal=SIGNAL,
@@ -54,7 +32,7 @@ def profile(journal: Journal, *, first_dirty: bool = True) -> None:
             source=PROFILE,
             issued_at=T0,
             fetched_at=T0,
-            slots=tuple(made),
+            slots=slots([dirty] * 4 + [clean] * 44, T0, HALF_HOUR),
         )
     )
     journal.carbon.fetched(SIGNAL, T0, ok=True)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.builders import messages
+from tests.builders.journals import empty_journal
 from tests.daemon.waiting import wait_for
-from tests.migrated import empty_journal
 
 SETTINGS = """\
 mode = "act"
@@ -101,6 +102,11 @@ class DaemonProcess:
     def post(self, target: str, body: Any) -> Answer:
         """Ask for an act."""
         return ask(self.socket, "POST", target, body)
+
+    def register(self) -> None:
+        """Let a run introduce itself."""
+        answer = self.post(f"/v1/runs/{messages.RUN}/register", messages.register())
+        assert answer.status == 200, answer.body
 
     def status(self) -> dict[str, Any]:
         """Read the status."""

@@ -1,7 +1,6 @@
 """Budgets in a whole daemon: plans frozen once, alerts said everywhere, months closed, no act."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
+from tests.builders.carbon import intensities
 from tests.daemon.clocks import SteppedClock
 from tests.journal.test_ledger import EMISSION, ENERGY
-from tests.migrated import empty_journal
 from wattmesh.controller.accounting.report.closing import close
 from wattmesh.controller.accounting.report.reported import plans_of, reported
 from wattmesh.controller.cycle.carbon_view import SignalFacts
@@ -24,8 +23,7 @@ from wattmesh.controller.pulse import Lead, Pulse, Signals
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.status.status import status
 from wattmesh.errors import FixInput
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
-from wattmesh.telemetry.readings import Quality
+from wattmesh.telemetry.carbon import Signal
 
 SIGNAL = Signal(provider="neso", zone="GB")
 HOUR = timedelta(hours=1)
@@ -58,24 +56,12 @@ def _settings(folder: Path, grams: float) -> Any:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(sqlite_journal: Journal) -> Journal:
     """A journal that remembers four weeks of a grid with a dirty evening."""
-    (tmp_path / "journal.db").write_bytes(empty_journal())
-    found = Journal.open(f"sqlite:///{tmp_path}/journal.db")
-    found.carbon.store(
-        CarbonPoint(
-            signal=SIGNAL,
-            start=NOVEMBER - 28 * 24 * HOUR + number * HOUR,
-            end=NOVEMBER - 28 * 24 * HOUR + (number + 1) * HOUR,
-            g_per_kwh=300.0 if number % 24 >= 17 else 100.0,
-            quality=Quality.MEASURED,
-            issued_at=NOVEMBER,
-            fetched_at=NOVEMBER,
-        )
-        for number in range(28 * 24)
-    )
-    yield found
-    found.close()
+    day = [100.0] * 17 + [300.0] * 7
+    first = NOVEMBER - 28 * 24 * HOUR
+    sqlite_journal.carbon.store(intensities(SIGNAL, day * 28, first, at=NOVEMBER))
+    return sqlite_journal
 
 
 def book(journal: Journal, start: datetime, *grams: float, quality: str = "measured") -> None:

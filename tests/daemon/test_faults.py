@@ -10,24 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.api import facts
+from tests.builders import messages
+from tests.builders.journals import empty_journal
 from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
-from tests.migrated import empty_journal
 from wattmesh import durable
 
-ORDER = f"/v1/runs/{facts.RUN}/order"
-
-
-def register(running: DaemonProcess) -> None:
-    """Let a run introduce itself."""
-    answer = running.post(f"/v1/runs/{facts.RUN}/register", facts.register())
-    assert answer.status == 200, answer.body
+ORDER = f"/v1/runs/{messages.RUN}/order"
 
 
 def report(running: DaemonProcess, seq: int) -> int:
     """Send one report; give its status."""
-    return running.post(f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=seq, step=seq)).status
+    return running.post(
+        f"/v1/runs/{messages.RUN}/progress", messages.progress(seq=seq, step=seq)
+    ).status
 
 
 def figures(running: DaemonProcess) -> str:
@@ -74,7 +70,7 @@ def recovers(running: DaemonProcess) -> None:
 def test_a_locked_database(tmp_path: Path) -> None:
     """Another process holds the write lock: reports get 503, and reading goes on."""
     with daemon(tmp_path) as running:
-        register(running)
+        running.register()
         figures(running)
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
@@ -101,7 +97,7 @@ def test_a_journal_that_another_process_has_at_the_start_is_waited_for(tmp_path:
         assert running.get("/readyz").status == 503
         restoring.close()
         wait_for(lambda: running.get("/readyz").status == 200, "readyz")
-        register(running)
+        running.register()
         with pytest.raises(durable.Held):
             durable.hold(path)
         assert running.stop() == 0
@@ -111,7 +107,7 @@ def test_a_journal_that_another_process_has_at_the_start_is_waited_for(tmp_path:
 def test_a_database_that_is_taken_away(tmp_path: Path) -> None:
     """The file is moved away and put back: no empty journal is born in its place."""
     with daemon(tmp_path) as running:
-        register(running)
+        running.register()
         wait_for(lambda: running.status()["runs"] and "cycle: llama-8b" in running.log, "the run")
         names = [each for each in tmp_path.glob("journal.db*")]
         for each in names:
@@ -126,7 +122,7 @@ def test_a_database_that_is_taken_away(tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
     """Writes fail in the file system: nothing is acknowledged that is not on disk."""
     with daemon(tmp_path) as running:
-        register(running)
+        running.register()
         assert report(running, 1) == 200
         running.status()
         pid = running.process.pid
@@ -140,7 +136,7 @@ def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
 def test_nothing_acknowledged_is_lost_when_it_is_killed_in_an_outage(tmp_path: Path) -> None:
     """Killed while the database is locked: the next daemon has exactly what was acknowledged."""
     with daemon(tmp_path) as running:
-        register(running)
+        running.register()
         assert report(running, 7) == 200
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import make_url
 
 from tests import postgresql
-from tests.api import facts
+from tests.builders import messages
 from tests.daemon.process import SETTINGS, Answer, DaemonProcess, daemon
-from tests.daemon.test_faults import register, report
+from tests.daemon.test_faults import report
 from tests.daemon.waiting import wait_for
 from wattmesh.migrations.upgrade import upgrade
 
@@ -53,7 +53,7 @@ def test_a_daemon_waits_for_its_database_and_outlives_it(
             assert register_status(running) == 503
             upgrade(url)
             wait_for(lambda: running.get("/readyz").status == 200, "readyz")
-            register(running)
+            running.register()
             wait_for(lambda: running.status()["runs"], "the run on the screen")
             assert running.status()["trouble"] == []
             with postgresql_server.hanging():
@@ -72,7 +72,7 @@ def test_a_daemon_waits_for_its_database_and_outlives_it(
 
 def register_status(running: DaemonProcess) -> int:
     """Let a run introduce itself; give the status."""
-    return running.post(f"/v1/runs/{facts.RUN}/register", facts.register()).status
+    return running.post(f"/v1/runs/{messages.RUN}/register", messages.register()).status
 
 
 def absent(running: DaemonProcess) -> None:
@@ -98,6 +98,6 @@ def hangs(running: DaemonProcess) -> None:
     with ThreadPoolExecutor(CROWD) as pool:
         answers = list(pool.map(lambda _: status(running), range(CROWD)))
     assert {each.status for each in answers} == {200}
-    beaten = running.post(f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
+    beaten = running.post(f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat())
     assert beaten.status == 200
     assert running.get("/healthz").status == 200

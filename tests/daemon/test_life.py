@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.api import facts
-from tests.daemon.process import SETTINGS, DaemonProcess, daemon
+from tests.builders import messages
+from tests.daemon.process import SETTINGS, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
@@ -39,12 +39,6 @@ def trace(folder: Path) -> None:
         "carbon_intensity_gco2eq_per_kwh,forecast_gco2_per_kwh"
     )
     (folder / "trace.csv").write_text("\n".join([head, *rows]) + "\n")
-
-
-def register(running: DaemonProcess) -> None:
-    """Let a run introduce itself."""
-    answer = running.post(f"/v1/runs/{facts.RUN}/register", facts.register())
-    assert answer.status == 200, answer.body
 
 
 def test_a_daemon_lives_from_ready_to_stopping(tmp_path: Path) -> None:
@@ -82,7 +76,7 @@ def test_the_daemon_loads_nothing_that_it_must_not(tmp_path: Path) -> None:
     sabotaged = code.replace("wattmesh.controller.daemon", "rich")
     assert subprocess.run([sys.executable, "-c", sabotaged], check=False, timeout=60).returncode
     with daemon(tmp_path) as running:
-        register(running)
+        running.register()
         running.status()
         maps = Path(f"/proc/{running.process.pid}/maps").read_text()
         assert "pydantic_core" in maps
@@ -92,8 +86,8 @@ def test_the_daemon_loads_nothing_that_it_must_not(tmp_path: Path) -> None:
 def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """After kill -9 the next daemon leads at once, knows the run, and takes its next report."""
     with daemon(tmp_path) as running:
-        register(running)
-        assert running.post("/v1/freeze", {"run": facts.RUN, "reason": "look"}).status == 200
+        running.register()
+        assert running.post("/v1/freeze", {"run": messages.RUN, "reason": "look"}).status == 200
         epoch = running.status()["epoch"]
         assert running.stop(signal.SIGKILL) == -signal.SIGKILL
         assert running.socket.exists()
@@ -101,7 +95,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
         view = running.status()
         assert (view["leading"], view["epoch"]) == (True, epoch)
         assert "look" in view["runs"][0]["frozen"]
-        report = running.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+        report = running.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
         assert report.status == 200
         assert running.stop() == 0
 
@@ -113,7 +107,7 @@ def test_kill_9_at_any_moment_of_the_start_is_safe(tmp_path: Path) -> None:
             time.sleep(delay_s)
             running.stop(signal.SIGKILL)
     with daemon(tmp_path, migrated=False) as running:
-        register(running)
+        running.register()
         assert running.stop() == 0
 
 
@@ -140,18 +134,18 @@ def test_a_second_daemon_on_one_journal_stands_by(tmp_path: Path) -> None:
         f"{other}/journal.db", f"{tmp_path}/journal.db"
     )
     with daemon(tmp_path) as leader, daemon(other, text=text) as standby:
-        register(leader)
+        leader.register()
         view = standby.status()
         assert (view["leading"], view["epoch"]) == (False, None)
         assert str(leader.socket) in view["leader"]
         assert view["runs"][0]["name"] == "llama-8b"
-        report = standby.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+        report = standby.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
         assert report.status == 503
         wait_for(lambda: "Standing by" in standby.status()["cycle"]["sentence"], "its sentence")
         leader.stop(signal.SIGKILL)
         wait_for(lambda: standby.status()["leading"], "the standby to take over")
         assert standby.status()["epoch"] == 2
-        report = standby.post(f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=2))
+        report = standby.post(f"/v1/runs/{messages.RUN}/progress", messages.progress(seq=2))
         assert report.status == 200
 
 
@@ -250,7 +244,7 @@ def test_a_register_is_seen_by_the_cycle_at_once(tmp_path: Path) -> None:
     """A new run does not wait for the next cycle, and its sentence is in the status."""
     text = SETTINGS.format(folder=tmp_path, more="").replace("cycle_s = 0.2", "cycle_s = 60")
     with daemon(tmp_path, text=text) as running:
-        register(running)
+        running.register()
         wait_for(lambda: "llama-8b" in running.status()["cycle"]["sentence"], "its cycle")
 
 
@@ -270,11 +264,11 @@ def test_a_journal_from_a_newer_wattmesh_is_not_touched(tmp_path: Path) -> None:
 def test_a_stopping_daemon_waits_for_no_client(tmp_path: Path) -> None:
     """A run that waits for an order is sent home, and the stop takes seconds at most."""
     with daemon(tmp_path) as running:
-        register(running)
+        running.register()
         child = os.fork()
         if child == 0:
             try:
-                running.get(f"/v1/runs/{facts.RUN}/order?wait=60", timeout_s=60.0)
+                running.get(f"/v1/runs/{messages.RUN}/order?wait=60", timeout_s=60.0)
             finally:
                 os._exit(0)
         time.sleep(0.5)

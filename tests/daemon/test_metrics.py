@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.accounts.build import (
+from tests.builders import messages
+from tests.builders.accounts import (
     SLOT_S,
     B,
     Life,
@@ -24,11 +25,11 @@ from tests.accounts.build import (
     moved,
     slot,
 )
-from tests.api import facts
+from tests.builders.carbon import intensities
+from tests.builders.journals import fresh_file
+from tests.builders.runs import CATALOGUE
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.waiting import wait_for
-from tests.journal.build import CATALOGUE
-from tests.migrated import empty_journal
 from wattmesh.controller.accounting.saving import run_saving
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.energy.ledger import EmissionRow
@@ -43,7 +44,7 @@ from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import FixInput
 from wattmesh.reconfig.catalogue import SwitchCost
 from wattmesh.reconfig.wire import Register
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.ledger import EnergyRow
 from wattmesh.telemetry.readings import Quality
 
@@ -64,21 +65,19 @@ def clock() -> SteppedClock:
 
 
 @pytest.fixture
-def journal(tmp_path: Path, clock: SteppedClock) -> Journal:
+def journal(sqlite_journal: Journal, clock: SteppedClock) -> Journal:
     """A journal with one run, 3.6 kJ and a gram."""
-    (tmp_path / "journal.db").write_bytes(empty_journal())
-    journal = Journal.open(f"sqlite:///{tmp_path}/journal.db")
-    booked(journal, clock)
-    return journal
+    booked(sqlite_journal, clock)
+    return sqlite_journal
 
 
 def booked(journal: Journal, clock: SteppedClock, energy_mj: int = 3_600_000) -> None:
     """Book one slot of one GPU in both ledgers."""
     now = clock.wall
-    message = Register.from_json(facts.register())
+    message = Register.from_json(messages.register())
     journal.runs.register(message, owner_uid=0, now=now, epoch=1, plan=RunPlan())
     slot = {
-        "run": facts.RUN,
+        "run": messages.RUN,
         "gpu_uuid": "SIM-1",
         "slot_start": now - timedelta(minutes=30),
         "slot_end": now,
@@ -197,10 +196,10 @@ def test_counters_are_the_ledgers_sums_and_survive_a_restart(
 
 def test_two_runs_of_one_name_stay_two_series(journal: Journal, clock: SteppedClock) -> None:
     """A name comes again; joules, tokens and states of both stand side by side, by id."""
-    second = {**facts.register(), "run": OTHER, "incarnation": "incarnation-2"}
+    second = {**messages.register(), "run": OTHER, "incarnation": "incarnation-2"}
     message = Register.from_json(second)
     journal.runs.register(message, owner_uid=0, now=clock.wall, epoch=1, plan=RunPlan())
-    (held,) = journal.ledger.energy(run=facts.RUN)
+    (held,) = journal.ledger.energy(run=messages.RUN)
     journal.ledger.book([replace(held, run=OTHER, gpu_uuid="SIM-2", energy_mj=5_000)], [])
     served = server(journal, clock)
     samples = first_scrape(served)
@@ -211,7 +210,7 @@ def test_two_runs_of_one_name_stay_two_series(journal: Journal, clock: SteppedCl
         ("wattmesh_run_tokens_total", (0.0, 0.0)),
         ("wattmesh_run_config_info", (1.0, 1.0)),
     ):
-        found = [value(samples, name, run="llama-8b", run_id=run) for run in (facts.RUN, OTHER)]
+        found = [value(samples, name, run="llama-8b", run_id=run) for run in (messages.RUN, OTHER)]
         assert tuple(found) == told
     assert value(samples, "wattmesh_energy_flag", run_id=OTHER, flag="simulated") == 1.0
     assert value(samples, "wattmesh_energy_flag", run_id=OTHER, flag="estimated") == 0.0
@@ -219,8 +218,7 @@ def test_two_runs_of_one_name_stay_two_series(journal: Journal, clock: SteppedCl
 
 def test_a_saving_stays_when_its_run_has_finished(tmp_path: Path, clock: SteppedClock) -> None:
     """As a band where some of it was dark, with baseline, signal, boundary and flags."""
-    (tmp_path / "other.db").write_bytes(empty_journal())
-    journal = Journal.open(f"sqlite:///{tmp_path}/other.db")
+    journal = fresh_file(tmp_path / "other.db")
     intensity(journal, [100.0 + 37 * (number % 5) for number in range(60)], signal=SIGNAL)
     life = Life(journal=journal, power_w=320.0, rate=900.0, signal=SIGNAL)
     life.begin(plan=MOVED, tokens_total=1_500_000)
@@ -279,15 +277,7 @@ def test_a_scrape_never_waits_for_a_journal_that_is_gone(
 def test_a_silent_signal_ages_and_loses_its_value(journal: Journal, clock: SteppedClock) -> None:
     """The intensity is shown while its interval lasts; its age grows, and usable falls to 0."""
     now = clock.wall
-    point = CarbonPoint(
-        signal=SIGNAL,
-        start=now,
-        end=now + timedelta(minutes=30),
-        g_per_kwh=212.0,
-        quality=Quality.MEASURED,
-        issued_at=now,
-        fetched_at=now,
-    )
+    (point,) = intensities(SIGNAL, [212.0], now, timedelta(minutes=30))
     later = now + timedelta(hours=1)
     ahead = replace(point, start=point.end, end=later, quality=Quality.FORECAST)
     journal.carbon.store([point, ahead])

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.api import facts
+from tests.builders import messages
+from tests.builders.journals import migrate
+from tests.builders.runs import order, put_order
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
 from tests.daemon.test_life import CARBON, trace
-from tests.journal.build import order, put_order
 from tests.journal.test_ledger import EMISSION, ENERGY
-from tests.migrated import migrate
 from wattmesh.controller.daemon.loop_bodies import Housekeeping
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.wiring import Parts
@@ -127,7 +127,7 @@ def started(folder: Path, url: str, clock: SteppedClock) -> Parts:
 def site_at(folder: Path, url: str) -> Iterator[Site]:
     """A site with a journal of half a year, the newest slot of it measured just now."""
     clock = SteppedClock()
-    (folder / "catalogue.toml").write_text(facts.CATALOGUE)
+    (folder / "catalogue.toml").write_text(messages.CATALOGUE)
     trace(folder)
     migrate(url)
     site = Site(folder, url, clock, started(folder, url, clock))
@@ -255,9 +255,9 @@ def test_a_deadline_that_is_counted_from_a_launch_under_a_wrong_clock(
         for number, each_s in enumerate((0.0, step_s, -step_s)):
             site.clock.step_wall(each_s)
             site.turn(5.0)
-            run = f"{facts.RUN[:-1]}{number}"
+            run = f"{messages.RUN[:-1]}{number}"
             launched[run] = site.clock.wall - timedelta(seconds=step_s * (number == 1))
-            body = facts.register(run=run, incarnation=f"i{number}")
+            body = messages.register(run=run, incarnation=f"i{number}")
             site.call("POST", f"/v1/runs/{run}/register", body)
         site.turn(HOLD_S + MARK_S)
         site.clock.step_wall(-3600.0)
@@ -429,29 +429,29 @@ def test_the_kernel_is_asked_and_where_it_may_not_be_systemd(
 def test_a_run_lives_through_a_step_and_back(tmp_path: Path, step_s: float) -> None:
     """It stays live, keeps its deadline and its open switch, and its leader leads on."""
     with site_at(tmp_path, f"sqlite:///{tmp_path}/journal.db") as site:
-        path, clock = f"/v1/runs/{facts.RUN}", site.clock
-        site.call("POST", f"{path}/register", facts.register())
+        path, clock = f"/v1/runs/{messages.RUN}", site.clock
+        site.call("POST", f"{path}/register", messages.register())
         epoch = site.parts.pulse.lead.epoch
-        assert put_order(site.journal, order(1, "p", facts.RUN), site.clock.wall)
+        assert put_order(site.journal, order(1, "p", messages.RUN), site.clock.wall)
         site.turn()
         (run,) = site.call("GET", "/v1/status")["runs"]
         for number, each_s in enumerate((step_s, -step_s), 1):
             clock.step_wall(each_s)
             site.turn(5.0)
-            site.call("POST", f"{path}/heartbeat", facts.heartbeat())
-            body = facts.progress(seq=number, step=number)
+            site.call("POST", f"{path}/heartbeat", messages.heartbeat())
+            body = messages.progress(seq=number, step=number)
             site.call("POST", f"{path}/progress", body)
             if number == 1:
-                begun = Transition.from_json(facts.transition("p", 1, SwitchState.ANNOUNCED))
+                begun = Transition.from_json(messages.transition("p", 1, SwitchState.ANNOUNCED))
                 site.journal.switches.record(begun, owner_uid=0, now=clock.wall)
             site.turn(5.0)
             (seen,) = site.call("GET", "/v1/status")["runs"]
             assert (seen["state"], seen["deadline"]) == ("live", run["deadline"])
             assert seen["switch"] is not None
         assert site.parts.pulse.lead.epoch == epoch
-        assert len(site.journal.switches.history(facts.RUN)) == 1
+        assert len(site.journal.switches.history(messages.RUN)) == 1
         # Beyond the hour it is given up like any other that takes too long.
         site.turn(HOLD_S)
-        site.call("POST", f"{path}/heartbeat", facts.heartbeat())
+        site.call("POST", f"{path}/heartbeat", messages.heartbeat())
         site.turn(700.0)
-        assert site.journal.switches.open(facts.RUN) is None
+        assert site.journal.switches.open(messages.RUN) is None

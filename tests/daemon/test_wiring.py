@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.api import facts
+from tests.builders import messages
+from tests.builders.carbon import intensities
+from tests.builders.journals import empty_journal
+from tests.builders.runs import order, put_order
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
 from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
-from tests.journal.build import order, put_order
-from tests.migrated import empty_journal
 from wattmesh.controller.daemon.loop_bodies import PollDuty
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.wiring import Parts
@@ -30,7 +31,6 @@ from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Transition
 from wattmesh.telemetry.carbon import CarbonPoint, Signal
 from wattmesh.telemetry.fake_nvml import FakeNvml
-from wattmesh.telemetry.readings import Quality
 
 SETTINGS = """\
 mode = "{mode}"
@@ -68,7 +68,7 @@ def start(tmp_path: Path, clock: SteppedClock) -> Iterator[Start]:
     parts: list[Parts] = []
 
     def build(mode: str = "act", more: str = "") -> Parts:
-        (tmp_path / "catalogue.toml").write_text(facts.CATALOGUE)
+        (tmp_path / "catalogue.toml").write_text(messages.CATALOGUE)
         (tmp_path / "journal.db").write_bytes(empty_journal())
         trace(tmp_path)
         FakeNvml.create(tmp_path / "gpus", 4, update_ms=0)
@@ -110,8 +110,8 @@ def register(parts: Parts) -> None:
     assert library is not None
     for gpu in FakeNvml.open(library.parent).gpus:
         gpu.process(os.getpid())
-    body = facts.register(gpus=gpus(parts), host=socket.gethostname(), pid=os.getpid())
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/register", body)
+    body = messages.register(gpus=gpus(parts), host=socket.gethostname(), pid=os.getpid())
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/register", body)
 
 
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
@@ -122,13 +122,13 @@ def test_a_stepped_wall_clock_is_an_event_and_fails_no_switch(
     parts = start()
     serve(parts)
     register(parts)
-    assert put_order(parts.journal, order(1, "p", facts.RUN), clock.wall)
+    assert put_order(parts.journal, order(1, "p", messages.RUN), clock.wall)
     parts.cycle.turn()
     clock.pass_s(5.0)
     clock.step_wall(step_s)
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/progress", messages.progress())
     parts.cycle.turn()
-    switch = parts.journal.switches.open(facts.RUN)
+    switch = parts.journal.switches.open(messages.RUN)
     assert switch is not None
     assert switch.state is SwitchState.ORDERED
     view = call(parts, "GET", "/v1/status")
@@ -137,7 +137,7 @@ def test_a_stepped_wall_clock_is_an_event_and_fails_no_switch(
     (event,) = [each for each in parts.journal.events.list(10) if each.kind == "clock_step"]
     assert f"({abs(step_s):.0f} s)" in event.detail
     clock.pass_s(3600.0)
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress(seq=2))
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/progress", messages.progress(seq=2))
     parts.cycle.turn()
     assert not any("stepped" in each for each in call(parts, "GET", "/v1/status")["trouble"])
 
@@ -152,7 +152,7 @@ def test_heartbeats_survive_a_stepped_clock_and_are_written_down(
     register(parts)
 
     def beat() -> None:
-        call(parts, "POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
+        call(parts, "POST", f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat())
 
     def state() -> str:
         parts.cycle.turn()
@@ -192,7 +192,7 @@ def test_who_has_lost_the_lead_judges_by_the_journal(start: Start, clock: Steppe
     serve(parts)
     register(parts)
     clock.pass_s(40.0)
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat())
     epoch = parts.pulse.lead.epoch
     assert epoch is not None
     parts.journal.leadership.release(parts.pulse.lead.leader, epoch)
@@ -207,7 +207,7 @@ def test_who_has_lost_the_lead_judges_by_the_journal(start: Start, clock: Steppe
     assert parts.journal.runs.all(clock.wall)[0].state == "live"
     clock.pass_s(31.0)
     assert parts.journal.runs.all(clock.wall)[0].state == "lost"
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/heartbeat", facts.heartbeat())
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat())
     (row,) = parts.journal.runs.all(clock.wall)
     assert (row.state, row.last_seen_at) == ("live", clock.wall)
 
@@ -219,18 +219,18 @@ def test_a_switch_that_takes_too_long_by_the_true_clock_fails(
     parts = start()
     serve(parts)
     register(parts)
-    assert put_order(parts.journal, order(1, "p", facts.RUN), clock.wall)
+    assert put_order(parts.journal, order(1, "p", messages.RUN), clock.wall)
     parts.journal.switches.record(reported(SwitchState.ANNOUNCED), owner_uid=0, now=clock.wall)
     parts.cycle.turn()
     clock.pass_s(3600.0)
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/progress", messages.progress())
     parts.cycle.turn()
-    assert parts.journal.switches.open(facts.RUN) is None
+    assert parts.journal.switches.open(messages.RUN) is None
 
 
 def reported(state: SwitchState) -> Transition:
     """Report one step of the switch under way."""
-    return Transition.from_json(facts.transition("p", 1, state))
+    return Transition.from_json(messages.transition("p", 1, state))
 
 
 def test_energy_is_neither_lost_nor_doubled_by_a_stepped_clock(
@@ -248,7 +248,7 @@ def test_energy_is_neither_lost_nor_doubled_by_a_stepped_clock(
     rows = parts.journal.ledger.energy()
     assert sum(row.unobserved_ms for row in rows) == 0
     assert all(row.energy_mj is not None and row.energy_mj >= 0 for row in rows)
-    assert {row.run for row in rows if row.line == "run"} == {facts.RUN}
+    assert {row.run for row in rows if row.line == "run"} == {messages.RUN}
 
 
 def test_a_run_is_charged_for_its_gpus_from_its_registration(
@@ -262,9 +262,9 @@ def test_a_run_is_charged_for_its_gpus_from_its_registration(
     assert holders(parts) == set()
     register(parts)
     parts.cycle.turn()
-    assert holders(parts) == {facts.RUN}
+    assert holders(parts) == {messages.RUN}
     clock.pass_s(60.0)
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/finish", facts.finish())
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/finish", messages.finish())
     parts.cycle.turn()
     assert holders(parts) == set()
 
@@ -295,7 +295,7 @@ def test_in_mode_observe_nothing_is_ever_ordered(start: Start, clock: SteppedClo
     serve(parts)
     register(parts)
     parts.cycle.turn()
-    assert parts.journal.switches.history(facts.RUN) == ()
+    assert parts.journal.switches.history(messages.RUN) == ()
     view = call(parts, "GET", "/v1/status")
     assert view["mode"] == "observe"
     assert view["runs"][0]["activity"] == "observed"
@@ -333,18 +333,8 @@ scale = 1.0
 def day_before(signal: Signal, until: datetime) -> list[CarbonPoint]:
     """Tell of two days of a recording that plays 3600 times as fast."""
     step = timedelta(seconds=0.5)
-    return [
-        CarbonPoint(
-            signal=signal,
-            start=until - (n + 1) * step,
-            end=until - n * step,
-            g_per_kwh=200.0 + n % 48,
-            quality=Quality.MEASURED,
-            issued_at=until,
-            fetched_at=until,
-        )
-        for n in range(96)
-    ]
+    values = [200.0 + n % 48 for n in reversed(range(96))]
+    return intensities(signal, values, until - 96 * step, step, at=until)
 
 
 def test_only_what_is_decided_or_booked_with_is_forecast_and_any_signal_for_who_asks(
@@ -383,7 +373,7 @@ def test_a_carbon_feed_that_stops_is_said_everywhere(start: Start, clock: Steppe
     parts.cycle.turn()
     assert call(parts, "GET", "/v1/status")["carbon"]["trouble"] == ""
     clock.pass_s(3600.0)
-    call(parts, "POST", f"/v1/runs/{facts.RUN}/progress", facts.progress())
+    call(parts, "POST", f"/v1/runs/{messages.RUN}/progress", messages.progress())
     with pytest.raises(NoData):
         poll.turn()
     parts.cycle.turn()

@@ -9,7 +9,8 @@ from examples.demo.evidence import Band, PictureEvidence, RunCurves, Span, Switc
 from examples.demo.plan import DemoPlan
 from examples.demo.record import RunFacts, SwitchFact
 from examples.demo.report import Demo
-from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
+from tests.builders.points import point
+from wattmesh.reconfig.catalogue import Catalogue, Equivalence
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.step_log import StepRow
 
@@ -24,13 +25,12 @@ def catalogue() -> Catalogue:
         "C": Layout(pp=2, dp_shard=2),
     }
     points = tuple(
-        OperatingPoint(
-            id=name,
-            layout=layout,
-            gpus=layout.world_size,
-            tokens_per_s=350.0 * layout.world_size,
-            power_w=700.0 * layout.world_size,
-            evidence=Evidence.VALIDATED,
+        point(
+            name,
+            layout,
+            350.0 * layout.world_size,
+            700.0 * layout.world_size,
+            equivalence=Equivalence.NONE,
             sources={"tokens_per_s": "measured", "power_w": "simulated"},
         )
         for name, layout in shapes.items()

@@ -8,7 +8,8 @@ import pytest
 
 from examples.demo.plan import DemoPlan
 from examples.demo.run import prepare
-from tests.policies.build import NOW, catalogue, observation, point, run, slots
+from tests.builders.observations import NOW, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.controller.planner.asking import why_none
 from wattmesh.controller.settings.model import PolicySection
 from wattmesh.errors import InputInvalid

@@ -18,16 +18,12 @@ from examples.demo.plan import DemoPlan, DemoPolicy
 from examples.demo.progress import ProgressPrinter
 from examples.demo.run import run
 from tests.audit.independent import differences
+from tests.builders.points import catalogue, point
 from tests.demo.test_report import SHOWN
 from wattmesh.controller.cli.main import main
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import (
-    Catalogue,
-    Equivalence,
-    Evidence,
-    OperatingPoint,
-    Release,
     SwitchCost,
 )
 from wattmesh.reconfig.layout import Layout
@@ -43,31 +39,18 @@ def known_points(folder: Path) -> Path:
         "C": (Layout(tp=2), 1080.0, 1270.0),
     }
     points = tuple(
-        OperatingPoint(
-            id=name,
-            layout=layout,
-            gpus=layout.world_size,
-            tokens_per_s=speed,
-            power_w=power_w,
-            equivalence=Equivalence.NUMERICAL,
-            evidence=Evidence.VALIDATED,
-            sources={"tokens_per_s": "simulated", "power_w": "simulated"},
-        )
-        for name, (layout, speed, power_w) in shapes.items()
+        point(name, *facts, sources={"tokens_per_s": "simulated", "power_w": "simulated"})
+        for name, facts in shapes.items()
     )
-    catalogue = Catalogue(
+    known = catalogue(
+        *points,
         job="known",
-        tokens_total=1,
-        reference="A",
-        points=points,
-        release=Release.PARKED,
         idle_power_w_per_gpu=55.0,
-        global_batch=8,
         seq_len=32,
         switch=SwitchCost(layout_s=1.5, layout_energy_j=300.0, source="measured"),
         simulated=("power_w",),
     )
-    catalogue_file.save(catalogue, folder / "known.toml")
+    catalogue_file.save(known, folder / "known.toml")
     return folder / "known.toml"
 
 

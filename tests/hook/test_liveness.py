@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.api import facts
+from tests.builders import messages
 from tests.daemon.process import DaemonProcess, daemon
 from tests.hook.harness import Run, Zygote, until
 
@@ -41,7 +41,7 @@ def state(of: DaemonProcess) -> str:
 def another(of: DaemonProcess, attempt: int) -> tuple[int, str]:
     """Introduce another launch of the run, that does not know of the one before."""
     known = line(of)
-    body = facts.register(
+    body = messages.register(
         run=known["run"], name="tiny", incarnation=f"other-{attempt}", attempt=attempt, step=3
     )
     answer = of.post(f"/v1/runs/{known['run']}/register", body)

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests.agent.test_api import certify
-from tests.api import facts
 from tests.api.stranger import GROUP, connecting, needs_root
+from tests.builders import messages
 from tests.daemon.process import daemon
 from wattmesh.reconfig.switch import SwitchState
 
@@ -72,11 +72,15 @@ def calls(run: str) -> dict[str, list[Call]]:
             ("GET", "/v1/powercap", None),
         ],
         "report for a run": [
-            ("POST", f"{one}/progress", facts.progress(**own)),
-            ("POST", f"{one}/heartbeat", facts.heartbeat(**own)),
-            ("POST", f"{one}/transitions", facts.transition("p", 1, SwitchState.ANNOUNCED, **own)),
-            ("POST", f"{one}/register", facts.register(name="again", **own)),
-            ("POST", f"{one}/finish", facts.finish(**own)),
+            ("POST", f"{one}/progress", messages.progress(**own)),
+            ("POST", f"{one}/heartbeat", messages.heartbeat(**own)),
+            (
+                "POST",
+                f"{one}/transitions",
+                messages.transition("p", 1, SwitchState.ANNOUNCED, **own),
+            ),
+            ("POST", f"{one}/register", messages.register(name="again", **own)),
+            ("POST", f"{one}/finish", messages.finish(**own)),
         ],
         "read a run's orders": [("GET", f"{one}/order", None)],
         "switch, freeze, thaw, retire a run": [
@@ -180,7 +184,7 @@ def verdict(doors: Mapping[str, Door], person: str, row: str) -> str:
     found = set[str]()
     for number in range(len(calls("")[row])):
         run = str(uuid.uuid4())
-        body = facts.register(run=run, name="some", incarnation=f"i-{run}")
+        body = messages.register(run=run, name="some", incarnation=f"i-{run}")
         # Its launch is on the node whose agent brings it.
         brought_by = "the agent of its node" if person in NODES else "its owner"
         status, told = doors[brought_by](("POST", f"/v1/runs/{run}/register", body))

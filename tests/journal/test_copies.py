@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.migrated import empty_journal
+from tests.builders.journals import empty_journal
 from wattmesh.controller.journal.database import identity
 from wattmesh.controller.journal.database.copies import RestoredJournal, backup, restore
 from wattmesh.controller.journal.database.engine import Database

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.build import T0, order, put_order, register
-from tests.migrated import migrate
+from tests.builders.journals import migrate
+from tests.builders.runs import T0, order, put_order, register
 from wattmesh import durable
 from wattmesh.controller.journal.database import engine, schema
 from wattmesh.controller.journal.database.failures import Locked
@@ -136,7 +136,7 @@ def test_the_file_system_of_a_folder_is_known() -> None:
 
 WRITER = """
 import sys
-from tests.journal.build import order, put_order, register, after
+from tests.builders.runs import order, put_order, register, after
 from wattmesh.controller.journal.journal import Journal
 journal = Journal.open(sys.argv[1])
 register(journal)

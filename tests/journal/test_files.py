@@ -11,18 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from tests.journal.build import T0, register
-from tests.migrated import migrate
+from tests.builders.journals import fresh_file
+from tests.builders.runs import T0, register
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
 
 MANY_PAGES = 1_000_000
-
-
-def opened(path: Path) -> Journal:
-    """Migrate and open a journal file."""
-    migrate(f"sqlite:///{path}")
-    return Journal.open(f"sqlite:///{path}")
 
 
 def kinds(path: Path) -> list[str]:
@@ -36,8 +30,8 @@ def kinds(path: Path) -> list[str]:
 def test_what_is_acknowledged_is_in_the_file_at_the_path(tmp_path: Path) -> None:
     """Another file was put in its place: later commits go there, not to the one moved away."""
     path, other = tmp_path / "journal.db", tmp_path / "other.db"
-    journal = opened(path)
-    opened(other).close()
+    journal = fresh_file(path)
+    fresh_file(other).close()
     journal.events.add("before", "in the first file", T0)
     journal.events.list()
     path.rename(tmp_path / "moved.db")
@@ -54,7 +48,7 @@ def test_what_is_acknowledged_is_in_the_file_at_the_path(tmp_path: Path) -> None
 def test_a_damaged_file_is_said(tmp_path: Path) -> None:
     """Bytes that are no database: a good copy must be put in its place."""
     path = tmp_path / "journal.db"
-    opened(path).close()
+    fresh_file(path).close()
     size = path.stat().st_size
     path.write_bytes(os.urandom(size))
     with pytest.raises(JournalUnavailable, match=r"is damaged .* put a good copy"):
@@ -120,7 +114,7 @@ def fill(journal: Journal) -> int:
 def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: SmallDisk) -> None:
     """It is said; when there is space again, everything is there and writing goes on."""
     path = small_disk.folder / "journal.db"
-    journal = opened(path)
+    journal = fresh_file(path)
     register(journal)
     small_disk.crowd(journal)
     acknowledged = fill(journal)

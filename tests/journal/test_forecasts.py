@@ -3,11 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.journal.build import T0
+from tests.builders.carbon import intensities, slots
+from tests.builders.runs import T0
 from wattmesh.controller.journal.carbon.forecasts import BLEND, PROFILE, Forecast, issues, unbroken
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.policies.decision import IntensitySlot, Rung
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.policies.decision import Rung
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.readings import Quality
 
 SIGNAL = Signal(provider="neso", zone="GB")
@@ -24,16 +25,7 @@ def made(value: float, *, hours: int = 2, shift: int = 0) -> Forecast:
         issued_at=start,
         fetched_at=start,
         model="NESO forecast",
-        slots=tuple(
-            IntensitySlot(
-                start=start + n * HALF_HOUR,
-                end=start + (n + 1) * HALF_HOUR,
-                g_per_kwh=value,
-                low_g_per_kwh=value - 10.5,
-                high_g_per_kwh=None,
-            )
-            for n in range(2 * hours)
-        ),
+        slots=slots([value] * (2 * hours), start, HALF_HOUR, below=10.5),
     )
 
 
@@ -73,16 +65,8 @@ def test_what_is_issued_in_times_to_come_is_never_the_newest(journal: Journal) -
     assert journal.forecasts.newest(SIGNAL)[0].issued_at == T0 + day
     (found,) = journal.forecasts.newest(SIGNAL, T0 + timedelta(minutes=5))
     assert found.issued_at == T0
-    point = CarbonPoint(
-        signal=SIGNAL,
-        start=T0,
-        end=T0 + HALF_HOUR,
-        g_per_kwh=100.0,
-        quality=Quality.FORECAST,
-        issued_at=T0 + day,
-        fetched_at=T0,
-        model="",
-    )
+    (point,) = intensities(SIGNAL, [100.0], T0, HALF_HOUR, quality=Quality.FORECAST)
+    point = replace(point, issued_at=T0 + day)
     assert [each.issued_at for each in issues([point])] == [T0]
 
 
@@ -112,17 +96,12 @@ def test_what_was_expected_of_an_hour_is_what_its_newest_issue_said(journal: Jou
 
 def test_points_of_two_issues_become_two_issues(journal: Journal) -> None:
     """One answer may hold both; a gap ends an issue, for what lies behind it is not from now on."""
+    values = [100.0, 101.0, 102.0, 103.0]
     points = [
-        CarbonPoint(
-            signal=SIGNAL,
-            start=T0 + n * HALF_HOUR,
-            end=T0 + (n + 1) * HALF_HOUR,
-            g_per_kwh=100.0 + n,
-            quality=Quality.FORECAST,
-            issued_at=T0 - (n % 2) * HALF_HOUR,
-            fetched_at=T0,
+        replace(each, issued_at=T0 - (n % 2) * HALF_HOUR)
+        for n, each in enumerate(
+            intensities(SIGNAL, values, T0, HALF_HOUR, quality=Quality.FORECAST)
         )
-        for n in range(4)
     ]
     assert [len(each.slots) for each in issues(points)] == [1, 1]
     assert journal.carbon.store(points) == 2

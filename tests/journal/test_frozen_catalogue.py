@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from tests.policies.build import PAIR
+from tests.builders.observations import PAIR
 from wattmesh.controller.journal.runs.frozen_catalogue import from_text, to_stored
 from wattmesh.reconfig.catalogue import PairCost, SwitchCost
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import make_url
 
-from tests.journal.build import order, put_order
+from tests.builders.runs import order, put_order
 from tests.postgresql import Server, find_programs
 from wattmesh.controller.journal.database import identity
 from wattmesh.controller.journal.database.identity import APART

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from tests.journal.build import T0, UID, after, register
+from tests.builders.carbon import intensities
+from tests.builders.runs import T0, UID, after, register
 from wattmesh.controller.journal.database.tables import EMISSIONS
 from wattmesh.controller.journal.database.values import to_us
 from wattmesh.controller.journal.energy import sums as journal_sums
@@ -19,7 +20,7 @@ from wattmesh.controller.journal.energy.ledger import EmissionRow, TokenMark, To
 from wattmesh.controller.journal.energy.sums import Sums
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.wire import Finish
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow
 from wattmesh.telemetry.readings import Quality
@@ -245,15 +246,8 @@ def test_a_run_keeps_its_marks_until_it_is_closed(journal: Journal) -> None:
 def test_a_run_that_goes_on_keeps_the_intensities_of_its_hours(journal: Journal) -> None:
     """Its bound is reckoned at its end; forecasts and what was before it may go."""
     register(journal, now=T0 + SLOT)
-    point = CarbonPoint(
-        signal=Signal(provider="csv", zone="GB"),
-        start=T0 - SLOT,
-        end=T0,
-        g_per_kwh=100.0,
-        quality=Quality.MEASURED,
-        issued_at=T0,
-        fetched_at=T0,
-    )
+    signal = Signal(provider="csv", zone="GB")
+    (point,) = intensities(signal, [100.0], T0 - SLOT, SLOT, at=T0)
     kept = replace(point, start=T0 + SLOT, end=T0 + 2 * SLOT)
     journal.carbon.store([point, kept, replace(kept, quality=Quality.FORECAST)])
     assert journal.retention.prune(T0 + 9 * SLOT) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from tests.journal.build import T0, UID, A, after, progress, register
+from tests.builders.runs import T0, UID, A, after, progress, register
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.liveness import BEHIND_S, LIVE_S, REPORTING_S, Sign
 from wattmesh.controller.journal.runs.run_store import RunRow

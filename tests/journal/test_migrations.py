@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from tests.journal import build
+from tests.builders import runs
 from wattmesh import migrations
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import METADATA
@@ -58,7 +58,7 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
     """They were registered before: their reports count as life, for longer; owners stay owners."""
     upgrade(journal_url)
     journal = Journal.open(journal_url)
-    build.register(journal)
+    runs.register(journal)
     with journal.database.writing() as connection:
         for name in ("protocol", "progress_at", "pause_share"):
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
@@ -72,7 +72,7 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
     journal.close()
     upgrade(journal_url)
     journal = Journal.open(journal_url)
-    (row,) = journal.runs.all(build.after(600))
+    (row,) = journal.runs.all(runs.after(600))
     assert (row.protocol, row.progress_at, row.pause_share, row.state) == (1, None, 0.0, "live")
     assert row.owner_uid == 2**32 - 2  # as it was read by mistake
     journal.close()

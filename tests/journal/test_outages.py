@@ -1,49 +1,22 @@
 """Outages of a run, from its own launches: what was ordered is none."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
-from tests.cycle.test_cycle import T0, UID, A
-from tests.migrated import migrate
+from tests.builders.runs import T0, UID, register
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.reconfig.wire import Finish, Register
+from wattmesh.reconfig.wire import Finish
 
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def journal(journal_url: str) -> Iterator[Journal]:
-    """An empty journal."""
-    migrate(journal_url)
-    opened = Journal.open(journal_url)
-    yield opened
-    opened.close()
-
-
 def launch(journal: Journal, attempt: int, at: datetime) -> None:
     """Let the run introduce itself anew."""
-    facts: dict[str, Any] = {"layout": A, "ranks": (0, 1, 2, 3), "world_size": 4}
-    journal.runs.register(
-        Register(
-            run="r",
-            name="llm",
-            incarnation=f"i{attempt}",
-            attempt=attempt,
-            tokens_total=10,
-            boundary_every=1,
-            **facts,
-        ),
-        owner_uid=UID,
-        now=at,
-        epoch=1,
-        plan=RunPlan(),
-    )
+    register(journal, now=at, plan=RunPlan(), incarnation=f"i{attempt}", attempt=attempt)
 
 
 def end(journal: Journal, attempt: int, at: datetime, reason: str) -> None:

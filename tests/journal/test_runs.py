@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.journal.build import PLAN, T0, UID, A, B, after, progress, register
+from tests.builders.runs import PLAN, T0, UID, A, B, after, progress, register
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs import admission
 from wattmesh.controller.journal.runs.admission import MOST_LAUNCHES

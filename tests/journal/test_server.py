@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psycopg
 import pytest
 
 from tests import postgresql
-from tests.journal.build import T0, register
-from tests.migrated import migrate
+from tests.builders.journals import fresh
+from tests.builders.runs import T0, register
 from wattmesh.controller.journal.database import engine
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable
@@ -17,10 +18,8 @@ from wattmesh.errors import JournalUnavailable
 @pytest.fixture
 def server(postgresql_url: str) -> Iterator[Journal]:
     """A journal on PostgreSQL."""
-    migrate(postgresql_url)
-    opened = Journal.open(postgresql_url)
-    yield opened
-    opened.close()
+    with closing(fresh(postgresql_url)) as opened:
+        yield opened
 
 
 def address(journal: Journal) -> str:

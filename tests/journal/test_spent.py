@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from tests.journal.build import T0
+from tests.builders.runs import T0
 from tests.journal.test_ledger import EMISSION, ENERGY, SLOT
 from wattmesh.controller.journal.database.tables import EMISSIONS
 from wattmesh.controller.journal.energy.spent import SpentSlots

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.journal.build import T0, UID, B, after, order, put_order, register, transition
+from tests.builders.runs import T0, UID, B, after, order, put_order, register, transition
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import Fenced, InputInvalid, Refused
 from wattmesh.reconfig.switch import SwitchState

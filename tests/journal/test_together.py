@@ -4,13 +4,13 @@ import json
 import subprocess
 import sys
 
-from tests.journal.build import T0, order, put_order, register
+from tests.builders.runs import T0, order, put_order, register
 from wattmesh.controller.journal.journal import Journal
 
 WRITER = """
 import sys
 from dataclasses import replace
-from tests.journal.build import T0, order, progress, put_order, after
+from tests.builders.runs import T0, order, progress, put_order, after
 from tests.journal.test_ledger import COUNTER, ENERGY, SLOT
 from wattmesh.controller.journal.journal import Journal
 

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.api import facts
+from tests.builders import messages
 from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.test_life import trace
 from tests.daemon.waiting import wait_for
@@ -27,18 +27,18 @@ compress = {compress}
 catalogue = "catalogue.toml"
 deadline_after_s = 2000
 """
-PATH = f"/v1/runs/{facts.RUN}/plan"
+PATH = f"/v1/runs/{messages.RUN}/plan"
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[DaemonProcess]:
     """A daemon with a run that has trained for a while; half-hours of its grid take 150 s."""
-    (tmp_path / "catalogue.toml").write_text(facts.CATALOGUE)
+    (tmp_path / "catalogue.toml").write_text(messages.CATALOGUE)
     trace(tmp_path)
     with daemon(tmp_path, SETTINGS.format(compress=12)) as process:
-        answer = process.post(f"/v1/runs/{facts.RUN}/register", facts.register())
+        answer = process.post(f"/v1/runs/{messages.RUN}/register", messages.register())
         assert answer.status == 200, answer.body
-        process.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+        process.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
         yield process
 
 
@@ -109,11 +109,11 @@ def test_a_killed_daemon_takes_its_planner_with_it(running: DaemonProcess) -> No
 
 def test_a_compressed_recording_is_not_planned_and_says_why(tmp_path: Path) -> None:
     """A half-hour in half a second: plans would come late, the price rule decides."""
-    (tmp_path / "catalogue.toml").write_text(facts.CATALOGUE)
+    (tmp_path / "catalogue.toml").write_text(messages.CATALOGUE)
     trace(tmp_path)
     with daemon(tmp_path, SETTINGS.format(compress=3600)) as running:
-        running.post(f"/v1/runs/{facts.RUN}/register", facts.register())
-        running.post(f"/v1/runs/{facts.RUN}/progress", facts.progress())
+        running.post(f"/v1/runs/{messages.RUN}/register", messages.register())
+        running.post(f"/v1/runs/{messages.RUN}/progress", messages.progress())
         wait_for(lambda: "too short" in running.get(PATH).body["sentence"], "the reason")
         assert running.get(PATH).body["plan"] is None
         assert running.get("/v1/runs/nobody/plan").status == 404

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.observations import HOUR, observation, run, slots
 from tests.laws.processes import HEAVY, loaded_after
 from tests.planning import children
 from tests.planning.children import LIMIT_S, line, process, runs, wait_gone
-from tests.policies.build import HOUR, observation, run, slots
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import read_request, read_result
 from wattmesh.errors import InputInvalid
@@ -21,7 +21,7 @@ from wattmesh.policies.planner.problem import NoPlan
 DAEMON = """\
 import os, sys, threading
 from tests.planning.children import LIMIT_S, line
-from tests.policies.build import observation
+from tests.builders.observations import observation
 from wattmesh.controller.planner.process import CHILD, PlanProcess
 process = PlanProcess({command})
 def work():
@@ -180,7 +180,7 @@ def test_the_daemon_never_loads_numpy_to_have_plans() -> None:
     """A whole plan by the worker's own classes leaves the asking process as light as before."""
     asks = (
         "from tests.planning.children import LIMIT_S, line, process\n"
-        "from tests.policies.build import observation\n"
+        "from tests.builders.observations import observation\n"
         "import wattmesh.controller.planner.worker\n"
         "from wattmesh.controller.planner.wire import read_result\n"
         "with process() as planner:\n"

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.builders.observations import NOW, A, B, observation, run, slots
+from tests.builders.points import catalogue, point
 from tests.cli.answering import answering
 from tests.cli.test_coverage import status_view
 from tests.cli.test_screens import plain
 from tests.daemon.clocks import SteppedClock
 from tests.laws.processes import loaded_after
-from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.policy import plan_bands, plan_chart, plan_picture
 from wattmesh.controller.cli.policy.plan_screen import screen

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.builders.observations import NOW, A, B, observation, run, slots
+from tests.builders.points import catalogue, point
 from tests.daemon.waiting import wait_for
 from tests.planning import children
 from tests.planning.children import process, wait_gone
-from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
 from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.controller.planner.asking import why_none
 from wattmesh.controller.planner.process import PlanProcess

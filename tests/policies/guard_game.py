@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from tests.policies.build import point
+from tests.builders.points import point
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.switch_time import SwitchTimes
 from wattmesh.reconfig.catalogue import OperatingPoint, SwitchCost

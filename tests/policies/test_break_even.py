@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.policies.build import PAIR, A, B, catalogue, point
+from tests.builders.observations import PAIR, A, B
+from tests.builders.points import catalogue, point
 from wattmesh.policies.break_even import (
     BreakEven,
     break_evens,

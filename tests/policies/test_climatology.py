@@ -6,7 +6,7 @@ from math import exp, nan
 
 import pytest
 
-from tests.policies.build import NOW, slots
+from tests.builders.observations import NOW, slots
 from wattmesh.policies.decision import Climatology
 from wattmesh.policies.forecast.climatology import climatology_of, extended
 from wattmesh.policies.forecast.series import Observed

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.policies.build import NOW, A, B, catalogue, measured, observation, point, run, slots
+from tests.builders.observations import NOW, A, B, measured, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import Action, Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.rules.decide import decide

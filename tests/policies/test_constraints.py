@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.policies.build import HOUR, NOW, A, B, catalogue, observation, point, run, slots
+from tests.builders.observations import HOUR, NOW, A, B, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.controller.planner.asking import moment, terms
 from wattmesh.controller.planner.wire import SolveRequest, read_request, to_line
 from wattmesh.policies.decision import (

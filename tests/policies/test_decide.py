@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.policies.build import (
-    NOW,
-    PAIR,
-    A,
-    B,
-    catalogue,
-    measured,
-    observation,
-    point,
-    run,
-    slots,
-)
+from tests.builders.observations import NOW, PAIR, A, B, measured, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import (
     Action,
     CarbonView,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, A, B, catalogue, observation, point, run, slots
+from tests.builders.observations import NOW, A, B, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import (
     SUSPENDS,
     Action,

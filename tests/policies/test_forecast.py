@@ -8,8 +8,8 @@ from statistics import fmean
 
 import pytest
 
+from tests.builders.carbon import slots
 from tests.policies.worlds import START, Zone, observed, values
-from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.forecast.predict import (
     IssuedForecast,
     PredictedIntensity,
@@ -26,17 +26,7 @@ NAN = math.nan
 
 def issued_at(now: datetime, told: Sequence[float], low: float | None = None) -> IssuedForecast:
     """A provider's hourly forecast from `now` on."""
-    slots = tuple(
-        IntensitySlot(
-            start=now + at * HOUR,
-            end=now + (at + 1) * HOUR,
-            g_per_kwh=value,
-            low_g_per_kwh=None if low is None else value - low,
-            high_g_per_kwh=None if low is None else value + low,
-        )
-        for at, value in enumerate(told)
-    )
-    return IssuedForecast(slots=slots)
+    return IssuedForecast(slots=slots(told, now, below=low, above=low))
 
 
 def points(predicted: PredictedIntensity) -> list[float]:

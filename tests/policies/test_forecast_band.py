@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests.policies.build import NOW, A, catalogue, observation, point, run, slots
+from tests.builders.observations import NOW, A, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import IntensitySlot, PlanView
 from wattmesh.policies.forecast.forecast_band import band_edges_g_per_kwh
 from wattmesh.policies.planner.mpc import question

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.policies.build import HOUR, NOW, PAIR, slots
+from tests.builders.observations import HOUR, NOW, PAIR, slots
 from tests.policies.oracles import least_grams
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.rules.gate import (

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.policies.build import A, B, observation, point
+from tests.builders.observations import A, B, observation
+from tests.builders.points import point
 from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.run_context import examine
 from wattmesh.policies.switch_time import SwitchTimes

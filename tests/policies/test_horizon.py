@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import HOUR, NOW, slots
+from tests.builders.observations import HOUR, NOW, slots
 from wattmesh.policies.horizon import MOST_EXTENSION, between, mean_g_per_kwh, to_end
 
 DAY_OF_HOURS = [float(100 + hour) for hour in range(24)]

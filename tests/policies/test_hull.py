@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import PAIR, A, B, catalogue, point
+from tests.builders.observations import PAIR, A, B
+from tests.builders.points import catalogue, point
 from wattmesh.policies.hull import Vertex, break_even_g_per_kwh, lower_hull
 from wattmesh.reconfig.catalogue import Release
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, PAIR, A, B, observation, run, slots
+from tests.builders.observations import NOW, PAIR, A, B, observation, run, slots
 from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.policies.decision import (
     Action,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, A, B, observation, run, slots
+from tests.builders.observations import NOW, A, B, observation, run, slots
 from wattmesh.policies.decision import Action, CarbonView, Decision, IntensitySlot, Rung
 from wattmesh.policies.ladder import CHANGE_INTERVALS, OLDEST, LadderStanding, ahead, stand
 from wattmesh.policies.rules.decide import decide

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import HOUR, NOW, A, B, catalogue, point, slots
+from tests.builders.observations import HOUR, NOW, A, B, slots
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.horizon import mean_g_per_kwh
 from wattmesh.policies.planner.grid import mixed

@@ -1,16 +1,15 @@
 """What plans are like: cheaper than any single point, never for nothing, within every rule."""
 
 from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, catalogue, point
+from tests.builders.observations import slots
+from tests.builders.points import catalogue, point
 from tests.policies.planner_cases import HOUR, LAYOUT, case, options, wave, ways
-from wattmesh.policies.decision import IntensitySlot
 from wattmesh.policies.hull import lower_hull
 from wattmesh.policies.planner.evaluate import evaluate, low_windows
 from wattmesh.policies.planner.problem import (
@@ -63,13 +62,7 @@ def test_linear_program_bound_plan_and_static_points_are_in_order(
         point(each.name, each.gpus, each.tokens_per_s, each.power_w) for each in problem.options
     ]
     hull = lower_hull(catalogue(*points, release=Release.RELEASED), points, 256)
-    slots = [
-        IntensitySlot(
-            start=NOW + timedelta(hours=n), end=NOW + timedelta(hours=n + 1), g_per_kwh=value
-        )
-        for n, value in enumerate(problem.g_per_kwh)
-    ]
-    free = fill(hull, slots, problem.tokens)
+    free = fill(hull, slots(problem.g_per_kwh), problem.tokens)
     assert free is not None
     assert free.bound_g <= found.bound_g * (1 + 1e-5)
     assert found.bound_g <= found.evaluation.grams <= min(static_grams(problem)) * (1 + 1e-9)

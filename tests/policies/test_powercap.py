@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, measured, observation, point, run
-from tests.policies.build import catalogue as made
+from tests.builders.observations import NOW, measured, observation, run
+from tests.builders.points import catalogue as made
+from tests.builders.points import point
 from wattmesh.policies.powercap.capped import loads, under
 from wattmesh.policies.powercap.powercap import Capping, GpuPowerLimits, cap
 from wattmesh.policies.rules.decide import decide

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.policies.build import HOUR, PAIR, catalogue, point, slots
+from tests.builders.observations import HOUR, PAIR, slots
+from tests.builders.points import catalogue, point
 from tests.policies.oracles import least_grams, least_grams_whole
 from tests.policies.price_path import path
 from wattmesh.policies.hull import Hull, lower_hull

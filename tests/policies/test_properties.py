@@ -10,7 +10,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import HOUR, NOW, catalogue, observation, point, run, slots
+from tests.builders.observations import HOUR, NOW, observation, run, slots
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import (
     Action,
     Decision,

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, A, B, catalogue, measured, observation, point, run
+from tests.builders.observations import NOW, A, B, measured, observation, run
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import Action, Decision, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.rules.decide import decide

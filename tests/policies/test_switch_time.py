@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.policies.build import NOW, A, B, catalogue, measured, observation, run
+from tests.builders.observations import NOW, A, B, measured, observation, run
+from tests.builders.points import catalogue
 from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.policies.decision import Action, PolicySettings, RunView
 from wattmesh.policies.guard import Guard

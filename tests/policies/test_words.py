@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.policies.build import NOW, B, point
+from tests.builders.observations import NOW, B
+from tests.builders.points import point
 from wattmesh import quantities
 from wattmesh.policies import words
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay.build import CYCLE_S, days, grid, job, means, perfect, scene
+from tests.builders.replays import CYCLE_S, days, grid, job, means, perfect, scene
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bench import (

@@ -11,8 +11,9 @@ from itertools import groupby
 
 import pytest
 
-from tests.policies.build import A, B, catalogue
-from tests.replay.build import START, means
+from tests.builders.observations import A, B
+from tests.builders.points import catalogue
+from tests.builders.replays import START, means
 from tests.replay.test_deadline import Noted, Told
 from tests.replay.test_speed_reserve import Nobody
 from wattmesh.controller.cycle.cycle import NoPlans

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tests.policies.build import catalogue, measured, point
-from tests.replay.build import START, grid, means
+from tests.builders.observations import measured
+from tests.builders.points import catalogue, point
+from tests.builders.replays import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import CycleObservation, NoPlans, Plans
 from wattmesh.controller.replay.drivers import LivePolicy, PlansNow, Rival

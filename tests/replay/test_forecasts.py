@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay.build import HOUR, START, days, grid
+from tests.builders.replays import HOUR, START, days, grid
 from wattmesh.controller.replay.forecasts import (
     OwnForecast,
     PerfectForecast,

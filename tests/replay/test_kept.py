@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from tests.replay.build import days, means, perfect, scene
+from tests.builders.replays import days, means, perfect, scene
 from wattmesh.controller.cycle.cycle import CycleObservation
 from wattmesh.controller.replay.drivers import LivePolicy, PlansNow
 from wattmesh.controller.replay.world import World, run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay.build import days, grid, job
+from tests.builders.replays import days, grid, job
 from tests.replay.test_bench import asked, trace
 from wattmesh.controller.replay.bench import PERFECT, Cell, Row, rows
 from wattmesh.controller.replay.forecasts import PerfectForecast

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.replay.build import START, grid, job, scene
+from tests.builders.replays import START, grid, job, scene
 from wattmesh.controller.replay.world import Noise, World, run
 from wattmesh.reconfig.catalogue import Release
 

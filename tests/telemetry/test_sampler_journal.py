@@ -2,12 +2,11 @@
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.migrated import migrate
+from tests.builders.journals import fresh_file
 from tests.telemetry.test_sampler import GRID, RUN
 from tests.telemetry.world import World
 from wattmesh.controller.journal.journal import Journal
@@ -17,15 +16,6 @@ from wattmesh.telemetry.energy.sampler import Sampler
 from wattmesh.telemetry.fake_nvml import FakeNvml
 from wattmesh.telemetry.readings import utc_now
 from wattmesh.telemetry.sources.nvml_source import NvmlSource
-
-
-@pytest.fixture
-def journal(journal_url: str) -> Iterator[Journal]:
-    """Give a migrated journal."""
-    migrate(journal_url)
-    opened = Journal.open(journal_url)
-    yield opened
-    opened.close()
 
 
 def test_a_killed_sampler_goes_on_in_the_journal(journal: Journal) -> None:
@@ -49,9 +39,7 @@ def test_a_killed_sampler_goes_on_in_the_journal(journal: Journal) -> None:
 
 def test_a_journal_that_is_gone_loses_nothing(tmp_path: Path) -> None:
     """A SQLite file moved away and back: flushes fail meanwhile, and the sum is right after."""
-    url = f"sqlite:///{tmp_path / 'journal.db'}"
-    migrate(url)
-    opened = Journal.open(url)
+    opened = fresh_file(tmp_path / "journal.db")
     world = World()
     sampler = Sampler(world, opened.ledger, GRID, boot_id="boot-1")
     sampler.step(world.now, world.monotonic_s, {})
@@ -76,9 +64,7 @@ def test_a_journal_that_is_gone_loses_nothing(tmp_path: Path) -> None:
 
 def test_gpus_are_booked_as_their_counters_say(tmp_path: Path) -> None:
     """In real time: rows sum to what the counters moved, and rows of fake GPUs say simulated."""
-    url = f"sqlite:///{tmp_path / 'journal.db'}"
-    migrate(url)
-    opened = Journal.open(url)
+    opened = fresh_file(tmp_path / "journal.db")
     source = NvmlSource(FakeNvml.create(tmp_path / "gpus", 2, update_ms=0).library)
     grid = SlotGrid(origin=utc_now(), interval_s=0.05)
     sampler = Sampler(source, opened.ledger, grid, boot_id="boot-1")

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.agent.test_api import certify
-from tests.api import facts
+from tests.builders import messages
 from tests.daemon.process import Answer
 from tests.daemon.test_life import trace
 from tests.daemon.waiting import wait_for
@@ -96,7 +96,7 @@ def place() -> Iterator[Machine]:
         folder.chmod(0o755)
         with machine(folder, PEOPLE) as made:
             trace(folder / "etc")
-            (folder / "etc/catalogue.toml").write_text(facts.CATALOGUE)
+            (folder / "etc/catalogue.toml").write_text(messages.CATALOGUE)
             certify(folder / "etc/tls.pem", folder / "etc/credstore/wattmesh-tls.key")
             yield made
 
@@ -156,16 +156,16 @@ def test_the_services_do_all_they_are_for_under_their_units(place: Machine, gpus
     assert opened_to(relay) == (0o660, jobs)
 
     # Another uid, over both ways in; a stranger over none.
-    for path, run in ((api, facts.RUN), (relay, SECOND)):
+    for path, run in ((api, messages.RUN), (relay, SECOND)):
         name = "llama-8b" if path == api else "other"
-        body = facts.register(run=run, name=name, incarnation=run)
+        body = messages.register(run=run, name=name, incarnation=run)
         assert post(place, "alice", path, f"/v1/runs/{run}/register", body).status == 200
         with pytest.raises(PermissionError):
             post(place, "mallory", path, f"/v1/runs/{run}/register", body)
     with pytest.raises(PermissionError):
         post(place, "alice", actuator.runtime / "actuator.sock", "/", {})
-    body = facts.progress(incarnation=facts.RUN)
-    assert post(place, "alice", api, f"/v1/runs/{facts.RUN}/progress", body).status == 200
+    body = messages.progress(incarnation=messages.RUN)
+    assert post(place, "alice", api, f"/v1/runs/{messages.RUN}/progress", body).status == 200
     assert post(place, "alice", api, "/v1/freeze", {}).status == 403
 
     # What needs processes of its own: journal, forecast, plan, at a lower priority.
@@ -173,7 +173,7 @@ def test_the_services_do_all_they_are_for_under_their_units(place: Machine, gpus
         return as_user(place, "alice", api, "GET", target).body
 
     wait_for(lambda: said("/v1/carbon/forecast").get("slots"), "a forecast", PATIENCE_S)
-    plan = f"/v1/runs/{facts.RUN}/plan"
+    plan = f"/v1/runs/{messages.RUN}/plan"
     wait_for(lambda: said(plan)["plan"], f"a plan; log:\n{daemon.log}", PATIENCE_S)
     ours = os.getpriority(os.PRIO_PROCESS, daemon.running.pid)
     nice = {os.getpriority(os.PRIO_PROCESS, each) for each in children(daemon)}
@@ -214,7 +214,7 @@ def test_without_chown_nobody_gets_in(place: Machine) -> None:
     assert opened_to(api)[0] == 0o600
     assert "may not give" in daemon.log
     with pytest.raises(PermissionError):
-        post(place, "alice", api, f"/v1/runs/{facts.RUN}/register", facts.register())
+        post(place, "alice", api, f"/v1/runs/{messages.RUN}/register", messages.register())
 
 
 def test_as_it_was_the_agent_was_killed_at_each_start(place: Machine, gpus: FakeNvml) -> None:

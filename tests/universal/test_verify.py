@@ -241,6 +241,19 @@ def test_a_lost_optimizer_state_is_seen_under_a_new_seal(tmp_path: Path) -> None
     assert f"of {DATA} belongs to no tensor" in told
 
 
+def test_bytes_after_the_last_tensor_are_seen_under_a_new_seal(physical: Path) -> None:
+    """No tensor, no header and no size vouches for them; its twin without them is good."""
+    size = (physical / DATA).stat().st_size
+    forge(physical)
+    assert verify(physical).good
+    forge(physical, manifest=lambda document: document["data"][DATA].update(size=size + 8))
+    with (physical / DATA).open("ab") as file:
+        file.write(bytes(8))
+    (damage,) = verify(physical).damage
+    assert (damage.file, damage.tensor) == (DATA, "")
+    assert f"byte {size} of" in str(damage)
+
+
 def _segments(index: Index) -> list[Segment]:
     """The rows of an index, one by one."""
     columns_ = index.segments

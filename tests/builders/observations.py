@@ -1,9 +1,11 @@
-"""Small catalogues, runs and grids that the tests of the policies share."""
+"""What a policy is asked: a run between two points, its grid and its settings."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.builders import carbon
+from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import (
     CarbonView,
     IntensitySlot,
@@ -13,46 +15,11 @@ from wattmesh.policies.decision import (
     RunView,
 )
 from wattmesh.policies.speed import MeasuredSpeed
-from wattmesh.reconfig.catalogue import (
-    Catalogue,
-    Equivalence,
-    Evidence,
-    OperatingPoint,
-    Release,
-    SwitchCost,
-)
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout
 
 NOW = datetime(2026, 11, 20, 14, tzinfo=UTC)
 HOUR = 3600.0
-
-
-def point(
-    name: str, gpus: int, tokens_per_s: float, power_w: float, **changes: Any
-) -> OperatingPoint:
-    """A validated point on `gpus` data-parallel ranks."""
-    facts: dict[str, Any] = {
-        "layout": Layout(dp_shard=gpus),
-        "equivalence": Equivalence.NUMERICAL,
-        "evidence": Evidence.VALIDATED,
-    }
-    facts.update(changes)
-    return OperatingPoint(id=name, gpus=gpus, tokens_per_s=tokens_per_s, power_w=power_w, **facts)
-
-
-def catalogue(*points: OperatingPoint, **changes: Any) -> Catalogue:
-    """A catalogue of parked GPUs at 70 W whose switches take 60 s; the first is the reference."""
-    facts: dict[str, Any] = {
-        "release": Release.PARKED,
-        "idle_power_w_per_gpu": 70.0,
-        "switch": SwitchCost(layout_s=60.0, layout_energy_j=20_000.0, source="measured"),
-        "global_batch": 8,
-        "seq_len": 125,
-    }
-    facts.update(changes)
-    return Catalogue(
-        job="job", tokens_total=1, reference=points[0].id, points=tuple(points), **facts
-    )
 
 
 # Four GPUs, or two with the other two parked: 800 + 2 x 70 W for 0.6 of the speed.
@@ -69,12 +36,8 @@ def measured(at: OperatingPoint, share: float = 1.0, steps: int = 10_000) -> Mea
 def slots(
     values: Sequence[float], *, seconds: float = HOUR, start: datetime = NOW
 ) -> tuple[IntensitySlot, ...]:
-    """Slots of equal length, one per value."""
-    step = timedelta(seconds=seconds)
-    return tuple(
-        IntensitySlot(start=start + n * step, end=start + (n + 1) * step, g_per_kwh=value)
-        for n, value in enumerate(values)
-    )
+    """Slots from NOW on, an hour each."""
+    return carbon.slots(values, start, timedelta(seconds=seconds))
 
 
 def run(**changes: Any) -> RunView:

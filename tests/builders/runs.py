@@ -1,21 +1,14 @@
-"""Small facts for journal tests."""
+"""The run `r` on four GPUs, and what it tells, written to a journal."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.builders.points import catalogue, point
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.admission import MOST_RUNS
 from wattmesh.controller.journal.runs.run_nodes import HERE
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.reconfig.catalogue import (
-    Catalogue,
-    Equivalence,
-    Evidence,
-    OperatingPoint,
-    ProbeEvidence,
-    Release,
-)
+from wattmesh.reconfig.catalogue import ProbeEvidence, SwitchCost
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, Progress, Register, Transition
@@ -30,35 +23,16 @@ def after(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def point(name: str, layout: Layout, rate: float, power_w: float) -> OperatingPoint:
-    """Make a validated point."""
-    return OperatingPoint(
-        id=name,
-        layout=layout,
-        gpus=layout.world_size,
-        tokens_per_s=rate,
-        power_w=power_w,
-        equivalence=Equivalence.NUMERICAL,
-        evidence=Evidence.VALIDATED,
-        sources={"power_w": "simulated"},
-    )
-
-
-CATALOGUE = Catalogue(
+SIMULATED = {"power_w": "simulated"}
+PROBE = ProbeEvidence(moved=6.6e-5, allowed=2.1e-4, noise=5.3e-5, orders=1, computed_in="bfloat16")
+CATALOGUE = catalogue(
+    point("A", A, 1000.0, 1600.0, sources=SIMULATED),
+    point("B", B, 550.0, 710.0, sources=SIMULATED, probe=PROBE),
     job="llm",
     tokens_total=100_000,
-    reference="A",
-    points=(
-        point("A", A, 1000.0, 1600.0),
-        replace(
-            point("B", B, 550.0, 710.0),
-            probe=ProbeEvidence(
-                moved=6.6e-5, allowed=2.1e-4, noise=5.3e-5, orders=1, computed_in="bfloat16"
-            ),
-        ),
-    ),
-    release=Release.PARKED,
-    idle_power_w_per_gpu=70.0,
+    switch=SwitchCost(),
+    global_batch=0,
+    seq_len=0,
     simulated=("power_w",),
 )
 PLAN = RunPlan(catalogue=CATALOGUE, deadline_after_s=300.0)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.journal.build import (
+from tests.builders.carbon import intensities
+from tests.builders.runs import (
     PLAN,
     T0,
     UID,
@@ -25,7 +26,7 @@ from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish
-from wattmesh.telemetry.carbon import CarbonPoint, Signal
+from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, SlotGrid
 from wattmesh.telemetry.readings import Quality
 
@@ -56,18 +57,8 @@ def intensity(
     signal: Signal = SIGNAL,
 ) -> None:
     """Store the intensities of slots from `first`."""
-    journal.carbon.store(
-        CarbonPoint(
-            signal=signal,
-            start=slot(first + number),
-            end=slot(first + number + 1),
-            g_per_kwh=value,
-            quality=quality,
-            issued_at=T0,
-            fetched_at=T0,
-        )
-        for number, value in enumerate(values)
-    )
+    length = timedelta(seconds=SLOT_S)
+    journal.carbon.store(intensities(signal, values, slot(first), length, quality=quality, at=T0))
 
 
 def energy(number: int, energy_mj: int | None, **changes: Any) -> EnergyRow:
@@ -202,8 +193,3 @@ class Life:
             incarnation=f"i{self.attempt}",
             layout=self.layout,
         )
-
-
-def seconds(value: timedelta) -> float:
-    """Give a length in seconds."""
-    return value.total_seconds()

@@ -6,7 +6,7 @@ from math import pi, sin
 from random import Random
 from typing import Any
 
-from tests.policies.build import catalogue, point
+from tests.builders.points import catalogue, point
 from wattmesh.controller.replay.drivers import DriverSettings
 from wattmesh.controller.replay.forecasts import PerfectForecast, ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries

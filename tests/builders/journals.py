@@ -1,4 +1,4 @@
-"""Empty journals at the newest revision, copied from one that was migrated.
+"""Empty journals at the newest revision, as files and opened, copied from one that was migrated.
 
 A migration takes a third of a second, and a thousand tests want its result. Those of the
 migrations themselves, and of how a daemon makes them, do not come here.
@@ -12,9 +12,21 @@ import psycopg
 from sqlalchemy import make_url
 
 from tests.postgresql import COPIED
+from wattmesh.controller.journal.journal import Journal
 from wattmesh.migrations.upgrade import upgrade
 
 TEMPLATE = "migrated"
+
+
+def fresh(url: str) -> Journal:
+    """Open an empty journal in the empty database at `url`."""
+    migrate(url)
+    return Journal.open(url)
+
+
+def fresh_file(path: Path) -> Journal:
+    """Open an empty journal in a new SQLite file at `path`."""
+    return fresh(f"sqlite:///{path}")
 
 
 def migrate(url: str) -> None:

@@ -1,5 +1,0 @@
-"""A migrated journal of each kind."""
-
-from tests.journal.conftest import journal
-
-__all__ = ["journal"]
