@@ -280,9 +280,10 @@ class Supervisor:
 
     def _last_words(self) -> str:
         """Return the reason that the first rank to fail wrote before it was ended."""
+        said: list[str] = []
         with suppress(OSError):
-            return next(iter(self._folder.failure_sentences()), "no rank said why")
-        return "no rank said why"
+            said = self._folder.failure_sentences()
+        return said[0] if said else "no rank said why"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
