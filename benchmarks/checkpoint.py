@@ -45,7 +45,7 @@ OURS = """
 import json, sys, time
 from pathlib import Path
 from wattmesh.reconfig.universal.sources.detect import open_source
-from wattmesh.reconfig.universal.{module} import {function}
+from {module} import {function}
 source, target, repeat = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 seconds = []
 for number in range(repeat):
@@ -54,6 +54,10 @@ for number in range(repeat):
     seconds.append(time.monotonic() - began_s)
 print(json.dumps(seconds))
 """
+MODULES = {
+    "physical": "wattmesh.reconfig.universal.convert.physical",
+    "virtual": "wattmesh.reconfig.universal.convert.virtual",
+}
 
 
 ZERO_PEER = """
@@ -98,7 +102,7 @@ def make_sources(folder: Path, params: float) -> Iterator[Made]:
 
 def ours(kind: str, source: Path, target: Path, repeat: int = 1) -> tuple[Used, list[float]]:
     """Convert in a process of its own; the seconds leave its imports out."""
-    code = OURS.format(module=kind, function=f"write_{kind}")
+    code = OURS.format(module=MODULES[kind], function=f"write_{kind}")
     used = measure([sys.executable, "-c", code, str(source), str(target), str(repeat)])
     return used, json.loads(used.said.splitlines()[-1])
 

@@ -1,5 +1,6 @@
 """Links in our pages lead somewhere, and examples in them are what the commands take."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -95,6 +96,41 @@ def test_pages_named_in_code_exist() -> None:
 def test_page_named_in_code_is_seen() -> None:
     """Sabotaged twin: the name of a page is found in running text."""
     assert _promised_pages("see (docs/no-such-page.md)") == {"docs/no-such-page.md"}
+
+
+def _unknown_modules(text: str) -> list[str]:
+    """List dotted names of ours that are neither a module nor a name inside of one."""
+    known = modules()
+    unknown = set()
+    for name in set(re.findall(r"\bwattmesh(?:\.[a-z_0-9]+){2,}\b", text)):
+        parts = name.split(".")
+        longest = next(end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in known)
+        inside = ast.walk(known[".".join(parts[:longest])].tree)
+        named = {each.name for each in inside if isinstance(each, ast.FunctionDef)}
+        if longest < len(parts) and parts[longest] not in named:
+            unknown.add(name)
+    return sorted(unknown)
+
+
+def test_modules_named_in_text_exist() -> None:
+    """Pages, and programs that are started as text, name modules that can be imported.
+
+    Decisions speak of what was; the folder that only `wattmesh demo` finds is the wheel's.
+    """
+    pages = {path: text for path, text in _pages().items() if path.parent.name != "decisions"}
+    for folder in ("benchmarks", "scripts", "examples"):
+        pages |= {path: path.read_text("utf-8") for path in (REPOSITORY / folder).rglob("*.py")}
+    unknown = {path.name: _unknown_modules(text) for path, text in pages.items()}
+    apart = "wattmesh.shipped."
+    found = {(page, name) for page, names in unknown.items() for name in names}
+    assert {(page, name) for page, name in found if not name.startswith(apart)} == set()
+
+
+def test_module_that_moved_away_is_seen() -> None:
+    """Sabotaged twin: an import in a program's text that no module answers."""
+    moved = "from wattmesh.reconfig.universal.physical import write_physical"
+    assert _unknown_modules(moved) == ["wattmesh.reconfig.universal.physical"]
+    assert _unknown_modules(moved.replace("universal.", "universal.convert.")) == []
 
 
 def test_make_targets_exist() -> None:
