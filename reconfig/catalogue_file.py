@@ -285,7 +285,6 @@ def _probe(table: Table) -> ProbeEvidence:
 
 
 def _layout(table: Table) -> Layout:
-    """Read a point's layout by the rules of `Layout`."""
     values = table.table("layout").values
     try:
         layout = Layout.from_dict(values)

@@ -136,7 +136,6 @@ class Accounts:
     def _update_scenarios(
         self, scenarios: BaselineLedger, run: RunRow, now: datetime, *, anew: bool
     ) -> None:
-        """Bring a run's other scenarios up to `now`."""
         if self._settled.get(run.run) == (run.finished_at, run.tokens):
             return
         if not scenarios.update(run, now, anew=anew):
@@ -152,7 +151,7 @@ class Accounts:
             stale = {each.slot_start for each in used if self._differs(each)}
             for each in used:
                 if each.slot_start not in stale:
-                    self._note(each)
+                    self._keep_or_drop_open(each)
             return stale
         stale = {start for start, _ in self._changed_open(now)}
         touched = self._touched(now)
@@ -207,8 +206,7 @@ class Accounts:
         price = self._best(home, used.slot_start, used.slot_end, held.rank if held else None)
         return price is not None and _better(price, held)
 
-    def _note(self, row: Intensity | EmissionRow) -> None:
-        """Add a slot to the open ones, or remove it once its price is final."""
+    def _keep_or_drop_open(self, row: Intensity | EmissionRow) -> None:
         slot = (row.slot_start, row.slot_end)
         provisional = row.g_milli_per_kwh is None or row.quality == Quality.PROVISIONAL
         if not provisional and slot not in self._open:
@@ -318,7 +316,7 @@ class Accounts:
             )
         row = replace(row, first_carbon_ug=_first(row, held))
         if known:
-            self._note(row)
+            self._keep_or_drop_open(row)
         return row
 
 
@@ -378,5 +376,4 @@ def _better(price: Price, held: Price | None) -> bool:
 
 
 def _key(row: EnergyRow | EmissionRow) -> Key:
-    """Give the key of a row within the actual scenario."""
     return row.run, row.gpu_uuid, row.slot_start, row.line

@@ -141,7 +141,7 @@ def judge(seen: CheckedRun) -> list[Finding]:
     for where, sentence in _troubles(seen):
         if _cause(sentence) not in causes:
             causes.add(_cause(sentence))
-            found.append(_of(sentence, where))
+            found.append(_finding(sentence, where))
     found += [
         problem(
             "state",
@@ -178,7 +178,7 @@ def judge(seen: CheckedRun) -> list[Finding]:
             )
         )
     if seen.ended:
-        found.append(_placed(problem("script", seen.ended, _LOOK)))
+        found.append(_with_place(problem("script", seen.ended, _LOOK)))
     return sorted(found, key=lambda each: _ORDER.index(each.verdict))
 
 
@@ -195,7 +195,7 @@ def _switches(seen: CheckedRun) -> Iterator[Finding]:
                 f"{each.words}: in place at step {each.end.step}, in {each.end.elapsed_s:.2f} s",
             )
         else:
-            yield _of(each.end.detail, f"{each.words}: ")
+            yield _finding(each.end.detail, f"{each.words}: ")
     for left in seen.messages:
         if isinstance(left, LeftOut) and "seekable" in left.why:
             yield problem(
@@ -228,17 +228,15 @@ def _troubles(seen: CheckedRun) -> Iterator[tuple[str, str]]:
         yield f"nothing could be saved from step {waiting.step} on: ", waiting.deferred
 
 
-def _of(sentence: str, prefix: str) -> Finding:
-    """Make a finding of one of the hook's sentences."""
+def _finding(sentence: str, prefix: str) -> Finding:
     core = _core(sentence)
     check, do = next(
         ((check, do) for words, check, do in HOOK_SENTENCES if words in core), ("switch", _LOOK)
     )
-    return _placed(problem(check, f"{prefix}{core}", do))
+    return _with_place(problem(check, f"{prefix}{core}", do))
 
 
-def _placed(found: Finding) -> Finding:
-    """Set the first file and line in its text as the finding's place."""
+def _with_place(found: Finding) -> Finding:
     place = _PLACE.search(found.text)
     return replace(found, where=place[1]) if place else found
 

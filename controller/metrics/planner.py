@@ -29,7 +29,6 @@ def plan_metrics(pulse: Pulse) -> Iterator[Metric]:
 
 
 def _runs(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
-    """The newest plan of each run."""
     age = GaugeMetricFamily(
         "wattmesh_plan_age_seconds",
         "Seconds since the observation that the newest plan was made from.",

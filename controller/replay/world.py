@@ -255,7 +255,7 @@ class World:
             return
         state.target, state.ordered_s = wish, state.at_s
         if state.asleep:
-            self._begin()
+            self._begin_switch()
 
     def next_s(self) -> float:
         """Give the next moment at which something happens without an order."""
@@ -324,7 +324,6 @@ class World:
         return state.gpus * catalogue.idle_power_w_per_gpu
 
     def _charge(self, from_s: float, to_s: float) -> None:
-        """Charge the seconds from `from_s` to `to_s` at the grid's recorded intensity."""
         power_w, grid, moment = self.power_w, self.scene.grid, self.scene.moment
         burnt = grid.burnt(moment(to_s)) - grid.burnt(moment(from_s))
         self.state.energy_j += power_w * (to_s - from_s)
@@ -374,7 +373,7 @@ class World:
         state.boundary_tokens = state.tokens + self.scene.interval_tokens
         self._watch()
         if state.target is not None:
-            self._begin()
+            self._begin_switch()
 
     def _watch(self) -> None:
         """Measure what a daemon measures: speeds of points, and switches that are now complete."""
@@ -394,14 +393,13 @@ class World:
             margin=scene.margin,
         )
 
-    def _begin(self) -> None:
-        """Stop training for a switch."""
+    def _begin_switch(self) -> None:
         state = self.state
         origin = PAUSED if state.asleep else state.point.id
         number = len(state.switched_s)
         seconds, wait_s, energy_j = self._cost(origin, state.target or PAUSED)
         seconds *= self.scene.noise.takes(number)
-        state.fails = self.scene.noise.fails(number) or self._lacks(state.target)
+        state.fails = self.scene.noise.fails(number) or self._lacks_gpus(state.target)
         state.switched_s = (*state.switched_s, state.at_s)
         state.busy_w = energy_j / (seconds + wait_s) if seconds + wait_s else 0.0
         if not seconds + wait_s:
@@ -418,8 +416,7 @@ class World:
         state.busy_until_s, state.told_s = state.at_s + self._took_s, state.at_s + told_s
         state.watched = replace(state.watched, stay=None)
 
-    def _lacks(self, target: str | None) -> bool:
-        """Return whether a point needs more GPUs than are left."""
+    def _lacks_gpus(self, target: str | None) -> bool:
         return bool(target) and self.scene.catalogue.point(target or "").gpus > self.state.gpus
 
     def _cost(self, origin: str, target: str) -> tuple[float, float, float]:

@@ -100,7 +100,7 @@ def source_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
     found = (
         *_zone(key, source),
         *_foreign(key, source),
-        *_needed(key, source),
+        *_missing(key, source),
         *_address(f"{key}.base_url", source.base_url),
         *_secrets(key, source),
         *_service(key, source.http_json),
@@ -135,8 +135,7 @@ def _foreign(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
                 yield f"{key}.{name}", f"is only read when provider = {allowed}"
 
 
-def _needed(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Name missing keys that the provider requires."""
+def _missing(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
     for name in PROVIDERS[source.provider].needs:
         if getattr(source, name) in (None, ""):
             yield (

@@ -384,7 +384,6 @@ def _assemble(
 def _simulated(
     power: PowerLine, runs: tuple[RunLine, ...], carbon: tuple[CarbonLine | None, ...]
 ) -> tuple[str, ...]:
-    """Name everything on the screen that is simulated."""
     named = ["GPU power"] if power.simulated else []
     named += [f"grid ({each.signal})" for each in carbon if each is not None and each.simulated]
     named += [f"{run.name} {what}" for run in runs for what in run.simulated]

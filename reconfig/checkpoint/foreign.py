@@ -113,7 +113,7 @@ def publish(
         index = replace(index, files=tuple(f"{FILES}/{name}" for name in index.files))
         if beside:
             data[BESIDE], small = _write_beside(staging / BESIDE, beside)
-            index = _with(index, small)
+            index = _concatenated(index, small)
         cover.prove(index)
         origin = {"kind": source.kind, "folder": str(source.folder.absolute())}
         manifest = replace(about, kind=CheckpointKind.VIRTUAL, data=data, source=origin)
@@ -201,8 +201,7 @@ def _write_beside(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[Data
     return line, build(entries, segments)
 
 
-def _with(index: Index, small: Index) -> Index:
-    """Concatenate two indexes."""
+def _concatenated(index: Index, small: Index) -> Index:
     moved = replace(
         small.segments,
         entry=small.segments.entry + len(index.entries),

@@ -192,7 +192,6 @@ class MeterState:
         return max((each for each in (before_w, reading.power_limit_w) if each), default=None)
 
     def _is_foreign(self, reading: PowerReading) -> bool:
-        """Tell whether a reading is of another source than the counter."""
         if self.counter_mj is None or not self.counter_source:
             return False
         return reading.source != self.counter_source

@@ -106,7 +106,6 @@ def walked(
 
 
 def _price(walk: ReportTotals, prices: Intensities, slot: SlotSum) -> None:
-    """Price a slot in a further signal."""
     price = (scenario_of(prices.signal), str(prices.signal))
     g_milli = prices.g_milli(slot.slot_start, slot.slot_end)
     if g_milli is None:

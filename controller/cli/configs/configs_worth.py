@@ -164,7 +164,6 @@ def _way(way: Way | None) -> str:
 
 
 def _legend(rows: list[tuple[str, str, str]], columns: int) -> Iterator[str]:
-    """Explain the marks that appear in the rows."""
     cells = "".join(leaving + back for _, leaving, back in rows)
     if OWN in cells:
         yield from words.wrapped(f"{OWN} of this pair; the others as [switch] says.", columns)

@@ -51,7 +51,6 @@ def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
 
 
 def _head(answer: Mapping[str, Any]) -> Text:
-    """Name the run, the age of its plan, and the signal."""
     plan = answer["plan"]
     age = f" · plan made {quantities.duration(plan['age_s'])} ago" if plan else ""
     told = f" · simulated: {', '.join(answer['simulated'])}" if answer["simulated"] else ""
@@ -60,7 +59,6 @@ def _head(answer: Mapping[str, Any]) -> Text:
 
 
 def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
-    """Say which point each letter is, and for how long the plan uses it."""
     names = plan_chart.letters(plan["steps"])
     hours: dict[str, float] = {}
     for step in plan["steps"]:
@@ -100,7 +98,7 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
     gap = quantities.UNKNOWN if plan["gap"] is None else words.percent(plan["gap"], 2)
     split = f" ({', '.join(kinds)})" if kinds else ""
     yield f"switches {changes}{split}, gap to bound {gap}", ""
-    yield _ends(answer, plan), ""
+    yield _end_and_slack(answer, plan), ""
     yield (
         f"carbon   {words.grams(plan['grams'], plan['flags'])} from then on; no plan comes below "
         f"{words.grams(plan['bound_g'], plan['flags'])} if the grid is as forecast",
@@ -133,8 +131,7 @@ def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[s
             )
 
 
-def _ends(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """Say when the work is done, and the time left until the deadline."""
+def _end_and_slack(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     finish, deadline = words.moment(plan["finish_at"]), words.moment(answer["deadline"])
     said = f"finish   {_day(finish)}"
     if finish is None or deadline is None:

@@ -107,14 +107,13 @@ class _Trace:
             Column(title="SWITCHES/DAY", right=True),
             Column(title="S/PLAN", right=True),
         ]
-        lines: list[Cells] = [self._policy(policy) for policy in self.policies]
-        lines.append(self._below("bound", self._bound))
+        lines: list[Cells] = [self._policy_row(policy) for policy in self.policies]
+        lines.append(self._percent_row("bound", self._mean_bound))
         if MPC in self.policies:
             lines += self._ours()
         return table(columns, lines)
 
-    def _policy(self, policy: str) -> Cells:
-        """Write one policy: its savings, switches per day, and seconds per plan."""
+    def _policy_row(self, policy: str) -> Cells:
         ours = [row for row in self.rows if row.policy == policy]
         days = sum(row.finished_h for row in ours) / 24.0
         style = STRONG if policy == MPC else ""
@@ -132,28 +131,28 @@ class _Trace:
             return Text(amount + LATE, style=BAD)
         return Text(amount + (BEST if policy == self.best(slack) else " "), style=style)
 
-    def _below(self, title: str, of: Callable[[float], float | None], digits: int = 1) -> Cells:
-        """Write a row of percentages that belongs to no policy."""
+    def _percent_row(
+        self, title: str, of: Callable[[float], float | None], digits: int = 1
+    ) -> Cells:
         told = [of(slack) for slack in self.slacks]
         shown = [
             quantities.UNKNOWN if each is None else f"{100 * each:.{digits}f}" for each in told
         ]
         return [Text(title, style=DIM), *(Text(f"{each} ", style=DIM) for each in shown), "", ""]
 
-    def _bound(self, slack: float) -> float:
-        """Give the mean upper bound on any policy's saving."""
+    def _mean_bound(self, slack: float) -> float:
         return fmean(row.bound_saving for row in self.rows if row.slack == slack)
 
     def _ours(self) -> Iterator[Cells]:
         """Compare ours with the best rival, the oracle and the bound; say what was lost to what."""
         if any(map(self.best, self.slacks)):
             yield [Text("mpc over the best *"), *map(self._lead, self.slacks), "", ""]
-        yield self._below("% of the oracle's", self._share, 0)
+        yield self._percent_row("% of the oracle's", self._share, 0)
         if {EFFICIENT, ORACLE} <= set(self.policies):
-            yield self._below("% of what it adds", self._added, 0)
+            yield self._percent_row("% of what it adds", self._added, 0)
         if any(row.regret_planning is not None for row in self.rows):
-            yield self._below("lost to the forecast", lambda slack: self._lost(slack)[0])
-            yield self._below("lost to planning", lambda slack: self._lost(slack)[1])
+            yield self._percent_row("lost to the forecast", lambda slack: self._lost(slack)[0])
+            yield self._percent_row("lost to planning", lambda slack: self._lost(slack)[1])
 
     def _lead(self, slack: float) -> Text:
         """Give how many points ours is above the best rival."""

@@ -136,7 +136,6 @@ def _decision(row: Mapping[str, Any], *, dated: bool) -> TimelineEntry:
 def _switch(
     row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], dated: bool
 ) -> TimelineEntry:
-    """One switch: why it was ordered, and what it took."""
     at = _at(row, "created_at")
     head = styled(
         (_time(at, dated=dated), DIM),
@@ -150,7 +149,6 @@ def _switch(
 def _outcome(
     row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
 ) -> list[str | tuple[str, str]]:
-    """Say how the switch went, in the numbers that the run reported."""
     state = row["state"]
     parts: list[str | tuple[str, str]] = [(state.replace("_", " "), ENDED.get(state, OPEN_STYLE))]
     took_s = row["evidence"].get("total_s")

@@ -247,7 +247,7 @@ class JsonHttp:
                 _refuse_redirect(response, ask)
                 answer = _answer(response, _body(response, ask, deadline_s))
         except (requests.RequestException, HTTPError, OSError) as error:
-            failure = ask.credentials.hidden(f"{ask.url} failed: {_cause(error)}")
+            failure = ask.credentials.hidden(f"{ask.url} failed: {_innermost_cause(error)}")
         except _Slow as slow:
             failure = str(slow)
         else:
@@ -316,8 +316,7 @@ def _whole(text: str) -> int | float:
     return int(text) if len(text) <= LONGEST_WHOLE else float(text)
 
 
-def _cause(error: Exception) -> str:
-    """The text of the innermost cause of a request error."""
+def _innermost_cause(error: Exception) -> str:
     cause: BaseException = error
     while cause.__context__ is not None:
         cause = cause.__context__
