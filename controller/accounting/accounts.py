@@ -146,7 +146,9 @@ class Accounts:
         if everything:
             self._open.clear()
             newest = self._journal.carbon.newest_id()
-            self._remember({each.id for each in self._journal.carbon.changes(newest - MOST_IDS)})
+            self._remember_as_read(
+                {each.id for each in self._journal.carbon.changes(newest - MOST_IDS)}
+            )
             used = self._journal.ledger.intensities()
             stale = {each.slot_start for each in used if self._differs(each)}
             for each in used:
@@ -168,11 +170,10 @@ class Accounts:
             if change.id not in self._seen and change.start <= now:
                 parts = self._grid.parts(change.start, min(change.end, now))
                 slots |= {self._grid.slot(at)[0] for at, _ in parts} | {change.start}
-        self._remember({each.id for each in changes})
+        self._remember_as_read({each.id for each in changes})
         return slots
 
-    def _remember(self, ids: Collection[int]) -> None:
-        """Remember which of the newest intensities were read."""
+    def _remember_as_read(self, ids: Collection[int]) -> None:
         self._seen_to = max((self._seen_to, *ids))
         known = {*self._seen, *ids}
         self._seen = frozenset(each for each in known if each > self._seen_to - MOST_IDS)

@@ -246,7 +246,7 @@ class World:
         Clock changes and wake-ups begin at once.
         """
         state = self.state
-        if (state.busy_until_s is not None and state.target is not None) or self._out:
+        if (state.busy_until_s is not None and state.target is not None) or self._nodes_are_lost:
             return
         if wish == ("" if state.asleep else state.point.id):
             return
@@ -264,7 +264,7 @@ class World:
         moments.append(self.scene.noise.until_s(state.at_s))
         if loss is not None and state.out_until_s is None:
             moments.append(loss.at_s)
-        if self._out and state.out_until_s is not None:
+        if self._nodes_are_lost and state.out_until_s is not None:
             moments.append(state.out_until_s)
         elif state.busy_until_s is not None:
             moments.append(state.busy_until_s if state.told_s is None else state.told_s)
@@ -280,7 +280,7 @@ class World:
         state.tokens += self._speed() * (to_s - state.at_s)
         state.at_s = to_s
         if loss is not None and state.out_until_s is None and to_s >= loss.at_s - TICK:
-            self._lose(loss)
+            self._lose_nodes(loss)
         elif state.busy_until_s is not None:
             if state.told_s is not None and to_s >= state.told_s - TICK:
                 self._tell()
@@ -293,15 +293,14 @@ class World:
         return self.scene.catalogue.point(point).layout
 
     @property
-    def _out(self) -> bool:
-        """Whether it stands still because nodes were lost."""
+    def _nodes_are_lost(self) -> bool:
         until_s = self.state.out_until_s
         return until_s is not None and self.state.at_s < until_s - TICK
 
     def _speed(self) -> float:
         """Tokens per second now; 0 while it sleeps, switches or stands still."""
         state = self.state
-        if state.asleep or state.busy_until_s is not None or self._out:
+        if state.asleep or state.busy_until_s is not None or self._nodes_are_lost:
             return 0.0
         tokens_per_s = state.point.tokens_per_s
         if state.at_s < state.clock_from_s - TICK:
@@ -317,7 +316,7 @@ class World:
         state, catalogue = self.state, self.scene.catalogue
         if state.busy_until_s is not None:
             return state.busy_w
-        if not state.asleep and not self._out:
+        if not state.asleep and not self._nodes_are_lost:
             return catalogue.held_power_w(state.point, state.gpus)
         if catalogue.release is Release.RELEASED:
             return 0.0
@@ -352,7 +351,7 @@ class World:
         state.clock_s = state.at_s
         state.clock_from_s = state.at_s + self.scene.noise.late_s(state.at_s)
 
-    def _lose(self, loss: Loss) -> None:
+    def _lose_nodes(self, loss: Loss) -> None:
         """Lose nodes: a switch under way is void, and the rest trains on after the outage."""
         state = self.state
         fit = [each for each in self.scene.catalogue.points if each.gpus <= loss.gpus]

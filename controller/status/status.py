@@ -62,12 +62,12 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     if pulse.signals.accounting != pulse.signals.decision:
         accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
     view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
-    left_out = _lost(rows) - _lost(told)
+    left_out = _lost_by_user(rows) - _lost_by_user(told)
     view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
     return replace(view, trouble=troubles(view, pulse))
 
 
-def _lost(rows: Iterable[RunRow]) -> Counter[int]:
+def _lost_by_user(rows: Iterable[RunRow]) -> Counter[int]:
     """Count the lost runs of each user; a run that said how it ended is not lost."""
     return Counter(row.owner_uid for row in rows if row.state == "lost" and not row.ending)
 
@@ -177,7 +177,7 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
     ):
         return "Nothing of its GPUs has been booked yet."
     return (
-        f"No process of it was seen on {_first(sorted(row.gpus_used))} in "
+        f"No process of it was seen on {_first_of(sorted(row.gpus_used))} in "
         f"{span(heard_s)}; what they drew is booked as idle."
     )
 
@@ -188,13 +188,12 @@ def unread(pulse: Pulse, row: RunRow) -> str:
     if not dark:
         return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
     return (
-        f"Nobody reads {_first(dark)} of the GPUs that it registered; start `wattmesh agent` on "
+        f"Nobody reads {_first_of(dark)} of the GPUs that it registered; start `wattmesh agent` on "
         "their nodes, or mend what the job says of its GPUs."
     )
 
 
-def _first(gpus: Sequence[str]) -> str:
-    """Name the first of some GPUs, and count the others."""
+def _first_of(gpus: Sequence[str]) -> str:
     return f"{gpus[0]} and {len(gpus) - 1} more" if len(gpus) > 1 else gpus[0]
 
 

@@ -224,7 +224,6 @@ def _signal(line: CarbonLine) -> Iterator[str]:
 
 
 def _meanwhile(line: CarbonLine) -> str:
-    """Say what goes on, and what does not, while a signal is silent."""
     if line.trouble:
         return (
             "Every run holds until the signal is back, and energy is booked by stand-ins, or "

@@ -103,7 +103,7 @@ def publish(
         OSError: the disk is full.
     """
     source = open_dcp(Path(written.folder), Declared(), written.names)
-    index = _only(source, wanted)
+    index = _index_of_state(source, wanted)
     with staged(target, fence) as staging:
         folders = link(source, staging / FILES)
         data = {
@@ -155,8 +155,7 @@ def is_verified(path: Path) -> bool:
         return False
 
 
-def _only(source: Source, wanted: RequiredTensors) -> Index:
-    """The part of a source's index with the job's state."""
+def _index_of_state(source: Source, wanted: RequiredTensors) -> Index:
     index, rows = source.index, []
     for name, (dtype, shape) in wanted.tensors.items():
         key = HOOK.entry_key(name)

@@ -60,7 +60,8 @@ def first_generation(
         _fits(wanted.layout, ranks, wanted.launched)
         folder.next_file.unlink(missing_ok=True)
         return FirstGeneration(
-            generation=_generation(identity, wanted.layout, ranks), died_in=_died_in(folder)
+            generation=_generation(identity, wanted.layout, ranks),
+            died_in=_unfinished_switch(folder),
         )
     path, header = found
     if header.run != identity.run:
@@ -73,7 +74,7 @@ def first_generation(
         return FirstGeneration(generation=restart)
     layout, ranks = layout_of(header, wanted)
     generation = _generation(identity, layout, ranks, path, header)
-    return FirstGeneration(generation=generation, died_in=_died_in(folder))
+    return FirstGeneration(generation=generation, died_in=_unfinished_switch(folder))
 
 
 def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
@@ -194,6 +195,6 @@ def _generation(
     )
 
 
-def _died_in(folder: RunFolder) -> dict[str, Any] | None:
+def _unfinished_switch(folder: RunFolder) -> dict[str, Any] | None:
     """Return the record of a switch that an earlier launch did not finish, if there is one."""
     return read_json(folder.switch_file)

@@ -179,8 +179,8 @@ class MeterState:
         )
         hold_us = max(hold_us, round(HOLD_PERIODS * micros(reading.every_s)))
         if self._is_foreign(reading):
-            return self._stood_in(after, reading, length_us, hold_us)
-        return self._spoke(after, reading, length_us, hold_us)
+            return self._by_other_source(after, reading, length_us, hold_us)
+        return self._by_own_source(after, reading, length_us, hold_us)
 
     def _span_w(self, reading: PowerReading) -> float | None:
         """The highest limit in force up to a reading; None when none is known.
@@ -196,10 +196,9 @@ class MeterState:
             return False
         return reading.source != self.counter_source
 
-    def _spoke(
+    def _by_own_source(
         self, after: "MeterState", reading: PowerReading, length_us: int, hold_us: int
     ) -> tuple["MeterState", EnergyPiece]:
-        """Book a reading of the counter's own source."""
         silent_us = length_us + self.dark_us + self.guessed_us
         counter_mj, note = self._shown_mj(reading), ""
         if counter_mj is not None and self.counter_mj is not None:
@@ -220,7 +219,7 @@ class MeterState:
             after = after._begun(None, "")
         return after, after._unobserved(length_us, note)
 
-    def _stood_in(
+    def _by_other_source(
         self, after: "MeterState", reading: PowerReading, length_us: int, hold_us: int
     ) -> tuple["MeterState", EnergyPiece]:
         """Book a reading of a stand-in source, as an extrapolation of the counter."""

@@ -70,12 +70,11 @@ def close(journal: Journal, site: ReportSettings, now: datetime) -> tuple[str, .
             figures=as_json(made),
         )
         if journal.budgets.close(row):
-            said.append(_sentence(made))
+            said.append(_closed_sentence(made))
     return tuple(said)
 
 
-def _sentence(made: MonthReport) -> str:
-    """Say with which figures a month was closed; two signals are two figures."""
+def _closed_sentence(made: MonthReport) -> str:
     energy = marked(joules(made.energy_mj / 1e3), made.flags)
     carbon = " and ".join(
         marked(grams(each.carbon_ug / 1e6), each.flags) + f" in {each.signal}"

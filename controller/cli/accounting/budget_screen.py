@@ -41,7 +41,7 @@ def screen(view: Row) -> list[Text | str]:
         *(line for period in view["periods"] for line in period_lines(period, view)),
         *_total_by_signal(view),
         *_saved(view),
-        _others(view["lines"]),
+        _booked_to_no_run(view["lines"]),
     ]
     if view["runs"]:
         rows = [row for run in view["runs"] for row in _run_rows(run)]
@@ -143,8 +143,7 @@ def _unpriced(entry: Row) -> str:
     return f" ({words.joules(entry['unpriced_j'], entry['flags'])} have no grams yet)"
 
 
-def _others(lines: Sequence[Row]) -> Text:
-    """Write what was booked to no run, and the unobserved time."""
+def _booked_to_no_run(lines: Sequence[Row]) -> Text:
     others = [_cluster_line(line) for line in lines if line["line"] not in ("run", "unobserved")]
     dark_s = sum(line["unobserved_s"] for line in lines)
     others.append(f"unobserved {quantities.duration(dark_s)} of GPU time{_most(lines)}")

@@ -93,7 +93,7 @@ def _draw_days(axes: Axes, view: dict[str, Any]) -> None:
     ends = [each[-1] for each in spent.values()]
     size, unit = _unit(max([*ends, (view["limit_g"] or 0) * 1e6]))
     for color, (signal, sums) in zip(cycle(SPENT), spent.items(), strict=False):
-        label = f"spent{_which(view, signal)}"
+        label = f"spent{_signal_if_several(view, signal)}"
         axes.plot(at, [each / size for each in sums], color=color, linewidth=2.4, label=label)
     planned = [each["planned_ug"] for each in view["days"]]
     if planned and None not in planned:
@@ -122,7 +122,7 @@ def _draw_subjects(axes: Axes, view: dict[str, Any]) -> None:
     size, unit = _unit(max([0, *embodied, *(ug for each in grams.values() for ug in each)]))
     height = 0.4 / len(signals)
     for number, (color, signal) in enumerate(zip(cycle(SPENT), signals, strict=False)):
-        label = f"location-based{_which(view, signal)}"
+        label = f"location-based{_signal_if_several(view, signal)}"
         at = [place + (number + 0.5) * height - 0.2 for place in places]
         bars = [each / size for each in grams[signal]]
         axes.barh(at, bars, height=height, color=color, label=label)
@@ -150,7 +150,7 @@ def _ug_in(entry: dict[str, Any], signal: str) -> int:
     return sum(each["carbon_ug"] for each in entry["carbon"] if each["signal"] == signal)
 
 
-def _which(view: dict[str, Any], signal: str) -> str:
+def _signal_if_several(view: dict[str, Any], signal: str) -> str:
     """Name a signal if there are several; else ""."""
     return f", {signal}" if len(view["carbon"]) > 1 else ""
 

@@ -58,7 +58,7 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
         *_restated(view["carbon"]),
         *_share_of_limit(view),
     ]  # fmt: skip
-    rows = [row for each in _sorted(view["subjects"]) for row in _subject_rows(each)]
+    rows = [row for each in _runs_first(view["subjects"]) for row in _subject_rows(each)]
     lines += ["", *table(COLUMNS, rows)]
     if view["simulated"]:
         lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
@@ -190,7 +190,7 @@ def _signed(carbon_ug: int, flags: Sequence[str]) -> str:
     return f"{'+' if carbon_ug > 0 else ''}{words.micrograms(carbon_ug, flags)}"
 
 
-def _sorted(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _runs_first(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort runs first, by most joules; then the lines of the cluster."""
     return sorted(subjects, key=lambda each: (each["kind"] != "run", -each["energy_mj"]))
 

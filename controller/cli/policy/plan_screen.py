@@ -104,23 +104,23 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
         f"{words.grams(plan['bound_g'], plan['flags'])} if the grid is as forecast",
         "",
     )
-    yield from _far(answer, plan)
-    yield from _constraints(plan)
+    yield from _mu_above_chart(answer, plan)
+    yield from _what_binds(plan)
     if answer["extended"]:
         yield f"beyond the forecast the grid takes {answer['extended']}", DIM
     if answer["trouble"]:
         yield f"planning failed {answer['failures']} times: {answer['trouble']}", WARN
 
 
-def _constraints(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Say what binds the plan, and what it cannot keep."""
+def _what_binds(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, style in (("cap", DIM), ("level", WARN), ("budget", WARN)):
         if plan[key]:
             yield f"{key:<{HANG}}{plan[key]}", style
 
 
-def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name a mu that is too far above the curve to be drawn."""
+def _mu_above_chart(
+    answer: Mapping[str, Any], plan: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     highest = max((each["g_per_kwh"] for each in answer["grid"]), default=0.0)
     for each in plan["mu"]:
         if not plan_chart.shown(each["g_per_kwh"], highest):

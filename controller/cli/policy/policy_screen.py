@@ -45,7 +45,12 @@ def screen(rows: Sequence[Row], asked: ReplayRequest) -> list[Text | str]:
     for trace in dict.fromkeys(row.trace for row in rows):
         lines += ["", *_Trace(name=trace, rows=[row for row in rows if row.trace == trace]).lines()]
     policies = {row.policy for row in rows}
-    return [*lines, "", *(styled((each, DIM)) for each in _legend(policies)), *_late(rows)]
+    return [
+        *lines,
+        "",
+        *(styled((each, DIM)) for each in _legend(policies)),
+        *_missed_deadlines(rows),
+    ]
 
 
 def _noise(noise: Noise) -> Iterator[str]:
@@ -146,16 +151,20 @@ class _Trace:
     def _ours(self) -> Iterator[Cells]:
         """Compare ours with the best rival, the oracle and the bound; say what was lost to what."""
         if any(map(self.best, self.slacks)):
-            yield [Text("mpc over the best *"), *map(self._lead, self.slacks), "", ""]
+            yield [
+                Text("mpc over the best *"),
+                *map(self._ahead_of_best_rival, self.slacks),
+                "",
+                "",
+            ]
         yield self._percent_row("% of the oracle's", self._share, 0)
         if {EFFICIENT, ORACLE} <= set(self.policies):
             yield self._percent_row("% of what it adds", self._added, 0)
         if any(row.regret_planning is not None for row in self.rows):
-            yield self._percent_row("lost to the forecast", lambda slack: self._lost(slack)[0])
-            yield self._percent_row("lost to planning", lambda slack: self._lost(slack)[1])
+            yield self._percent_row("lost to the forecast", lambda slack: self._losses(slack)[0])
+            yield self._percent_row("lost to planning", lambda slack: self._losses(slack)[1])
 
-    def _lead(self, slack: float) -> Text:
-        """Give how many points ours is above the best rival."""
+    def _ahead_of_best_rival(self, slack: float) -> Text:
         lead = round(100 * (self.saving(MPC, slack) - self.saving(self.best(slack), slack)), 1)
         return Text(f"{lead:+.1f} " if lead else "0.0 ", style=GOOD if lead > 0 else "")
 
@@ -174,8 +183,7 @@ class _Trace:
                 shares.append((ours.saving - still.saving) / (best.saving - still.saving))
         return fmean(shares) if shares else None
 
-    def _lost(self, slack: float) -> tuple[float, float]:
-        """Give what ours lost to the forecast and to planning."""
+    def _losses(self, slack: float) -> tuple[float, float]:
         rows = self.cell(MPC, slack)
         return (
             fmean(row.regret_forecast or 0.0 for row in rows),
@@ -183,8 +191,7 @@ class _Trace:
         )
 
 
-def _late(rows: Sequence[Row]) -> Iterator[Text]:
-    """Name the policies that missed deadlines, and in which replays."""
+def _missed_deadlines(rows: Sequence[Row]) -> Iterator[Text]:
     late = [row for row in rows if not row.deadline_met]
     for policy in dict.fromkeys(row.policy for row in late):
         theirs = [row for row in late if row.policy == policy]

@@ -153,7 +153,7 @@ def _outcome(
     parts: list[str | tuple[str, str]] = [(state.replace("_", " "), ENDED.get(state, OPEN_STYLE))]
     took_s = row["evidence"].get("total_s")
     if took_s is not None:
-        parts.append(f" in {quantities.duration(took_s)} ({_way(row, steps)})")
+        parts.append(f" in {quantities.duration(took_s)} ({_in_place_or_by_restart(row, steps)})")
     difference = probe_difference(row["evidence"])
     if difference is not None:
         parts.append(f", probe loss {how_equal(difference)}")
@@ -163,8 +163,7 @@ def _outcome(
     return parts
 
 
-def _way(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
-    """Say whether it went in place or by restart, and why where that was not as ordered."""
+def _in_place_or_by_restart(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
     ordered = row["order"]["mode"].replace("_", " ")
     stopped = next((each for each in steps if each["state"] == "stopping"), None)
     if stopped is None or ordered == "restart":

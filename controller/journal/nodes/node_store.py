@@ -130,7 +130,7 @@ class NodeStore:
                 _add(connection, values)
                 _check_sums(connection, values)
                 _count(connection, node, batch, now)
-            _remember(connection, node, _without(report, strange), known, now)
+            _remember(connection, node, _without_devices_of_others(report, strange), known, now)
             starts_us = [value["slot_start"] for value in values] if new else []
             note(connection, starts_us)
         self._added(starts_us)
@@ -181,7 +181,7 @@ def _row(row: Row[Any]) -> NodeRow:
     )
 
 
-def _without(report: Report, strange: Mapping[str, str]) -> Report:
+def _without_devices_of_others(report: Report, strange: Mapping[str, str]) -> Report:
     """Leave out devices of other nodes, and say so among the facts."""
     if not strange:
         return report
