@@ -114,9 +114,7 @@ def _no_catalogue(context: RunContext) -> Decision | None:
             "script lets it be moved.",
         )
     order = (
-        f", nor can the order to {context.run.ordered_point} be"
-        if context.run.ordered_point
-        else ""
+        f", and the order to {context.run.ordered_point} waits" if context.run.ordered_point else ""
     )
     return context.hold(
         "no_catalogue",
@@ -185,17 +183,17 @@ def _after_cap(context: RunContext, guard: Guard, current: OperatingPoint) -> st
 def _waits_for_measurement(context: RunContext, current: OperatingPoint, at: str) -> str:
     share = figures(100 * context.unmeasured(current), 2)
     return (
-        f"{share} % of its speed is not counted on before more steps are measured here, and the "
-        f"deadline at {at} leaves less than that: until then nothing is done for grams' sake, and "
-        "nothing is promised"
+        f"{share} % of its speed is kept in reserve until more steps are measured here, and the "
+        f"deadline at {at} leaves less than that: until then nothing is done to save grams, and "
+        "the deadline is not promised"
     )
 
 
 def _no_promise(context: RunContext, at: str) -> str:
     return (
-        f"the deadline at {at} leaves less than the reserve, {context.promise}: it keeps to its "
-        "point, nothing is done for grams' sake, and nothing is promised; move "
-        f"runs.{context.run.name}.deadline for more"
+        f"the deadline at {at} leaves less than the reserve, {context.promise}: it stays where it "
+        "is, nothing is done to save grams, and the deadline is not promised; a later "
+        f"runs.{context.run.name}.deadline changes that"
     )
 
 

@@ -81,7 +81,7 @@ def _subtitle(answer: dict[str, Any]) -> list[str]:
     if answer["sentence"]:
         warned.append("NOT FOLLOWED")
     if answer["extended"]:
-        warned.append(f"beyond the forecast the grid takes {answer['extended']}")
+        warned.append(f"after the forecast's end the grid takes {answer['extended']}")
     warned += [plan[key] for key in ("cap", "level", "budget") if plan[key]]
     return [" · ".join(said), *words.wrapped(" · ".join(warned), WIDE)[:2]]
 

@@ -107,7 +107,7 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
     yield from _mu_above_chart(answer, plan)
     yield from _what_binds(plan)
     if answer["extended"]:
-        yield f"beyond the forecast the grid takes {answer['extended']}", DIM
+        yield f"after the forecast's end the grid takes {answer['extended']}", DIM
     if answer["trouble"]:
         yield f"planning failed {answer['failures']} times: {answer['trouble']}", WARN
 

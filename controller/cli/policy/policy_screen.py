@@ -61,15 +61,15 @@ def _noise(noise: Noise) -> Iterator[str]:
     if noise.switch_failure:
         told.append(f"{words.percent(noise.switch_failure)} of switches fail")
     if told:
-        yield f"noise: {', '.join(told)}; not in oracle and bound"
+        yield f"noise: {', '.join(told)}; none in oracle or bound"
 
 
 def _legend(policies: set[str]) -> Iterator[str]:
     yield "1.1x: the deadline is at 1.1 times what the fastest point needs"
     if len(policies & set(RULES)) > 1:
-        yield f"{BEST} best of the rules that others use"
+        yield f"{BEST} best of the published rules"
     if {EFFICIENT, MPC, ORACLE} <= policies:
-        yield f"% of what it adds: to {EFFICIENT}, where the oracle adds 2 points or more"
+        yield f"% of what the oracle adds: to {EFFICIENT}, where that is 2 points or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +157,9 @@ class _Trace:
                 "",
                 "",
             ]
-        yield self._percent_row("% of the oracle's", self._share, 0)
+        yield self._percent_row("% of the oracle's saving", self._share, 0)
         if {EFFICIENT, ORACLE} <= set(self.policies):
-            yield self._percent_row("% of what it adds", self._added, 0)
+            yield self._percent_row("% of what the oracle adds", self._added, 0)
         if any(row.regret_planning is not None for row in self.rows):
             yield self._percent_row("lost to the forecast", lambda slack: self._losses(slack)[0])
             yield self._percent_row("lost to planning", lambda slack: self._losses(slack)[1])
