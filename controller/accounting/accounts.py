@@ -150,7 +150,7 @@ class Accounts:
                 {each.id for each in self._journal.carbon.changes(newest - MOST_IDS)}
             )
             used = self._journal.ledger.intensities()
-            stale = {each.slot_start for each in used if self._differs(each)}
+            stale = {each.slot_start for each in used if self._could_be_priced_better(each)}
             for each in used:
                 if each.slot_start not in stale:
                     self._keep_or_drop_open(each)
@@ -159,7 +159,7 @@ class Accounts:
         touched = self._touched(now)
         if touched:
             used = self._journal.ledger.intensities(touched)
-            stale |= {each.slot_start for each in used if self._differs(each)}
+            stale |= {each.slot_start for each in used if self._could_be_priced_better(each)}
         return stale
 
     def _touched(self, now: datetime) -> set[datetime]:
@@ -188,23 +188,21 @@ class Accounts:
             if end < stuck_before and not again:
                 continue
             for home, held in homes.items():
-                price = self._best(home, start, end, held.rank if held else None)
+                price = self._best_price(home, start, end, held.rank if held else None)
                 if price is not None and price != held:
                     yield start, end
                     break
 
-    def _best(
+    def _best_price(
         self, signal: str, start: datetime, end: datetime, above: Rank | None
     ) -> Price | None:
-        """Give the best price of a slot in the signal it is accounted in."""
         assert self._prices is not None  # `price` made it
         return self._prices.best(signal, start, end, above)
 
-    def _differs(self, used: Intensity) -> bool:
-        """Whether rows priced like this may get a better price now."""
+    def _could_be_priced_better(self, used: Intensity) -> bool:
         held = _held(used)
         home = self._home(used)
-        price = self._best(home, used.slot_start, used.slot_end, held.rank if held else None)
+        price = self._best_price(home, used.slot_start, used.slot_end, held.rank if held else None)
         return price is not None and _better(price, held)
 
     def _keep_or_drop_open(self, row: Intensity | EmissionRow) -> None:
@@ -287,7 +285,9 @@ class Accounts:
         home, pue_milli = self._signal, self._pue_milli
         if like is not None:
             home, pue_milli = like.signal, like.pue_milli
-        found = self._best(home, row.slot_start, row.slot_end, before.rank if before else None)
+        found = self._best_price(
+            home, row.slot_start, row.slot_end, before.rank if before else None
+        )
         price = found if found is not None and _better(found, before) else before
         known = row.energy_mj is not None or row.upper_mj > 0
         if price is None or not known:

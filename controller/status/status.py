@@ -130,7 +130,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         name=row.name,
         run=row.run,
         state=row.state,
-        activity=_activity(row, switch, frozen, pulse),
+        activity=_state_word(row, switch, frozen, pulse),
         owner_uid=row.owner_uid,
         attempt=row.attempt,
         step=row.step,
@@ -347,7 +347,6 @@ def _assemble(
     carbon: tuple[CarbonLine | None, CarbonLine | None],
     frozen: str,
 ) -> StatusView:
-    """Put the parts together, and say what is wrong with them."""
     power, outage = power_line(pulse), pulse.outage
     settings = pulse.settings
     view = StatusView(
@@ -389,8 +388,7 @@ def _simulated(
     return tuple(dict.fromkeys(named))
 
 
-def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
-    """Give the word for the STATE column."""
+def _state_word(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
     if row.ending:
         return "finished" if row.ending == DONE else row.ending
     if row.state != "live":

@@ -262,7 +262,7 @@ class MeterState:
         if silent:
             after = after._guessed(energy_mj, length_us + self.dark_us)
         after = replace(after, carry=carry)
-        return after, after._piece(length_us, energy_mj, _estimated(after.quality), note=note)
+        return after, after._piece(length_us, energy_mj, _with_estimated(after.quality), note=note)
 
     def _shown_mj(self, reading: PowerReading) -> int | None:
         """The counter of a reading; one that wraps is continued from its last value."""
@@ -386,7 +386,7 @@ class MeterState:
             unobserved_ms=ends_us // 1000 - (ends_us - length_us) // 1000,
             upper_mj=self._upper_mj(length_us),
             source=self.source,
-            quality=_estimated(self.quality),
+            quality=_with_estimated(self.quality),
             note=note,
         )
 
@@ -400,8 +400,7 @@ class MeterState:
         return -(-limit_mw * length_us // 1_000_000)
 
 
-def _estimated(quality: str) -> str:
-    """Add `ESTIMATED` to the flags of a quality."""
+def _with_estimated(quality: str) -> str:
     return merged_quality((quality, Quality.ESTIMATED))
 
 

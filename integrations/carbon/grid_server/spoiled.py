@@ -94,7 +94,7 @@ def sent(
 ) -> None:
     """Send an answer with its faults."""
     line = suffering.line()
-    body = _bytes(reply)
+    body = _encoded_body(reply)
     if line in (Fault.CLOSED, Fault.HANG, Fault.DRIP_HEADERS):
         handler.close_connection = True
         _withheld(handler, line, released)
@@ -120,8 +120,7 @@ def sent(
         _more(handler, released)
 
 
-def _bytes(reply: Reply) -> bytes:
-    """Return the body in its transfer encoding."""
+def _encoded_body(reply: Reply) -> bytes:
     if isinstance(reply.body, bytes):
         return reply.body
     if isinstance(reply.body, str):

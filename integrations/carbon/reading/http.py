@@ -245,7 +245,7 @@ class JsonHttp:
                 allow_redirects=False,
             ) as response:
                 _refuse_redirect(response, ask)
-                answer = _answer(response, _body(response, ask, deadline_s))
+                answer = _error_answer(response, _body(response, ask, deadline_s))
         except (requests.RequestException, HTTPError, OSError) as error:
             failure = ask.credentials.hidden(f"{ask.url} failed: {_innermost_cause(error)}")
         except _Slow as slow:
@@ -270,8 +270,7 @@ def _refuse_redirect(response: "Response", ask: _Ask) -> None:
         )
 
 
-def _answer(response: "Response", body: bytes) -> ErrorAnswer:
-    """Copy the parts of a response that classify it."""
+def _error_answer(response: "Response", body: bytes) -> ErrorAnswer:
     headers = response.headers
     return ErrorAnswer(
         status=response.status_code,
