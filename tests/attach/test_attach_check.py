@@ -82,7 +82,7 @@ TWINS: dict[str, list[tuple[CheckStatus, str, str]]] = {
     ],
     "own save": [
         (UNKNOWN, "data", "does not say which samples it read in 1 rank, dp2, tp2"),
-        (UNKNOWN, "save", "your own checkpointer (save=) was left out"),
+        (UNKNOWN, "save", "your own checkpointer (save=) was not called"),
         (OK, "switch", "tp2 -> 1 rank: in place"),
     ],
 }

@@ -126,7 +126,7 @@ def _mu_above_chart(
         if not plan_chart.shown(each["g_per_kwh"], highest):
             mu = words.intensity(each["g_per_kwh"])
             yield (
-                f"mu = {mu} g/kWh, above every hour: {each['faster']} is always worth its watts",
+                f"mu = {mu} g/kWh, above every hour shown: {each['faster']} is better in each",
                 "",
             )
 
