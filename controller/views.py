@@ -435,7 +435,6 @@ def as_json(value: object, depth: int = 0) -> Any:
 
 
 def _scalar(value: object) -> Any:
-    """Turn one value that holds no others into JSON."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Enum):

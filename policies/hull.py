@@ -76,7 +76,7 @@ def lower_hull(catalogue: Catalogue, points: Iterable[OperatingPoint], gpus_held
     return Hull(
         vertices=_vertices(chain),
         dominated=tuple(
-            DominatedPoint(point=point, reason=_why(point, power_w, chain))
+            DominatedPoint(point=point, reason=_why_dominated(point, power_w, chain))
             for point, power_w in measured
             if point.id not in kept
         ),
@@ -137,10 +137,9 @@ def _vertices(chain: Sequence[tuple[OperatingPoint, float]]) -> tuple[Vertex, ..
     return tuple(vertices)
 
 
-def _why(
+def _why_dominated(
     point: OperatingPoint, power_w: float, chain: Sequence[tuple[OperatingPoint, float]]
 ) -> str:
-    """Say in one sentence what is better than `point`."""
     have = f"{point.id} draws {watts(power_w)} for {count(point.tokens_per_s)} tokens/s"
     for other, other_w in chain:
         if other.tokens_per_s >= point.tokens_per_s and other_w <= power_w:

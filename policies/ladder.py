@@ -109,7 +109,7 @@ def stand(
                     source=each.source,
                     issued_at=each.issued_at,
                     forecast=each.id,
-                    why=_why(rung, candidates, now),
+                    why=_why_not_best(rung, candidates, now),
                 )
     return LadderStanding(
         rung=Rung.NONE,
@@ -155,8 +155,7 @@ NAMES = {
 }
 
 
-def _why(rung: Rung, candidates: Sequence[ForecastCandidate], now: datetime) -> str:
-    """Say why it is not the best rung."""
+def _why_not_best(rung: Rung, candidates: Sequence[ForecastCandidate], now: datetime) -> str:
     if rung is Rung.ISSUED:
         return ""
     issued = [each for each in candidates if each.rung is Rung.ISSUED]

@@ -285,7 +285,6 @@ def _probe(table: Table) -> ProbeEvidence:
 
 
 def _layout(table: Table) -> Layout:
-    """Read a point's layout by the rules of `Layout`."""
     values = table.table("layout").values
     try:
         layout = Layout.from_dict(values)
@@ -299,7 +298,6 @@ def _layout(table: Table) -> Layout:
 
 
 def _check_points(job: Table, points: list[OperatingPoint], switch: SwitchCost) -> None:
-    """Check ids and references across all points."""
     ids = [point.id for point in points]
     for pair in switch.pairs:
         unknown = [each for each in (pair.origin, pair.target) if each not in {*ids, PAUSED}]

@@ -40,7 +40,7 @@ class Table:
         if isinstance(value, str) and value.strip() and value.isprintable():
             return value
         if value is not default:
-            self.note(key, f"{_show(value)} must be a text of one line")
+            self.note(key, f"{_shortened(value)} must be a text of one line")
         return default if isinstance(default, str) else ""
 
     def number(self, key: str, default: float = _REQUIRED, *, above: float | None = None) -> float:
@@ -50,11 +50,11 @@ class Table:
             return 1.0 if default is _REQUIRED else default
         limit = "at least 0" if above is None else f"above {above:g}"
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.note(key, f"{_show(value)} must be a number {limit}")
+            self.note(key, f"{_shortened(value)} must be a number {limit}")
         elif not (math.isfinite(value) and (value >= 0 if above is None else value > above)):
             self.note(key, f"{value} must be {limit} and finite")
         elif value > _LARGEST:
-            self.note(key, f"{_show(value)} is beyond any real value ({_LARGEST:g})")
+            self.note(key, f"{_shortened(value)} is beyond any real value ({_LARGEST:g})")
         else:
             return float(value)
         return 1.0
@@ -67,9 +67,9 @@ class Table:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            self.note(key, f"{_show(value)} must be a whole number, at least {least}")
+            self.note(key, f"{_shortened(value)} must be a whole number, at least {least}")
         elif not least <= value < 1 << 63:
-            self.note(key, f"{_show(value)} must be at least {least} and below 2^63")
+            self.note(key, f"{_shortened(value)} must be at least {least} and below 2^63")
         else:
             return value
         return max(least, 1)
@@ -79,7 +79,7 @@ class Table:
         value = self._get(key, default)
         if isinstance(value, str) and value in tuple(kind):
             return kind(value)
-        self.note(key, f"{_show(value)} is not one of {', '.join(kind)}")
+        self.note(key, f"{_shortened(value)} is not one of {', '.join(kind)}")
         return default
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Table:
         value = self._get(key, [])
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return tuple(value)
-        self.note(key, f"{_show(value)} must be a list of texts")
+        self.note(key, f"{_shortened(value)} must be a list of texts")
         return ()
 
     def words(self, key: str, names: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Table:
                 if word in allowed:
                     found[name] = word
                 elif word:
-                    inner.note(name, f"{_show(word)} is not one of {', '.join(allowed)}")
+                    inner.note(name, f"{_shortened(word)} is not one of {', '.join(allowed)}")
         inner.finish()
         return found
 
@@ -109,7 +109,7 @@ class Table:
         value = self._get(key, _REQUIRED if required else {})
         if not isinstance(value, Mapping):
             if value is not _REQUIRED:
-                self.note(key, f"{_show(value)} must be a table")
+                self.note(key, f"{_shortened(value)} must be a table")
             value = {}
         return Table(value, self.where(key), self.mistakes)
 
@@ -126,7 +126,7 @@ class Table:
             if isinstance(each, Mapping):
                 found.append(Table(each, path, self.mistakes))
             else:
-                self.mistakes.append((path, f"{_show(each)} must be a table"))
+                self.mistakes.append((path, f"{_shortened(each)} must be a table"))
         return found
 
     def finish(self, also: Sequence[str] = ()) -> None:
@@ -144,7 +144,6 @@ class Table:
         return self.values.get(key, default)
 
 
-def _show(value: object) -> str:
-    """Format a value for a message, shortened."""
+def _shortened(value: object) -> str:
     shown = f'"{value}"' if isinstance(value, str) else repr(value)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

@@ -136,7 +136,6 @@ class Accounts:
     def _update_scenarios(
         self, scenarios: BaselineLedger, run: RunRow, now: datetime, *, anew: bool
     ) -> None:
-        """Bring a run's other scenarios up to `now`."""
         if self._settled.get(run.run) == (run.finished_at, run.tokens):
             return
         if not scenarios.update(run, now, anew=anew):
@@ -147,18 +146,20 @@ class Accounts:
         if everything:
             self._open.clear()
             newest = self._journal.carbon.newest_id()
-            self._remember({each.id for each in self._journal.carbon.changes(newest - MOST_IDS)})
+            self._remember_as_read(
+                {each.id for each in self._journal.carbon.changes(newest - MOST_IDS)}
+            )
             used = self._journal.ledger.intensities()
-            stale = {each.slot_start for each in used if self._differs(each)}
+            stale = {each.slot_start for each in used if self._could_be_priced_better(each)}
             for each in used:
                 if each.slot_start not in stale:
-                    self._note(each)
+                    self._keep_or_drop_open(each)
             return stale
         stale = {start for start, _ in self._changed_open(now)}
         touched = self._touched(now)
         if touched:
             used = self._journal.ledger.intensities(touched)
-            stale |= {each.slot_start for each in used if self._differs(each)}
+            stale |= {each.slot_start for each in used if self._could_be_priced_better(each)}
         return stale
 
     def _touched(self, now: datetime) -> set[datetime]:
@@ -169,11 +170,10 @@ class Accounts:
             if change.id not in self._seen and change.start <= now:
                 parts = self._grid.parts(change.start, min(change.end, now))
                 slots |= {self._grid.slot(at)[0] for at, _ in parts} | {change.start}
-        self._remember({each.id for each in changes})
+        self._remember_as_read({each.id for each in changes})
         return slots
 
-    def _remember(self, ids: Collection[int]) -> None:
-        """Remember which of the newest intensities were read."""
+    def _remember_as_read(self, ids: Collection[int]) -> None:
         self._seen_to = max((self._seen_to, *ids))
         known = {*self._seen, *ids}
         self._seen = frozenset(each for each in known if each > self._seen_to - MOST_IDS)
@@ -188,27 +188,24 @@ class Accounts:
             if end < stuck_before and not again:
                 continue
             for home, held in homes.items():
-                price = self._best(home, start, end, held.rank if held else None)
+                price = self._best_price(home, start, end, held.rank if held else None)
                 if price is not None and price != held:
                     yield start, end
                     break
 
-    def _best(
+    def _best_price(
         self, signal: str, start: datetime, end: datetime, above: Rank | None
     ) -> Price | None:
-        """Give the best price of a slot in the signal it is accounted in."""
         assert self._prices is not None  # `price` made it
         return self._prices.best(signal, start, end, above)
 
-    def _differs(self, used: Intensity) -> bool:
-        """Whether rows priced like this may get a better price now."""
+    def _could_be_priced_better(self, used: Intensity) -> bool:
         held = _held(used)
         home = self._home(used)
-        price = self._best(home, used.slot_start, used.slot_end, held.rank if held else None)
+        price = self._best_price(home, used.slot_start, used.slot_end, held.rank if held else None)
         return price is not None and _better(price, held)
 
-    def _note(self, row: Intensity | EmissionRow) -> None:
-        """Add a slot to the open ones, or remove it once its price is final."""
+    def _keep_or_drop_open(self, row: Intensity | EmissionRow) -> None:
         slot = (row.slot_start, row.slot_end)
         provisional = row.g_milli_per_kwh is None or row.quality == Quality.PROVISIONAL
         if not provisional and slot not in self._open:
@@ -288,7 +285,9 @@ class Accounts:
         home, pue_milli = self._signal, self._pue_milli
         if like is not None:
             home, pue_milli = like.signal, like.pue_milli
-        found = self._best(home, row.slot_start, row.slot_end, before.rank if before else None)
+        found = self._best_price(
+            home, row.slot_start, row.slot_end, before.rank if before else None
+        )
         price = found if found is not None and _better(found, before) else before
         known = row.energy_mj is not None or row.upper_mj > 0
         if price is None or not known:
@@ -318,7 +317,7 @@ class Accounts:
             )
         row = replace(row, first_carbon_ug=_first(row, held))
         if known:
-            self._note(row)
+            self._keep_or_drop_open(row)
         return row
 
 
@@ -378,5 +377,4 @@ def _better(price: Price, held: Price | None) -> bool:
 
 
 def _key(row: EnergyRow | EmissionRow) -> Key:
-    """Give the key of a row within the actual scenario."""
     return row.run, row.gpu_uuid, row.slot_start, row.line

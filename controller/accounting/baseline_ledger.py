@@ -191,11 +191,12 @@ class BaselineLedger:
             elif mark is not None:
                 tokens, at = mark.tokens, mark.at
             else:
-                tokens = self._between(turn, sorted(known), end)
+                tokens = self._tokens_at(turn, sorted(known), end)
             yield TokenMark(slot_start=slot_start, slot_end=slot_end, tokens=tokens, at=at)
 
-    def _between(self, turn: _Turn, known: Sequence[tuple[datetime, int]], moment: datetime) -> int:
-        """Interpolate how far a run was at a moment between two that are known."""
+    def _tokens_at(
+        self, turn: _Turn, known: Sequence[tuple[datetime, int]], moment: datetime
+    ) -> int:
         before = [each for each in known if each[0] <= moment][-1]
         after = [each for each in known if each[0] > moment]
         if not after:

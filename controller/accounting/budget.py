@@ -225,7 +225,7 @@ def budget(
         signal=signal,
         boundary=boundary(pue),
         total=whole,
-        lines=_lines(totals),
+        lines=_cluster_lines(totals),
         runs=runs,
         saved_g=saved[0].saved_g if len(saved) == 1 else None,
         unsettled=tuple(run.name for run in runs if run.baseline and run.saved_g is None),
@@ -276,7 +276,7 @@ def run_budget(
         bound_g=None if bound_g is None else bound_g * pue,
         deadline=run.deadline,
         finished_at=run.finished_at,
-        qualities=_qualities(actual) if len(line.carbon) <= 1 else {},
+        qualities=_grams_by_quality(actual) if len(line.carbon) <= 1 else {},
         simulated=run.catalogue.simulated if run.catalogue else (),
         estimated=line.unobserved_s > 0 or line.upper_g != 0 or "estimated" in line.flags,
         carbon=line.carbon,
@@ -391,8 +391,7 @@ def _covered(slots: Sequence[IntensitySlot], start: datetime, end: datetime) -> 
     return abs(end - at) <= MILLISECOND
 
 
-def _qualities(rows: Iterable[TotalRow]) -> dict[str, float]:
-    """Sum grams by quality, of joules and intensity together."""
+def _grams_by_quality(rows: Iterable[TotalRow]) -> dict[str, float]:
     grams: dict[str, float] = {}
     for row in rows:
         if row.carbon_ug:
@@ -401,8 +400,7 @@ def _qualities(rows: Iterable[TotalRow]) -> dict[str, float]:
     return grams
 
 
-def _lines(totals: Sequence[TotalRow]) -> tuple[ClusterLine, ...]:
-    """Give the cluster's lines: joules and grams by line."""
+def _cluster_lines(totals: Sequence[TotalRow]) -> tuple[ClusterLine, ...]:
     return tuple(
         line_of(line, [row for row in totals if row.line == line])
         for line in sorted({row.line for row in totals if row.scenario in (ENERGY, ACTUAL)})

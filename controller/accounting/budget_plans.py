@@ -86,7 +86,7 @@ class BudgetPlans:
             JournalUnavailable: the journal does not answer.
         """
         made: list[PlanRow] = []
-        if patient and self._signal and not self._history(now):
+        if patient and self._signal and not self._has_values_older_than_a_week(now):
             return ()
         for name, limit in sorted(self.limits.items()):
             period, newest = self.period(name, now), self.newest(name, now)
@@ -103,8 +103,7 @@ class BudgetPlans:
             made.append(self.fresh(name, now, why))
         return tuple(made)
 
-    def _history(self, now: datetime) -> bool:
-        """Whether the signal has values older than a week."""
+    def _has_values_older_than_a_week(self, now: datetime) -> bool:
         signal = Signal.parse(self._signal)
         return bool(self._journal.carbon.observed(signal, now - HISTORY, now - WEEK))
 

@@ -28,7 +28,7 @@ def period_of(moment: datetime, kind: str, timezone: str) -> Period:
     """Give the period that contains `moment`; `kind`: day | week | month | year."""
     zone = ZoneInfo(timezone)
     today = moment.astimezone(zone).date()
-    first, after = _dates(today, kind)
+    first, after = _first_day_and_day_after(today, kind)
     return Period(
         name=_name(first, kind),
         start=midnight(first, timezone),
@@ -57,8 +57,7 @@ def period_before(moment: datetime, kind: str, timezone: str) -> Period:
     return period_of(running.start - timedelta(seconds=1), kind, timezone)
 
 
-def _dates(today: date, kind: str) -> tuple[date, date]:
-    """Give the first day of a period and the first day after it."""
+def _first_day_and_day_after(today: date, kind: str) -> tuple[date, date]:
     if kind == "day":
         return today, today + timedelta(days=1)
     if kind == "week":

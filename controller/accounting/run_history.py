@@ -82,7 +82,6 @@ class RunHistory:
                 yield before.end, after.start
 
     def _switching_at(self, moment: datetime) -> bool:
-        """Whether a switch of ours was under way at a moment."""
         newest = [each for each in self._stays if each.at <= moment]
         return bool(newest) and newest[-1].switching
 
@@ -159,7 +158,7 @@ class RunHistory:
         for part in (chosen[:EDGE_SLOTS], chosen[EDGE_SLOTS:]):
             if part:
                 powers |= self._journal.by_slot.powers(self._run.run, part[0][0], part[-1][1])
-        two_before = self._before(self._before(chosen[0][0]))
+        two_before = self._slot_before(self._slot_before(chosen[0][0]))
         told = self._journal.ledger.token_marks(self._run.run, two_before)
         marks = {
             (after.slot_start, after.slot_end): (before, after) for before, after in pairwise(told)
@@ -186,8 +185,7 @@ class RunHistory:
                 quality=power.quality,
             )
 
-    def _before(self, slot_start: datetime) -> datetime:
-        """Give the start of the slot before one."""
+    def _slot_before(self, slot_start: datetime) -> datetime:
         return self._grid.slot(slot_start - MICROSECOND)[0]
 
     def _booked(self) -> datetime:
@@ -205,7 +203,6 @@ class RunHistory:
         return told[0] if told else 0
 
     def _gpus_at(self, moment: datetime) -> int:
-        """Count the GPUs that the run held then."""
         held = [each for each in self._launches if each.start <= moment] or self._launches[:1]
         gpus = held[-1].gpus if held else ()
         return len({*gpus} - {""}) + sum(each == "" for each in gpus)

@@ -269,7 +269,7 @@ def saving(
         saved_ug=found.low_ug,
         high_ug=found.high_ug,
     )
-    return _split(spent, found, difference(_paired(slots, BEST_SINGLE), tokens), slots)
+    return _split_saving(spent, found, difference(_paired(slots, BEST_SINGLE), tokens), slots)
 
 
 def _untold(
@@ -323,10 +323,9 @@ def _mixed(own: Sequence[ScenarioSlot], launches: Sequence[datetime]) -> str:
     return ""
 
 
-def _split(
+def _split_saving(
     spent: Saving, found: Difference, single: Difference, slots: Sequence[ScenarioSlot]
 ) -> Saving:
-    """Split a saving: what the best single point would have saved, and the rest."""
     assert found.low_ug is not None  # `saving` has checked
     if not any(each.scenario == BEST_SINGLE for each in slots):
         return _with(spent, split_why="no best single point was chosen when it registered")

@@ -34,7 +34,7 @@ def meter_scope(journal: Journal, run: RunRow) -> PowerScope | None:
     """
     devices = journal.by_slot.devices_read(run.run)
     gpus = {*run.gpus} | {each for each in devices if is_gpu(each)}
-    hosts = {_host(each) for each in devices - gpus}
+    hosts = {_node_of_meter(each) for each in devices - gpus}
     if not hosts:
         return PowerScope.GPU
     nodes = {each.node for each in journal.nodes.all() if gpus & {*each.devices}}
@@ -66,7 +66,7 @@ def _alike(journal: Journal, seen: Sequence[tuple[frozenset[str], frozenset[str]
     by_host: dict[str, frozenset[str]] = {}
     for gpus, meters in seen:
         for node in {node_of.get(gpu, "") for gpu in gpus} or {""}:
-            here = frozenset(each for each in meters if _host(each) == node)
+            here = frozenset(each for each in meters if _node_of_meter(each) == node)
             if by_host.setdefault(node, here) != here:
                 return False
             kinds.add(frozenset(each.split(":")[0] for each in here))
@@ -85,8 +85,7 @@ def _meters(
     return gpus, devices - gpus
 
 
-def _host(meter: str) -> str:
-    """Give the node that a meter of processors or memory is on."""
+def _node_of_meter(meter: str) -> str:
     return meter.split(":")[1]
 
 

@@ -212,7 +212,7 @@ def _line(
         ),
         plan=row.why,
         signal=signal,
-        others=_others(by_signal, signal, since),
+        others=_grams_in_other_signals(by_signal, signal, since),
         unobserved_s=sum(
             journal.by_slot.unobserved_s(since, now, run)
             for run in ([None] if runs is None else runs)
@@ -222,10 +222,9 @@ def _line(
     )
 
 
-def _others(
+def _grams_in_other_signals(
     by_signal: Mapping[str, Sequence[Spending]], signal: str, since: datetime
 ) -> tuple[SignalGrams, ...]:
-    """Give the grams of the period that are in other signals."""
     found = []
     for name, spent in sorted(by_signal.items()):
         booked = [each for each in spent if each.start >= since]

@@ -52,7 +52,10 @@ class Unread:
             row.run: None if row.state == "live" else row.last_seen_at
             for row in self._journal.runs.all(now)
         }
-        holdings = [self._found(each) for each in coverage.holdings(self._since, now, heard)]
+        holdings = [
+            self._with_gpus_found_by_joules(each)
+            for each in coverage.holdings(self._since, now, heard)
+        ]
         held = coverage.unread(holdings)
         covered, limits = coverage.covered(), Limits(by_gpu=self._limits())
         found = rows(holdings, covered, grid, limits, now)
@@ -76,8 +79,7 @@ class Unread:
             coverage.book(longer, gone)
         self._since = now - RECENT
 
-    def _found(self, holding: Holding) -> Holding:
-        """Fill in GPUs that ranks did not name with those that were booked to their run."""
+    def _with_gpus_found_by_joules(self, holding: Holding) -> Holding:
         if not holding.unknown:
             return holding
         booked = self._journal.by_slot.devices_read(holding.run, holding.start, holding.end)

@@ -37,12 +37,13 @@ def coarser(rows: Iterable[UnsentRow]) -> tuple[JoinedSlot, ...]:
         row = each.unsent
         lines.setdefault((row.gpu_uuid, row.run, row.line), []).append(each)
     return tuple(
-        _joined(same[at : at + 2]) for same in lines.values() for at in range(0, len(same) - 1, 2)
+        _joined_slot(same[at : at + 2])
+        for same in lines.values()
+        for at in range(0, len(same) - 1, 2)
     )
 
 
-def _joined(pair: Sequence[UnsentRow]) -> JoinedSlot:
-    """Join two slots into the one from where the first begins to where the last ends."""
+def _joined_slot(pair: Sequence[UnsentRow]) -> JoinedSlot:
     one, two = (each.unsent for each in pair)
     known = [each for each in (one.energy_mj, two.energy_mj) if each is not None]
     row = replace(

@@ -156,7 +156,7 @@ def application(context: RequestContext, workers: Workers, token: str = "") -> S
     ]
 
     async def nothing(request: Request, error: Exception) -> Response:
-        if not _node(request, context, shared):
+        if not _node_of_token(request, context, shared):
             return _unknown()
         return await no_such_page(request, error)
 
@@ -169,7 +169,7 @@ def _for_agents(
     """Let only callers with a token pass; a relayed call acts as the user whom the agent names."""
 
     async def answer(request: Request) -> Response:
-        node = _node(request, context, shared)
+        node = _node_of_token(request, context, shared)
         if not node:
             return _unknown()
         peer = replace(NOBODY, agent=True, node=node)
@@ -183,7 +183,7 @@ def _for_agents(
     return answer
 
 
-def _node(request: Request, context: RequestContext, shared: str) -> str:
+def _node_of_token(request: Request, context: RequestContext, shared: str) -> str:
     """Give the node whose token was sent; `*` for the shared token, "" without a valid one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":

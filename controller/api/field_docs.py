@@ -27,16 +27,16 @@ def field_docs(kind: type) -> FieldDocs:
     """Read the docstring of a dataclass; a name below `Attributes:` need not be a field."""
     about, _, entries = inspect.cleandoc(kind.__doc__ or "").partition(HEADING)
     known = {each.name for each in fields(kind)}
-    (_, said), *inline = _parts("", about, known)
+    (_, said), *inline = _split_by_fields("", about, known)
     found = dict(inline)
     words = _ENTRY.split(entries)[1:]
     for names, text in zip(words[::2], words[1::2], strict=True):
-        for name, part in _parts(names, text, known):
+        for name, part in _split_by_fields(names, text, known):
             found.update(dict.fromkeys(name.split(", "), part))
     return FieldDocs(about=_plain(said), of={name: _plain(text) for name, text in found.items()})
 
 
-def _parts(names: str, text: str, known: set[str]) -> Iterator[tuple[str, str]]:
+def _split_by_fields(names: str, text: str, known: set[str]) -> Iterator[tuple[str, str]]:
     """Split a text where it goes on with other fields: (names, what is said of them)."""
     begin = 0
     for at in _WITHIN.finditer(text):

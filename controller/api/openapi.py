@@ -100,12 +100,14 @@ def _operation(call: Described, schemas: dict[str, Any]) -> dict[str, Any]:
         "description": f"Who may call it: {call.who}.",
         "parameters": in_path + in_query,
         "responses": {
-            "200": _content("done", _named(call.answer, schemas)),
-            "default": _content("not done, and why", _named(Problem, schemas)),
+            "200": _content("done", _schema_reference(call.answer, schemas)),
+            "default": _content("not done, and why", _schema_reference(Problem, schemas)),
         },
     }
     if call.method == "POST":
-        operation["requestBody"] = _content("", _named(call.body, schemas)) | {"required": True}
+        operation["requestBody"] = _content("", _schema_reference(call.body, schemas)) | {
+            "required": True
+        }
     return operation
 
 
@@ -114,8 +116,7 @@ def _content(meaning: str, schema: dict[str, Any]) -> dict[str, Any]:
     return content | ({"description": meaning} if meaning else {})
 
 
-def _named(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Refer to the schema of a dataclass, and add the schema on first use."""
+def _schema_reference(kind: type | None, schemas: dict[str, Any]) -> dict[str, Any]:
     if kind is None:
         return {"type": "object"}
     if kind.__name__ not in schemas:
@@ -150,16 +151,17 @@ def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         known = [_schema(arm, schemas) for arm in arms if arm is not type(None)]
         return {"anyOf": [*known, {"type": "null"}]}
     if origin in (tuple, dict, Mapping):
-        return _several(origin, arms, schemas)
+        return _container_schema(origin, arms, schemas)
     if is_dataclass(kind):
-        return _named(kind if isinstance(kind, type) else type(kind), schemas)
+        return _schema_reference(kind if isinstance(kind, type) else type(kind), schemas)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"type": "string", "enum": [each.value for each in kind]}
     return PLAIN.get(kind, {})
 
 
-def _several(origin: Any, arms: tuple[Any, ...], schemas: dict[str, Any]) -> dict[str, Any]:
-    """Describe a list, or an object whose keys are names."""
+def _container_schema(
+    origin: Any, arms: tuple[Any, ...], schemas: dict[str, Any]
+) -> dict[str, Any]:
     if origin is tuple:
         return {"type": "array", "items": _schema(arms[0], schemas)}
     if arms[-1] is Any:

@@ -25,7 +25,7 @@ def revoke(context: RequestContext, call: Call) -> Done:
     """End every token of a node at once."""
     node = _node(context, call, "revoke tokens")
     ended = context.journal.tokens.revoke(node, by=call.who, now=context.now)
-    _tell(context, f"{call.who} revoked {ended} tokens of {node}.")
+    _note_and_reload_tokens(context, f"{call.who} revoked {ended} tokens of {node}.")
     if not ended:
         return Done(done=f"{node} has no valid token.")
     return Done(
@@ -46,7 +46,9 @@ def _made(context: RequestContext, call: Call, *, rotated: bool) -> TokenMade:
     keep_h = read_value(KeepHours, call.body.get("keep_h", KEEP_H), "keep_h")
     others_end = context.now + timedelta(hours=keep_h) if rotated else None
     token = context.journal.tokens.make(node, by=call.who, now=context.now, others_end=others_end)
-    _tell(context, f"{call.who} {'rotated' if rotated else 'made'} the token of {node}.")
+    _note_and_reload_tokens(
+        context, f"{call.who} {'rotated' if rotated else 'made'} the token of {node}."
+    )
     kept = f"; those it had end in {keep_h:g} h" if rotated else ""
     return TokenMade(
         node=node,
@@ -64,7 +66,6 @@ def _node(context: RequestContext, call: Call, act: str) -> str:
     return call.path["node"]
 
 
-def _tell(context: RequestContext, sentence: str) -> None:
-    """Write an event, and reload the valid tokens at once."""
+def _note_and_reload_tokens(context: RequestContext, sentence: str) -> None:
     context.journal.events.add("token", sentence, context.now)
     context.pulse.tokens = context.journal.tokens.valid(context.now)

@@ -128,7 +128,7 @@ class Workers:
         for name, queue in list(self._queues.items()):
             while queue and not queue[0].is_wanted():
                 queue.popleft()
-            if queue and not self._may(queue[0].caller):
+            if queue and not self._may_take_thread(queue[0].caller):
                 continue
             del self._queues[name]
             if queue:
@@ -138,14 +138,12 @@ class Workers:
                 return found
         return None
 
-    def _may(self, caller: Caller) -> bool:
-        """Whether this caller may take a free thread."""
+    def _may_take_thread(self, caller: Caller) -> bool:
         if not caller.unbound and self._running[caller.name] >= max(1, self._threads // 2):
             return False
         return caller.trusted or self._untrusted < max(1, self._threads - 1)
 
     def _ended(self, waiting: _Waiting, ended: "asyncio.Future[Any]") -> None:
-        """Hand over the result, and start the next calls."""
         self._running[waiting.caller.name] -= 1
         self._running += Counter()  # drops callers without a running call
         self._untrusted -= not waiting.caller.trusted

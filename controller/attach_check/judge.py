@@ -28,8 +28,8 @@ HOOK_SENTENCES = (
     (
         "the probe ",
         "probe",
-        "compute the loss of one fixed batch, the same on every rank and in every layout; if it "
-        "does, this layout computes another model",
+        "compute the loss of one fixed batch, the same on every rank and in every layout; if the "
+        "probe does so already, this layout computes another model",
     ),
     (
         "Does the loader follow session.position?",
@@ -40,7 +40,7 @@ HOOK_SENTENCES = (
     (
         "ranks hold different values",
         "buffers",
-        "reduce it over the ranks, or register it with persistent=False",
+        "reduce that value over the ranks, or register the buffer with persistent=False",
     ),
     (
         "gradients are live",
@@ -53,7 +53,7 @@ HOOK_SENTENCES = (
 
 _ORDER = (CheckStatus.PROBLEM, CheckStatus.UNKNOWN, CheckStatus.OK)
 _LOOK = "look at the log"
-_AGAIN = "mend what else is said here, or name another layout, and check again"
+_AGAIN = "mend the problems above, or name another layout, and check again"
 _WRAPPED = re.compile(
     r"the boundary of step \d+ was left out \((.*)\)\. Training goes on; .*"
     r"|the checkpoint of step \d+ was not saved: (.*)"
@@ -141,21 +141,21 @@ def judge(seen: CheckedRun) -> list[Finding]:
     for where, sentence in _troubles(seen):
         if _cause(sentence) not in causes:
             causes.add(_cause(sentence))
-            found.append(_of(sentence, where))
+            found.append(_finding(sentence, where))
     found += [
         problem(
             "state",
             f"no switch of this run can be made: {_core(why)}",
-            "mend it; where the daemon acts, attach refuses to begin",
+            "change that in the script; where the daemon acts, attach refuses to start this run",
         )
         for why in sorted({each.for_good for each in seen.save_steps if each.for_good})
     ]
     found += [
         problem(
             "loss",
-            f"{each.layout}, step {each.step}: the loss that was reported is {each.loss}",
-            "find out where it leaves the finite numbers; a probe that is equal proves nothing of "
-            "a model that does not train",
+            f"{each.layout}, step {each.step}: the script reported the loss {each.loss}",
+            "find the step at which it stops being finite; an equal probe proves nothing of a "
+            "model that does not train",
         )
         for each in seen.messages
         if isinstance(each, UnknownLoss)
@@ -173,12 +173,12 @@ def judge(seen: CheckedRun) -> list[Finding]:
         found.append(
             unknown(
                 "save",
-                "your own checkpointer (save=) was left out, so that it writes nowhere",
+                "your own checkpointer (save=) was not called, so that nothing of yours is written",
                 "try it in a run of its own, in a folder that you can lose",
             )
         )
     if seen.ended:
-        found.append(_placed(problem("script", seen.ended, _LOOK)))
+        found.append(_with_place(problem("script", seen.ended, _LOOK)))
     return sorted(found, key=lambda each: _ORDER.index(each.verdict))
 
 
@@ -195,12 +195,12 @@ def _switches(seen: CheckedRun) -> Iterator[Finding]:
                 f"{each.words}: in place at step {each.end.step}, in {each.end.elapsed_s:.2f} s",
             )
         else:
-            yield _of(each.end.detail, f"{each.words}: ")
+            yield _finding(each.end.detail, f"{each.words}: ")
     for left in seen.messages:
         if isinstance(left, LeftOut) and "seekable" in left.why:
             yield problem(
                 "data",
-                f"{left.layout}: not tried, for {left.why}",
+                f"{left.layout}: not tried: {left.why}",
                 "leave it out of the catalogue, or make the loader seek by global sample",
             )
 
@@ -213,7 +213,7 @@ def _not_reached(seen: CheckedRun) -> Iterator[Finding]:
         yield unknown(
             "switch",
             f"{layout}: not reached; the last save step was {last}",
-            "mend what else is said here, or let the script train for longer, and check again",
+            "mend the problems above, or let the script train for longer, and check again",
         )
 
 
@@ -228,17 +228,15 @@ def _troubles(seen: CheckedRun) -> Iterator[tuple[str, str]]:
         yield f"nothing could be saved from step {waiting.step} on: ", waiting.deferred
 
 
-def _of(sentence: str, prefix: str) -> Finding:
-    """Make a finding of one of the hook's sentences."""
+def _finding(sentence: str, prefix: str) -> Finding:
     core = _core(sentence)
     check, do = next(
         ((check, do) for words, check, do in HOOK_SENTENCES if words in core), ("switch", _LOOK)
     )
-    return _placed(problem(check, f"{prefix}{core}", do))
+    return _with_place(problem(check, f"{prefix}{core}", do))
 
 
-def _placed(found: Finding) -> Finding:
-    """Set the first file and line in its text as the finding's place."""
+def _with_place(found: Finding) -> Finding:
     place = _PLACE.search(found.text)
     return replace(found, where=place[1]) if place else found
 
@@ -258,7 +256,11 @@ def _cause(sentence: str) -> str:
 def _references(seen: CheckedRun) -> Finding:
     shares = [share for each in seen.switches if (share := each.number("held_share")) is not None]
     if not shares:
-        return unknown("references", "no layout was torn down, so nothing is known", _AGAIN)
+        return unknown(
+            "references",
+            "no layout was torn down, so what still refers to an old model was not looked for",
+            _AGAIN,
+        )
     return ok(
         "references",
         f"at most {max(shares):.1%} of a layout was still in memory after its teardown "
@@ -277,7 +279,7 @@ def _probe(seen: CheckedRun) -> Finding:
         return unknown("probe", "no switch came as far as its probe", _AGAIN)
     moved, allowed, worst_of = max(found, key=lambda each: each[0] / each[1])
     noise = worst_of.number("probe_noise")
-    floor = "so little is rounding" if noise is None else f"the noise measured is {noise:.1e}"
+    floor = "that is within rounding" if noise is None else f"the noise measured is {noise:.1e}"
     return ok(
         "probe",
         f"it moved by at most {moved:.1e} (relative; {worst_of.words}), allowed is {allowed:.1e}: "

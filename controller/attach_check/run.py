@@ -168,7 +168,9 @@ def _refuse(asked: CheckRequest) -> None:
             f"the log {asked.log} cannot be written ({error.strerror}); give another --log"
         ) from error
     if asked.scratch is not None and not asked.scratch.is_dir():
-        raise InputInvalid(f"--scratch {asked.scratch} is no folder; make it, or leave it out")
+        raise InputInvalid(
+            f"--scratch {asked.scratch} is no folder; make it, or leave the option out"
+        )
 
 
 def _wait(
@@ -195,7 +197,7 @@ def _wait(
         if time.monotonic() - heard_s > asked.patience_s:
             return (
                 f"nothing was heard of {asked.name} for {asked.patience_s:.0f} s "
-                f"({_where(messages)}); if that is only slow, give a longer --patience"
+                f"({_where(messages)}); if it is only slow, give a longer --patience"
             )
         time.sleep(0.0 if over else _POLL_S)
     if child.ended():
@@ -213,7 +215,7 @@ def _shorten(log: Path) -> None:
         file.seek(0)
         file.truncate()
     with log.open("ab") as file:
-        file.write(b"[attach-check: what was said before this is cut off]\n" + newest)
+        file.write(b"[attach-check: older output was cut off here]\n" + newest)
 
 
 def _done(messages: Sequence[Message]) -> int:
@@ -250,7 +252,7 @@ def _where(messages: Sequence[Message]) -> str:
 
 def _reason(log: Path) -> str:
     """Find the reason that a failed script gives, and the line of its own that raised it."""
-    place, said, within, silent, signalled = "", "it said nothing", False, False, ""
+    place, said, within, silent, signalled = "", "it wrote no output", False, False, ""
     lines = log.read_text(errors="replace").splitlines()
     for number, line in enumerate(lines):
         bare = _RANK.sub("", line)
@@ -286,7 +288,7 @@ def _signalled(line: str) -> str:
     name = f"signal {number}"
     with suppress(ValueError):
         name = Signals(number).name
-    memory = ", as the kernel does where memory ends" if name == "SIGKILL" else ""
+    memory = ", which the kernel does when memory runs out" if name == "SIGKILL" else ""
     return f"rank {rank} was ended by {name}{memory}"
 
 
@@ -298,7 +300,7 @@ def _refuse_unwalked(seen: CheckedRun, asked: CheckRequest) -> None:
     """
     if seen.save_steps:
         return
-    said = f"all it said is in {asked.log}"
+    said = f"its output is in {asked.log}"
     began = seen.attached
     if began is not None and began.layout.world_size > began.launched:
         needs = began.layout.world_size
@@ -310,8 +312,8 @@ def _refuse_unwalked(seen: CheckedRun, asked: CheckRequest) -> None:
         raise InputInvalid(f"{seen.ended}; {said}")
     if began is None:
         raise InputInvalid(
-            f"{asked.name} ended well and never called wattmesh.attach: attach it first "
-            f"(docs/attach.md); {said}"
+            f"{asked.name} ended without an error and never called wattmesh.attach: attach it "
+            f"first (docs/attach.md); {said}"
         )
     steps = began.steps_each
     last = max((each.step for each in seen.messages if isinstance(each, Progress)), default=0)

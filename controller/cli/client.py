@@ -76,7 +76,7 @@ class DaemonConnection:
             answer = connection.getresponse()
             status, content = answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise DaemonUnreachable(_why(error, self.path, self._timeout_s)) from error
+            raise DaemonUnreachable(_why_no_answer(error, self.path, self._timeout_s)) from error
         finally:
             connection.close()
         return _read(status, content, self.path)
@@ -107,8 +107,7 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _why(error: Exception, path: str, timeout_s: float) -> str:
-    """Say why the daemon did not answer, and what to do."""
+def _why_no_answer(error: Exception, path: str, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return (
             f"The daemon at {path} did not answer within {timeout_s:.0f} s: it hangs, or the "

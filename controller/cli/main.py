@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
     module = EXECUTED.get(given[0]) if given else None
     if module is not None and not {"-h", "--help"} & set(given):
         if find_spec("pydantic") is None:
-            return _failed(_lacking("pydantic"), debug=debug)
+            return _failed(_what_to_install("pydantic"), debug=debug)
         # exec starts a process without the command line's imports, and keeps the pid, which the
         # service manager watches.
         more = ["--debug"] if debug else []
@@ -58,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _interrupted()
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and not _ours(error.name):
-            return _failed(_lacking(str(error.name)), debug=debug)
+            return _failed(_what_to_install(str(error.name)), debug=debug)
         return _failed(
             f"a bug in wattmesh: {type(error).__name__}: {error}; run it again with --debug and "
             "report what it prints",
@@ -126,8 +126,7 @@ def _ours(module: str | None) -> bool:
     return module is None or module.partition(".")[0] == "wattmesh"
 
 
-def _lacking(module: str) -> str:
-    """Say what to install for a module that is not there."""
+def _what_to_install(module: str) -> str:
     if module.partition(".")[0] == "torch":
         return "this command needs torch, which wattmesh leaves to you: `pip install torch`"
     return (

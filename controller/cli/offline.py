@@ -126,13 +126,12 @@ def _run(journal: Journal, row: RunRow, now: datetime, everything: str) -> dict[
         "activity": "finished" if row.ending == DONE else row.ending or row.phase,
         "frozen": row.frozen or everything,
         "last_seen_s": (now - row.last_seen_at).total_seconds(),
-        "sentence": _reason(newest[0], row) if newest else "",
+        "sentence": _reason_with_flags(newest[0], row) if newest else "",
         "decided_s": (now - newest[0].last_at).total_seconds() if newest else None,
     }
 
 
-def _reason(row: DecisionRow, run: RunRow) -> str:
-    """Give the reason of a decision, with the flags of its grams."""
+def _reason_with_flags(row: DecisionRow, run: RunRow) -> str:
     return marks.sentence(row.reason, marks.expected_flags(run.catalogue, ""))
 
 

@@ -53,7 +53,7 @@ def print_lines(lines: Iterable[Text | str]) -> None:
         emoji=False,
     )
     for line in lines:
-        text = _cleaned(line if isinstance(line, Text) else Text(line))
+        text = _without_control_characters(line if isinstance(line, Text) else Text(line))
         for part in folded(text, console.width) if terminal else [text]:
             console.print(part, soft_wrap=True)
 
@@ -78,7 +78,7 @@ def cleaned(value: Any) -> Any:
     return [cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _cleaned(text: Text) -> Text:
+def _without_control_characters(text: Text) -> Text:
     """Remove terminal control characters from a line; styles keep their places."""
     said = clean_lines(text.plain)
     return text if said == text.plain else Text(said, spans=text.spans, style=text.style)

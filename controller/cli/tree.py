@@ -191,7 +191,7 @@ def build(words: Sequence[str]) -> typer.Typer:
     app = _root()
     asked = words[0] if words else ""
     if asked in COMMANDS:
-        _add(app, asked, INNER.get(tuple(words[:2]), COMMANDS[asked]))
+        _import_command(app, asked, INNER.get(tuple(words[:2]), COMMANDS[asked]))
         return app
     for name, place in COMMANDS.items():
         app.command(name, short_help=place.about)(_named_only)
@@ -202,7 +202,7 @@ def whole() -> typer.Typer:
     """Make the whole command tree, with all that is in every command."""
     app = _root()
     for name, place in COMMANDS.items():
-        _add(app, name, place)
+        _import_command(app, name, place)
     return app
 
 
@@ -223,8 +223,7 @@ def _named_only() -> None:
     """Stand for a command in the list of all."""
 
 
-def _add(app: typer.Typer, name: str, place: LazyCommand) -> None:
-    """Import one command and hang it into the tree."""
+def _import_command(app: typer.Typer, name: str, place: LazyCommand) -> None:
     found = getattr(import_module(f"wattmesh.controller.cli.{place.module}"), place.name)
     if isinstance(found, typer.Typer):
         for group in (found, *(each.typer_instance for each in found.registered_groups)):

@@ -197,7 +197,7 @@ def carry_out(
         case Action.FREEZE:
             journal.runs.freeze(row.run, reason=decision.reason, by="wattmesh", now=now)
         case Action.SWITCH:
-            _order(journal, row, decision, now=now, epoch=epoch)
+            _write_intent_row(journal, row, decision, now=now, epoch=epoch)
         case Action.CLOCK:
             clock_mhz = _catalogue(row, decision).point(decision.target).clock_mhz
             journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
@@ -223,8 +223,9 @@ def _catalogue(row: RunRow, decision: Decision) -> Catalogue:
     return row.catalogue
 
 
-def _order(journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int) -> None:
-    """Write the intent row of a switch, which the run fetches as its order."""
+def _write_intent_row(
+    journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int
+) -> None:
     target = _catalogue(row, decision).point(decision.target)
     asked = row.ordered_point == target.id
     # Keep who asked and why with the switch, because the request is deleted once it is ordered.

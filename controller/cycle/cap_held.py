@@ -61,17 +61,16 @@ def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
 def sentence(now: CapNow, at: datetime) -> str:
     """Say how a cap is kept, or why it is not, and which GPUs are unreported."""
     if not now.unreported:
-        return _kept(now, at)
+        return _how_kept(now, at)
     count, first = len(now.unreported), now.unreported[0]
     which = f"{first} and {count - 1} more GPUs" if count > 1 else first
     return (
-        f"{_kept(now, at)} It does not know of {which}, which runs name and no node reports; start "
-        "`wattmesh agent` where they are, or see whether they exist."
+        f"{_how_kept(now, at)} It does not know of {which}, which runs name and no node reports; "
+        "start `wattmesh agent` where they are, or see whether they exist."
     )
 
 
-def _kept(now: CapNow, at: datetime) -> str:
-    """Say how the cap is kept on the boards that nodes report."""
+def _how_kept(now: CapNow, at: datetime) -> str:
     plan, row = now.plan, now.row
     until = moment(row.until, at)
     what = f"The power cap of {watts(row.cap_w)} until {until}"

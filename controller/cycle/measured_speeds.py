@@ -101,7 +101,6 @@ def _watched(before: SpeedWatch, run: RunView, seen: Observation) -> SpeedWatch:
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> Paces:
-    """Parse the column `speeds` of a run."""
     if not text:
         return Paces()
     data = json.loads(text)

@@ -122,7 +122,7 @@ def _views(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterable[RunVi
         except JournalUnavailable:
             raise
         except Exception as error:
-            yield _unread(row, cause(error))
+            yield _unreadable_run(row, cause(error))
 
 
 def run_view(
@@ -173,7 +173,7 @@ def run_view(
     )
 
 
-def _unread(row: RunRow, why: str) -> RunView:
+def _unreadable_run(row: RunRow, why: str) -> RunView:
     """Make the view of a run that could not be read, so that it is held."""
     return RunView(
         run=row.run,

@@ -46,13 +46,12 @@ def _reload(path: Path, parts: Parts, notifier: Notifier) -> None:
         pulse.settings_trouble = ""
     except WattmeshError as error:
         log.error("the old settings stay in force: %s", error)
-        pulse.settings_trouble = _not_taken(path, error)
+        pulse.settings_trouble = _why_not_reloaded(path, error)
         remember(parts.journal, pulse, "reload_refused", pulse.settings_trouble)
     notifier.ready()
 
 
-def _not_taken(path: Path, error: WattmeshError) -> str:
-    """Say why a reload was refused, and what to do."""
+def _why_not_reloaded(path: Path, error: WattmeshError) -> str:
     count = len(error.mistakes) if isinstance(error, SettingsInvalid) else 1
     mistakes = f"{count} mistake{'s' if count != 1 else ''}"
     return (

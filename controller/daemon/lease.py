@@ -96,7 +96,6 @@ class Lease:
         return self._leadership.renew(self._holder, epoch, self._ttl_s)
 
     def _acquire(self) -> None:
-        """Try to take the lease; note who holds it."""
         before = self._leadership.current()
         epoch = self._leadership.acquire(self._holder, self._ttl_s)
         if epoch is not None:

@@ -53,7 +53,7 @@ class PeriodRoll:
             return  # it is not known which periods run now: the budgets stay as last computed
         doubt = pulse.trusted.doubt()
         if leads and not doubt:
-            self._freeze(plans_of(self._journal, settings, pulse.signals))
+            self._write_due_plans(plans_of(self._journal, settings, pulse.signals))
         before = {each.name: each.urgency for each in pulse.budgets.lines}
         lines = spending(
             self._journal,
@@ -67,20 +67,19 @@ class PeriodRoll:
         if not leads:
             return
         for line in lines:
-            self._tell(line, before.get(line.name, ""))
+            self._tell_alert(line, before.get(line.name, ""))
         ahead = self._journal.budgets.closed_after(now)
         pulse.budgets = replace(pulse.budgets, sealed_ahead=ahead)
         if doubt:
             return
         for name, budget in settings.budget.items():
             period = period_before(now, budget.period, settings.site.timezone)
-            self._ended(name, budget.grams, period)
+            self._tell_ended(name, budget.grams, period)
         for sentence in close(self._journal, reported(settings, pulse.signals), now):
             log.info("%s", sentence)
             remember(self._journal, pulse, "closed", sentence)
 
-    def _freeze(self, plans: BudgetPlans) -> None:
-        """Write each budget plan that is due, and an event for it."""
+    def _write_due_plans(self, plans: BudgetPlans) -> None:
         # In its first minute a daemon may still be fetching the history that plans rest on.
         patient, self._looked = not self._looked, True
         for row in plans.due(self._pulse.clock.now(), patient=patient):
@@ -91,8 +90,7 @@ class PeriodRoll:
             )
             remember(self._journal, self._pulse, "plan", sentence)
 
-    def _tell(self, line: PeriodLine, before: str) -> None:
-        """Write an event when a budget's alert begins, changes or ends."""
+    def _tell_alert(self, line: PeriodLine, before: str) -> None:
         if line.urgency == before:
             return
         alert = marks.sentence(line.alert, line.flags)
@@ -100,8 +98,7 @@ class PeriodRoll:
         log.warning("%s", sentence)
         remember(self._journal, self._pulse, "budget", sentence)
 
-    def _ended(self, name: str, limit_g: float, period: Period) -> None:
-        """Write the event of one ended period, once."""
+    def _tell_ended(self, name: str, limit_g: float, period: Period) -> None:
         head = f"{period.name} of budget {name} ended:"
         known = self._journal.events.list(limit=MOST_EVENTS, since=period.end)
         if any(each.kind == "period" and each.detail.startswith(head) for each in known):

@@ -76,8 +76,8 @@ class Retention:
                     table: condition & table.c.slot_start.between(start_us, end_us - 1)
                     for table, condition in old.items()
                 }
-                _add(connection, energy_sums(which[ENERGY]), start_us)
-                _add(connection, emission_sums(which[EMISSIONS]), start_us)
+                _add_sums(connection, energy_sums(which[ENERGY]), start_us)
+                _add_sums(connection, emission_sums(which[EMISSIONS]), start_us)
             gone = sum(
                 connection.execute(delete(table).where(which)).rowcount
                 for table, which in old.items()
@@ -175,8 +175,7 @@ def _days(
         at_us = to_us(end)
 
 
-def _add(connection: Connection, sums: Any, day_us: int) -> None:
-    """Add sums by key to those that the day has already."""
+def _add_sums(connection: Connection, sums: Any, day_us: int) -> None:
     sqlite = connection.dialect.name == "sqlite"
     statement = (sqlite_insert if sqlite else postgresql_insert)(ROLLUPS)
     key = (*KEY, "day")

@@ -16,9 +16,9 @@ from wattmesh.telemetry.readings import Quality, flags_of
 
 def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
     """Where each budget stands."""
-    yield from _set(pulse.budgets.lines)
+    yield from _limit_metrics(pulse.budgets.lines)
     yield from _spent(pulse.budgets.lines)
-    yield from _dark(pulse.budgets.lines)
+    yield from _unobserved_metrics(pulse.budgets.lines)
     yield _burn(pulse.budgets.lines)
     ends = GaugeMetricFamily(
         "wattmesh_budget_exhausted_timestamp_seconds",
@@ -38,8 +38,7 @@ def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
     yield from (ends, alerts)
 
 
-def _set(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
-    """Give the grams that may be spent."""
+def _limit_metrics(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
     limit = GaugeMetricFamily(
         "wattmesh_budget_limit_grams",
         "Grams that may be spent in the present period.",
@@ -85,8 +84,7 @@ def _spent(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
     yield from (spent, residual, course)
 
 
-def _dark(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
-    """Give what nobody measured of each budget."""
+def _unobserved_metrics(lines: tuple[PeriodLine, ...]) -> Iterator[Metric]:
     seconds = GaugeMetricFamily(
         "wattmesh_budget_unobserved_seconds",
         "Device-seconds of the period that nobody measured.",
@@ -112,7 +110,6 @@ def _estimated(flags: tuple[str, ...]) -> str:
 
 
 def _burn(lines: tuple[PeriodLine, ...]) -> Metric:
-    """Give the burn of each window."""
     burn = GaugeMetricFamily(
         "wattmesh_budget_burn_ratio",
         "Grams spent over grams planned in the window, unobserved time at its most; 1 follows "

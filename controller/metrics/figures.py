@@ -187,18 +187,19 @@ class FigureReader:
         return Figures(
             energy=energy(totals, names),
             grams=grams(totals, names),
-            runs=tuple(map(_run, rows)),
+            runs=tuple(map(_run_figure, rows)),
             switches=dict(sorted(ended.items())),
             saved=savings,
             cluster=saved_lines([each.found for each in savings], totals),
             signals=tuple(
-                _signal(journal, each, now, ahead=each.signal in {one.signal for one in ahead})
+                _signal_figure(
+                    journal, each, now, ahead=each.signal in {one.signal for one in ahead}
+                )
                 for each in facts.values()
             ),
         )
 
     def _saved(self, rows: Sequence[RunRow]) -> tuple[SavedFigure, ...]:
-        """Give the settled savings of all runs."""
         closed, now_s = self._journal.ledger.closed_runs(), self._pulse.clock.monotonic()
         found = []
         for row in rows:
@@ -258,8 +259,7 @@ def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFi
     )
 
 
-def _run(row: RunRow) -> RunFigure:
-    """Take what the metrics need of a run."""
+def _run_figure(row: RunRow) -> RunFigure:
     point = row.point
     return RunFigure(
         run=row.run,
@@ -272,8 +272,9 @@ def _run(row: RunRow) -> RunFigure:
     )
 
 
-def _signal(journal: Journal, facts: SignalFacts, now: datetime, *, ahead: bool) -> SignalFigure:
-    """Read one signal's newest value, what decisions rest on, and how its polls went."""
+def _signal_figure(
+    journal: Journal, facts: SignalFacts, now: datetime, *, ahead: bool
+) -> SignalFigure:
     fetch = journal.carbon.last_fetch(facts.signal)
     view = carbon_view(journal, facts, now)
     point = running_point(journal, facts, now)

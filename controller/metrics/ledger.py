@@ -27,7 +27,6 @@ def ledger_metrics(figures: Figures, boundary: str) -> Iterator[Metric]:
 
 
 def _energy(figures: Figures) -> Iterator[Metric]:
-    """What was drawn, and when nobody saw it."""
     joules = CounterMetricFamily(
         "wattmesh_energy_joules",
         "Energy booked, by run and by line of the ledger; the lines add up to the cluster.",

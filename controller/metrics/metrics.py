@@ -62,7 +62,6 @@ class FiguresCollector(Collector):
         return ()
 
     def _daemon(self) -> Iterator[Metric]:
-        """What this daemon is, and whether it leads and remembers."""
         pulse = self._pulse
         mode = pulse.settings.mode.value
         yield InfoMetricFamily(
@@ -113,7 +112,6 @@ class FiguresCollector(Collector):
         yield pue
 
     def _loops(self) -> Iterator[Metric]:
-        """How the loops and jobs get on."""
         took = GaugeMetricFamily(
             "wattmesh_loop_turn_seconds", "Duration of the newest turn.", labels=["loop"]
         )

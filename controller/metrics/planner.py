@@ -15,7 +15,7 @@ from wattmesh.controller.pulse import Pulse
 def plan_metrics(pulse: Pulse) -> Iterator[Metric]:
     """How planning gets on."""
     planning = pulse.planning()
-    yield from _runs(pulse, planning)
+    yield from _plan_metrics(pulse, planning)
     questions = CounterMetricFamily(
         "wattmesh_planner_questions",
         "Plans asked of the planning process since the start, by outcome.",
@@ -28,8 +28,7 @@ def plan_metrics(pulse: Pulse) -> Iterator[Metric]:
     yield from (questions, waiting)
 
 
-def _runs(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
-    """The newest plan of each run."""
+def _plan_metrics(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "wattmesh_plan_age_seconds",
         "Seconds since the observation that the newest plan was made from.",

@@ -18,13 +18,12 @@ BREAKER = ("closed", "half-open", "open")
 
 def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     """Give every metric of the grid signals."""
-    yield from _values(pulse, figures)
-    yield from _standing(pulse, figures)
+    yield from _intensity_metrics(pulse, figures)
+    yield from _basis_metrics(pulse, figures)
     yield from _skill(figures)
 
 
-def _values(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
-    """What is known now, since when, and whether it may be decided on."""
+def _intensity_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     grams = GaugeMetricFamily(
         "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour",
         "Present intensity, by signal.",
@@ -52,8 +51,7 @@ def _values(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     yield from (grams, age, usable)
 
 
-def _standing(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
-    """What decisions rest on, how old that is, and how the provider gets on."""
+def _basis_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     rung = GaugeMetricFamily(
         "wattmesh_grid_signal_rung",
         "1 for what decisions rest on: issued (the provider's forecast), profile, static, none.",

@@ -234,7 +234,7 @@ def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str
         sleeps=changes.count("sleep"),
         level=marks.sentence(plan.level, flags),
         budget=marks.sentence(plan.budget, flags),
-        cap=_cap(seen, run),
+        cap=_points_under_cap(seen, run),
         flags=flags,
         signal=seen.carbon.signal,
         boundary=expected_boundary(run.catalogue),
@@ -243,8 +243,7 @@ def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str
     )
 
 
-def _cap(seen: Observation, run: RunView) -> str:
-    """Say which points an operator's power cap leaves to the plan, and until when."""
+def _points_under_cap(seen: Observation, run: RunView) -> str:
     if run.room_w is None or seen.cap is None:
         return ""
     until = moment(seen.cap.until, seen.now)

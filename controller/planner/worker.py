@@ -99,7 +99,7 @@ class PlanWorker:
         """Give the newest valid plan of a run, however old; ask for a newer one if it is due."""
         now_terms = terms(seen, run)
         with self._changed:
-            self._forget(seen)
+            self._forget_ended(seen)
             context = self._desks.setdefault(run.run, _Desk())
             if run.open_switch is None:
                 self._wish(context, seen, run, now_terms)
@@ -127,8 +127,7 @@ class PlanWorker:
                 log.warning("the planner did not end in %.0f s", JOIN_S)
                 return
 
-    def _forget(self, seen: Observation) -> None:
-        """Forget runs that are over."""
+    def _forget_ended(self, seen: Observation) -> None:
         if len(self._desks) <= len(seen.runs):
             return
         for gone in self._desks.keys() - {each.run for each in seen.runs}:
@@ -171,7 +170,7 @@ class PlanWorker:
                 self._process.end()
                 self._failed(wish, f"a bug ({type(error).__name__}: {error})")
             else:
-                self._keep(wish, result)
+                self._store(wish, result)
         self._process.end()
 
     def _next(self) -> tuple[_Wish | None, PlanView | None]:
@@ -210,8 +209,7 @@ class PlanWorker:
             raise PlannerFailed("the planning process answered another question than was asked")
         return result
 
-    def _keep(self, wish: _Wish, result: SolveResult) -> None:
-        """Store an answer as the newest."""
+    def _store(self, wish: _Wish, result: SolveResult) -> None:
         with self._changed:
             self._totals = replace(
                 self._totals, answered=self._totals.answered + 1, in_a_row=0, trouble=""

@@ -98,7 +98,7 @@ def judge(job: ProfileJob, walk: ProfileWalk, watched: RecordedWalk, wall_s: flo
         InputInvalid: the job's reference could not be measured.
     """
     measured = measure(job, watched)
-    unproven = _unproven(job, walk, measured)
+    unproven = _why_unproven(job, walk, measured)
     return Profile(
         catalogue=_with_probes(
             _catalogue(job, measured, unproven, idle_power_w(watched)), walk.evidence
@@ -188,7 +188,7 @@ def _environment(job: ProfileJob) -> dict[str, str]:
     return {"PYTHONPATH": str(job.directory), "OMP_NUM_THREADS": "1"}
 
 
-def _unproven(
+def _why_unproven(
     job: ProfileJob, walk: ProfileWalk, measured: tuple[LayoutNumbers, ...]
 ) -> dict[str, str]:
     """Say of each point why it may not be switched to automatically; empty when all may."""

@@ -80,7 +80,7 @@ class ProfileWalk:
                 order = self._itinerary.order(
                     run=self._run.run,
                     attempt=self._run.attempt,
-                    point=self._target.id,
+                    point=self._next_candidate.id,
                     reason="profiling",
                     late_steps=self._job.steps_per_point,
                 )
@@ -89,7 +89,7 @@ class ProfileWalk:
     def transition(self, message: Transition) -> None:
         """Go on to the next point when a switch has ended, confirmed or not."""
         with self._lock:
-            target = None if self._itinerary.over else self._target
+            target = None if self._itinerary.over else self._next_candidate
             if target is None or not self._itinerary.ended(message):
                 return
             if message.state is SwitchState.CONFIRMED:
@@ -102,8 +102,7 @@ class ProfileWalk:
         self._tell(words)
 
     @property
-    def _target(self) -> Candidate:
-        """The point that comes next, while one does."""
+    def _next_candidate(self) -> Candidate:
         return self._job.walk[self._itinerary.next]
 
 

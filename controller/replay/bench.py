@@ -198,7 +198,6 @@ def rows(asked: ReplayRequest, cell: Cell) -> tuple[Row, ...]:
 
 
 def _scene(asked: ReplayRequest, grid: GridSeries, cell: Cell, slack: float) -> Scene:
-    """Make the scene of one run."""
     return Scene(
         catalogue=asked.catalogue,
         grid=grid,
@@ -245,7 +244,6 @@ def _split(asked: ReplayRequest, means: DriverSettings, held: "_Held", row: Row)
 
 
 def _driver(policy: str, means: DriverSettings) -> LivePolicy | Rival:
-    """Give the driver for a policy's name."""
     if policy == MPC:
         return LivePolicy(means, PlansNow())
     if policy == THRESHOLD:
@@ -294,7 +292,6 @@ class _Held:
         )
 
     def _row(self, *, carbon_g: float, **facts: Any) -> Row:
-        """Give a row, with the facts that all policies of the scene share."""
         saving = 1.0 - carbon_g / self.base_g
         best = 1.0 - self.known.plan.evaluation.grams / self.base_g
         return Row(

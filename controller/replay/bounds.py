@@ -57,13 +57,12 @@ def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
     return Hindsight(
         plan=found,
         bound_g=found.bound_g,
-        switched_s=_switched(problem, found.path),
+        switched_s=_layout_changes_s(problem, found.path),
         solve_s=time.perf_counter() - began,
     )
 
 
-def _switched(problem: PlanningProblem, path: tuple[int, ...]) -> tuple[float, ...]:
-    """Give when the layout changes along a path, in seconds from the start."""
+def _layout_changes_s(problem: PlanningProblem, path: tuple[int, ...]) -> tuple[float, ...]:
     layouts = [problem.options[each].layout for each in (problem.start, *path)]
     begins = accumulate(problem.seconds, initial=0.0)
     return tuple(

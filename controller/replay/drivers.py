@@ -200,14 +200,13 @@ class Rival:
         slot, here = seen.carbon.slots[0], SLEEP if state.asleep else state.point.id
         if self._asked != (slot.start, here):
             with self._clock.running():
-                self._wish = self._rule(self._look(scene, case, here))
+                self._wish = self._rule(self._inputs(scene, case, here))
             self._asked = (slot.start, here)
         wish = _guarded(case, here, self._wish)
         if wish is not None:
             world.order(wish)
 
-    def _look(self, scene: Scene, case: RunContext, here: str) -> RivalInputs:
-        """Give the rule the view that it may see."""
+    def _inputs(self, scene: Scene, case: RunContext, here: str) -> RivalInputs:
         seen, guard = case.seen, case.guard
         catalogue = scene.catalogue
         assert guard is not None

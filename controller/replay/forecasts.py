@@ -189,7 +189,7 @@ def from_file(path: Path, grid: GridSeries) -> RecordedForecasts:
     return RecordedForecasts(
         grid=grid,
         issued=tuple(ordered),
-        points=tuple(_chain(sorted(issues[each]), grid.step) for each in ordered),
+        points=tuple(_slots_of_issue(sorted(issues[each]), grid.step) for each in ordered),
     )
 
 
@@ -201,7 +201,7 @@ def _moment(text: str) -> datetime:
     return at.astimezone(UTC)
 
 
-def _chain(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
+def _slots_of_issue(points: list[tuple[datetime, float]], step: timedelta) -> Slots:
     """Make the slots of one issue, up to its first gap."""
     slots: list[IntensitySlot] = []
     for start, value in points:

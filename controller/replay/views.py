@@ -48,7 +48,7 @@ def observation(
     return Observation(
         now=scene.moment(state.at_s),
         mode=Mode.ACT,
-        runs=(_run(scene, state, pause, trained),),
+        runs=(_run_view(scene, state, pause, trained),),
         carbon=CarbonView(
             signal=scene.grid.name,
             slots=slots,
@@ -64,10 +64,9 @@ def observation(
     )
 
 
-def _run(
+def _run_view(
     scene: Scene, state: RunState, pause: bool, trained: tuple[tuple[float, int], ...]
 ) -> RunView:
-    """The run as the journal would show it."""
     catalogue = scene.catalogue
     at_s, steps = state.at_s, catalogue.global_batch * catalogue.seq_len
     open_switch = None

@@ -246,7 +246,7 @@ class World:
         Clock changes and wake-ups begin at once.
         """
         state = self.state
-        if (state.busy_until_s is not None and state.target is not None) or self._out:
+        if (state.busy_until_s is not None and state.target is not None) or self._nodes_are_lost:
             return
         if wish == ("" if state.asleep else state.point.id):
             return
@@ -255,7 +255,7 @@ class World:
             return
         state.target, state.ordered_s = wish, state.at_s
         if state.asleep:
-            self._begin()
+            self._begin_switch()
 
     def next_s(self) -> float:
         """Give the next moment at which something happens without an order."""
@@ -264,7 +264,7 @@ class World:
         moments.append(self.scene.noise.until_s(state.at_s))
         if loss is not None and state.out_until_s is None:
             moments.append(loss.at_s)
-        if self._out and state.out_until_s is not None:
+        if self._nodes_are_lost and state.out_until_s is not None:
             moments.append(state.out_until_s)
         elif state.busy_until_s is not None:
             moments.append(state.busy_until_s if state.told_s is None else state.told_s)
@@ -280,7 +280,7 @@ class World:
         state.tokens += self._speed() * (to_s - state.at_s)
         state.at_s = to_s
         if loss is not None and state.out_until_s is None and to_s >= loss.at_s - TICK:
-            self._lose(loss)
+            self._lose_nodes(loss)
         elif state.busy_until_s is not None:
             if state.told_s is not None and to_s >= state.told_s - TICK:
                 self._tell()
@@ -293,15 +293,14 @@ class World:
         return self.scene.catalogue.point(point).layout
 
     @property
-    def _out(self) -> bool:
-        """Whether it stands still because nodes were lost."""
+    def _nodes_are_lost(self) -> bool:
         until_s = self.state.out_until_s
         return until_s is not None and self.state.at_s < until_s - TICK
 
     def _speed(self) -> float:
         """Tokens per second now; 0 while it sleeps, switches or stands still."""
         state = self.state
-        if state.asleep or state.busy_until_s is not None or self._out:
+        if state.asleep or state.busy_until_s is not None or self._nodes_are_lost:
             return 0.0
         tokens_per_s = state.point.tokens_per_s
         if state.at_s < state.clock_from_s - TICK:
@@ -317,14 +316,13 @@ class World:
         state, catalogue = self.state, self.scene.catalogue
         if state.busy_until_s is not None:
             return state.busy_w
-        if not state.asleep and not self._out:
+        if not state.asleep and not self._nodes_are_lost:
             return catalogue.held_power_w(state.point, state.gpus)
         if catalogue.release is Release.RELEASED:
             return 0.0
         return state.gpus * catalogue.idle_power_w_per_gpu
 
     def _charge(self, from_s: float, to_s: float) -> None:
-        """Charge the seconds from `from_s` to `to_s` at the grid's recorded intensity."""
         power_w, grid, moment = self.power_w, self.scene.grid, self.scene.moment
         burnt = grid.burnt(moment(to_s)) - grid.burnt(moment(from_s))
         self.state.energy_j += power_w * (to_s - from_s)
@@ -353,7 +351,7 @@ class World:
         state.clock_s = state.at_s
         state.clock_from_s = state.at_s + self.scene.noise.late_s(state.at_s)
 
-    def _lose(self, loss: Loss) -> None:
+    def _lose_nodes(self, loss: Loss) -> None:
         """Lose nodes: a switch under way is void, and the rest trains on after the outage."""
         state = self.state
         fit = [each for each in self.scene.catalogue.points if each.gpus <= loss.gpus]
@@ -374,7 +372,7 @@ class World:
         state.boundary_tokens = state.tokens + self.scene.interval_tokens
         self._watch()
         if state.target is not None:
-            self._begin()
+            self._begin_switch()
 
     def _watch(self) -> None:
         """Measure what a daemon measures: speeds of points, and switches that are now complete."""
@@ -394,14 +392,13 @@ class World:
             margin=scene.margin,
         )
 
-    def _begin(self) -> None:
-        """Stop training for a switch."""
+    def _begin_switch(self) -> None:
         state = self.state
         origin = PAUSED if state.asleep else state.point.id
         number = len(state.switched_s)
         seconds, wait_s, energy_j = self._cost(origin, state.target or PAUSED)
         seconds *= self.scene.noise.takes(number)
-        state.fails = self.scene.noise.fails(number) or self._lacks(state.target)
+        state.fails = self.scene.noise.fails(number) or self._lacks_gpus(state.target)
         state.switched_s = (*state.switched_s, state.at_s)
         state.busy_w = energy_j / (seconds + wait_s) if seconds + wait_s else 0.0
         if not seconds + wait_s:
@@ -418,8 +415,7 @@ class World:
         state.busy_until_s, state.told_s = state.at_s + self._took_s, state.at_s + told_s
         state.watched = replace(state.watched, stay=None)
 
-    def _lacks(self, target: str | None) -> bool:
-        """Return whether a point needs more GPUs than are left."""
+    def _lacks_gpus(self, target: str | None) -> bool:
         return bool(target) and self.scene.catalogue.point(target or "").gpus > self.state.gpus
 
     def _cost(self, origin: str, target: str) -> tuple[float, float, float]:

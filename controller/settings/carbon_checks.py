@@ -99,8 +99,8 @@ def source_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
     """Check a provider's required and foreign keys, then whether the source can be opened."""
     found = (
         *_zone(key, source),
-        *_foreign(key, source),
-        *_needed(key, source),
+        *_keys_of_other_providers(key, source),
+        *_missing(key, source),
         *_address(f"{key}.base_url", source.base_url),
         *_secrets(key, source),
         *_service(key, source.http_json),
@@ -123,8 +123,7 @@ def _zone(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
         )
 
 
-def _foreign(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Name keys that only other providers read."""
+def _keys_of_other_providers(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
     read = PROVIDERS[source.provider].keys
     for name, info in CarbonSourceSection.model_fields.items():
         others = readers(name)
@@ -135,8 +134,7 @@ def _foreign(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
                 yield f"{key}.{name}", f"is only read when provider = {allowed}"
 
 
-def _needed(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
-    """Name missing keys that the provider requires."""
+def _missing(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
     for name in PROVIDERS[source.provider].needs:
         if getattr(source, name) in (None, ""):
             yield (
@@ -170,7 +168,9 @@ def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
         if path is not None:
             wrong = tuple(secret_mistakes(f"{key}.{name}", path))
             if not is_credential(path):
-                yield from wrong or _held(f"{key}.{name}", path, password=name == "password_file")
+                yield from wrong or _secret_file_mistakes(
+                    f"{key}.{name}", path, password=name == "password_file"
+                )
     if any(getattr(source, name) is not None for name in used):
         yield from _in_the_clear(f"{key}.base_url", source.base_url)
         if source.http_json is not None:
@@ -179,7 +179,7 @@ def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
             yield from _in_the_clear(f"{key}.http_json.forecast_url", ahead)
 
 
-def _held(key: str, path: Path, *, password: bool) -> Iterator[Mistake]:
+def _secret_file_mistakes(key: str, path: Path, *, password: bool) -> Iterator[Mistake]:
     """Check that a secret's file holds one that a header can carry; a password may be any text."""
     try:
         held = read_secret(path)

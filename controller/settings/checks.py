@@ -93,7 +93,6 @@ def uid_of(owner: str) -> int | None:
 
 
 def _journal(journal: JournalSection) -> Iterator[Mistake]:
-    """Check the database's address and where its password comes from."""
     scheme, separator, rest = journal.url.partition("://")
     if not separator or scheme.split("+")[0] not in {"sqlite", "postgresql"}:
         yield (
@@ -155,7 +154,6 @@ def _agents(api: ApiSection) -> Iterator[Mistake]:
 
 
 def _agent(agent: AgentSection) -> Iterator[Mistake]:
-    """Check how the agent of this node reaches the daemon."""
     scheme = agent.controller.partition("://")[0] if agent.controller else "unix"
     if scheme not in {"unix", "https"}:
         yield (
@@ -170,7 +168,6 @@ def _agent(agent: AgentSection) -> Iterator[Mistake]:
 
 
 def _power(power: PowerSection) -> Iterator[Mistake]:
-    """Check the keys that each power source requires, and those that it does not read."""
     if power.library is not None and not power.library.is_file():
         yield "power.library", f"{power.library} is no file; default the driver's own library"
     for name, readers in POWER_READERS.items():

@@ -144,7 +144,6 @@ def _choices(limits: dict[str, Any]) -> str:
 
 
 def _meaning(place: tuple[int | str, ...], root: type[BaseModel]) -> str:
-    """Give what the manual says of a missing key."""
     model = table_at(root, place[:-1])
     known = model.model_fields.get(str(place[-1])) if model else None
     return f": {' '.join(known.description.split())}" if known and known.description else ""

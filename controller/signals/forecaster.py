@@ -120,7 +120,6 @@ class Forecaster:
     def _predicted(
         self, observed: Observed, issue: Forecast | None, skill: Skill, now: datetime
     ) -> Forecast | None:
-        """Blend the provider's forecast with ours by the measured skill of both."""
         issued = IssuedForecast(slots=issue.slots) if issue else None
         if not timedelta(0) <= now - self._taught_at < AGAIN:
             # Lessons from two months change little in a day, and take a while to compute.

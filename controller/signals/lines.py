@@ -156,7 +156,6 @@ def _bands(slots: Sequence[IntensitySlot], running: CarbonPoint | None) -> tuple
 
 
 def _sentence(view: CarbonView) -> str:
-    """Say what decisions rest on, and what that means."""
     if view.trouble or view.rung not in ACTS:
         return f"{(view.trouble or view.note).rstrip('.')}: nothing is done for carbon's sake."
     why = f" ({view.note})" if view.note else ""

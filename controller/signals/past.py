@@ -36,7 +36,7 @@ class KnownPast:
         """
         # After the clock was set back, values that were dropped are needed again.
         if self._looked_at <= now < self._read_at + WHOLE_AGAIN:
-            self._read_on()
+            self._read_new_rows()
         else:
             self._read_whole(now)
         self._looked_at = now
@@ -54,8 +54,7 @@ class KnownPast:
         self._best = {each.start: each for each in points}
         self._newest_id, self._read_at = newest_id, now
 
-    def _read_on(self) -> None:
-        """Read the rows stored since the last read, in the order they were stored."""
+    def _read_new_rows(self) -> None:
         points, self._newest_id = self._journal.carbon.stored_since(self._signal, self._newest_id)
         for each in points:
             held = self._best.get(each.start)

@@ -91,11 +91,11 @@ class Poller:
         if failures:
             why, refused = str(failures[0]), isinstance(failures[0], SourceRefused)
             store.fetched(signal, now, ok=False, detail=why, refused=refused)
-            return Polled(new=new, refused=self._unsaid(said), failure=failures[0])
+            return Polled(new=new, refused=self._new_sentences(said), failure=failures[0])
         store.fetched(signal, now, ok=True, detail=next(iter(said.values()), ""))
         if self._provider.series.observed:
             new += self._fill(now)
-        return Polled(new=new, refused=self._unsaid(said))
+        return Polled(new=new, refused=self._new_sentences(said))
 
     def _observed(
         self, fetch: FetchRow | None, now: datetime
@@ -161,7 +161,7 @@ class Poller:
         store.filled(signal, deep_at=fetch.deep_at, since=start)
         return new
 
-    def _unsaid(self, said: dict[str, str]) -> tuple[str, ...]:
+    def _new_sentences(self, said: dict[str, str]) -> tuple[str, ...]:
         """Give the sentences that are new since the last poll without any."""
         fresh = tuple(each for same, each in said.items() if same not in self._said)
         self._said = self._said | said.keys() if said else set()

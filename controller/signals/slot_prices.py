@@ -133,7 +133,7 @@ class SlotPrices:
     ) -> Price | None:
         """Try the rungs of the ladder from the top down."""
         told = cover(self._observed(signal, start), start, end)
-        own = _own(signal, told) if told else None
+        own = _own_price(signal, told) if told else None
         if own is not None and own.rank > Rank.PROVISIONAL:
             return own
         late = self._now - end
@@ -265,8 +265,7 @@ def cover(points: Sequence[CarbonPoint], start: datetime, end: datetime) -> Slot
     return None
 
 
-def _own(signal: str, told: SlotIntensity) -> Price:
-    """Give the price by a signal's own values."""
+def _own_price(signal: str, told: SlotIntensity) -> Price:
     return Price(
         signal=signal,
         g_milli_per_kwh=told.g_milli_per_kwh,

@@ -62,12 +62,12 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     if pulse.signals.accounting != pulse.signals.decision:
         accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
     view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
-    left_out = _lost(rows) - _lost(told)
+    left_out = _lost_by_user(rows) - _lost_by_user(told)
     view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
     return replace(view, trouble=troubles(view, pulse))
 
 
-def _lost(rows: Iterable[RunRow]) -> Counter[int]:
+def _lost_by_user(rows: Iterable[RunRow]) -> Counter[int]:
     """Count the lost runs of each user; a run that said how it ended is not lost."""
     return Counter(row.owner_uid for row in rows if row.state == "lost" and not row.ending)
 
@@ -130,7 +130,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         name=row.name,
         run=row.run,
         state=row.state,
-        activity=_activity(row, switch, frozen, pulse),
+        activity=_state_word(row, switch, frozen, pulse),
         owner_uid=row.owner_uid,
         attempt=row.attempt,
         step=row.step,
@@ -177,7 +177,7 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
     ):
         return "Nothing of its GPUs has been booked yet."
     return (
-        f"No process of it was seen on {_first(sorted(row.gpus_used))} in "
+        f"No process of it was seen on {_first_of(sorted(row.gpus_used))} in "
         f"{span(heard_s)}; what they drew is booked as idle."
     )
 
@@ -188,13 +188,12 @@ def unread(pulse: Pulse, row: RunRow) -> str:
     if not dark:
         return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
     return (
-        f"Nobody reads {_first(dark)} of the GPUs that it registered; start `wattmesh agent` on "
+        f"Nobody reads {_first_of(dark)} of the GPUs that it registered; start `wattmesh agent` on "
         "their nodes, or mend what the job says of its GPUs."
     )
 
 
-def _first(gpus: Sequence[str]) -> str:
-    """Name the first of some GPUs, and count the others."""
+def _first_of(gpus: Sequence[str]) -> str:
     return f"{gpus[0]} and {len(gpus) - 1} more" if len(gpus) > 1 else gpus[0]
 
 
@@ -348,7 +347,6 @@ def _assemble(
     carbon: tuple[CarbonLine | None, CarbonLine | None],
     frozen: str,
 ) -> StatusView:
-    """Put the parts together, and say what is wrong with them."""
     power, outage = power_line(pulse), pulse.outage
     settings = pulse.settings
     view = StatusView(
@@ -384,15 +382,13 @@ def _assemble(
 def _simulated(
     power: PowerLine, runs: tuple[RunLine, ...], carbon: tuple[CarbonLine | None, ...]
 ) -> tuple[str, ...]:
-    """Name everything on the screen that is simulated."""
     named = ["GPU power"] if power.simulated else []
     named += [f"grid ({each.signal})" for each in carbon if each is not None and each.simulated]
     named += [f"{run.name} {what}" for run in runs for what in run.simulated]
     return tuple(dict.fromkeys(named))
 
 
-def _activity(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
-    """Give the word for the STATE column."""
+def _state_word(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
     if row.ending:
         return "finished" if row.ending == DONE else row.ending
     if row.state != "live":

@@ -160,7 +160,7 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
             "nodes retire NODE`)."
         )
     for node in pulse.fleet.nodes:
-        yield from _refused(node)
+        yield from _refused_rows(node)
     if pulse.lead.epoch is not None:
         yield from fences.sentences(
             pulse.fleet.nodes, view.at, journal=pulse.lead.journal, epoch=pulse.lead.epoch
@@ -173,8 +173,7 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
         )
 
 
-def _refused(node: NodeRow) -> Iterator[str]:
-    """Say that a node keeps ledger rows which this daemon refuses."""
+def _refused_rows(node: NodeRow) -> Iterator[str]:
     told = node.facts.get("refused")
     refused: Mapping[str, object] = told if isinstance(told, Mapping) else {}
     rows, energy_j = refused.get("rows"), refused.get("energy_j")
@@ -224,7 +223,6 @@ def _signal(line: CarbonLine) -> Iterator[str]:
 
 
 def _meanwhile(line: CarbonLine) -> str:
-    """Say what goes on, and what does not, while a signal is silent."""
     if line.trouble:
         return (
             "Every run holds until the signal is back, and energy is booked by stand-ins, or "

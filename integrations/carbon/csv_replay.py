@@ -100,7 +100,7 @@ class CsvReplay:
         Raises:
             NoData: it does not play at `now`.
         """
-        self._grid(now)
+        self._position(now)
         ends = border(self._origin, self._interval_s, self._places[-1] + 1 - self._first)
         return Capabilities(
             latest=True,
@@ -116,7 +116,7 @@ class CsvReplay:
         Raises:
             NoData: the recording does not play at `now`.
         """
-        self._grid(now)
+        self._position(now)
         begin, end = now - timedelta(seconds=2 * self._interval_s), now + timedelta(microseconds=1)
         return self.history(begin, end, now=now)
 
@@ -126,7 +126,7 @@ class CsvReplay:
         Raises:
             NoData: the recording does not play yet, or ended before `start`.
         """
-        grid = self._playing(now)
+        grid = self._position_or_end(now)
         first = max(self._first, index_at(self._origin, self._interval_s, start) + self._first)
         if first > self._places[-1] + 1:
             raise NoData(self._over())
@@ -148,7 +148,7 @@ class CsvReplay:
         Raises:
             NoData: the recording does not play at `now`.
         """
-        grid = self._grid(now)
+        grid = self._position(now)
         reach = min(timedelta(hours=hours), HORIZON / self._compress)
         last = index_at(self._origin, self._interval_s, now + reach) + self._first
         points = [
@@ -158,18 +158,18 @@ class CsvReplay:
         ]
         return CarbonBatch(points=tuple(points))
 
-    def _grid(self, now: datetime) -> int:
+    def _position(self, now: datetime) -> int:
         """Return the position in the recording at `now`.
 
         Raises:
             NoData: it does not play at `now`.
         """
-        grid = self._playing(now)
+        grid = self._position_or_end(now)
         if grid > self._places[-1]:
             raise NoData(self._over())
         return grid
 
-    def _playing(self, now: datetime) -> int:
+    def _position_or_end(self, now: datetime) -> int:
         """Return the position at `now`, beyond the last one after the end.
 
         Raises:

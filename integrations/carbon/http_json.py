@@ -214,7 +214,7 @@ class HttpJson:
                 refused.append(refusal(start, why))
             return
         estimated = at_path(row, self._shape.estimated) if self._shape.estimated else None
-        quality = Quality.ESTIMATED if _marked(estimated) else Quality.MEASURED
+        quality = Quality.ESTIMATED if _marked_estimated(estimated) else Quality.MEASURED
         yield self._made(index, value, quality, end, now)
 
     def _value(self, row: Any, path: str) -> float | None:
@@ -237,8 +237,7 @@ class HttpJson:
         )
 
 
-def _marked(mark: Any) -> bool:
-    """Tell whether a row's mark says that its value is estimated."""
+def _marked_estimated(mark: Any) -> bool:
     if isinstance(mark, str):
         return mark.strip().lower() not in {"", "false", "no", "measured", "actual"}
     return bool(mark)

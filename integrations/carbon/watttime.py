@@ -264,7 +264,7 @@ class WattTime:
 
     def _get(self, path: str, query: dict[str, str], now: datetime) -> Any:
         """Request with the token; if that is refused, once more with a new one."""
-        fresh = self._token_old(now)
+        fresh = self._token_may_be_old(now)
         try:
             return self._with_token(path, query, now)
         except AuthFailed:
@@ -275,14 +275,13 @@ class WattTime:
 
     def _with_token(self, path: str, query: dict[str, str], now: datetime) -> Any:
         """Request, after a login if the token is old."""
-        if self._token is None or self._token_old(now):
+        if self._token is None or self._token_may_be_old(now):
             self._log_in(now)
         return self._http.get(
             path, query=query, credentials=self._token or self._login, classify=verdict
         )
 
-    def _token_old(self, now: datetime) -> bool:
-        """Tell whether there is no token that is certainly valid."""
+    def _token_may_be_old(self, now: datetime) -> bool:
         age = None if self._token is None or self._token_at is None else now - self._token_at
         return age is None or not timedelta() <= age < TOKEN_KEPT
 
@@ -312,15 +311,15 @@ def _within(
 def _endpoints(body: Any, asked: RegionQuery) -> dict[str, list[dict[str, Any]]]:
     """The models behind each permitted endpoint, by its name without version."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for signal in _list(body, "signal_types"):
+    for signal in _objects(body, "signal_types"):
         if signal.get("signal_type") != asked.signal_type:
             continue
-        for region in _list(signal, "regions"):
+        for region in _objects(signal, "regions"):
             if region.get("region") != asked.region:
                 continue
-            for endpoint in _list(region, "endpoints"):
+            for endpoint in _objects(region, "endpoints"):
                 name = str(endpoint.get("endpoint", "")).strip("/").removeprefix("v3/")
-                found[name] = _list(endpoint, "models")
+                found[name] = _objects(endpoint, "models")
     return found
 
 
@@ -329,7 +328,7 @@ def _day(value: Any) -> datetime | None:
     return moment(value) or moment(f"{value}T00:00:00Z")
 
 
-def _list(body: Any, name: str) -> list[dict[str, Any]]:
+def _objects(body: Any, name: str) -> list[dict[str, Any]]:
     """The objects of a list; none when it is missing."""
     rows = body.get(name) if isinstance(body, dict) else None
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

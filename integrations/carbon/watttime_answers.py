@@ -185,7 +185,6 @@ def _issued_at(row: dict[str, Any], meta: dict[str, Any], end: datetime, now: da
 
 
 def _warnings(meta: dict[str, Any]) -> list[str]:
-    """The provider's warnings, one sentence each."""
     warnings = meta.get("warnings")
     listed = warnings if isinstance(warnings, list) else []
     return [

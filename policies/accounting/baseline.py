@@ -172,8 +172,10 @@ def drift(
         if len(known) < FEWEST_SLOTS or begin is None or now is None:
             continue
         before, speed_then, power_then = first.setdefault(stretch.point, (begin, speed, power))
-        speed = _bounded(speed_then * now.tokens_per_s / before.tokens_per_s)
-        power = _bounded(power_then * (now.power_w / before.power_w if before.power_w else 1.0))
+        speed = _within_most_drift(speed_then * now.tokens_per_s / before.tokens_per_s)
+        power = _within_most_drift(
+            power_then * (now.power_w / before.power_w if before.power_w else 1.0)
+        )
     return PointPace(tokens_per_s=speed, power_w=power, upper_w=power)
 
 
@@ -185,8 +187,7 @@ def _typical(slots: Sequence[MeasuredSlot]) -> PointPace | None:
     return replace(pace, power_w=median(each.power_w for each in _usual(slots)))
 
 
-def _bounded(ratio: float) -> float:
-    """Clip a ratio to what is believed, MOST_DRIFT either way."""
+def _within_most_drift(ratio: float) -> float:
     return min(MOST_DRIFT, max(1 / MOST_DRIFT, ratio))
 
 

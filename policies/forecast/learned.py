@@ -294,13 +294,12 @@ def _quantiles(lessons: _Lessons, expected: Array) -> tuple[Array, Array, Array]
     low, high = [], []
     for group in GROUPS:
         part, weight = scaled[:, group - 1].ravel(), recent[:, group - 1].ravel()
-        low.append(_quantile(part, weight, 0.1))
-        high.append(_quantile(part, weight, 0.9))
+        low.append(_weighted_quantile(part, weight, 0.1))
+        high.append(_weighted_quantile(part, weight, 0.9))
     return np.array(low), np.array(high), spread
 
 
-def _quantile(values: Array, weights: Array, share: float) -> float:
-    """Weighted quantile."""
+def _weighted_quantile(values: Array, weights: Array, share: float) -> float:
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(below, share * below[-1])])

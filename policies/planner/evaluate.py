@@ -75,7 +75,7 @@ class _Walk:
         left_s = self.problem.seconds[slot]
         busy_s = min(self.busy_s, left_s)
         if busy_s:
-            self._spend(slot, busy_s, self.busy_w, self.busy_g_per_s)
+            self._spend_time(slot, busy_s, self.busy_w, self.busy_g_per_s)
             self.busy_s -= busy_s
             self._knot()
         left_s -= busy_s
@@ -84,28 +84,27 @@ class _Walk:
         if here.tokens_per_s and missing <= here.tokens_per_s * left_s:
             left_s = max(0.0, missing / here.tokens_per_s)
             self.ends_s = self.now_s + left_s
-        self._spend(slot, left_s, here.power_w, here.embodied_g_per_s)
+        self._spend_time(slot, left_s, here.power_w, here.embodied_g_per_s)
         self.tokens += here.tokens_per_s * left_s
         self._knot()
 
     def _go(self, slot: int, target: int) -> None:
         old, new = self.problem.options[self.at], self.problem.options[target]
         way = self.problem.way(self.at, target)
-        self._rules(slot, target, way)
+        self._note_broken_rules(slot, target, way)
         way = way or OptionTransition(seconds=0.0, energy_j=0.0)
         self.layout_switches += old.layout != new.layout
         self.clock_changes += old.layout == new.layout
         if way.seconds:
             self.busy_w = way.energy_j / way.seconds
         else:
-            self._draw(slot, way.energy_j)
+            self._charge_joules(slot, way.energy_j)
         self.busy_s = way.seconds
         self.busy_g_per_s = max(old.embodied_g_per_s, new.embodied_g_per_s)
         self.free_s = self.now_s + way.binds_s
         self.at = target
 
-    def _rules(self, slot: int, target: int, way: OptionTransition | None) -> None:
-        """Note which rules going to `target` now breaks."""
+    def _note_broken_rules(self, slot: int, target: int, way: OptionTransition | None) -> None:
         options, early = self.problem.options, self.now_s * (1 + ROUNDING) + ROUNDING
         names = f"{options[self.at].name} to {options[target].name} in slot {slot}"
         if way is None:
@@ -129,14 +128,14 @@ class _Walk:
             begin += seconds
         return False
 
-    def _spend(self, slot: int, seconds: float, power_w: float, embodied_g_per_s: float) -> None:
-        """Spend seconds at a power."""
-        self._draw(slot, power_w * seconds)
+    def _spend_time(
+        self, slot: int, seconds: float, power_w: float, embodied_g_per_s: float
+    ) -> None:
+        self._charge_joules(slot, power_w * seconds)
         self.embodied_g += embodied_g_per_s * seconds
         self.now_s += seconds
 
-    def _draw(self, slot: int, energy_j: float) -> None:
-        """Charge joules at a slot's intensity."""
+    def _charge_joules(self, slot: int, energy_j: float) -> None:
         self.energy_j += energy_j
         self.operational_g += energy_j * self.problem.g_per_kwh[slot] / J_PER_KWH
 

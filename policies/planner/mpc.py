@@ -128,12 +128,12 @@ def _choices(context: RunContext, catalogue: Catalogue) -> _Choices | None:
     if held:
         found, ids = (*found, replace(found[start], bound_w=0.0)), (*ids, origin)
     ways = transitions(
-        _measured(run, catalogue),
+        _costs_with_measured_joules(run, catalogue),
         found,
         release=catalogue.release,
         dwell_s=policy.dwell_s,
         clock_dwell_s=policy.clock_dwell_s,
-        seconds=_seconds(run, catalogue),
+        seconds=_seconds_by_name(run, catalogue),
     )
     if held:
         ways = _one_way(ways, start)
@@ -201,16 +201,14 @@ def rest(before: PlanView, asked: Question) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _measured(run: RunView, catalogue: Catalogue) -> SwitchCost:
-    """Give the catalogue's switch costs with the joules that were measured on this run."""
+def _costs_with_measured_joules(run: RunView, catalogue: Catalogue) -> SwitchCost:
     switch = catalogue.switch
     if run.switch_energy_j is not None:
         switch = replace(switch, layout_energy_j=run.switch_energy_j)
     return switch
 
 
-def _seconds(run: RunView, catalogue: Catalogue) -> Callable[[str, str], float]:
-    """Give the function that counts the seconds of a switch by the names of two options."""
+def _seconds_by_name(run: RunView, catalogue: Catalogue) -> Callable[[str, str], float]:
     points: dict[str, OperatingPoint] = {point.id: point for point in catalogue.points}
     known = times(run, catalogue)
     return lambda origin, target: known.seconds(points.get(origin), points.get(target))

@@ -77,7 +77,9 @@ class PathJudge:
             return False
         if self.best is not None and found.grams >= self.best.evaluation.grams * (1 - 1e-12):
             return False
-        self.best = JudgedPath(path=_cut(self._problem, path, found), evaluation=found)
+        self.best = JudgedPath(
+            path=_cut_after_the_work(self._problem, path, found), evaluation=found
+        )
         return True
 
 
@@ -220,8 +222,7 @@ def _ranked(arrays: Arrays, grams: Floats, tokens: Floats, tail: Route) -> list[
     return sorted((float(value[each]), int(each)) for each in few)
 
 
-def _cut(problem: PlanningProblem, path: Path, found: Evaluation) -> Path:
-    """Drop the slots after the one in which the work ends."""
+def _cut_after_the_work(problem: PlanningProblem, path: Path, found: Evaluation) -> Path:
     passed = 0.0
     for slot in range(len(path)):
         passed += problem.seconds[slot]

@@ -65,7 +65,7 @@ class WindowPrices:
             if all(window[1] <= first or last <= window[0] for first, last in raised):
                 raised.append(window)
                 self._nu[window] = self._nu.get(window, self._first / PRICE_FACTOR) * PRICE_FACTOR
-                needed = max(self._needed.get(window, 0.0), self._wanted(sla, start))
+                needed = max(self._needed.get(window, 0.0), self._tokens_wanted(sla, start))
                 self._needed[window] = needed
         return bool(raised)
 
@@ -83,8 +83,7 @@ class WindowPrices:
             owed[last:] += nu * self._needed[first, last]
         return owed
 
-    def _wanted(self, sla: Sla, start_s: float) -> float:
-        """Give the tokens that are still to be trained in a window."""
+    def _tokens_wanted(self, sla: Sla, start_s: float) -> float:
         times, tokens = zip(*sla.before, (0.0, 0.0), strict=True)
         return sla.tokens_per_s * sla.window_s + float(np.interp(start_s, times, tokens))
 

@@ -41,7 +41,7 @@ def asleep(context: RunContext, blind: Decision | None) -> Decision:
         )
     home = run.current if run.current and guard.may_wake(run.current) else guard.fastest
     if blind is not None:
-        why = "what its sleep is for cannot be seen any more; `wattmesh doctor` finds out why"
+        why = "the grid or the power of its GPUs is not seen any more; `wattmesh doctor` says why"
         return _wake(context, home, blind.kind, why)
     return _planned(context, home)
 
@@ -70,7 +70,9 @@ def _planned(context: RunContext, home: OperatingPoint) -> Decision:
     run, policy = context.run, context.seen.policy
     if run.suspended_s is not None and run.suspended_s < policy.dwell_s:
         age = duration(run.suspended_s)
-        return _sleep(context, "dwell", f"it sleeps for {age} only; policy.dwell keeps it asleep")
+        return _sleep(
+            context, "dwell", f"it has slept for {age} only, and policy.dwell_s is longer"
+        )
     target = next((each for each in context.menu if each.id == step.point), home)
     if context.guard is not None and not context.guard.may_wake(target):
         target = context.guard.fastest

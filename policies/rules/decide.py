@@ -42,13 +42,12 @@ def _alone(seen: Observation, run: RunView) -> Decision:
     if run.unreadable:
         return undecidable(run, run.unreadable)
     try:
-        return _capped(run, _decide_run(seen, run))
+        return _with_cap_sentence(run, _decide_run(seen, run))
     except Exception as error:
         return undecidable(run, cause(error))
 
 
-def _capped(run: RunView, decision: Decision) -> Decision:
-    """Add to the sentence what an operator's power cap does to the run."""
+def _with_cap_sentence(run: RunView, decision: Decision) -> Decision:
     if not run.capped:
         return decision
     return replace(decision, reason=f"{decision.reason.rstrip('.')}; {run.capped}.")
@@ -59,7 +58,6 @@ def _finished(run: RunView) -> bool:
 
 
 def _decide_run(seen: Observation, run: RunView) -> Decision:
-    """Ask the rules in the order of priorities."""
     context = examine(seen, run)
     if run.suspended_s is not None:
         return asleep(context, _blind(context))
@@ -106,7 +104,6 @@ def _hands_off(context: RunContext) -> Decision | None:
 
 
 def _no_catalogue(context: RunContext) -> Decision | None:
-    """Hold a run of which no points are known."""
     if context.run.catalogue is not None:
         return None
     if OBSERVED in context.run.capabilities:
@@ -117,9 +114,7 @@ def _no_catalogue(context: RunContext) -> Decision | None:
             "script lets it be moved.",
         )
     order = (
-        f", nor can the order to {context.run.ordered_point} be"
-        if context.run.ordered_point
-        else ""
+        f", and the order to {context.run.ordered_point} waits" if context.run.ordered_point else ""
     )
     return context.hold(
         "no_catalogue",
@@ -150,7 +145,7 @@ def _stays(context: RunContext, guard: Guard, current: OperatingPoint, at: str) 
     """Stay where no other point is sure to be better, and say that nothing is promised."""
     fastest = guard.rho(current) >= guard.rho(guard.fastest) and guard.feasible
     if guard.may_be_in_time(current) and context.unmeasured(current) >= LEAST_TOLD:
-        return context.hold("speed_unmeasured", _measures_first(context, current, at))
+        return context.hold("speed_unmeasured", _waits_for_measurement(context, current, at))
     if guard.may_be_in_time(current) or fastest:
         return context.hold("static_fastest", _no_promise(context, at))
     rest_s = guard.finish_s(current)
@@ -185,21 +180,20 @@ def _after_cap(context: RunContext, guard: Guard, current: OperatingPoint) -> st
     return f" at this speed, but {fastest.id} from {end} on, when the power cap ends, {how}"
 
 
-def _measures_first(context: RunContext, current: OperatingPoint, at: str) -> str:
-    """Say that nothing is done until the run's speed is measured where it is."""
+def _waits_for_measurement(context: RunContext, current: OperatingPoint, at: str) -> str:
     share = figures(100 * context.unmeasured(current), 2)
     return (
-        f"{share} % of its speed is not counted on before more steps are measured here, and the "
-        f"deadline at {at} leaves less than that: until then nothing is done for grams' sake, and "
-        "nothing is promised"
+        f"{share} % of its speed is kept in reserve until more steps are measured here, and the "
+        f"deadline at {at} leaves less than that: until then nothing is done to save grams, and "
+        "the deadline is not promised"
     )
 
 
 def _no_promise(context: RunContext, at: str) -> str:
     return (
-        f"the deadline at {at} leaves less than the reserve, {context.promise}: it keeps to its "
-        "point, nothing is done for grams' sake, and nothing is promised; move "
-        f"runs.{context.run.name}.deadline for more"
+        f"the deadline at {at} leaves less than the reserve, {context.promise}: it stays where it "
+        "is, nothing is done to save grams, and the deadline is not promised; a later "
+        f"runs.{context.run.name}.deadline changes that"
     )
 
 

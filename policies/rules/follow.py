@@ -43,7 +43,7 @@ def follow(context: RunContext) -> Decision | None:
     if step is None or plan is None or guard is None or current is None:
         return None
     if step.point == current.id:
-        decision = context.hold("at_target", _stays(context, plan, step))
+        decision = context.hold("at_target", _how_long_it_stays(context, plan, step))
     elif step.point == "":
         decision = _suspend(context, guard, current, step)
     else:
@@ -64,8 +64,7 @@ def _not_kept(plan: PlanView) -> str:
     return "".join(f"; {each}" for each in (plan.level, plan.budget) if each)
 
 
-def _stays(context: RunContext, plan: PlanView, step: PlanStep) -> str:
-    """Say how long the plan keeps the run where it is."""
+def _how_long_it_stays(context: RunContext, plan: PlanView, step: PlanStep) -> str:
     now = context.seen.now
     after = next((each for each in plan.steps if each.start >= step.end), None)
     if after is None:

@@ -258,10 +258,10 @@ def load(
         direct.read(checkpoint, named.boxes)
         value, trainer = direct.ValueDecoder(checkpoint), checkpoint.trainer
         for key in named.plain:
-            named.plain[key] = value(_told(trainer, "values", key, path))
+            named.plain[key] = value(_required_value(trainer, "values", key, path))
         give_back(state, named)
         for name, each in state.extra.items():
-            each.load_state_dict(value(_told(trainer, "extra", name, path)))
+            each.load_state_dict(value(_required_value(trainer, "extra", name, path)))
         shape = layout or Layout.from_dict(header.layout)
         state.streams = streams.given(trainer, shape, dist.get_rank(), value)
         if state.by_data_rank:
@@ -315,8 +315,7 @@ def _make(staging: Path) -> None:
     staging.mkdir(parents=True)
 
 
-def _told(trainer: Mapping[str, Any], part: str, key: str, path: Path) -> Any:
-    """Return a required value of the checkpoint."""
+def _required_value(trainer: Mapping[str, Any], part: str, key: str, path: Path) -> Any:
     if key not in trainer.get(part, {}):
         raise CheckpointDamaged(f"checkpoint {path.name} has nothing under {key!r} in {part!r}.")
     return trainer[part][key]

@@ -132,7 +132,7 @@ def _write_file(
     durable: bool,
 ) -> DataFile:
     """Write one file, and append the places of its pieces to `placed`."""
-    header = _header(pieces)
+    header = _safetensors_header(pieces)
     at = len(header)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with open(descriptor, "wb", buffering=_BUFFER) as file:
@@ -152,8 +152,7 @@ def _write_file(
     )
 
 
-def _header(pieces: Sequence[TensorPiece]) -> bytes:
-    """The safetensors header, with numbered pieces."""
+def _safetensors_header(pieces: Sequence[TensorPiece]) -> bytes:
     numbers: dict[tuple[str, str], int] = {}
     named = []
     for piece in pieces:

@@ -194,7 +194,6 @@ class UniversalReader(StorageReader):
         return Replicate() if entry.state == EXTRA else self._rules.rule(entry.name)
 
     def _stored_shape(self, entry: TensorEntry) -> Shape:
-        """The tensor's shape in the trainer, by its rule."""
         rule = self._rule(entry)
         if is_identity(rule):
             return entry.shape

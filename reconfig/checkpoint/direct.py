@@ -165,7 +165,6 @@ class _Inside(dict[str, torch.Tensor]):
 
 
 def _pieces(box: boxes.LocalBox) -> Iterable[TensorPiece]:
-    """Split a box into pieces that fit in a file."""
     local = box.local
     if dtype_name(local.dtype) not in dtypes.CODES:
         raise InputInvalid(

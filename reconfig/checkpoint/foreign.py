@@ -103,7 +103,7 @@ def publish(
         OSError: the disk is full.
     """
     source = open_dcp(Path(written.folder), Declared(), written.names)
-    index = _only(source, wanted)
+    index = _index_of_state(source, wanted)
     with staged(target, fence) as staging:
         folders = link(source, staging / FILES)
         data = {
@@ -113,7 +113,7 @@ def publish(
         index = replace(index, files=tuple(f"{FILES}/{name}" for name in index.files))
         if beside:
             data[BESIDE], small = _write_beside(staging / BESIDE, beside)
-            index = _with(index, small)
+            index = _concatenated(index, small)
         cover.prove(index)
         origin = {"kind": source.kind, "folder": str(source.folder.absolute())}
         manifest = replace(about, kind=CheckpointKind.VIRTUAL, data=data, source=origin)
@@ -155,8 +155,7 @@ def is_verified(path: Path) -> bool:
         return False
 
 
-def _only(source: Source, wanted: RequiredTensors) -> Index:
-    """The part of a source's index with the job's state."""
+def _index_of_state(source: Source, wanted: RequiredTensors) -> Index:
     index, rows = source.index, []
     for name, (dtype, shape) in wanted.tensors.items():
         key = HOOK.entry_key(name)
@@ -201,8 +200,7 @@ def _write_beside(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[Data
     return line, build(entries, segments)
 
 
-def _with(index: Index, small: Index) -> Index:
-    """Concatenate two indexes."""
+def _concatenated(index: Index, small: Index) -> Index:
     moved = replace(
         small.segments,
         entry=small.segments.entry + len(index.entries),

@@ -78,7 +78,7 @@ class OwnSaves:
             written = self._save(state, header.step)
         except (Exception, CheckpointException) as error:
             problem = _words(error)
-        _agree(problem)
+        _raise_on_every_rank(problem)
         self._begun = StartedSave(
             written=written,
             header=header,
@@ -110,7 +110,7 @@ class OwnSaves:
                 begun.written.future.result()
         except (Exception, CheckpointException) as error:
             problem = _words(error)
-        _agree(problem)
+        _raise_on_every_rank(problem)
         told = group.gather({"tensors": begun.tensors, "inside": _as_json(begun.inside)})
         path = self._folder.checkpoint(begun.header.step)
         fenced = ""
@@ -126,7 +126,7 @@ class OwnSaves:
         told_fenced = group.agree_on_problem(fenced)
         if told_fenced:
             raise Fenced(told_fenced)
-        _agree(problem)
+        _raise_on_every_rank(problem)
         if leads:
             args = (path, {*protected, path.name})
             self._hashing = threading.Thread(
@@ -192,18 +192,17 @@ def _facts(
         mine = extra_state.own(named, state, layout, dist.get_rank(), inside)
     except InputInvalid as error:
         problem = str(error)
-    _agree(problem)
+    _raise_on_every_rank(problem)
     parts = group.gather(mine)
     try:
         whole = extra_state.together(asdict(header), parts, checkpoint.facts_of(state))
     except InputInvalid as error:
         problem = str(error)
-    _agree(problem)
+    _raise_on_every_rank(problem)
     return whole, inside
 
 
-def _agree(problem: str) -> None:
-    """Raise a problem of one rank on every rank."""
+def _raise_on_every_rank(problem: str) -> None:
     told = group.agree_on_problem(problem)
     if told:
         raise CheckpointNotSaved(

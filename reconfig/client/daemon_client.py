@@ -184,7 +184,9 @@ class DaemonClient:
         entry = self._outbox.head()
         if self._silenced.is_set():
             self._stop.wait(LONGEST_PAUSE_S)
-        elif entry is not None and (self._registered.is_set() or self._foreign(entry.body)):
+        elif entry is not None and (
+            self._registered.is_set() or self._is_of_earlier_launch(entry.body)
+        ):
             self._settle(entry.kind, self._call(entry.kind, self._stamped(entry.body)))
         elif not self._registered.is_set():
             self._introduce()
@@ -240,7 +242,7 @@ class DaemonClient:
         if not answer.accepted and not answer.final:
             raise SourceUnavailable(f"the daemon answered {answer.status} to {kind}.")
         head = self._outbox.head()
-        ours = head is not None and not self._foreign(head.body)
+        ours = head is not None and not self._is_of_earlier_launch(head.body)
         if answer.status == 404 and ours:
             self._forgotten()
         self._outbox.done()
@@ -287,13 +289,17 @@ class DaemonClient:
         path = f"/v1/runs/{self._register.run}/{kind}"
         return self._link.call("POST", path, body, CALL_LIMIT_S)
 
-    def _foreign(self, body: dict[str, Any]) -> bool:
+    def _is_of_earlier_launch(self, body: dict[str, Any]) -> bool:
         """Return whether an earlier launch left this message; it is sent before registration."""
         return bool(body.get("incarnation") != self._register.incarnation)
 
     def _stamped(self, body: dict[str, Any]) -> dict[str, Any]:
         """Put the present attempt number, which may have risen, into our own messages."""
-        return body if self._foreign(body) else {**body, "attempt": self._register.attempt}
+        return (
+            body
+            if self._is_of_earlier_launch(body)
+            else {**body, "attempt": self._register.attempt}
+        )
 
     def _ask(self) -> None:
         """Ask for the newest order until told to stop."""

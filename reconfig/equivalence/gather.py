@@ -43,7 +43,7 @@ def gather_whole(state: State) -> WholeState:
         Everything on group rank 0; an empty state elsewhere.
     """
     shard_again(state)
-    return _gather(dict(_tensors(state)), _plain(state))
+    return _gather(dict(_tensors(state)), _state_without_tensors(state))
 
 
 def gather_gradients(state: State) -> WholeState:
@@ -83,7 +83,7 @@ def _tensors(state: State) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"average.{_clean(key)}.{slot}", average
 
 
-def _plain(state: State) -> dict[str, Any]:
+def _state_without_tensors(state: State) -> dict[str, Any]:
     """State that is not tensors: settings by parameter, schedules, the position."""
     names = {
         id(parameter): _clean(name)

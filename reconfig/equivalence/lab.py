@@ -103,7 +103,6 @@ def train(
 
 
 def _compare(session: Session, before: WholeState | None, notes: Notes) -> None:
-    """Gather again, and compare with the state gathered in the layout before."""
     after = gather_whole(session.state)
     if not after.arrays:
         return

@@ -38,13 +38,13 @@ class RankGpus:
 
     def tell(self, found: OwnGpus) -> bool:
         """Publish this rank's GPUs; False: not possible yet."""
-        return self._ask(
+        return self._try_store(
             lambda store: store.set(str(self._rank), json.dumps([found.uuids, found.why]))
         )
 
     def published(self) -> Mapping[int, OwnGpus]:
         """Return what other ranks have published so far."""
-        self._ask(self._collect)
+        self._try_store(self._collect)
         return self._published
 
     def _collect(self, store: Any) -> None:
@@ -55,8 +55,7 @@ class RankGpus:
                 uuids, why = json.loads(store.get(str(rank)))
                 self._published[rank] = OwnGpus(uuids=tuple(uuids), why=why)
 
-    def _ask(self, act: Any) -> bool:
-        """Use the store, if it is available."""
+    def _try_store(self, act: Any) -> bool:
         if not self.offered:
             return False
         try:

@@ -61,7 +61,7 @@ class LaunchLeader:
         self._launch_store.put("scripted", not isinstance(job.client, SilentReporter))
         if link is not None:
             self.voice = self._client(link, generation, job)
-        self._tell_what_was(begun)
+        self._report_earlier_switch(begun)
         self._launch_store.publish(generation)
         return generation
 
@@ -121,8 +121,7 @@ class LaunchLeader:
         log.warning("the daemon knows of later launches: this is attempt %d now", attempt)
         return attempt
 
-    def _tell_what_was(self, begun: FirstGeneration) -> None:
-        """Report what became of a switch that an earlier launch began."""
+    def _report_earlier_switch(self, begun: FirstGeneration) -> None:
         generation, note = begun.generation, begun.generation.switch
         why = self._last_words()
         if note is not None:

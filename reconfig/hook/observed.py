@@ -215,7 +215,7 @@ class ObservedRun(Closing):
                     attempt=self._attempt,
                     step=self._steps,
                     tokens=self._tokens,
-                    reason=_reason(error),
+                    reason=_finish_reason(error),
                     loss=self._loss,
                 )
             )
@@ -382,8 +382,7 @@ def _link(name: str, launched: LaunchedProcess) -> tuple[DaemonLink | None, str]
     return None, "WATTMESH_URL is not set: no daemon is known"
 
 
-def _reason(error: BaseException | None) -> str:
-    """Return the `Finish` reason of a script that ended with `error`."""
+def _finish_reason(error: BaseException | None) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "stopped: Ctrl-C"
     if isinstance(error, SystemExit) and error.code not in (None, 0):

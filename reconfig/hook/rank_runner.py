@@ -311,7 +311,7 @@ class RankRunner:
                     step, elapsed_s = generation.step, story.elapsed_s
                     log.warning("%s", switch_line.taken_back(story.note, step, elapsed_s, why))
                     story.tell(SwitchState.ROLLING_BACK, detail=why)
-                    launch_store.publish(_back(generation, why))
+                    launch_store.publish(_rollback_of(generation, why))
                 launch_store.put(f"verdict/{number}", why)
             return str(launch_store.wait(f"verdict/{number}"))
 
@@ -357,7 +357,7 @@ MODE_WAIT_S = 10.0
 """How long a run that cannot be saved or proven waits for the daemon to tell its mode."""
 
 
-def _back(generation: Generation, why: str) -> Generation:
+def _rollback_of(generation: Generation, why: str) -> Generation:
     """Return the generation that rolls `generation` back, from the same checkpoint."""
     note = generation.switch
     assert note is not None

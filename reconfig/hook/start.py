@@ -57,10 +57,11 @@ def first_generation(
     found = newest_whole(folder)
     if found is None:
         ranks = wanted.ranks or tuple(range(wanted.layout.world_size))
-        _fits(wanted.layout, ranks, wanted.launched)
+        _check_ranks_fit(wanted.layout, ranks, wanted.launched)
         folder.next_file.unlink(missing_ok=True)
         return FirstGeneration(
-            generation=_generation(identity, wanted.layout, ranks), died_in=_died_in(folder)
+            generation=_generation(identity, wanted.layout, ranks),
+            died_in=_unfinished_switch(folder),
         )
     path, header = found
     if header.run != identity.run:
@@ -73,7 +74,7 @@ def first_generation(
         return FirstGeneration(generation=restart)
     layout, ranks = layout_of(header, wanted)
     generation = _generation(identity, layout, ranks, path, header)
-    return FirstGeneration(generation=generation, died_in=_died_in(folder))
+    return FirstGeneration(generation=generation, died_in=_unfinished_switch(folder))
 
 
 def newest_whole(folder: RunFolder) -> tuple[Path, Header] | None:
@@ -115,7 +116,7 @@ def _restart(
         layout = Layout.from_dict(asked["layout"])
         ranks = tuple(int(each) for each in asked["ranks"])
         tries, probe, named = int(asked["tries"]), float(asked["probe"]), str(asked["checkpoint"])
-        _fits(layout, ranks, launched)
+        _check_ranks_fit(layout, ranks, launched)
     except (KeyError, TypeError, ValueError, InputInvalid) as error:
         log.error("%s cannot be used (%s); the run stays in its layout.", folder.next_file, error)
         folder.next_file.unlink(missing_ok=True)
@@ -154,12 +155,11 @@ def layout_of(header: Header, wanted: AttachRequest) -> tuple[Layout, tuple[int,
             f"{layout.data_parallel}; launch with such a layout."
         )
     ranks = wanted.ranks or tuple(range(wanted.layout.world_size))
-    _fits(wanted.layout, ranks, wanted.launched)
+    _check_ranks_fit(wanted.layout, ranks, wanted.launched)
     return wanted.layout, ranks
 
 
-def _fits(layout: Layout, ranks: tuple[int, ...], launched: int) -> None:
-    """Check that `ranks` fill the layout and were launched."""
+def _check_ranks_fit(layout: Layout, ranks: tuple[int, ...], launched: int) -> None:
     if len(ranks) != layout.world_size:
         raise InputInvalid(
             f"layout {layout} needs {layout.world_size} ranks, {len(ranks)} are named: {ranks}"
@@ -194,6 +194,6 @@ def _generation(
     )
 
 
-def _died_in(folder: RunFolder) -> dict[str, Any] | None:
+def _unfinished_switch(folder: RunFolder) -> dict[str, Any] | None:
     """Return the record of a switch that an earlier launch did not finish, if there is one."""
     return read_json(folder.switch_file)

@@ -69,13 +69,13 @@ class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
                 return func.decompose(*args, **(kwargs or {}))
         if name in _SUMMED or name in _OTHERS or "attention" in name:
             self.dtypes.update(_dtype(each) for each in args if _is_floating(each))
-        out = self._summed(name, args) if not kwargs and name in _SUMMED else None
+        out = self._product_in_parts(name, args) if not kwargs and name in _SUMMED else None
         out = func(*args, **(kwargs or {})) if out is None else out
         if isinstance(out, torch.Tensor) and out.numel() == 1 and _is_sum(args):
             self.losses.add(str(out.dtype).removeprefix("torch."))
         return out
 
-    def _summed(self, name: str, args: tuple[Any, ...]) -> torch.Tensor | None:
+    def _product_in_parts(self, name: str, args: tuple[Any, ...]) -> torch.Tensor | None:
         """Compute the product in parts; None when it is not split."""
         left, right = (args[each] for each in _SUMMED[name])
         if self._parts < 2 or left.shape[-1] < 2:

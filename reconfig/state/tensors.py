@@ -162,17 +162,17 @@ def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torc
                     f"checkpoint: the average {slot!r} names {name!r}, which is no parameter on "
                     "this rank; keep averages under the names of named_parameters()."
                 )
-            if _form(average) != _form(parameter):
+            found, wanted = _shape_and_sharding(average), _shape_and_sharding(parameter)
+            if found != wanted:
                 raise InputInvalid(
-                    f"checkpoint: the average {slot!r} of {name!r} is {_form(average)}, the "
-                    f"parameter is {_form(parameter)}; make it with torch.zeros_like(parameter)."
+                    f"checkpoint: the average {slot!r} of {name!r} is {found}, the parameter is "
+                    f"{wanted}; make it with torch.zeros_like(parameter)."
                 )
             named[f"{AVERAGE}{slot}.{name}"] = average
     return named
 
 
-def _form(tensor: torch.Tensor) -> str:
-    """Shape and sharding in words."""
+def _shape_and_sharding(tensor: torch.Tensor) -> str:
     sharded = f" sharded {list(tensor.placements)}" if isinstance(tensor, DTensor) else ""
     return f"{tuple(tensor.shape)}{sharded}"
 

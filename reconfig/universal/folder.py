@@ -306,7 +306,6 @@ def _checked(folder: Path, name: str, manifest: Manifest, allowance: Allowance) 
 
 
 def _check_data(folder: Path, manifest: Manifest, index: Index) -> None:
-    """Check every data file, and the index's ranges against the file sizes."""
     for name in index.files:
         if name not in manifest.data:
             raise CheckpointDamaged(

@@ -101,7 +101,9 @@ def verify(
         return Result(damage=(Damage(str(error)),))
     damage = list(look(checkpoint, allowance))
     if expected is None and (damage or not record_digests):
-        touched = [each for name in _files_of(damage) for each in _touched(checkpoint, name)]
+        touched = [
+            each for name in _wholly_damaged(damage) for each in _tensors_in_file(checkpoint, name)
+        ]
         return Result(damage=(*damage, *touched))
     index = checkpoint.index
     found = hash_segments(
@@ -151,7 +153,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[Damage]:
                 _check_accounted(checkpoint, name)
         except CheckpointDamaged as error:
             yield Damage(str(error), name)
-    yield from _beyond(checkpoint)
+    yield from _segments_past_end(checkpoint)
 
 
 def _check_accounted(checkpoint: Checkpoint, name: str) -> None:
@@ -176,13 +178,11 @@ def _check_accounted(checkpoint: Checkpoint, name: str) -> None:
         )
 
 
-def _files_of(damage: Iterable[Damage]) -> list[str]:
-    """Files that are damaged as a whole."""
+def _wholly_damaged(damage: Iterable[Damage]) -> list[str]:
     return list(dict.fromkeys(each.file for each in damage if each.file and not each.tensor))
 
 
-def _touched(checkpoint: Checkpoint, name: str) -> Iterator[Damage]:
-    """List tensors in a damaged file."""
+def _tensors_in_file(checkpoint: Checkpoint, name: str) -> Iterator[Damage]:
     index = checkpoint.index
     if name not in index.files:
         return
@@ -194,8 +194,7 @@ def _touched(checkpoint: Checkpoint, name: str) -> Iterator[Damage]:
         yield Damage(f"{len(rows) - NAMED_PER_FILE} more tensors lie in {name}", name)
 
 
-def _beyond(checkpoint: Checkpoint) -> Iterator[Damage]:
-    """List segments that end after the size of their file."""
+def _segments_past_end(checkpoint: Checkpoint) -> Iterator[Damage]:
     index, data = checkpoint.index, checkpoint.manifest.data
     sizes = [data[name].size if name in data else 0 for name in index.files]
     ends = index.segments.offset + index.segments.nbytes

@@ -56,7 +56,7 @@ def recovered(
     return RecoveredState(
         memory=Memory(
             boot_id=now.boot_id,
-            found_w=_found(memory, facts, held),
+            found_w=_limits_to_restore(memory, facts, held),
             held={uuid: each for uuid, each in held.items() if not each.nothing},
             heard=kept if obligations else replace(kept, leases={}),
         ),
@@ -102,10 +102,9 @@ def suspected(held: LockAndCap | None, seen: GpuFacts, found_w: float | None) ->
     return known
 
 
-def _found(
+def _limits_to_restore(
     memory: Memory, facts: Mapping[str, GpuFacts | None], held: Mapping[str, LockAndCap]
 ) -> dict[str, float]:
-    """The limit to which each GPU goes back."""
     found = dict(memory.found_w)
     for uuid, seen in facts.items():
         ours = held.get(uuid)

@@ -81,19 +81,19 @@ def mixed_groups(jobs: str, operators: str, actuator: str) -> Iterator[tuple[str
     Yields:
         (key, what to do) for each mistake.
     """
-    if actuator and _one(jobs, actuator):
+    if actuator and _same_group(jobs, actuator):
         yield (
             "actuator.group",
             f'"{actuator}" is api.group too, so every job owner could reach the actuator; name two '
             'groups, "wattmesh-jobs" as api.group and "wattmesh-actuator" here',
         )
-    if actuator and _one(operators, actuator):
+    if actuator and _same_group(operators, actuator):
         yield (
             "actuator.group",
             f'"{actuator}" is api.operators_group too; give it a group of its own, with nobody in '
             'it but the agent\'s user: "wattmesh-actuator"',
         )
-    if operators and _one(jobs, operators):
+    if operators and _same_group(jobs, operators):
         yield (
             "api.group",
             f'"{jobs}" is api.operators_group too, so every job owner would be an operator; name '
@@ -105,8 +105,7 @@ OPERATORS = "wattmesh-operators"
 """Default of api.operators_group."""
 
 
-def _one(one: str, other: str) -> bool:
-    """Tell whether two names are the same group of this machine."""
+def _same_group(one: str, other: str) -> bool:
     if not one or not other:
         return False
     numbers = []

@@ -188,7 +188,6 @@ def sentence(act: GpuWrite) -> str:
 
 
 def _inverse(act: GpuWrite, held: LockAndCap, baseline_lock_mhz: int | None) -> GpuWrite:
-    """Build the act that leads back to `held`."""
     lock = baseline_lock_mhz if held.lock_mhz is None else held.lock_mhz
     return replace(
         act, cause=Cause.RESTORE, clock_mhz=lock if act.clock else None, cap_w=act.seen_w

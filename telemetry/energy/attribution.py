@@ -159,7 +159,7 @@ def attribute(
     if view is not None:
         strong = _by_job(known, view)
         for gpu, users in view.users.items():
-            claims[gpu] = _seen(gpu, users, known, strong, view.host)
+            claims[gpu] = _claim_by_processes(gpu, users, known, strong, view.host)
     here = set(view.users if view else ()) | {each for each in devices if is_gpu(each)}
     whole = _whole({claims[gpu] for gpu in here})
     return {**claims, **{each: whole for each in devices if not is_gpu(each)}}
@@ -185,14 +185,13 @@ def _registered(holders: Sequence[Holder]) -> dict[str, EnergyClaim]:
     return claims
 
 
-def _seen(
+def _claim_by_processes(
     gpu: str,
     users: Sequence[Process],
     holders: Sequence[Holder],
     by_job: Mapping[str, Sequence[Holder]],
     host: str,
 ) -> EnergyClaim:
-    """Decide whose a GPU is from the processes that compute on it."""
     if not users:
         gave_back = any(gpu in holder.released for holder in holders)
         has_it = any(gpu in holder.gpus and gpu not in holder.released for holder in holders)

@@ -179,8 +179,8 @@ class MeterState:
         )
         hold_us = max(hold_us, round(HOLD_PERIODS * micros(reading.every_s)))
         if self._is_foreign(reading):
-            return self._stood_in(after, reading, length_us, hold_us)
-        return self._spoke(after, reading, length_us, hold_us)
+            return self._by_other_source(after, reading, length_us, hold_us)
+        return self._by_own_source(after, reading, length_us, hold_us)
 
     def _span_w(self, reading: PowerReading) -> float | None:
         """The highest limit in force up to a reading; None when none is known.
@@ -192,15 +192,13 @@ class MeterState:
         return max((each for each in (before_w, reading.power_limit_w) if each), default=None)
 
     def _is_foreign(self, reading: PowerReading) -> bool:
-        """Tell whether a reading is of another source than the counter."""
         if self.counter_mj is None or not self.counter_source:
             return False
         return reading.source != self.counter_source
 
-    def _spoke(
+    def _by_own_source(
         self, after: "MeterState", reading: PowerReading, length_us: int, hold_us: int
     ) -> tuple["MeterState", EnergyPiece]:
-        """Book a reading of the counter's own source."""
         silent_us = length_us + self.dark_us + self.guessed_us
         counter_mj, note = self._shown_mj(reading), ""
         if counter_mj is not None and self.counter_mj is not None:
@@ -221,7 +219,7 @@ class MeterState:
             after = after._begun(None, "")
         return after, after._unobserved(length_us, note)
 
-    def _stood_in(
+    def _by_other_source(
         self, after: "MeterState", reading: PowerReading, length_us: int, hold_us: int
     ) -> tuple["MeterState", EnergyPiece]:
         """Book a reading of a stand-in source, as an extrapolation of the counter."""
@@ -264,7 +262,7 @@ class MeterState:
         if silent:
             after = after._guessed(energy_mj, length_us + self.dark_us)
         after = replace(after, carry=carry)
-        return after, after._piece(length_us, energy_mj, _estimated(after.quality), note=note)
+        return after, after._piece(length_us, energy_mj, _with_estimated(after.quality), note=note)
 
     def _shown_mj(self, reading: PowerReading) -> int | None:
         """The counter of a reading; one that wraps is continued from its last value."""
@@ -388,7 +386,7 @@ class MeterState:
             unobserved_ms=ends_us // 1000 - (ends_us - length_us) // 1000,
             upper_mj=self._upper_mj(length_us),
             source=self.source,
-            quality=_estimated(self.quality),
+            quality=_with_estimated(self.quality),
             note=note,
         )
 
@@ -402,8 +400,7 @@ class MeterState:
         return -(-limit_mw * length_us // 1_000_000)
 
 
-def _estimated(quality: str) -> str:
-    """Add `ESTIMATED` to the flags of a quality."""
+def _with_estimated(quality: str) -> str:
     return merged_quality((quality, Quality.ESTIMATED))
 
 

@@ -308,7 +308,7 @@ class Sampler:
         answered = waiting.union(reading.gpu_uuid for reading in telling)
         self._gone -= answered
         for gpu in [each for each in self._meters if each not in answered | self._gone]:
-            self._missed(clocks, gpu, held)
+            self._book_unobserved(clocks, gpu, held)
 
     def _add(
         self,
@@ -333,7 +333,7 @@ class Sampler:
             self._pending.add(where, piece)
             self._count(gpu, piece)
 
-    def _missed(self, clocks: _Clocks, gpu: str, held: Mapping[str, EnergyClaim]) -> None:
+    def _book_unobserved(self, clocks: _Clocks, gpu: str, held: Mapping[str, EnergyClaim]) -> None:
         """Book the time of a silent device as unobserved, until its counter covers it."""
         meter = self._meters[gpu]
         length_us = clocks.monotonic_us - meter.monotonic_us

@@ -54,12 +54,10 @@ def _whole(word: str) -> int:
 
 
 def _watts(word: str) -> float | None:
-    """Read watts, or `none`."""
     return None if word == "none" else _number(word)
 
 
 def _megahertz(word: str) -> int | None:
-    """Read megahertz, or `none`."""
     return None if word == "none" else _whole(word)
 
 
@@ -153,9 +151,9 @@ def _do(asked: argparse.Namespace) -> int:
         for gpu in _chosen(fake, asked.gpu):
             deed.do(gpu, *(getattr(asked, name) for name, _ in deed.words))
     if asked.json:
-        print(json.dumps(_facts(fake), indent=2))
+        print(json.dumps(_as_json(fake), indent=2))
     elif asked.command in ("make", "show"):
-        print(_table(fake))
+        print(_as_lines(fake))
     return 0
 
 
@@ -171,20 +169,17 @@ def _run(fake: FakeNvml, program: Sequence[str]) -> int:
 
 
 def _chosen(fake: FakeNvml, which: str) -> Sequence[FakeGpu]:
-    """Find GPUs by index, UUID or `all`."""
     if which == "all":
         return fake.gpus
     return [fake.gpu(int(which) if which.isdecimal() else which)]
 
 
-def _facts(fake: FakeNvml) -> dict[str, object]:
-    """Return the state of all GPUs as JSON."""
+def _as_json(fake: FakeNvml) -> dict[str, object]:
     gpus = [asdict(gpu.truth()) for gpu in fake.gpus]
     return {"folder": str(fake.folder), "library": str(fake.library), "gpus": gpus}
 
 
-def _table(fake: FakeNvml) -> str:
-    """Return the state of all GPUs, one line each."""
+def _as_lines(fake: FakeNvml) -> str:
     lines = [f"library  {fake.library}"]
     for gpu in fake.gpus:
         truth = gpu.truth()

@@ -39,7 +39,7 @@ def built() -> Built:
     Raises:
         InputInvalid: no C compiler, it fails, or the cache is not a place of ours.
     """
-    folder = _cache() / _key()
+    folder = _cache() / _cache_key()
     if not folder.is_dir():
         _build(folder)
     return Built(library=folder / LIBRARY, control=folder / CONTROL)
@@ -65,8 +65,7 @@ def _cache() -> Path:
     return folder
 
 
-def _key() -> str:
-    """Hash everything that the build depends on."""
+def _cache_key() -> str:
     digest = hashlib.sha256(repr((platform.machine(), _FLAGS, _TARGETS)).encode())
     for path in sorted((*_SOURCE.glob("*.c"), *_SOURCE.glob("*.h"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -74,7 +73,6 @@ def _key() -> str:
 
 
 def _compiler() -> str:
-    """Find a C compiler: $CC, or the usual names."""
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         found = shutil.which(name) if name else None
         if found:

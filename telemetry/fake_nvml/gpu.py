@@ -139,11 +139,11 @@ class FakeGpu:
 
     def lose(self) -> None:
         """Make it fall off the bus: every NVML call fails; its processes still draw power."""
-        self._flag(Flag.LOST, True)
+        self._set_flag(Flag.LOST, True)
 
     def come_back(self) -> None:
         """Bring it back to the bus; its counter counted meanwhile."""
-        self._flag(Flag.LOST, False)
+        self._set_flag(Flag.LOST, False)
 
     def hang(self, seconds: float) -> None:
         """Delay every call on it by so many seconds, 0 to 3600; 0 also ends calls that hang."""
@@ -173,19 +173,19 @@ class FakeGpu:
 
     def without_counter(self, missing: bool) -> None:
         """Make the energy counter unsupported, as before Volta."""
-        self._flag(Flag.NO_COUNTER, missing)
+        self._set_flag(Flag.NO_COUNTER, missing)
 
     def mig(self, enabled: bool) -> None:
         """Switch MIG on (two instances) or off."""
-        self._flag(Flag.MIG, enabled)
+        self._set_flag(Flag.MIG, enabled)
 
     def virtual(self, enabled: bool) -> None:
         """Make it a virtual GPU (vGPU) of a guest."""
-        self._flag(Flag.VIRTUAL, enabled)
+        self._set_flag(Flag.VIRTUAL, enabled)
 
     def persistence(self, enabled: bool) -> None:
         """Set persistence mode, as an operator does."""
-        self._flag(Flag.PERSISTENCE, enabled)
+        self._set_flag(Flag.PERSISTENCE, enabled)
 
     def reasons(self, bits: int) -> None:
         """Force clocks event reason bits, beside those that follow from its state; 0: none."""
@@ -193,7 +193,7 @@ class FakeGpu:
 
     def power_profile(self, active: bool) -> None:
         """Activate a workload power profile."""
-        self._flag(Flag.POWER_PROFILE, active)
+        self._set_flag(Flag.POWER_PROFILE, active)
 
     def foreign_limit(self, watts: float) -> None:
         """Set the power limit as another program of the node, whatever we are permitted."""
@@ -241,11 +241,9 @@ class FakeGpu:
             work.elapsed_s = time.monotonic() - start_s
 
     def _turn(self, knob: Knob, a: int = 0, b: int = 0) -> None:
-        """Turn one knob of this GPU."""
         self._session.turn(self.index, knob, a, b)
 
-    def _flag(self, flag: Flag, on: bool) -> None:
-        """Set or clear what is true of this GPU."""
+    def _set_flag(self, flag: Flag, on: bool) -> None:
         self._turn(Knob.FLAG, flag, int(on))
 
 

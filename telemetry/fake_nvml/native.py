@@ -225,29 +225,30 @@ class StateFile:
 
     def permit(self, allowed: bool) -> None:
         """Permit or forbid the setters."""
-        self._check(self._library.fake_permit(self._open(), int(allowed)))
+        self._check(self._library.fake_permit(self._open_handle(), int(allowed)))
 
     def turn(self, gpu: int, knob: Knob, a: int = 0, b: int = 0) -> None:
         """Set one knob of one GPU; `enum knob` defines `a` and `b`."""
-        self._check(self._library.fake_turn(self._open(), gpu, knob, a, b), f" GPU {gpu}")
+        self._check(self._library.fake_turn(self._open_handle(), gpu, knob, a, b), f" GPU {gpu}")
 
     def process(
         self, gpu: int, pid: int, *, utilization: int, memory_bytes: int, lingers: bool
     ) -> None:
         """List a process on a GPU."""
         code = self._library.fake_process(
-            self._open(), gpu, pid, utilization, memory_bytes, int(lingers)
+            self._open_handle(), gpu, pid, utilization, memory_bytes, int(lingers)
         )
         self._check(code, f" GPU {gpu}")
 
     def truth(self, gpu: int) -> NativeTruth:
         """Read the true state of a GPU."""
         truth = NativeTruth()
-        self._check(self._library.fake_truth(self._open(), gpu, ctypes.byref(truth)), f" GPU {gpu}")
+        self._check(
+            self._library.fake_truth(self._open_handle(), gpu, ctypes.byref(truth)), f" GPU {gpu}"
+        )
         return truth
 
-    def _open(self) -> ctypes.c_void_p:
-        """Give the handle of a file that is still open."""
+    def _open_handle(self) -> ctypes.c_void_p:
         if not self._closing.alive:
             raise InputInvalid(f"fake NVML: {self._where} was closed; open it again")
         return self._handle

@@ -94,7 +94,7 @@ class RaplSource:
             except (OSError, ValueError) as error:
                 troubles.append(error)
         if not readings:
-            raise SourceUnavailable(_refused(found[0], troubles[0]))
+            raise SourceUnavailable(_why_unread(found[0], troubles[0]))
         return readings
 
     def _reading(self, zone: Zone) -> PowerReading:
@@ -170,8 +170,7 @@ def _number(path: Path) -> int:
     return int(path.read_text())
 
 
-def _refused(zone: Zone, error: Exception) -> str:
-    """Say why nothing could be read, and what to do."""
+def _why_unread(zone: Zone, error: Exception) -> str:
     path = zone.folder / "energy_uj"
     if isinstance(error, PermissionError):
         return f"{path} may not be read: {WAY_OUT}"

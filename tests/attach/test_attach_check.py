@@ -40,7 +40,7 @@ TWINS: dict[str, list[tuple[CheckStatus, str, str]]] = {
         (OK, "switch", "dp2 -> tp2: in place at step 5"),
         (OK, "switch", "tp2 -> 1 rank: in place at step 10"),
         (OK, "references", "at most 0.0% of a layout was still in memory"),
-        (OK, "probe", "allowed is 4.0e-06: so little is rounding"),
+        (OK, "probe", "allowed is 4.0e-06: that is within rounding"),
         (OK, "data", "at 3 save steps the samples were the run's next ones"),
         (OK, "buffers", "at 2 save steps all ranks held the same"),
     ],
@@ -77,12 +77,12 @@ TWINS: dict[str, list[tuple[CheckStatus, str, str]]] = {
         (UNKNOWN, "buffers", "not compared"),
     ],
     "unseekable": [
-        (PROBLEM, "data", "tp2: not tried, for the script says seekable=False"),
+        (PROBLEM, "data", "tp2: not tried: the script says seekable=False"),
         (UNKNOWN, "references", "no layout was torn down"),
     ],
     "own save": [
         (UNKNOWN, "data", "does not say which samples it read in 1 rank, dp2, tp2"),
-        (UNKNOWN, "save", "your own checkpointer (save=) was left out"),
+        (UNKNOWN, "save", "your own checkpointer (save=) was not called"),
         (OK, "switch", "tp2 -> 1 rank: in place"),
     ],
 }

@@ -77,7 +77,7 @@ def line(*told: Message, check: str, ended: str = "") -> tuple[CheckStatus, str]
         ((SAVED, DONE), "references", "ok", "at most 1.2% of a layout"),
         ((SAVED, DONE), "probe", "ok", "5.0e-04 (relative; dp2 -> tp2), allowed is 8.0e-03"),
         ((SAVED, DONE), "probe", "ok", "the noise measured is 2.0e-03"),
-        ((SAVED, replace(DONE, evidence={})), "references", "unknown", "nothing is known"),
+        ((SAVED, replace(DONE, evidence={})), "references", "unknown", "was not looked for"),
         ((SAVED, replace(DONE, evidence={})), "probe", "unknown", "no switch came as far"),
         # The end of a switch is told twice: once more at normal pace.
         ((SAVED, DONE, DONE), "references", "ok", "(1 of 1 switches)"),
@@ -92,7 +92,7 @@ def line(*told: Message, check: str, ended: str = "") -> tuple[CheckStatus, str]
         ((replace(SAVED, told=-1),), "data", "unknown", "no save step came as far"),
         ((replace(SAVED, ranks=1),), "buffers", "unknown", "what they hold was not compared"),
         ((SAVED, UnknownLoss(step=7, layout=DP2, loss="nan")), "loss", "problem",
-         "dp2, step 7: the loss that was reported is nan"),
+         "dp2, step 7: the script reported the loss nan"),
         ((replace(SAVED, trouble="report: tokens = 1.5 is no whole number"),), "report", "problem",
          "dp2, step 5: report: tokens = 1.5"),
         ((replace(SAVED, trouble="the disk is full"),), "switch", "problem", "the disk is full"),
@@ -131,7 +131,7 @@ def test_one_cause_is_one_line_however_often_it_was_met() -> None:
 
 
 SAYS: list[tuple[str, tuple[Message, ...], str]] = [
-    ("", (), "script.py ended well and never called wattmesh.attach: attach it first"),
+    ("", (), "script.py ended without an error and never called wattmesh.attach: attach it first"),
     (
         "raise KeyError('up')",
         (),
@@ -145,14 +145,14 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
     (
         "class Full(Exception): ...\nraise Full('no room')",
         (ATTACHED, at(2)),
-        "failed, after step 2 as dp2: Full: no room; all it said",
+        "failed, after step 2 as dp2: Full: no room; its output",
     ),
     (
         # A module that is not there: what the launcher says behind it is no reason.
         "import sys\nsys.exit('No module named train\\nE1123 02:23:27.1 failed\\n'\n"
         "'Traceback (most recent call last):\\ntorch.distributed.elastic.Failed:\\n=====')",
         (),
-        "failed, before it called wattmesh.attach: No module named train; all it said",
+        "failed, before it called wattmesh.attach: No module named train; its output",
     ),
     (
         "raise KeyError",
@@ -163,19 +163,19 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         # A script that does not parse has no traceback, and its line all the same.
         "import sys\nsys.exit('  File \"/x/t.py\", line 7\\n    def f(:\\nSyntaxError: invalid')",
         (),
-        "failed, before it called wattmesh.attach: SyntaxError: invalid (/x/t.py:7); all",
+        "failed, before it called wattmesh.attach: SyntaxError: invalid (/x/t.py:7); its",
     ),
     (
         "import os\nos.abort()",
         (ATTACHED, at(2)),
-        "failed, after step 2 as dp2: Fatal Python error: Aborted; all it said",
+        "failed, after step 2 as dp2: Fatal Python error: Aborted; its output",
     ),
     (
         # As torchrun says it of a rank that could not say a word itself.
         "import sys\nsys.exit('E1123 02:23:27.1 1 torch/api.py:988] failed (exitcode: -9) '\n"
         "'local_rank: 1 (pid: 7) of binary: python')",
         (ATTACHED, at(2)),
-        "failed, after step 2 as dp2: rank 1 was ended by SIGKILL, as the kernel does where",
+        "failed, after step 2 as dp2: rank 1 was ended by SIGKILL, which the kernel does when",
     ),
     ("", (ATTACHED, at(3)), "ended after step 3, before its first save step, 5: let it train"),
     (
@@ -184,7 +184,7 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         "ended after step 5 and never called session.boundary() at a save step",
     ),
     ("wait()", (), "nothing was heard of script.py for 1 s (before it called wattmesh.attach)"),
-    ("wait()", (ATTACHED, at(3)), "(after step 3 as dp2); if that is only slow, give a longer"),
+    ("wait()", (ATTACHED, at(3)), "(after step 3 as dp2); if it is only slow, give a longer"),
     ("wait()", (ATTACHED, at(101)), "session.boundary() was not called at a save step in 101"),
 ]
 
@@ -207,7 +207,7 @@ def test_a_script_that_cannot_be_walked_is_one_sentence_with_its_log(
     with Children() as children, pytest.raises(InputInvalid) as refused:
         hear(children.start("script", words, log=log, environment=stacks), place, asked)
     assert sentence in str(refused.value)
-    assert f"all it said is in {log}" in str(refused.value)
+    assert f"its output is in {log}" in str(refused.value)
 
 
 def plainly(nproc: int, script: Sequence[str]) -> list[str]:
@@ -240,7 +240,7 @@ def test_a_crash_leaves_no_process_and_no_endless_log(
     words = Path("/proc", found[1], "cmdline")
     until(lambda: not (words.exists() and b"sleep" in words.read_bytes()), "the child is gone")
     log = asked.log.read_text()
-    assert log.startswith("[attach-check: what was said before this is cut off]\n")
+    assert log.startswith("[attach-check: older output was cut off here]\n")
     assert ("early" in log, len(log) < most) == (False, True)
 
 

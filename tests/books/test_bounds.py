@@ -288,7 +288,9 @@ def test_ranks_without_a_name_are_one_row_a_slot_however_many_they_are() -> None
 
 def test_ranks_that_are_forgotten_are_caught(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotaged twin: only GPUs that were named are held."""
-    monkeypatch.setattr(Unread, "_found", lambda _, holding: replace(holding, unknown=0))
+    monkeypatch.setattr(
+        Unread, "_with_gpus_found_by_joules", lambda _, holding: replace(holding, unknown=0)
+    )
     for line in lines_of(kept(sites, DARK, ("", "", "", ""))):
         assert (line.upper_g, line.urgency) == (0, "")
 

@@ -103,7 +103,7 @@ def test_a_headline_at_the_upper_end_is_caught(
 
 def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sabotaged twin: a microgram of the better point is counted as carbon-aware too."""
-    real = saving._split
+    real = saving._split_saving
 
     def generous(*asked: object) -> saving.Saving:
         found = real(*asked)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.M
             return found
         return replace(found, carbon_aware_ug=found.carbon_aware_ug + 1)
 
-    monkeypatch.setattr(saving, "_split", generous)
+    monkeypatch.setattr(saving, "_split_saving", generous)
     site = story.live(story.begun(sites, story.MOVED))
     life = Switched(
         world=story.MOVED,

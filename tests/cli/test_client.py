@@ -87,10 +87,10 @@ def test_a_closed_socket_names_the_group_that_opens_it(tmp_path: Path) -> None:
     """Its own group, whatever the settings call it: another one would not help."""
     dead_socket(tmp_path / "s")
     group = grp.getgrgid((tmp_path / "s").stat().st_gid).gr_name
-    assert f"only {'root' if group == 'root' else f'the group {group}'}" in client._why(
+    assert f"only {'root' if group == 'root' else f'the group {group}'}" in client._why_no_answer(
         PermissionError(), str(tmp_path / "s"), 1.0
     )
-    assert "api.group" in client._why(PermissionError(), str(tmp_path / "none"), 1.0)
+    assert "api.group" in client._why_no_answer(PermissionError(), str(tmp_path / "none"), 1.0)
 
 
 def test_a_silent_daemon_is_not_waited_for(tmp_path: Path) -> None:

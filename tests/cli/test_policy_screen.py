@@ -69,7 +69,7 @@ def test_a_saving_names_what_it_is_against_and_that_it_is_replayed() -> None:
     noisy = replace(ASKED, noise=Noise(throughput=0.05, switch_failure=0.02))
     said = plain(screen(rows(), noisy)).splitlines()[2]
     told = "up to 5 % of speed lost, 2 % of switches fail"
-    assert said == f"noise: {told}; not in oracle and bound"
+    assert said == f"noise: {told}; none in oracle or bound"
     assert len(said) <= 80
 
 
@@ -86,15 +86,15 @@ def test_cells_are_means_over_starts_and_the_best_rival_of_each_is_marked() -> N
 def test_ours_is_told_as_a_share_of_the_oracle_and_of_what_it_adds() -> None:
     """Where the oracle adds less than two points to one point, the share of that is a dash."""
     text = plain(screen(rows(), ASKED))
-    assert line(text, "% of the oracle's") == ["43", "83"]
-    assert line(text, "% of what it adds") == ["75", "75"]
+    assert line(text, "% of the oracle's saving") == ["43", "83"]
+    assert line(text, "% of what the oracle adds") == ["75", "75"]
     flat = [
         replace(each, saving=SAVINGS["static-efficient"][0] + 0.01)
         if each.policy == "oracle"
         else each
         for each in rows()
     ]
-    assert line(plain(screen(flat, ASKED)), "% of what it adds")[0] == "-"
+    assert line(plain(screen(flat, ASKED)), "% of what the oracle adds")[0] == "-"
 
 
 def test_what_was_lost_is_split_only_where_it_was_asked_for() -> None:

@@ -101,7 +101,7 @@ def test_a_mu_far_above_the_curve_is_said_and_not_drawn() -> None:
     """The scale stays the grid's own."""
     lines = drawn(answer(plan(("A", 13), price_mu=0.01, origin="B")))
     assert not [each for each in lines if "┤" in each and "mu" in each]
-    assert [each for each in lines if "above every hour: A is always worth its watts" in each]
+    assert [each for each in lines if "above every hour shown: A is better in each" in each]
 
 
 def test_what_the_plan_comes_to_is_said() -> None:

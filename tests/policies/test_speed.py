@@ -201,7 +201,7 @@ def test_before_its_speed_is_measured_a_run_is_not_touched_where_only_measuring_
     tight = replace(young, deadline=NOW + 12 * HOUR)
     decision = said(tight)
     assert (decision.action, decision.kind) == (Action.HOLD, "speed_unmeasured")
-    assert "25 % of its speed is not counted on before more steps are measured" in decision.reason
+    assert "25 % of its speed is kept in reserve until more steps are measured" in decision.reason
     assert said(replace(tight, speeds=(measured(A),))).kind not in ("speed_unmeasured", "deadline")
 
 

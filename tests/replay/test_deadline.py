@@ -424,7 +424,7 @@ def test_with_too_little_slack_it_runs_at_its_fastest_and_says_that_nothing_is_p
     assert acts == [("deadline", "A")]
     assert not [each for each in driver.decisions if each.action is Action.SWITCH]
     assert "counting on 89 % of the speed (5 % for errors of speed in reserve)" in said[0]
-    assert "nothing is promised" in said[0]
+    assert "the deadline is not promised" in said[0]
 
 
 @pytest.mark.parametrize("ours", [True, False])

@@ -39,9 +39,9 @@ def from_closing(made: MonthReport, figures: Mapping[str, Any]) -> MonthReport:
         made: the report from sums only.
         figures: a `MonthReport` as JSON values, as it was when the month was closed.
     """
-    lines = [ReportLine(**_plain(each)) for each in figures["lines"]]
+    lines = [ReportLine(**_with_flags_tuple(each)) for each in figures["lines"]]
     totals = [_total(each) for each in figures["totals"]]
-    before = {_key(each): each for each in figures["subjects"]}
+    before = {_subject_key(each): each for each in figures["subjects"]}
     models = {of.signal: of.model for each in totals for of in each.stand_ins}
     return replace(
         made,
@@ -50,7 +50,11 @@ def from_closing(made: MonthReport, figures: Mapping[str, Any]) -> MonthReport:
             *(each for each in lines if each.scenario != LOCATION),
         ),
         totals=(
-            *(_named(each, models) for each in made.totals if each.scenario == LOCATION),
+            *(
+                _with_fallback_factors(each, models)
+                for each in made.totals
+                if each.scenario == LOCATION
+            ),
             *(each for each in totals if each.scenario != LOCATION),
         ),
         subjects=tuple(_completed(each, before) for each in made.subjects),
@@ -61,8 +65,7 @@ def from_closing(made: MonthReport, figures: Mapping[str, Any]) -> MonthReport:
     )
 
 
-def _named(total: ScenarioTotal, models: Mapping[str, str]) -> ScenarioTotal:
-    """Add what the values of fallbacks were multiplied by."""
+def _with_fallback_factors(total: ScenarioTotal, models: Mapping[str, str]) -> ScenarioTotal:
     known = (replace(of, model=models.get(of.signal, of.model)) for of in total.stand_ins)
     return replace(total, stand_ins=tuple(known))
 
@@ -74,25 +77,23 @@ def _completed(
     return replace(made, **{name: known[name] for name in DETAIL if name in known})
 
 
-def _key(figures: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Give the key of a subject."""
+def _subject_key(figures: Mapping[str, Any]) -> tuple[str, str, str]:
     return figures["kind"], figures["run"], figures["subject"]
 
 
-def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn the flags of a JSON object into a tuple."""
+def _with_flags_tuple(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {**figures, "flags": tuple(figures.get("flags", ()))}
 
 
 def _total(figures: Mapping[str, Any]) -> ScenarioTotal:
-    stand_ins = tuple(StandIn(**_plain(each)) for each in figures.get("stand_ins", ()))
-    return ScenarioTotal(**{**_plain(figures), "stand_ins": stand_ins})
+    stand_ins = tuple(StandIn(**_with_flags_tuple(each)) for each in figures.get("stand_ins", ()))
+    return ScenarioTotal(**{**_with_flags_tuple(figures), "stand_ins": stand_ins})
 
 
 def _day(figures: Mapping[str, Any], signal: str) -> DayFigure:
     """Read one day; `signal`: of a month closed by a version that had one signal only."""
     only = {"signal": signal, "carbon_ug": figures["carbon_ug"]}
     told = figures.get("carbon", [only] if figures["carbon_ug"] else ())
-    carbon = tuple(SignalCarbon(**_plain(each)) for each in told)
+    carbon = tuple(SignalCarbon(**_with_flags_tuple(each)) for each in told)
     start = datetime.fromisoformat(figures["start"])
-    return DayFigure(**{**_plain(figures), "start": start, "carbon": carbon})
+    return DayFigure(**{**_with_flags_tuple(figures), "start": start, "carbon": carbon})

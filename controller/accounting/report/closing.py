@@ -35,11 +35,15 @@ def waits_for(journal: Journal, month: Period, now: datetime) -> str:
         return f"it can be closed from {settles:%Y-%m-%d %H:%M} UTC on, 48 h after its end"
     measured = journal.by_slot.newest_measured(SETTLED)
     if measured is None or measured < month.end:
-        newest = f"the newest ended at {measured:%Y-%m-%d %H:%M} UTC" if measured else "none is yet"
-        return f"no slot after its end is measured ({newest})"
+        newest = (
+            f"the newest measured one ended at {measured:%Y-%m-%d %H:%M} UTC"
+            if measured
+            else "the grid signal has given no measured value"
+        )
+        return f"no slot after its end is measured yet: {newest}"
     provisional = journal.by_slot.provisional(month.start, month.end)
     if provisional:
-        return f"{provisional} of its rows are provisional: their intervals are not measured yet"
+        return f"{provisional} of its rows are provisional: the grid is not measured in them yet"
     unbooked = [
         each
         for each in journal.ledger.unemitted(month.start, ACTUAL)
@@ -70,12 +74,11 @@ def close(journal: Journal, site: ReportSettings, now: datetime) -> tuple[str, .
             figures=as_json(made),
         )
         if journal.budgets.close(row):
-            said.append(_sentence(made))
+            said.append(_closed_sentence(made))
     return tuple(said)
 
 
-def _sentence(made: MonthReport) -> str:
-    """Say with which figures a month was closed; two signals are two figures."""
+def _closed_sentence(made: MonthReport) -> str:
     energy = marked(joules(made.energy_mj / 1e3), made.flags)
     carbon = " and ".join(
         marked(grams(each.carbon_ug / 1e6), each.flags) + f" in {each.signal}"

@@ -92,10 +92,10 @@ class _Amounts:
 
 def lines_of(month: MonthLedger, subjects: Sequence[SubjectReport]) -> tuple[ReportLine, ...]:
     """Give every line: location-based, further signals, contracts, embodied."""
-    joules = _joules(month)
+    joules = _joule_flags(month)
     return (
         *_location(month, joules),
-        *_further(month, joules),
+        *_lines_in_further_signals(month, joules),
         *_market(month, joules),
         *_embodied(month, subjects, joules),
     )
@@ -124,7 +124,6 @@ def totals_of(month: MonthLedger, lines: Iterable[ReportLine]) -> tuple[Scenario
 def _stand_ins(
     lines: Sequence[ReportLine], models: Mapping[str, Iterable[str]]
 ) -> tuple[StandIn, ...]:
-    """Give the parts of a total that were priced by fallbacks."""
     found = []
     for signal in sorted({each.stand_in for each in lines} - {""}):
         mine = [each for each in lines if each.stand_in == signal]
@@ -140,8 +139,7 @@ def _stand_ins(
     return tuple(found)
 
 
-def _joules(month: MonthLedger) -> dict[Subject, tuple[str, ...]]:
-    """Give by subject the flags of its joules."""
+def _joule_flags(month: MonthLedger) -> dict[Subject, tuple[str, ...]]:
     words: dict[Subject, set[str]] = {}
     for row in month.joules:
         words.setdefault(subject_of(row.run, row.line), set()).add(row.energy_quality)
@@ -189,8 +187,9 @@ def _location(month: MonthLedger, joules: Mapping[Subject, tuple[str, ...]]) -> 
     ]
 
 
-def _further(month: MonthLedger, joules: Mapping[Subject, tuple[str, ...]]) -> list[ReportLine]:
-    """Give every subject in every further signal."""
+def _lines_in_further_signals(
+    month: MonthLedger, joules: Mapping[Subject, tuple[str, ...]]
+) -> list[ReportLine]:
     lines = []
     for signal in month.site.further:
         price = (scenario_of(signal), str(signal))

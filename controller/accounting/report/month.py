@@ -134,10 +134,10 @@ def report(journal: Journal, period: Period, site: ReportSettings, now: datetime
         totals=totals_of(month, lines),
         lines=lines,
         subjects=subjects,
-        qualities=_qualities(month),
+        qualities=_joule_shares_by_quality(month),
         days=_days(month, plan),
         sci_g=_cluster_sci(subjects),
-        sci_boundary=_boundary(month),
+        sci_boundary=_sci_boundary(month),
         simulated=_simulated(month, subjects),
         limit_g=_limit_g(month, plan),
         limit_signal=plan.signal or site.signal if plan else "",
@@ -198,7 +198,6 @@ def _closed(carbon: Sequence[SignalCarbon], closed: ClosedRow | None) -> tuple[S
 
 
 def _flags(rows: Sequence[TotalRow]) -> tuple[str, ...]:
-    """Give the flags of these amounts."""
     told = (row for row in rows if row.scenario in (ACTUAL, ENERGY))
     return flags_of(*(word for row in told for word in row.qualities))
 
@@ -255,8 +254,7 @@ def _of_run(
     )
 
 
-def _qualities(month: Month) -> dict[str, float]:
-    """Give the share of all joules by the quality of their grams."""
+def _joule_shares_by_quality(month: Month) -> dict[str, float]:
     joules: Counter[str] = Counter()
     for row in month.actual:
         quality = row.quality if row.quality == UNPRICED else merged_quality(row.qualities)
@@ -327,8 +325,7 @@ def _cluster_sci(subjects: Sequence[SubjectReport]) -> float | None:
     )
 
 
-def _boundary(month: Month) -> str:
-    """Say what the grams per token cover."""
+def _sci_boundary(month: Month) -> str:
     priced = {row.signal for row in month.actual if row.quality != UNPRICED}
     pue = "" if month.site.pue is None else f", x PUE {month.site.pue:g}"
     signal = " or ".join(sorted(priced)) or month.site.signal or "(no signal is set)"

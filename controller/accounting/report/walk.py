@@ -106,11 +106,10 @@ def walked(
 
 
 def _price(walk: ReportTotals, prices: Intensities, slot: SlotSum) -> None:
-    """Price a slot in a further signal."""
     price = (scenario_of(prices.signal), str(prices.signal))
     g_milli = prices.g_milli(slot.slot_start, slot.slot_end)
     if g_milli is None:
-        _blind(walk, price, slot)
+        _add_unpriced_time(walk, price, slot)
         return
     place = (price, subject_of(slot.run, slot.line))
     walk.energy[place] += slot.energy_mj
@@ -127,10 +126,10 @@ def _cover(walk: ReportTotals, contracts: Sequence[Contract], slot: SlotSum) -> 
         walk.carbon[place] += each.carbon_ug
         walk.words.setdefault(place, set()).add(slot.energy_quality)
     if sum(each.energy_mj for each in found) < slot.energy_mj:
-        _blind(walk, (MARKET, NOT_COVERED), slot)
+        _add_unpriced_time(walk, (MARKET, NOT_COVERED), slot)
 
 
-def _blind(walk: ReportTotals, price: Price, slot: SlotSum) -> None:
+def _add_unpriced_time(walk: ReportTotals, price: Price, slot: SlotSum) -> None:
     """Add the time of a slot without a price, once for all subjects."""
     if slot.energy_mj and walk.blind_at.get(price) != slot.slot_start:
         walk.blind_at[price] = slot.slot_start

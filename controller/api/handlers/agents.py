@@ -129,12 +129,11 @@ def laid(rows: Iterable[EnergyRow], grid: SlotGrid, until: datetime) -> list[Ene
         if slot[1] >= row.slot_end:
             found.append(replace(row, slot_start=slot[0], slot_end=slot[1]))
         else:
-            found += _split(row, grid, until)
+            found += _split_over_slots(row, grid, until)
     return found
 
 
-def _split(row: EnergyRow, grid: SlotGrid, until: datetime) -> list[EnergyRow]:
-    """Split one change over the slots it lies in."""
+def _split_over_slots(row: EnergyRow, grid: SlotGrid, until: datetime) -> list[EnergyRow]:
     end = row.slot_end if row.slot_end <= until else max(until, row.slot_start)
     parts = list(grid.parts(row.slot_start, end))
     weights = [int((to - at).total_seconds() * 1e6) for at, to in parts]

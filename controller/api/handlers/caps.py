@@ -24,7 +24,9 @@ from wattmesh.quantities import watts
 def show(context: RequestContext, call: Call) -> PowerCap:
     """Give the cap in force, and how it is kept."""
     return PowerCap(
-        at=context.now, cap=cap_line(context.pulse, context.now), trouble=_fenced(context)
+        at=context.now,
+        cap=cap_line(context.pulse, context.now),
+        trouble=_refusing_actuators(context),
     )
 
 
@@ -50,7 +52,7 @@ def order(context: RequestContext, call: Call) -> Done:
     context.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", context.now)
     context.wake()
     tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""
-    fenced = "".join(f" {each}" for each in _fenced(context))
+    fenced = "".join(f" {each}" for each in _refusing_actuators(context))
     return Done(
         done=f"{said}{tail} Nodes that answer obey in the next cycle; `wattmesh powercap show` "
         f"follows it.{fenced}",
@@ -94,7 +96,7 @@ def _expected(context: RequestContext, row: CapRow) -> CapNow:
     report = turned.report
     seen = report.cap.before if report.cap else turned.report.observation
     _, expected = apply(seen, row, context.pulse.fleet.nodes, context.journal.runs.all(context.now))
-    if not expected.obeying and (fenced := _fenced(context)):
+    if not expected.obeying and (fenced := _refusing_actuators(context)):
         raise Conflict(f"No board obeys. {' '.join(fenced)}")
     if not expected.obeying:
         raise Conflict(
@@ -105,8 +107,7 @@ def _expected(context: RequestContext, row: CapRow) -> CapNow:
     return expected
 
 
-def _fenced(context: RequestContext) -> tuple[str, ...]:
-    """Say which actuators refuse this daemon, and what to do."""
+def _refusing_actuators(context: RequestContext) -> tuple[str, ...]:
     pulse = context.pulse
     return sentences(
         pulse.fleet.nodes, context.now, journal=pulse.lead.journal, epoch=pulse.lead.epoch or 0

@@ -84,7 +84,6 @@ def catalogue_json(catalogue: Catalogue | None) -> dict[str, Any] | None:
 
 
 def _simulated(catalogue: Catalogue) -> tuple[str, ...]:
-    """Give the flag of a catalogue whose watts come from a device model."""
     return (str(Quality.SIMULATED),) if "power_w" in catalogue.simulated else ()
 
 

@@ -33,13 +33,13 @@ def freeze(context: RequestContext, call: Call) -> Done:
         )
     else:
         said = (
-            f"Froze {row.name} ({reason}): {_frozen(row)}; end it with `wattmesh thaw {row.name}`."
+            f"Froze {row.name} ({reason}): {_what_freeze_means(row)}; end it with "
+            f"`wattmesh thaw {row.name}`."
         )
     return Done(done=said, changed=(row.run,) if row else ())
 
 
-def _frozen(row: RunRow) -> str:
-    """Say what a freeze means for a run in its present state."""
+def _what_freeze_means(row: RunRow) -> str:
     if row.state == "finished":
         return "it has ended, and a launch that continues it trains unswitched"
     if row.state == "lost":

@@ -151,7 +151,7 @@ def _story(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Give the newest decisions and switches of a run, newest first."""
     found = context.journal.decisions.list(run=row.run, limit=limit)
-    signals = _signals(context, found)
+    signals = _signals_by_forecast(context, found)
     switches = context.journal.switches.history(row.run, limit=limit)
     return (
         [decision_json(each, row, signals.get(each.forecast or 0, "")) for each in found],
@@ -159,8 +159,7 @@ def _story(
     )
 
 
-def _signals(context: RequestContext, rows: Sequence[DecisionRow]) -> dict[int, str]:
-    """Name the signals that decisions used, by the id of their forecast."""
+def _signals_by_forecast(context: RequestContext, rows: Sequence[DecisionRow]) -> dict[int, str]:
     ids = {each.forecast for each in rows if each.forecast is not None}
     return context.journal.forecasts.signals(ids) if ids else {}
 
@@ -186,7 +185,7 @@ def decisions(context: RequestContext, call: Call) -> dict[str, Any]:
         since=call.moment("since"),
     )
     known = {each.run: each for each in context.journal.runs.all(context.now)}
-    signals = _signals(context, found)
+    signals = _signals_by_forecast(context, found)
     told = [
         decision_json(each, known.get(each.run), signals.get(each.forecast or 0, ""))
         for each in found

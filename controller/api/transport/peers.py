@@ -110,25 +110,24 @@ class PeerProtocol(H11Protocol):
             "peer": self._peer,
             "listens": lambda: not transport.is_closing(),
         }
-        self._start_limit()
-        if self._greedy():
+        self._start_request_limit()
+        if self._user_has_too_many():
             self._turn_away()
 
     def data_received(self, data: bytes) -> None:
         """Read on; the time limit ends with the request, and starts anew with the next."""
         super().data_received(data)
-        if self._request_whole():
+        if self._request_is_whole():
             self._end_limit()
         elif self._limit is None:
-            self._start_limit()
+            self._start_request_limit()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the time limit with the connection."""
         self._end_limit()
         super().connection_lost(exc)
 
-    def _greedy(self) -> bool:
-        """Whether this connection's user holds more than `CONNECTIONS_PER_USER`."""
+    def _user_has_too_many(self) -> bool:
         peer = self._peer
         if peer.uid < 0 or is_root_or_us(peer) or len(self.connections) <= CONNECTIONS_PER_USER:
             return False
@@ -136,7 +135,6 @@ class PeerProtocol(H11Protocol):
         return len([each for each in held if each._peer.uid == peer.uid]) > CONNECTIONS_PER_USER
 
     def _turn_away(self) -> None:
-        """Answer that the user holds too many connections, and close this one."""
         said = (
             f"uid {self._peer.uid} holds {CONNECTIONS_PER_USER} connections already; close some of "
             "them, and ask again"
@@ -145,12 +143,10 @@ class PeerProtocol(H11Protocol):
         self.transport.write(FULL % (len(content), content))
         self.transport.close()
 
-    def _request_whole(self) -> bool:
-        """Whether the newest request has arrived to its last byte."""
+    def _request_is_whole(self) -> bool:
         return self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
 
-    def _start_limit(self) -> None:
-        """Start the time limit for one request."""
+    def _start_request_limit(self) -> None:
         self._limit = self.loop.call_later(REQUEST_LIMIT_S, self._too_slow)
 
     def _end_limit(self) -> None:

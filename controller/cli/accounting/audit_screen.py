@@ -53,13 +53,12 @@ def screen(audit: Mapping[str, Any]) -> list[Text | str]:
             lines += ["", f"{NAMES[name]} (at {audit[point]})", *table(COLUMNS, rows)]
     if audit["unclaimed"]:
         lines += ["", "booked to nobody, on GPUs that it held: it may have emitted them"]
-        lines += [_unclaimed(row, audit["flags"]) for row in audit["unclaimed"]]
+        lines += [_unclaimed_slot(row, audit["flags"]) for row in audit["unclaimed"]]
     lines += ["", *_sums(audit), *reopened(audit), "", styled((audit["rule"], DIM))]
     return [*lines, *legend(lines)]
 
 
-def _unclaimed(row: Mapping[str, Any], flags: Sequence[str]) -> str:
-    """Write one slot of what no run was charged for."""
+def _unclaimed_slot(row: Mapping[str, Any], flags: Sequence[str]) -> str:
     grams = row["carbon_ug"]
     told = quantities.UNKNOWN if grams is None else marked(f"{words.count(grams)} ug", flags)
     return f"  {row['slot_start']}  {told}"
@@ -77,7 +76,7 @@ def _sums(audit: Mapping[str, Any]) -> list[Text | str]:
     band = f" to {grams('saved_high_ug')}" if low is not None and high != low else ""
     why = f"  (not settled{': ' if audit['unsettled'] else ''}{audit['unsettled']})"
     lines: list[Text | str] = [
-        f"actual    {_spent(audit, grams('actual_ug'))}",
+        f"actual    {_emitted_by_signal(audit, grams('actual_ug'))}",
         f"baseline  {grams('reference_ug')} at as many tokens",
         styled(
             "saved     ",
@@ -97,8 +96,7 @@ def _sums(audit: Mapping[str, Any]) -> list[Text | str]:
     return lines
 
 
-def _spent(audit: Mapping[str, Any], grams: str) -> str:
-    """Write what the run emitted, separately for each signal."""
+def _emitted_by_signal(audit: Mapping[str, Any], grams: str) -> str:
     if len(audit["carbon"]) <= 1:
         return grams
     told = (

@@ -39,20 +39,19 @@ def screen(view: Row) -> list[Text | str]:
     """Lay out the answer of `GET /v1/budget`."""
     lines: list[Text | str] = [
         *(line for period in view["periods"] for line in period_lines(period, view)),
-        *_whole(view),
+        *_total_by_signal(view),
         *_saved(view),
-        _others(view["lines"]),
+        _booked_to_no_run(view["lines"]),
     ]
     if view["runs"]:
-        rows = [row for run in view["runs"] for row in _run(run)]
+        rows = [row for run in view["runs"] for row in _run_rows(run)]
         lines += ["", *table(RUN_COLUMNS, rows)]
     if view["simulated"]:
         lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
     return [*lines, *legend(lines)]
 
 
-def _whole(view: Row) -> Iterator[Text]:
-    """Write the total that was emitted, one line per signal."""
+def _total_by_signal(view: Row) -> Iterator[Text]:
     total = view["total"]
     energy = f"{words.joules(total['energy_j'], total['flags'])}{_unpriced(total)}"
     if len(total["carbon"]) <= 1:
@@ -82,7 +81,9 @@ def _saved(view: Row) -> Iterator[Text]:
         mine = [run for run in mine if run["signal"] == line["signal"]]
         signal = f"   {line['signal']}" if len(told) > 1 else ""
         yield styled(
-            ("saved  ", DIM), *_headline(line, mine), f" {AGAINST}{_share(line, mine)}{signal}"
+            ("saved  ", DIM),
+            *_headline(line, mine),
+            f" {AGAINST}{_saved_share_of_baselines(line, mine)}{signal}",
         )
         yield from _parts(line)
     if not told:
@@ -108,8 +109,7 @@ def _headline(line: Row, runs: Sequence[Row]) -> list[str | tuple[str, str]]:
     return [("at least ", STRONG), (low, STRONG), f" (up to {high}{why})"]
 
 
-def _share(line: Row, runs: Sequence[Row]) -> str:
-    """Give what was saved as a share of what the baselines emitted."""
+def _saved_share_of_baselines(line: Row, runs: Sequence[Row]) -> str:
     against = sum(run["baseline_g"] or 0.0 for run in runs)
     return f" ({words.percent(line['saved_g'] / against)})" if against else ""
 
@@ -143,16 +143,14 @@ def _unpriced(entry: Row) -> str:
     return f" ({words.joules(entry['unpriced_j'], entry['flags'])} have no grams yet)"
 
 
-def _others(lines: Sequence[Row]) -> Text:
-    """Write what was booked to no run, and the unobserved time."""
-    others = [_other(line) for line in lines if line["line"] not in ("run", "unobserved")]
+def _booked_to_no_run(lines: Sequence[Row]) -> Text:
+    others = [_cluster_line(line) for line in lines if line["line"] not in ("run", "unobserved")]
     dark_s = sum(line["unobserved_s"] for line in lines)
     others.append(f"unobserved {quantities.duration(dark_s)} of GPU time{_most(lines)}")
     return styled(("beside ", DIM), " · ".join(others))
 
 
-def _other(line: Row) -> str:
-    """Write one line of the cluster that does not belong to a run."""
+def _cluster_line(line: Row) -> str:
     name = LINES.get(line["line"], line["line"])
     energy = words.joules(line["energy_j"], line["flags"])
     if len(line["carbon"]) <= 1:
@@ -183,8 +181,7 @@ def _most(entries: Sequence[Row]) -> str:
     return f" (at most {', '.join(said)} more)"
 
 
-def _run(run: Row) -> Iterator[Sequence[str | Text]]:
-    """One run's cells; a line of its own for each further signal."""
+def _run_rows(run: Row) -> Iterator[Sequence[str | Text]]:
     flags = run["flags"]
     saved, baseline = run["saved_g"], run["baseline_g"]
     first, *rest = run["carbon"] or [None]
@@ -201,7 +198,7 @@ def _run(run: Row) -> Iterator[Sequence[str | Text]]:
         quantities.UNKNOWN
         if per_million is None
         else marked(quantities.figures(per_million), flags),
-        _of_best(run),
+        _share_of_hindsight(run),
         _notes(run),
     )
     for each in rest:
@@ -209,8 +206,7 @@ def _run(run: Row) -> Iterator[Sequence[str | Text]]:
         yield ("", grams, "", "", "", "", "", f"in {each['signal']}")
 
 
-def _of_best(run: Row) -> str:
-    """Give the saving as a share of what hindsight could have saved."""
+def _share_of_hindsight(run: Row) -> str:
     saved, baseline, bound = run["saved_g"], run["baseline_g"], run["bound_g"]
     if None in (saved, baseline, bound) or baseline <= bound:
         return quantities.UNKNOWN
@@ -218,15 +214,14 @@ def _of_best(run: Row) -> str:
 
 
 def _notes(run: Row) -> Text:
-    """Write what a reader must know to interpret the numbers."""
     flags = run["flags"]
     notes = [f"baseline {run['baseline']}" if run["baseline"] else "no baseline, so no saving"]
     if len(run["carbon"]) > 1:
         notes.insert(0, f"in {run['carbon'][0]['signal']}")
     if run["baseline"] and not run["settled"]:
         notes.append(f"not settled: {run['unsettled']}" if run["unsettled"] else "not settled")
-    notes += _split(run)
-    notes += _kinds(run["qualities"])
+    notes += _band_and_parts(run)
+    notes += _grams_of_each_quality(run["qualities"])
     notes += [run[name] for name in ("scope_note", "pue_note") if run[name]]
     if run.get("unread"):
         notes.append(run["unread"].rstrip("."))
@@ -239,8 +234,7 @@ def _notes(run: Row) -> Text:
     return Text(", ".join(notes), style="" if run["settled"] else WARN)
 
 
-def _kinds(qualities: Mapping[str, float]) -> list[str]:
-    """Say how many grams are of which quality, where there are several."""
+def _grams_of_each_quality(qualities: Mapping[str, float]) -> list[str]:
     if len(qualities) < 2:
         return []
     return [
@@ -250,8 +244,7 @@ def _kinds(qualities: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _split(run: Row) -> list[str]:
-    """Give the band of a run's saving, and its parts."""
+def _band_and_parts(run: Row) -> list[str]:
     flags, notes = run["flags"], []
     saved, high = run["saved_g"], run["saved_high_g"]
     if saved is not None and high is not None and high > saved:

@@ -23,7 +23,7 @@ def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Tex
     flags, share = period["flags"], period["spent_g"] / period["limit_g"]
     lines: list[Text | str] = [
         styled((f"{period_name(period['period'])}, {period['name']}, ", STRONG),
-               (signal_words(period["signal"]), STRONG), f"   {_gone(period, view['at'])}"),
+               (signal_words(period["signal"]), STRONG), f"   {_share_gone(period, view['at'])}"),
         styled(("spent      ", DIM), (words.grams(period["spent_g"], flags), STRONG),
                f" of {words.grams(period['limit_g'])}   {words.bar(share)}  {words.percent(share)}"
                f"      expected by now {words.grams(period['expected_g'])}"
@@ -111,8 +111,7 @@ def signal_words(signal: str) -> str:
     return said if gas == "CO2" else f"{said} {gas}"
 
 
-def _gone(period: Mapping[str, Any], at: str) -> str:
-    """Say how much of the period has passed."""
+def _share_gone(period: Mapping[str, Any], at: str) -> str:
     start, end, now = (
         datetime.fromisoformat(each) for each in (period["start"], period["end"], at)
     )
@@ -137,15 +136,13 @@ def _course(period: Mapping[str, Any]) -> str:
 
 
 def _burn(period: Mapping[str, Any]) -> str:
-    """Write the burn rate, over the whole period and over the windows that alerts use."""
     whole = "-" if period["burn"] is None else f"{quantities.figures(period['burn'], 2)}x"
-    windows = _windows(period["burns"])
+    windows = _known_windows(period["burns"])
     alert = f"{period['urgency']} alert" if period["urgency"] else "no alert"
     return " · ".join([whole, *([windows] if windows else []), alert])
 
 
-def _windows(burns: Sequence[Mapping[str, Any]]) -> str:
-    """Write the burns of the windows that are known."""
+def _known_windows(burns: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(
         f"{quantities.duration(each['hours'] * 3600)} {quantities.figures(each['ratio'], 2)}x"
         for each in burns

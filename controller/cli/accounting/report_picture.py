@@ -51,14 +51,13 @@ def draw(view: dict[str, Any], out: Any) -> None:
         figure.subplots_adjust(left=0.17, right=0.96, top=0.86, bottom=0.09, hspace=0.32)
         figure.text(0.04, 0.955, _title(view), fontsize=14, weight="bold")
         figure.text(0.04, 0.918, _subtitle(view), color=MUTED)
-        _days(days, view)
-        _bars(bars, view)
+        _draw_days(days, view)
+        _draw_subjects(bars, view)
         figure.savefig(out, format="png")
         plt.close(figure)
 
 
 def _title(view: dict[str, Any]) -> str:
-    """Write the month's total, one figure per signal."""
     told = [
         f"{words.micrograms(each['carbon_ug'], each['flags'])}{scope(each['signal'])}"
         for each in view["carbon"]
@@ -67,7 +66,6 @@ def _title(view: dict[str, Any]) -> str:
 
 
 def _subtitle(view: dict[str, Any]) -> str:
-    """Write the energy, boundary, signals and state of the month."""
     energy = f"{read_joules(view, view['energy_mj'])}{not_read(view)}"
     pue = "IT boundary" if view["pue"] is None else f"x PUE {view['pue']:g}"
     state = "closed" if view["closed_at"] else "running" if view["running"] else "not closed"
@@ -83,20 +81,19 @@ def _subtitle(view: dict[str, Any]) -> str:
     return " · ".join(said)
 
 
-def _days(axes: Axes, view: dict[str, Any]) -> None:
-    """Draw spent and planned grams from the month's start to each day's end, per signal."""
+def _draw_days(axes: Axes, view: dict[str, Any]) -> None:
     zone = ZoneInfo(view["timezone"])
     starts = [each["start"] for each in view["days"]]
     last = min(view["end"], view["at"])
     at: Any = [datetime.fromisoformat(each).astimezone(zone) for each in (*starts, last)]
     spent = {
-        signal: [0, *accumulate(_of(each, signal) for each in view["days"])]
+        signal: [0, *accumulate(_ug_in(each, signal) for each in view["days"])]
         for signal in _signals(view)
     }
     ends = [each[-1] for each in spent.values()]
     size, unit = _unit(max([*ends, (view["limit_g"] or 0) * 1e6]))
     for color, (signal, sums) in zip(cycle(SPENT), spent.items(), strict=False):
-        label = f"spent{_which(view, signal)}"
+        label = f"spent{_signal_if_several(view, signal)}"
         axes.plot(at, [each / size for each in sums], color=color, linewidth=2.4, label=label)
     planned = [each["planned_ug"] for each in view["days"]]
     if planned and None not in planned:
@@ -114,19 +111,18 @@ def _days(axes: Axes, view: dict[str, Any]) -> None:
     axes.legend(frameon=False, loc="lower right")
 
 
-def _bars(axes: Axes, view: dict[str, Any]) -> None:
-    """Draw who spent the grams: location-based, with embodied grams beside them."""
+def _draw_subjects(axes: Axes, view: dict[str, Any]) -> None:
     subjects = sorted(view["subjects"], key=lambda each: -each["energy_mj"])
     shown = subjects[:MOST_BARS]
     names = [each["subject"] for each in shown]
     places = list(range(len(shown)))
     embodied = [each["embodied_ug"] or 0 for each in shown]
     signals = _signals(view)
-    grams = {signal: [_of(each, signal) for each in shown] for signal in signals}
+    grams = {signal: [_ug_in(each, signal) for each in shown] for signal in signals}
     size, unit = _unit(max([0, *embodied, *(ug for each in grams.values() for ug in each)]))
     height = 0.4 / len(signals)
     for number, (color, signal) in enumerate(zip(cycle(SPENT), signals, strict=False)):
-        label = f"location-based{_which(view, signal)}"
+        label = f"location-based{_signal_if_several(view, signal)}"
         at = [place + (number + 0.5) * height - 0.2 for place in places]
         bars = [each / size for each in grams[signal]]
         axes.barh(at, bars, height=height, color=color, label=label)
@@ -150,12 +146,11 @@ def _signals(view: dict[str, Any]) -> list[str]:
     return [each["signal"] for each in view["carbon"]] or [view["signal"]]
 
 
-def _of(entry: dict[str, Any], signal: str) -> int:
-    """Give the micrograms of a day or a subject in one signal."""
+def _ug_in(entry: dict[str, Any], signal: str) -> int:
     return sum(each["carbon_ug"] for each in entry["carbon"] if each["signal"] == signal)
 
 
-def _which(view: dict[str, Any], signal: str) -> str:
+def _signal_if_several(view: dict[str, Any], signal: str) -> str:
     """Name a signal if there are several; else ""."""
     return f", {signal}" if len(view["carbon"]) > 1 else ""
 

@@ -54,11 +54,11 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
         *_totals(view["totals"]),
         styled(("SCI        ", DIM), _sci(view)),
         styled(("           " + view["sci_boundary"], DIM)),
-        styled(("quality    ", DIM), _qualities(view["qualities"])),
+        styled(("quality    ", DIM), _joule_shares(view["qualities"])),
         *_restated(view["carbon"]),
-        *_budget(view),
+        *_share_of_limit(view),
     ]  # fmt: skip
-    rows = [row for each in _sorted(view["subjects"]) for row in _subject(each)]
+    rows = [row for each in _runs_first(view["subjects"]) for row in _subject_rows(each)]
     lines += ["", *table(COLUMNS, rows)]
     if view["simulated"]:
         lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
@@ -88,8 +88,7 @@ def reopened(view: Mapping[str, Any]) -> list[Text | str]:
     return found
 
 
-def _budget(view: Mapping[str, Any]) -> list[Text]:
-    """Write the share of the month's limit that is spent, and the most with unobserved time."""
+def _share_of_limit(view: Mapping[str, Any]) -> list[Text]:
     if not view["limit_g"]:
         return []
     spent = [each for each in view["carbon"] if each["signal"] == view["limit_signal"]]
@@ -107,7 +106,6 @@ def _state(view: Mapping[str, Any]) -> str:
 
 
 def _energy(view: Mapping[str, Any]) -> str:
-    """Write IT and facility energy, the PUE between them, and the unobserved time."""
     machines, dark = read_joules(view, view["energy_mj"]), not_read(view)
     if view["pue"] is None:
         return f"IT {machines} · facility - (no PUE is set){dark}"
@@ -116,7 +114,6 @@ def _energy(view: Mapping[str, Any]) -> str:
 
 
 def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """Write one line for each scenario and signal, and for each fallback signal."""
     lines = []
     for number, total in enumerate(totals):
         head = "carbon     " if number == 0 else "           "
@@ -127,22 +124,25 @@ def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
         flags = total["flags"]
         grams = words.micrograms(total["carbon_ug"], flags) if known else quantities.UNKNOWN
         lines.append(
-            styled((head, DIM), f"{name:<24}", (f"{grams:>10}", STRONG), f"   {_of(total)}")
+            styled(
+                (head, DIM),
+                f"{name:<24}",
+                (f"{grams:>10}", STRONG),
+                f"   {_signal_and_unpriced(total)}",
+            )
         )
-        lines += [_stand_in(each) for each in total["stand_ins"]]
+        lines += [_fallback_part(each) for each in total["stand_ins"]]
     return lines
 
 
-def _stand_in(part: Mapping[str, Any]) -> Text:
-    """Write the part of the total above whose intensity came from a fallback signal."""
+def _fallback_part(part: Mapping[str, Any]) -> Text:
     grams = words.micrograms(part["carbon_ug"], part["flags"])
     energy = words.joules(part["energy_mj"] / 1e3, part["flags"])
     by = f"{part['signal']}{', ' if part['model'] else ''}{part['model']}"
     return styled((f"{'':<11}{'  of it':<24}{grams:>10}   by {by}, for {energy}", DIM))
 
 
-def _of(total: Mapping[str, Any]) -> str:
-    """Name the signal of the grams, and the energy that has none."""
+def _signal_and_unpriced(total: Mapping[str, Any]) -> str:
     signal = total["signal"]
     said = f"{signal_words(signal)}, {signal}" if signal.count(":") == 4 else signal
     if total["scenario"] == "market":
@@ -168,8 +168,7 @@ def _embodied(entry: Mapping[str, Any]) -> list[str]:
     return [*entry["flags"], "estimated"]
 
 
-def _qualities(shares: Mapping[str, float]) -> str:
-    """Write the share of the joules by the quality of their grams."""
+def _joule_shares(shares: Mapping[str, float]) -> str:
     said = sorted(shares.items(), key=lambda each: -each[1])
     return (
         ", ".join(f"{name} {words.percent(share, 1)}" for name, share in said) or quantities.UNKNOWN
@@ -177,7 +176,6 @@ def _qualities(shares: Mapping[str, float]) -> str:
 
 
 def _restated(carbon: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
-    """Write how the grams were revised since the first report, per signal."""
     for each in carbon:
         since = _signed(each["carbon_ug"] - each["first_carbon_ug"], each["flags"])
         said = [f"{since} since first reported"]
@@ -192,13 +190,12 @@ def _signed(carbon_ug: int, flags: Sequence[str]) -> str:
     return f"{'+' if carbon_ug > 0 else ''}{words.micrograms(carbon_ug, flags)}"
 
 
-def _sorted(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _runs_first(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort runs first, by most joules; then the lines of the cluster."""
     return sorted(subjects, key=lambda each: (each["kind"] != "run", -each["energy_mj"]))
 
 
-def _subject(each: Mapping[str, Any]) -> Iterator[Sequence[str | Text]]:
-    """One row, and one more for each further signal."""
+def _subject_rows(each: Mapping[str, Any]) -> Iterator[Sequence[str | Text]]:
     flags = each["flags"]
     read = bool(each["energy_mj"] or not each["unobserved_ms"])
     priced = read and (each["energy_mj"] != each["unpriced_mj"] or not each["energy_mj"])

@@ -62,9 +62,9 @@ def forecast(view: Mapping[str, Any], hours: float) -> list[Text | str]:
     if view["model"]:
         lines.append(styled((f"made of: {view['model']}", DIM)))
     if slots:
-        lines += [_summary(slots, now), "", *_rows(slots)]
+        lines += [_hours_to_come(slots, now), "", *_rows(slots)]
     if view["skill"]:
-        lines += ["", *_skill(view["skill"])]
+        lines += ["", *_errors_by_source(view["skill"])]
     return lines
 
 
@@ -115,7 +115,6 @@ def _answer(answer: Mapping[str, Any]) -> list[Text | str]:
 
 
 def _head(view: Mapping[str, Any], now: datetime) -> Text:
-    """Name the signal, the basis of its forecast, and the age of the forecast."""
     rung = RUNGS.get(view["rung"], view["rung"])
     by = f" by {view['source']}" if view["source"] and view["rung"] in ("issued", "profile") else ""
     issued = words.moment(view["issued_at"])
@@ -124,8 +123,7 @@ def _head(view: Mapping[str, Any], now: datetime) -> Text:
     return styled((view["signal"], STRONG), "  ", (f"{rung}{by}{age}", GOOD if calm else WARN))
 
 
-def _summary(slots: Sequence[Mapping[str, Any]], now: datetime) -> Text:
-    """The hours to come as bars, with the lowest and the highest slot."""
+def _hours_to_come(slots: Sequence[Mapping[str, Any]], now: datetime) -> Text:
     low = min(slots, key=lambda slot: slot["g_per_kwh"])
     high = max(slots, key=lambda slot: slot["g_per_kwh"])
     span_s = (datetime.fromisoformat(slots[-1]["end"]) - now).total_seconds()
@@ -162,8 +160,7 @@ def _band(slot: Mapping[str, Any]) -> str:
     return f"{words.intensity(low)}-{words.intensity(high)}"
 
 
-def _skill(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """Write each source's mean error, beside those of two persistence forecasts."""
+def _errors_by_source(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
     return table(
         SKILL,
         [

@@ -59,7 +59,7 @@ def attach_check(
             "--patience",
             min=1,
             metavar="SECONDS",
-            help="Seconds of silence after which it counts as hung.",
+            help="Seconds without a message after which the script counts as hung.",
         ),
     ] = 600.0,
     log: Annotated[
@@ -99,7 +99,7 @@ def attach_check(
     if as_json:
         print_json(to_json(asked, seen, findings))
     else:
-        print_lines([*screen(findings), Text(f"all that {asked.name} said is in {log}")])
+        print_lines([*screen(findings), Text(f"the output of {asked.name} is in {log}")])
     raise typer.Exit(STATUS[worst(findings)])
 
 

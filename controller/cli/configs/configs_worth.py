@@ -77,12 +77,11 @@ def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
         else quantities.UNKNOWN,
         first if found.ratio is None else f"{quantities.figures(found.ratio)}x",
         quantities.UNKNOWN if found.in_all is None else f"{quantities.figures(found.in_all)}x",
-        _pays(found),
+        _pays_above(found),
     )
 
 
-def _pays(found: BreakEven) -> str:
-    """Say above which intensity slowing down to a point pays."""
+def _pays_above(found: BreakEven) -> str:
     if found.slowing_down is None:
         return quantities.UNKNOWN
     if found.slowing_down.g_per_kwh is None:
@@ -164,7 +163,6 @@ def _way(way: Way | None) -> str:
 
 
 def _legend(rows: list[tuple[str, str, str]], columns: int) -> Iterator[str]:
-    """Explain the marks that appear in the rows."""
     cells = "".join(leaving + back for _, leaving, back in rows)
     if OWN in cells:
         yield from words.wrapped(f"{OWN} of this pair; the others as [switch] says.", columns)

@@ -72,7 +72,7 @@ def _of_settings(settings: Settings) -> Iterator[Finding]:
 
 def _of_node(settings: Settings) -> Iterator[Finding]:
     """Check a node whose daemon is on another machine: no journal, signal or daemon is here."""
-    yield disk(_there(settings.agent.outbox.parent))
+    yield disk(_nearest_existing(settings.agent.outbox.parent))
     yield from actuator_checks.actuator(settings.actuator)
     yield unknown(
         "agent",
@@ -116,11 +116,10 @@ def journal(url: str) -> Finding:
 def _journal_folder(url: str) -> Path:
     """Give the folder that must have room: the database's, else where the daemon keeps state."""
     path = Path(url.partition("///")[2]) if url.startswith("sqlite") else Path("/var/lib/wattmesh")
-    return _there(path.parent if url.startswith("sqlite") else path)
+    return _nearest_existing(path.parent if url.startswith("sqlite") else path)
 
 
-def _there(folder: Path) -> Path:
-    """Give a folder, or its nearest parent that exists."""
+def _nearest_existing(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 

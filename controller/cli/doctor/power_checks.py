@@ -79,11 +79,10 @@ def judged(check: str, readings: Sequence[PowerReading], expected: Sequence[str]
             f"{len(told)} of {plural(len(expected), 'device')} tell their power; silent: {names}",
             silent[0] if silent else "look at `nvidia-smi -L` and the kernel log",
         )
-    return ok(check, ", ".join(_words(list(told.values()))))
+    return ok(check, ", ".join(_described(list(told.values()))))
 
 
-def _words(readings: Sequence[PowerReading]) -> Iterator[str]:
-    """Describe devices: how many, how they are measured, whether simulated or assumed."""
+def _described(readings: Sequence[PowerReading]) -> Iterator[str]:
     gpus = [each for each in readings if is_gpu(each.gpu_uuid)]
     others = len(readings) - len(gpus)
     if gpus:

@@ -75,7 +75,7 @@ def curve(answer: Mapping[str, Any], drawn: Frame) -> list[str]:
     marks = [each for each in answer["plan"]["mu"] if shown(each["g_per_kwh"], max(known))]
     levels = [each["g_per_kwh"] for each in marks]
     scale = Scale(low=min(*known, *levels, max(known)), high=max(*known, *levels, min(known)))
-    cells = _cells([None if each is None else scale.row(each) for each in values])
+    cells = _curve_cells([None if each is None else scale.row(each) for each in values])
     lines = []
     for row in reversed(range(ROWS)):
         ours = [each for each in marks if scale.row(each["g_per_kwh"]) == row]
@@ -161,8 +161,7 @@ def _mean(grid: Sequence[Mapping[str, Any]], drawn: Frame, column: int) -> float
     return total / seconds if seconds else None
 
 
-def _cells(rows: Sequence[int | None]) -> list[list[str]]:
-    """Lay the curve into cells, [row][column], the lowest row first."""
+def _curve_cells(rows: Sequence[int | None]) -> list[list[str]]:
     cells = [[" "] * len(rows) for _ in range(ROWS)]
     before: int | None = None
     for column, row in enumerate(rows):

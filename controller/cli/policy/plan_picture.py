@@ -55,15 +55,14 @@ def draw(answer: dict[str, Any], out: Any) -> None:
         figure.text(0.04, 0.95, _title(answer), fontsize=13.5, weight="bold")
         for row, each in enumerate(said):
             figure.text(0.04, 0.905 - LINE * row, each, color=MUTED)
-        _grid(sky, answer)
-        _points(band, answer)
-        _legend(band, answer)
+        _draw_grid(sky, answer)
+        _draw_points(band, answer)
+        _draw_legend(band, answer)
         figure.savefig(out, format="png")
         plt.close(figure)
 
 
 def _title(answer: dict[str, Any]) -> str:
-    """Say when the run is done, with how many grams and changes."""
     plan = answer["plan"]
     changes = plan["layout_switches"] + plan["clock_changes"] + plan["sleeps"]
     done = f"done {_at(plan['finish_at']):%a %d %b %H:%M}"
@@ -72,7 +71,6 @@ def _title(answer: dict[str, Any]) -> str:
 
 
 def _subtitle(answer: dict[str, Any]) -> list[str]:
-    """Say when the plan was made, its signal and gap, and what is wrong with it."""
     plan = answer["plan"]
     said = [f"plan of {_at(plan['made_at']):%a %d %b %H:%M}, all times UTC", answer["signal"]]
     if plan["gap"] is not None:
@@ -83,7 +81,7 @@ def _subtitle(answer: dict[str, Any]) -> list[str]:
     if answer["sentence"]:
         warned.append("NOT FOLLOWED")
     if answer["extended"]:
-        warned.append(f"beyond the forecast the grid takes {answer['extended']}")
+        warned.append(f"after the forecast's end the grid takes {answer['extended']}")
     warned += [plan[key] for key in ("cap", "level", "budget") if plan[key]]
     return [" · ".join(said), *words.wrapped(" · ".join(warned), WIDE)[:2]]
 
@@ -93,8 +91,7 @@ def _at(text: str) -> Any:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-def _grid(axes: Axes, answer: dict[str, Any]) -> None:
-    """Draw the expected intensity, with the plan's mus as lines through it."""
+def _draw_grid(axes: Axes, answer: dict[str, Any]) -> None:
     slots = answer["grid"]
     edges = [dates.date2num(_at(each["start"])) for each in slots]
     edges.append(dates.date2num(_at(slots[-1]["end"])))
@@ -124,8 +121,7 @@ def apart(levels: list[float], least: float) -> list[float]:
     return found
 
 
-def _points(axes: Axes, answer: dict[str, Any]) -> None:
-    """Draw the run's points over time, and the deadline."""
+def _draw_points(axes: Axes, answer: dict[str, Any]) -> None:
     plan = answer["plan"]
     colours = _colours(plan)
     whole = (_at(plan["steps"][-1]["end"]) - _at(plan["steps"][0]["start"])).total_seconds()
@@ -151,8 +147,7 @@ def _points(axes: Axes, answer: dict[str, Any]) -> None:
     axes.xaxis.set_major_formatter(dates.DateFormatter("%a %d %b\n%H:%M", tz=UTC))
 
 
-def _legend(axes: Axes, answer: dict[str, Any]) -> None:
-    """Say which point each colour is, and which intensities that point is for."""
+def _draw_legend(axes: Axes, answer: dict[str, Any]) -> None:
     plan = answer["plan"]
     known = {step["point"]: step for step in plan["steps"]}
     patches = []
@@ -165,7 +160,6 @@ def _legend(axes: Axes, answer: dict[str, Any]) -> None:
 
 
 def _colours(plan: dict[str, Any]) -> dict[str, str]:
-    """Give each point of the plan its colour, in the order of the plan."""
     ids = list(dict.fromkeys(step["point"] for step in plan["steps"]))
     running = [each for each in ids if each]
     return {each: POINTS[running.index(each) % len(POINTS)] if each else SLEEP for each in ids}

@@ -51,7 +51,6 @@ def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
 
 
 def _head(answer: Mapping[str, Any]) -> Text:
-    """Name the run, the age of its plan, and the signal."""
     plan = answer["plan"]
     age = f" · plan made {quantities.duration(plan['age_s'])} ago" if plan else ""
     told = f" · simulated: {', '.join(answer['simulated'])}" if answer["simulated"] else ""
@@ -60,7 +59,6 @@ def _head(answer: Mapping[str, Any]) -> Text:
 
 
 def _legend(plan: Mapping[str, Any]) -> Iterator[Text | str]:
-    """Say which point each letter is, and for how long the plan uses it."""
     names = plan_chart.letters(plan["steps"])
     hours: dict[str, float] = {}
     for step in plan["steps"]:
@@ -100,41 +98,40 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
     gap = quantities.UNKNOWN if plan["gap"] is None else words.percent(plan["gap"], 2)
     split = f" ({', '.join(kinds)})" if kinds else ""
     yield f"switches {changes}{split}, gap to bound {gap}", ""
-    yield _ends(answer, plan), ""
+    yield _end_and_slack(answer, plan), ""
     yield (
         f"carbon   {words.grams(plan['grams'], plan['flags'])} from then on; no plan comes below "
         f"{words.grams(plan['bound_g'], plan['flags'])} if the grid is as forecast",
         "",
     )
-    yield from _far(answer, plan)
-    yield from _constraints(plan)
+    yield from _mu_above_chart(answer, plan)
+    yield from _what_binds(plan)
     if answer["extended"]:
-        yield f"beyond the forecast the grid takes {answer['extended']}", DIM
+        yield f"after the forecast's end the grid takes {answer['extended']}", DIM
     if answer["trouble"]:
         yield f"planning failed {answer['failures']} times: {answer['trouble']}", WARN
 
 
-def _constraints(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Say what binds the plan, and what it cannot keep."""
+def _what_binds(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, style in (("cap", DIM), ("level", WARN), ("budget", WARN)):
         if plan[key]:
             yield f"{key:<{HANG}}{plan[key]}", style
 
 
-def _far(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name a mu that is too far above the curve to be drawn."""
+def _mu_above_chart(
+    answer: Mapping[str, Any], plan: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     highest = max((each["g_per_kwh"] for each in answer["grid"]), default=0.0)
     for each in plan["mu"]:
         if not plan_chart.shown(each["g_per_kwh"], highest):
             mu = words.intensity(each["g_per_kwh"])
             yield (
-                f"mu = {mu} g/kWh, above every hour: {each['faster']} is always worth its watts",
+                f"mu = {mu} g/kWh, above every hour shown: {each['faster']} is better in each",
                 "",
             )
 
 
-def _ends(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    """Say when the work is done, and the time left until the deadline."""
+def _end_and_slack(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     finish, deadline = words.moment(plan["finish_at"]), words.moment(answer["deadline"])
     said = f"finish   {_day(finish)}"
     if finish is None or deadline is None:

@@ -80,7 +80,9 @@ def slacks(text: str) -> tuple[float, ...]:
     try:
         found = tuple(float(each) for each in text.split(","))
     except ValueError as error:
-        raise InputInvalid(f"--slack {text!r} is no list of numbers like 1.1,1.5") from error
+        raise InputInvalid(
+            f"--slack {text!r} is no list of numbers; write it like 1.1,1.5"
+        ) from error
     if not all(1.0 <= each <= 100.0 for each in found):
         raise InputInvalid(f"--slack {text!r}: a slack is between 1 (no time to lose) and 100")
     return tuple(dict.fromkeys(found))
@@ -94,8 +96,8 @@ def forecast(text: str) -> str:
     """
     if text not in FORECASTS and sight_of(text) is None and not Path(text).is_file():
         raise InputInvalid(
-            f"--forecast {text!r} is none of {', '.join(FORECASTS)}, no sight of some hours like "
-            "perfect-24h, nor a file"
+            f"--forecast {text!r} is not known; give one of {', '.join(FORECASTS)}, the truth for "
+            "some hours (perfect-24h), or a file that exists"
         )
     return text
 
@@ -110,11 +112,11 @@ def policies(text: str, *, regret: bool = False) -> tuple[str, ...]:
     unknown = [each for each in found if each not in KNOWN]
     if unknown or not found:
         raise InputInvalid(
-            f"--policies {text!r}: {', '.join(unknown) or 'nothing'} is no policy; there are "
+            f"--policies {text!r}: {', '.join(unknown) or 'nothing'} is no policy; give some of "
             f"{', '.join(KNOWN)}"
         )
     if regret and MPC not in found:
-        raise InputInvalid(f"--regret splits what {MPC} lost, and --policies {text!r} lacks it")
+        raise InputInvalid(f"--regret splits what {MPC} lost; add {MPC} to --policies {text!r}")
     return found
 
 
@@ -130,11 +132,15 @@ def noise(text: str) -> Noise:
         try:
             found[key.strip()] = float(value)
         except ValueError as error:
-            raise InputInvalid(f"--noise {part!r} is no KEY=NUMBER") from error
+            raise InputInvalid(
+                f"--noise {part!r} is not KEY=NUMBER; write it like throughput=0.05,seed=1"
+            ) from error
     unknown = [each for each in found if each not in NOISES]
     shares = [value for key, value in found.items() if key != "seed"]
     if unknown or not all(0.0 <= each < 1.0 for each in shares):
-        raise InputInvalid(f"--noise {text!r}: keys are {', '.join(NOISES)}, shares in [0, 1)")
+        raise InputInvalid(
+            f"--noise {text!r}: keys are {', '.join(NOISES)}, and a share is at least 0 and below 1"
+        )
     return Noise(
         throughput=found.get("throughput", 0.0),
         switch_failure=found.get("switch_failure", 0.0),

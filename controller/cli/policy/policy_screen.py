@@ -45,7 +45,12 @@ def screen(rows: Sequence[Row], asked: ReplayRequest) -> list[Text | str]:
     for trace in dict.fromkeys(row.trace for row in rows):
         lines += ["", *_Trace(name=trace, rows=[row for row in rows if row.trace == trace]).lines()]
     policies = {row.policy for row in rows}
-    return [*lines, "", *(styled((each, DIM)) for each in _legend(policies)), *_late(rows)]
+    return [
+        *lines,
+        "",
+        *(styled((each, DIM)) for each in _legend(policies)),
+        *_missed_deadlines(rows),
+    ]
 
 
 def _noise(noise: Noise) -> Iterator[str]:
@@ -56,15 +61,15 @@ def _noise(noise: Noise) -> Iterator[str]:
     if noise.switch_failure:
         told.append(f"{words.percent(noise.switch_failure)} of switches fail")
     if told:
-        yield f"noise: {', '.join(told)}; not in oracle and bound"
+        yield f"noise: {', '.join(told)}; none in oracle or bound"
 
 
 def _legend(policies: set[str]) -> Iterator[str]:
     yield "1.1x: the deadline is at 1.1 times what the fastest point needs"
     if len(policies & set(RULES)) > 1:
-        yield f"{BEST} best of the rules that others use"
+        yield f"{BEST} best of the published rules"
     if {EFFICIENT, MPC, ORACLE} <= policies:
-        yield f"% of what it adds: to {EFFICIENT}, where the oracle adds 2 points or more"
+        yield f"% of what the oracle adds: to {EFFICIENT}, where that is 2 points or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +112,13 @@ class _Trace:
             Column(title="SWITCHES/DAY", right=True),
             Column(title="S/PLAN", right=True),
         ]
-        lines: list[Cells] = [self._policy(policy) for policy in self.policies]
-        lines.append(self._below("bound", self._bound))
+        lines: list[Cells] = [self._policy_row(policy) for policy in self.policies]
+        lines.append(self._percent_row("bound", self._mean_bound))
         if MPC in self.policies:
             lines += self._ours()
         return table(columns, lines)
 
-    def _policy(self, policy: str) -> Cells:
-        """Write one policy: its savings, switches per day, and seconds per plan."""
+    def _policy_row(self, policy: str) -> Cells:
         ours = [row for row in self.rows if row.policy == policy]
         days = sum(row.finished_h for row in ours) / 24.0
         style = STRONG if policy == MPC else ""
@@ -132,31 +136,35 @@ class _Trace:
             return Text(amount + LATE, style=BAD)
         return Text(amount + (BEST if policy == self.best(slack) else " "), style=style)
 
-    def _below(self, title: str, of: Callable[[float], float | None], digits: int = 1) -> Cells:
-        """Write a row of percentages that belongs to no policy."""
+    def _percent_row(
+        self, title: str, of: Callable[[float], float | None], digits: int = 1
+    ) -> Cells:
         told = [of(slack) for slack in self.slacks]
         shown = [
             quantities.UNKNOWN if each is None else f"{100 * each:.{digits}f}" for each in told
         ]
         return [Text(title, style=DIM), *(Text(f"{each} ", style=DIM) for each in shown), "", ""]
 
-    def _bound(self, slack: float) -> float:
-        """Give the mean upper bound on any policy's saving."""
+    def _mean_bound(self, slack: float) -> float:
         return fmean(row.bound_saving for row in self.rows if row.slack == slack)
 
     def _ours(self) -> Iterator[Cells]:
         """Compare ours with the best rival, the oracle and the bound; say what was lost to what."""
         if any(map(self.best, self.slacks)):
-            yield [Text("mpc over the best *"), *map(self._lead, self.slacks), "", ""]
-        yield self._below("% of the oracle's", self._share, 0)
+            yield [
+                Text("mpc over the best *"),
+                *map(self._ahead_of_best_rival, self.slacks),
+                "",
+                "",
+            ]
+        yield self._percent_row("% of the oracle's saving", self._share, 0)
         if {EFFICIENT, ORACLE} <= set(self.policies):
-            yield self._below("% of what it adds", self._added, 0)
+            yield self._percent_row("% of what the oracle adds", self._added, 0)
         if any(row.regret_planning is not None for row in self.rows):
-            yield self._below("lost to the forecast", lambda slack: self._lost(slack)[0])
-            yield self._below("lost to planning", lambda slack: self._lost(slack)[1])
+            yield self._percent_row("lost to the forecast", lambda slack: self._losses(slack)[0])
+            yield self._percent_row("lost to planning", lambda slack: self._losses(slack)[1])
 
-    def _lead(self, slack: float) -> Text:
-        """Give how many points ours is above the best rival."""
+    def _ahead_of_best_rival(self, slack: float) -> Text:
         lead = round(100 * (self.saving(MPC, slack) - self.saving(self.best(slack), slack)), 1)
         return Text(f"{lead:+.1f} " if lead else "0.0 ", style=GOOD if lead > 0 else "")
 
@@ -175,8 +183,7 @@ class _Trace:
                 shares.append((ours.saving - still.saving) / (best.saving - still.saving))
         return fmean(shares) if shares else None
 
-    def _lost(self, slack: float) -> tuple[float, float]:
-        """Give what ours lost to the forecast and to planning."""
+    def _losses(self, slack: float) -> tuple[float, float]:
         rows = self.cell(MPC, slack)
         return (
             fmean(row.regret_forecast or 0.0 for row in rows),
@@ -184,8 +191,7 @@ class _Trace:
         )
 
 
-def _late(rows: Sequence[Row]) -> Iterator[Text]:
-    """Name the policies that missed deadlines, and in which replays."""
+def _missed_deadlines(rows: Sequence[Row]) -> Iterator[Text]:
     late = [row for row in rows if not row.deadline_met]
     for policy in dict.fromkeys(row.policy for row in late):
         theirs = [row for row in late if row.policy == policy]

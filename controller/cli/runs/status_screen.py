@@ -74,7 +74,6 @@ def screen(view: Mapping[str, Any], columns: int = PIPE_WIDTH) -> list[Text | st
 
 
 def _head(view: Mapping[str, Any]) -> Text:
-    """Write the mode or freeze, the role and host, the newest cycle, and the age of old runs."""
     frozen = view["frozen"]
     doing = f"frozen ({frozen})" if frozen else DOING.get(view["mode"], view["mode"])
     if view["leading"]:
@@ -95,7 +94,6 @@ def _head(view: Mapping[str, Any]) -> Text:
 
 
 def _cycle(cycle: Mapping[str, Any]) -> str:
-    """Write when the newest cycle ended, and how long it took."""
     if cycle["age_s"] is None:
         return "no cycle yet"
     took = quantities.duration(None if cycle["duration_ms"] is None else cycle["duration_ms"] / 1e3)
@@ -125,7 +123,6 @@ def grid(view: Mapping[str, Any], *, tell_trouble: bool = True) -> list[Text | s
 
 
 def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
-    """Write one signal: value, identity, age, and the hours ahead."""
     known = line["g_per_kwh"] is not None
     value = f"{words.intensity(line['g_per_kwh'])} g/kWh" if known else "unknown"
     heard = "never heard" if line["age_s"] is None else f"{quantities.duration(line['age_s'])} old"
@@ -138,12 +135,11 @@ def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
         (" · replayed recording" if line["simulated"] else "", WARN),
         f" · {SECOND_BEST[line['rung']]}" if line.get("rung") in SECOND_BEST else "",
     ]
-    parts += [f"   {_ahead(line, at)}"] if line["forecast"] else []
+    parts += [f"   {_forecast_bars(line, at)}"] if line["forecast"] else []
     return styled(*parts)
 
 
-def _ahead(line: Mapping[str, Any], at: str) -> str:
-    """Write the forecast as bars, with its lowest slot."""
+def _forecast_bars(line: Mapping[str, Any], at: str) -> str:
     now = datetime.fromisoformat(at)
     slots = [
         each
@@ -170,7 +166,6 @@ def _when(start: str, now: datetime) -> str:
 
 
 def _power(power: Mapping[str, Any]) -> Text:
-    """Write the power of all GPUs, and how much of their time was unobserved."""
     if not power["source"]:
         return styled("power  ", ("not read: no power source is set", WARN))
     whole = power["gpus"] == power["expected"]
@@ -260,7 +255,6 @@ def _deadline(run: Mapping[str, Any]) -> str:
 
 
 def _state(run: Mapping[str, Any]) -> Text:
-    """The STATE column: what is being done with the run now."""
     switch, activity = run["switch"], run["activity"]
     if switch is not None:
         place, of = switch["position"]

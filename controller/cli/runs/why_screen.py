@@ -136,7 +136,6 @@ def _decision(row: Mapping[str, Any], *, dated: bool) -> TimelineEntry:
 def _switch(
     row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], dated: bool
 ) -> TimelineEntry:
-    """One switch: why it was ordered, and what it took."""
     at = _at(row, "created_at")
     head = styled(
         (_time(at, dated=dated), DIM),
@@ -150,12 +149,11 @@ def _switch(
 def _outcome(
     row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
 ) -> list[str | tuple[str, str]]:
-    """Say how the switch went, in the numbers that the run reported."""
     state = row["state"]
     parts: list[str | tuple[str, str]] = [(state.replace("_", " "), ENDED.get(state, OPEN_STYLE))]
     took_s = row["evidence"].get("total_s")
     if took_s is not None:
-        parts.append(f" in {quantities.duration(took_s)} ({_way(row, steps)})")
+        parts.append(f" in {quantities.duration(took_s)} ({_in_place_or_by_restart(row, steps)})")
     difference = probe_difference(row["evidence"])
     if difference is not None:
         parts.append(f", probe loss {how_equal(difference)}")
@@ -165,8 +163,7 @@ def _outcome(
     return parts
 
 
-def _way(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
-    """Say whether it went in place or by restart, and why where that was not as ordered."""
+def _in_place_or_by_restart(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
     ordered = row["order"]["mode"].replace("_", " ")
     stopped = next((each for each in steps if each["state"] == "stopping"), None)
     if stopped is None or ordered == "restart":

@@ -62,7 +62,7 @@ def screen(gpus: list[dict[str, Any]]) -> list[Text]:
         [
             (
                 each["gpu_uuid"],
-                _levers(each["was"]),
+                _restored_settings(each["was"]),
                 Text(_now(each), style=BAD if each["trouble"] else ""),
                 each["obligation"],
             )
@@ -71,8 +71,7 @@ def screen(gpus: list[dict[str, Any]]) -> list[Text]:
     )
 
 
-def _levers(levers: Mapping[str, Any]) -> str:
-    """Say which settings on a GPU were ours."""
+def _restored_settings(levers: Mapping[str, Any]) -> str:
     parts = []
     if levers["clock_mhz"] is not None:
         parts.append(f"locked to {levers['clock_mhz']} MHz")

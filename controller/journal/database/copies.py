@@ -96,7 +96,7 @@ def backup(url: str, target: Path) -> BackupMade:
     """
     source = sqlite_file(url, "back it up with pg_dump (docs/operations.md, Backup and restore)")
     _whole_file(source)
-    _free(target)
+    _refuse_existing(target)
     with _staged(target) as stage:
         revision = _copy(source, stage, live=True)
         whose = ""
@@ -193,7 +193,7 @@ def _whole_file(path: Path) -> None:
         )
 
 
-def _free(path: Path) -> None:
+def _refuse_existing(path: Path) -> None:
     """Refuse a path that exists.
 
     Raises:
@@ -332,9 +332,9 @@ def _name(stage: Path, target: Path) -> None:
     try:
         os.link(stage, target)
     except FileExistsError:
-        _free(target)
+        _refuse_existing(target)
     except OSError:  # a file system without hard links
-        _free(target)
+        _refuse_existing(target)
         stage.rename(target)
     durable.fsync_folder(target.absolute().parent)
 
@@ -342,7 +342,7 @@ def _name(stage: Path, target: Path) -> None:
 def _rename(one: Path, other: Path) -> None:
     """Rename a database with its -wal and -shm files; the new names must be free."""
     for each in BESIDE:
-        _free(_sibling(other, each))
+        _refuse_existing(_sibling(other, each))
     for each in BESIDE:
         if _sibling(one, each).exists():
             _sibling(one, each).rename(_sibling(other, each))

@@ -34,7 +34,7 @@ def once(
         batch: the delivery that they came with.
         rows: its changes, laid over our slots.
     """
-    covered = _covered(connection, {row.gpu_uuid for row in rows})
+    covered = _booked_time(connection, {row.gpu_uuid for row in rows})
     since_us = {each.gpu_uuid: each.since_us for each in batch.baselines}
     doubtful = {
         row.gpu_uuid
@@ -59,8 +59,7 @@ def once(
     return found
 
 
-def _covered(connection: Connection, devices: Iterable[str]) -> Spans:
-    """Return the booked time of devices, whoever booked it."""
+def _booked_time(connection: Connection, devices: Iterable[str]) -> Spans:
     found = defaultdict[str, list[tuple[int, int]]](list)
     query = select(COVERAGE).where(COVERAGE.c.gpu_uuid.in_(sorted(devices)))
     for row in connection.execute(query.order_by(COVERAGE.c.from_at)):

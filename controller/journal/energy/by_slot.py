@@ -130,7 +130,7 @@ class BySlot:
         table = EMISSIONS.c
         key = (*(table[name] for name in _SUMMED),)
         query = (
-            select(*key, *_amounts())
+            select(*key, *_joule_and_gram_sums())
             .where(_actual(start, end))
             .group_by(*key)
             .order_by(table.slot_start, table.run, table.line)
@@ -356,8 +356,7 @@ def _actual(start: datetime, end: datetime) -> ColumnElement[bool]:
     )
 
 
-def _amounts() -> tuple[Any, ...]:
-    """Sum joules and grams."""
+def _joule_and_gram_sums() -> tuple[Any, ...]:
     table = EMISSIONS.c
     return (
         func.coalesce(func.sum(table.energy_mj), 0).label("energy_mj"),

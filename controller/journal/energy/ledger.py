@@ -126,9 +126,9 @@ class LedgerStore:
 
     def book(self, rows: Iterable[EnergyRow], baselines: Iterable[CounterBaseline]) -> None:
         """Replace rows and the counters they came from, in one transaction."""
-        energy = [_times(columns(row), "slot_start", "slot_end") for row in rows]
+        energy = [_as_columns(columns(row), "slot_start", "slot_end") for row in rows]
         advanced = tuple(baselines)
-        counters = [_times(columns(each), "at") for each in advanced]
+        counters = [_as_columns(columns(each), "at") for each in advanced]
         with self._database.writing() as connection:
             upsert(connection, ENERGY, energy)
             upsert(connection, COUNTERS, counters)
@@ -166,7 +166,7 @@ class LedgerStore:
 
     def emit(self, rows: Iterable[EmissionRow]) -> None:
         """Replace emission rows whole; `first_carbon_ug` carries what was reported first."""
-        values = [_times(columns(row), "slot_start", "slot_end") for row in rows]
+        values = [_as_columns(columns(row), "slot_start", "slot_end") for row in rows]
         with self._database.writing() as connection:
             upsert(connection, EMISSIONS, values)
             note(connection, (row["slot_start"] for row in values))
@@ -202,8 +202,8 @@ class LedgerStore:
             since: rows of the other scenarios are replaced in slots that begin from here on.
             rows: the new rows of the other scenarios.
         """
-        emissions = [_times(columns(row), "slot_start", "slot_end") for row in rows]
-        values = [{"run": run, **_times(columns(mark), *_MARK_TIMES)} for mark in marks]
+        emissions = [_as_columns(columns(row), "slot_start", "slot_end") for row in rows]
+        values = [{"run": run, **_as_columns(columns(mark), *_MARK_TIMES)} for mark in marks]
         with self._database.writing() as connection:
             upsert(connection, TOKEN_MARKS, values)
             gone_us = (
@@ -329,7 +329,7 @@ class LedgerStore:
             .distinct()
             .order_by(table.slot_start)
         )
-        wanted = [None] if slots is None else list(_named(slots))
+        wanted = [None] if slots is None else list(_in_batches(slots))
         found = []
         with self._database.reading() as connection:
             for each in wanted:
@@ -411,7 +411,7 @@ def _token_mark(row: Row[Any]) -> TokenMark:
     )
 
 
-def _named(slots: Collection[datetime]) -> Iterator[list[int]]:
+def _in_batches(slots: Collection[datetime]) -> Iterator[list[int]]:
     """Split the starts of slots into lists that are short enough for one statement."""
     values = sorted(map(to_us, slots))
     for first in range(0, len(values), MOST_NAMED):
@@ -425,6 +425,5 @@ def _within(query: Any, column: Any, start: datetime | None, end: datetime | Non
     return query if end is None else query.where(column < to_us(end))
 
 
-def _times(values: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Turn the named moments into column values."""
+def _as_columns(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return values | {name: to_us(values[name]) for name in names}

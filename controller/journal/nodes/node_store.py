@@ -127,10 +127,10 @@ class NodeStore:
             if batch is not None and new:
                 _check_own(connection, node, batch, now)
                 values = [_values(row) for row in once(connection, node, batch, _merged(rows))]
-                _add(connection, values)
+                _add_or_insert(connection, values)
                 _check_sums(connection, values)
                 _count(connection, node, batch, now)
-            _remember(connection, node, _without(report, strange), known, now)
+            _remember(connection, node, _without_devices_of_others(report, strange), known, now)
             starts_us = [value["slot_start"] for value in values] if new else []
             note(connection, starts_us)
         self._added(starts_us)
@@ -181,7 +181,7 @@ def _row(row: Row[Any]) -> NodeRow:
     )
 
 
-def _without(report: Report, strange: Mapping[str, str]) -> Report:
+def _without_devices_of_others(report: Report, strange: Mapping[str, str]) -> Report:
     """Leave out devices of other nodes, and say so among the facts."""
     if not strange:
         return report
@@ -332,8 +332,7 @@ def _values(row: EnergyRow) -> dict[str, Any]:
     return values | {"slot_start": to_us(row.slot_start), "slot_end": to_us(row.slot_end)}
 
 
-def _add(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add changes to the existing rows, or insert new ones."""
+def _add_or_insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     if rows:
         connection.execute(_addition(connection.dialect.name), list(rows))
 

@@ -276,7 +276,7 @@ class SwitchStore:
                     **_moved(connection, transition.state, transition.run, now),
                 }
                 _update(connection, transition.plan, values)
-                _follow(connection, transition)
+                _store_layout(connection, transition)
                 note_stay(connection, transition.run, now)
             elif _adds_pace(row, transition):
                 evidence = {**to_evidence(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
@@ -351,8 +351,7 @@ def _transition_values(transition: Transition, now: datetime) -> dict[str, Any]:
     }
 
 
-def _follow(connection: Connection, transition: Transition) -> None:
-    """Store the layout that a run reports after its switch."""
+def _store_layout(connection: Connection, transition: Transition) -> None:
     if transition.layout is not None and transition.state in FINAL:
         layout = to_text(transition.layout.to_dict())
         connection.execute(

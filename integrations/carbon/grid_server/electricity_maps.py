@@ -106,7 +106,7 @@ class _Series:
             return rows[-1] if rows and not self.suffering.has(Fault.EMPTY) else None
         if what == "history":
             rows = self._rows(running - 23 * HOUR, running + self.step)
-            return self._list("history", rows)
+            return self._keyed("history", rows)
         if what in ("past-range", "past"):
             return self._past(what)
         if what == "forecast":
@@ -124,7 +124,7 @@ class _Series:
         days = LONGEST[self.granularity]
         if end - start > timedelta(days=days):
             raise InputInvalid(f"the range may span {days} days at most")
-        return self._list("data", self._rows(self._floor(start), min(end, self.now)))
+        return self._keyed("data", self._rows(self._floor(start), min(end, self.now)))
 
     def _forecast(self, running: datetime) -> dict[str, Any]:
         """Give the newest forecast, issued within this hour."""
@@ -163,8 +163,7 @@ class _Series:
             raise InputInvalid(f'Missing argument: "{name}"')
         return moment(self.query[name])
 
-    def _list(self, key: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Give rows under the key that this endpoint uses."""
+    def _keyed(self, key: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         if self.suffering.has(Fault.EMPTY):
             rows = []
         return {"zone": self.zone, key: rows, "temporalGranularity": self.granularity}

@@ -166,7 +166,7 @@ class SimulatedGrid:
     def _compute(self, zone: str, start: datetime, length: timedelta, measure: Measure) -> float:
         """Return the true value: from the zone's trace, else computed."""
         for trace in self.traces:
-            if trace.signal.zone == zone and _measures(trace) is measure:
+            if trace.signal.zone == zone and _measure_of(trace) is measure:
                 return _traced(trace, start, length)
         if zone not in self.zones:
             raise InputInvalid(f"no zone {zone!r}; there are {', '.join(sorted(self.zones))}")
@@ -216,8 +216,7 @@ def _weather(zone: str, at: datetime) -> float:
     return left + (right - left) * ease
 
 
-def _measures(trace: Trace) -> Measure:
-    """Say which series a trace is."""
+def _measure_of(trace: Trace) -> Measure:
     if trace.signal.kind == "marginal":
         return Measure.MARGINAL
     return Measure(trace.signal.factor)

@@ -27,7 +27,7 @@ def instead_of(rule: ActiveFault, service: ServedProvider, now: datetime, url: s
     if fault is Fault.SERVER_ERROR:
         return _outage(service)
     if fault in (Fault.RATE_LIMITED, Fault.RATE_LIMITED_DATE):
-        return _limited(rule, service, now)
+        return _too_many_requests(rule, service, now)
     if fault is Fault.REDIRECT:
         return Reply(
             status=302, body="", content_type=HTML, headers={"Location": f"{url}/elsewhere"}
@@ -52,7 +52,6 @@ def instead_of(rule: ActiveFault, service: ServedProvider, now: datetime, url: s
 
 
 def _outage(service: ServedProvider) -> Reply:
-    """Return this provider's status 500."""
     if service is ServedProvider.NESO:
         return Reply(status=500, body=OUTAGE)
     if service is ServedProvider.ELECTRICITY_MAPS:
@@ -61,8 +60,7 @@ def _outage(service: ServedProvider) -> Reply:
     return Reply(status=500, body=page, content_type=HTML)
 
 
-def _limited(rule: ActiveFault, service: ServedProvider, now: datetime) -> Reply:
-    """Return a status 429 with the time to wait, in seconds or as a date."""
+def _too_many_requests(rule: ActiveFault, service: ServedProvider, now: datetime) -> Reply:
     wait = str(rule.retry_after_s)
     if rule.fault is Fault.RATE_LIMITED_DATE:
         wait = format_datetime(now + timedelta(seconds=rule.retry_after_s), usegmt=True)
@@ -73,7 +71,6 @@ def _limited(rule: ActiveFault, service: ServedProvider, now: datetime) -> Reply
 
 
 def _bad_request(service: ServedProvider) -> Reply:
-    """Return a status 400 to a correct request."""
     if service is ServedProvider.NESO:
         return bad_request("Please enter a valid date in ISO8601 format.")
     return Reply(status=400, body={"status": "error", "message": "Invalid parameters"})
@@ -97,7 +94,7 @@ def sent(
 ) -> None:
     """Send an answer with its faults."""
     line = suffering.line()
-    body = _bytes(reply)
+    body = _encoded_body(reply)
     if line in (Fault.CLOSED, Fault.HANG, Fault.DRIP_HEADERS):
         handler.close_connection = True
         _withheld(handler, line, released)
@@ -123,8 +120,7 @@ def sent(
         _more(handler, released)
 
 
-def _bytes(reply: Reply) -> bytes:
-    """Return the body in its transfer encoding."""
+def _encoded_body(reply: Reply) -> bytes:
     if isinstance(reply.body, bytes):
         return reply.body
     if isinstance(reply.body, str):
@@ -142,7 +138,6 @@ def _withheld(handler: BaseHTTPRequestHandler, line: Fault, released: threading.
 
 
 def _dripped(handler: BaseHTTPRequestHandler, body: bytes, released: threading.Event) -> None:
-    """Send a body a byte at a time."""
     for i in range(len(body)):
         _piece(handler, body[i : i + 1])
         if released.wait(PAUSE_S):

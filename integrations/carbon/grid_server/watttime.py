@@ -220,11 +220,10 @@ class _Series:
     def _percentile(self) -> float:
         """Return the percentile of the present value in the last four weeks, 0 to 100."""
         at = self._floor(self.now)
-        past = [self._truth(at - i * 6 * HOUR) for i in range(112)]
+        past = [self._true_g_per_kwh(at - i * 6 * HOUR) for i in range(112)]
         return round(100.0 * sum(value < past[0] for value in past) / len(past), 1)
 
-    def _truth(self, at: datetime) -> float:
-        """Give a true value in g/kWh."""
+    def _true_g_per_kwh(self, at: datetime) -> float:
         return self.grid.truth(self.region, at, self.step, self.measure)
 
     def _floor(self, at: datetime) -> datetime:
@@ -234,8 +233,6 @@ class _Series:
 
 
 def _access(grid: SimulatedGrid) -> dict[str, Any]:
-    """Say what this account may ask for: everything."""
-
     def region(name: str, endpoints: tuple[str, ...]) -> dict[str, Any]:
         model = {"model": MODEL_DATE, "data_start": "2021-01-01", "train_start": "2021-01-01"}
         models = [model | {"train_end": "2025-12-31"}]

@@ -90,7 +90,7 @@ def classified(
     answer: ErrorAnswer, url: str, classify: Classify | None, credentials: Credentials
 ) -> SourceError:
     """Return the error for an answer."""
-    verdict = (classify(answer) if classify else None) or _usual(answer)
+    verdict = (classify(answer) if classify else None) or _by_status(answer)
     # Mask before cutting: half a key would not be recognised.
     said = credentials.hidden(answer.words)[:MOST_WORDS]
     words = f" ({said})" if said else ""
@@ -121,8 +121,7 @@ def retry_after_s(answer: ErrorAnswer) -> float | None:
     return max(0.0, wait_s) if math.isfinite(wait_s) else None
 
 
-def _usual(answer: ErrorAnswer) -> ErrorClass:
-    """Classify by HTTP status."""
+def _by_status(answer: ErrorAnswer) -> ErrorClass:
     status = answer.status
     if status == HTTP_TOO_MANY:
         return ErrorClass(error=RateLimited)

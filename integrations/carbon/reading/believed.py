@@ -70,7 +70,7 @@ class PlausibilityFilter:
         why = fault(value, kind=self._kind)
         if why or value is None or self._kind != "average":
             return why
-        self._forget(start - PROFILE)
+        self._forget_older(start - PROFILE)
         lowest = self._lowest[0][1] if self._lowest else 0.0
         fell = len(self._starts) >= PROFILE_VALUES and value < JUMP_SHARE * lowest
         self._falls = self._falls + 1 if fell else 0
@@ -88,8 +88,7 @@ class PlausibilityFilter:
         self._starts.append(start)
         return ""
 
-    def _forget(self, before: datetime) -> None:
-        """Drop values older than the profile."""
+    def _forget_older(self, before: datetime) -> None:
         while self._starts and self._starts[0] < before:
             self._starts.popleft()
         while self._lowest and self._lowest[0][0] < before:

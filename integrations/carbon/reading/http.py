@@ -245,9 +245,9 @@ class JsonHttp:
                 allow_redirects=False,
             ) as response:
                 _refuse_redirect(response, ask)
-                answer = _answer(response, _body(response, ask, deadline_s))
+                answer = _error_answer(response, _body(response, ask, deadline_s))
         except (requests.RequestException, HTTPError, OSError) as error:
-            failure = ask.credentials.hidden(f"{ask.url} failed: {_cause(error)}")
+            failure = ask.credentials.hidden(f"{ask.url} failed: {_innermost_cause(error)}")
         except _Slow as slow:
             failure = str(slow)
         else:
@@ -270,8 +270,7 @@ def _refuse_redirect(response: "Response", ask: _Ask) -> None:
         )
 
 
-def _answer(response: "Response", body: bytes) -> ErrorAnswer:
-    """Copy the parts of a response that classify it."""
+def _error_answer(response: "Response", body: bytes) -> ErrorAnswer:
     headers = response.headers
     return ErrorAnswer(
         status=response.status_code,
@@ -316,8 +315,7 @@ def _whole(text: str) -> int | float:
     return int(text) if len(text) <= LONGEST_WHOLE else float(text)
 
 
-def _cause(error: Exception) -> str:
-    """The text of the innermost cause of a request error."""
+def _innermost_cause(error: Exception) -> str:
     cause: BaseException = error
     while cause.__context__ is not None:
         cause = cause.__context__

@@ -105,7 +105,7 @@ class Walker(SilentReporter):
             self._place.tell(UnknownLoss(step=message.step, layout=message.layout, loss=unknown))
         walk = self._itinerary
         if walk.over and message.step >= walk.since + walk.steps_each:
-            self._end()
+            self._stop_at_next_save()
 
     def transition(self, message: Transition) -> None:
         """Record a state of a switch; go on to the next layout when the switch has ended."""
@@ -155,7 +155,7 @@ class Walker(SilentReporter):
             )
         self._tries += 1
         if for_good or self._tries > (MOST_DEFERRED if agreed.deferred else MOST_TRIES):
-            self._end()
+            self._stop_at_next_save()
 
     def _why_not(self, layout: Layout, now: Progress) -> str:
         """Say why a layout is not ordered; "" when it is."""
@@ -168,6 +168,5 @@ class Walker(SilentReporter):
             )
         return ""
 
-    def _end(self) -> None:
-        """Ask the run to end at its next save step."""
+    def _stop_at_next_save(self) -> None:
         self._job.stop_reason = self._job.stop_reason or "attach-check has seen enough"

@@ -83,7 +83,7 @@ def write_physical(
         except CheckpointDamaged as error:
             check_unchanged(source)
             raise InputInvalid(f"the source cannot be read: {error}") from error
-        _sync(staging, plan)
+        _fsync_files(staging, plan)
         index = replace(plan.index, segments=replace(plan.index.segments, digest=digest))
         data = {each.name: _data_file(each) for each in plan.files}
         folder.seal(staging, origin.manifest(CheckpointKind.PHYSICAL, data), index, origin.trainer)
@@ -116,9 +116,7 @@ def _data_file(file: OutFile) -> DataFile:
     )
 
 
-def _sync(staging: Path, plan: Arrangement) -> None:
-    """Fsync the data of every file."""
-
+def _fsync_files(staging: Path, plan: Arrangement) -> None:
     def sync(file: OutFile) -> None:
         descriptor = os.open(staging / file.name, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -220,7 +218,6 @@ def _follow(process: "subprocess.Popen[str]", share: dict[str, Any], progress: P
 
 
 def _kill(processes: list["subprocess.Popen[str]"]) -> None:
-    """Kill the processes that still run, and reap all."""
     for process in processes:
         if process.poll() is None:
             process.kill()

@@ -47,7 +47,7 @@ def write_virtual(source: Source, target: Path, *, fence: Fence = unfenced) -> P
         )
         # Both mostly wait for the disk, so they run concurrently.
         with ThreadPoolExecutor(1) as pool:
-            synced = pool.submit(_sync, folders)
+            synced = pool.submit(_fsync_folders, folders)
             folder.seal(
                 staging, origin.manifest(CheckpointKind.VIRTUAL, data), index, origin.trainer
             )
@@ -105,7 +105,6 @@ def _link_one(source: Source, name: str, path: Path, expected: Fingerprint) -> N
         )
 
 
-def _sync(folders: Iterable[Path]) -> None:
-    """Make the directory entries of the links durable."""
+def _fsync_folders(folders: Iterable[Path]) -> None:
     for each in folders:
         durable.fsync_folder(each)

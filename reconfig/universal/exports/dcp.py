@@ -101,7 +101,7 @@ def export(
     reader = Reader(index, files)
     places: list[_Place] = []
     with exported(target, progress) as folder:
-        for number, group in enumerate(_grouped(items)):
+        for number, group in enumerate(_by_file(items)):
             name = f"__0_{number}.distcp"
             with folder.file(name) as out:
                 places += [_write(out, name, item, reader) for item in group]
@@ -147,8 +147,7 @@ def _refuse_doubles(items: Iterable[_Item]) -> None:
             owner[key] = item.row
 
 
-def _grouped(items: Iterable[_Item]) -> Iterator[list[_Item]]:
-    """Group items into files, in order."""
+def _by_file(items: Iterable[_Item]) -> Iterator[list[_Item]]:
     group: list[_Item] = []
     size = 0
     for item in items:

@@ -93,7 +93,6 @@ def export(
 
 
 def _tensors(index: Index, dtype: str, renames: Sequence[Rename]) -> list[_Tensor]:
-    """The tensors to write, in the order of the index."""
     rows = [row for row, entry in enumerate(index.entries) if entry.state == PARAM]
     if not rows:
         raise InputInvalid("export: the checkpoint holds no parameters.")

@@ -47,7 +47,7 @@ def arrange(
     dims = max([len(entry.shape) for entry in index.entries], default=0) or 1
     files: list[OutFile] = []
     tables: list[Column] = []
-    for rows in _groups(index.entries, max_file_bytes):
+    for rows in _rows_by_file(index.entries, max_file_bytes):
         # Wide elements first, so that every tensor is aligned without holes; the sort is stable.
         rows.sort(key=lambda row: -dtypes.size_of(index.entries[row].dtype))
         ordered = [index.entries[row] for row in rows]
@@ -75,8 +75,7 @@ def key_of(entry: TensorEntry) -> str:
     return f"{entry.state}:{entry.name}"
 
 
-def _groups(entries: Sequence[TensorEntry], limit: int) -> Iterator[list[int]]:
-    """Rows of the entries of each file."""
+def _rows_by_file(entries: Sequence[TensorEntry], limit: int) -> Iterator[list[int]]:
     group: list[int] = []
     used = 0
     for row, entry in enumerate(entries):

@@ -78,7 +78,7 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
         _check_degrees(folder, first, len(names))
         if stage == 3 and first.get("frozen_param_fragments"):
             models += [_read(files, name) for name in model_files[1:]]
-        model = _model(model_files[: len(models)], models, stage, allowance)
+        model = _decode_model(model_files[: len(models)], models, stage, allowance)
         optimizer = _optimizer(names, parts, stage, model, allowance)
         index, numbers = make_index(files, optimizer, model, declared)
         prove(index, allowance)
@@ -173,10 +173,9 @@ def _check_degrees(folder: Path, model: Mapping[str, Any], ranks: int) -> None:
         )
 
 
-def _model(
+def _decode_model(
     names: Sequence[str], models: Sequence[Mapping[str, Any]], stage: int, allowance: Allowance
 ) -> Model:
-    """Decode the model's file."""
     first, where = models[0], names[0]
     module = _dict(first.get("module"), f"{where}: module")
     shapes = first.get("param_shapes")

@@ -35,7 +35,7 @@ def check(
                     f"{name} has the optimizer slots {_listed(mine)}; declared are "
                     f"{_listed(expected)}."
                 )
-        elif (larger := _larger(mine, kinds)) and (mine or name in optimized):
+        elif (larger := _smallest_superset(mine, kinds)) and (mine or name in optimized):
             raise InputInvalid(
                 f"{name} lacks the optimizer slots {_listed(larger - mine)} that other parameters "
                 "have; the checkpoint is incomplete. If that is correct, declare it in [[slots]]."
@@ -48,7 +48,7 @@ def check(
             )
 
 
-def _larger(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str]:
+def _smallest_superset(mine: frozenset[str], kinds: Collection[frozenset[str]]) -> frozenset[str]:
     """The smallest set of slots that is a proper superset of `mine`."""
     return min((each for each in kinds if mine < each), key=len, default=frozenset())
 

@@ -373,7 +373,6 @@ def _frozen(
 
 
 def _renumbered(index: Index, names: Sequence[str]) -> Segments:
-    """The index's segments with file numbers of `names`."""
     number = {name: at for at, name in enumerate(names)}
     to = np.array([number[name] for name in index.files], dtype=np.int64)
     segments = index.segments

@@ -72,9 +72,9 @@ def economy(
     """
     found: list[Refusal] = []
     for wish, gpu in wishes:
-        found += _state(gpu, settings)
-        found += _values(wish, gpu, settings)
-        found += _moment(gpu)
+        found += _against_any_write(gpu, settings)
+        found += _against_wished_values(wish, gpu, settings)
+        found += _against_lowering_now(gpu)
         found += _strangers(wish, gpu, claim)
     found += _absent(wishes, claim)
     return max(found, key=lambda each: each.then, default=None)
@@ -82,17 +82,19 @@ def economy(
 
 def obligation(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Refusal | None:
     """Judge an operator's cap on one GPU; heat and whose processes run do not matter to it."""
-    return next(iter([*_state(gpu, settings), *_values(wish, gpu, settings)]), None)
+    return next(
+        iter([*_against_any_write(gpu, settings), *_against_wished_values(wish, gpu, settings)]),
+        None,
+    )
 
 
 def standing(gpu: Gpu, settings: ActuatorSettings) -> str:
     """Say why no economy wish would be obeyed on a GPU now; "" when one would."""
-    found = [*_state(gpu, settings), *_moment(gpu)]
+    found = [*_against_any_write(gpu, settings), *_against_lowering_now(gpu)]
     return found[0].sentence if found else ""
 
 
-def _state(gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
-    """Reasons against any write to a GPU."""
+def _against_any_write(gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
     name, facts = gpu.gpu_uuid, gpu.facts
     if gpu.watch.blocked:
         yield Refusal(sentence=gpu.watch.blocked, then=RefusalEffect.BACK_AT_ONCE)
@@ -133,8 +135,7 @@ def _state(gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
         )
 
 
-def _moment(gpu: Gpu) -> Iterator[Refusal]:
-    """Reasons against lowering a GPU just now."""
+def _against_lowering_now(gpu: Gpu) -> Iterator[Refusal]:
     facts = gpu.facts
     if facts is None:
         return
@@ -151,8 +152,7 @@ def _moment(gpu: Gpu) -> Iterator[Refusal]:
         )
 
 
-def _values(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
-    """Reasons against the wished numbers."""
+def _against_wished_values(wish: Wish, gpu: Gpu, settings: ActuatorSettings) -> Iterator[Refusal]:
     facts = gpu.facts
     if facts is None:
         return
