@@ -251,8 +251,8 @@ class RunLine:
         state: live (heard lately, however long its steps take), lost (not heard lately), finished.
         activity: the STATE column: holding, switching, frozen, lost, finished, observed, stopped
             (its newest launch was asked to stop, and left), failed (that left with an error),
-            retired, expired (not heard for too long). A new launch may continue a stopped or failed
-            run.
+            retired, expired (not heard for too long, or its process has ended). A new launch may
+            continue a stopped or failed run.
         ended: how it ended, in the words of the run or of who ended it; "" while nobody said so.
         layout: short name, e.g. `dp2 tp2`; "" when it is not known, as of a run that is only
             observed: `ranks` then counts its GPUs. `point`: id in its catalogue; "" when it is at

@@ -47,6 +47,16 @@ class DaemonAnswer:
         return self.status == 409 and self.body.get("kind") == "fenced"
 
 
+def unix_path(address: str) -> str | None:
+    """Return the path in `unix:///path`; None for any other address."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # half of a bracketed address
+        return None
+    is_path = parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/")
+    return parts.path if is_path else None
+
+
 class DaemonLink:
     """A client of one daemon."""
 
@@ -64,15 +74,12 @@ class DaemonLink:
         url = os.environ.get(URL_VARIABLE, "")
         if not url:
             return None
-        try:
-            parts = urlsplit(url)
-        except ValueError:  # half of a bracketed address
-            parts = urlsplit("")
-        if parts.scheme != "unix" or parts.netloc or not parts.path:
+        path = unix_path(url)
+        if path is None:
             raise InputInvalid(
                 f"WATTMESH_URL = {url!r} is not understood; write unix:///path/to/wattmesh.sock."
             )
-        return cls(parts.path)
+        return cls(path)
 
     def call(
         self, method: str, path: str, message: dict[str, Any] | None, limit_s: float

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from wattmesh.errors import FixInput, SourceUnavailable
 from wattmesh.named_file import read_named
-from wattmesh.reconfig.link import UnixConnection, cut
+from wattmesh.reconfig.link import UnixConnection, cut, unix_path
 
 LONGEST_ANSWER = 4 << 20
 DEFAULT_PORT = 9465
@@ -69,7 +69,7 @@ class ControllerLink:
                 f"agent.controller {address!r} is no address ({error}); write https://host:port"
             ) from error
         self.address = address
-        self._path = parts.path if parts.scheme == "unix" else ""
+        self._path = unix_path(address) or ""
         self._token = token
         self._context: ssl.SSLContext | None = None
         if parts.scheme == "https" and self._host:

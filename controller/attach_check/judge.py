@@ -53,6 +53,7 @@ HOOK_SENTENCES = (
 
 _ORDER = (CheckStatus.PROBLEM, CheckStatus.UNKNOWN, CheckStatus.OK)
 _LOOK = "look at the log"
+_LOOK_AT_LINE = "mend that line of your script; the log has the whole traceback"
 _AGAIN = "mend the problems above, or name another layout, and check again"
 _WRAPPED = re.compile(
     r"the boundary of step \d+ was left out \((.*)\)\. Training goes on; .*"
@@ -230,8 +231,9 @@ def _troubles(seen: CheckedRun) -> Iterator[tuple[str, str]]:
 
 def _finding(sentence: str, prefix: str) -> Finding:
     core = _core(sentence)
+    look = _LOOK_AT_LINE if _PLACE.search(core) else _LOOK
     check, do = next(
-        ((check, do) for words, check, do in HOOK_SENTENCES if words in core), ("switch", _LOOK)
+        ((check, do) for words, check, do in HOOK_SENTENCES if words in core), ("switch", look)
     )
     return _with_place(problem(check, f"{prefix}{core}", do))
 

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from signal import Signals
 
-import wattmesh
 from wattmesh.controller.attach_check.judge import CheckedRun
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
@@ -28,6 +27,8 @@ from wattmesh.reconfig.hook.attach_check.check_folder import (
     LeftOut,
     SaveStep,
 )
+from wattmesh.reconfig.hook.switch_line import TAKEN_BACK
+from wattmesh.reconfig.launch.script_line import is_users
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL
@@ -45,8 +46,7 @@ _WITHOUT_BOUNDARY = 20
 
 _RANK = re.compile(r"^(?:\[rank\d+\]: )+")
 _FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
-_LIBRARIES = ("torch.distributed.elastic", "<", str(Path(wattmesh.__file__).parent))
-_INSTALLED = "/site-packages/"
+_LAUNCHER = "torch.distributed.elastic"
 _OF_TORCHRUN = re.compile(r"[EWI]\d{4} \d\d:|\*{9}|Setting OMP_NUM_THREADS")
 _BY_SIGNAL = re.compile(r"exitcode: -(\d+)\) local_rank: (\d+)")
 _FATAL = "Fatal Python error: "
@@ -253,7 +253,7 @@ def _where(messages: Sequence[Message]) -> str:
 def _reason(log: Path) -> str:
     """Find the reason that a failed script gives, and the line of its own that raised it."""
     place, said, within, silent, signalled = "", "it wrote no output", False, False, ""
-    lines = log.read_text(errors="replace").splitlines()
+    lines = _since_rollback(log.read_text(errors="replace").splitlines())
     for number, line in enumerate(lines):
         bare = _RANK.sub("", line)
         place = _own_line(bare) or place
@@ -263,7 +263,7 @@ def _reason(log: Path) -> str:
         if bare.startswith("Traceback "):
             within = silent = True
         elif within and bare[:1].strip():
-            if not bare.startswith(_LIBRARIES):
+            if not bare.startswith(_LAUNCHER):
                 return f"{bare.removeprefix('wattmesh.errors.').strip()[:400]}{place}"
             within = False
         signalled = signalled or _signalled(bare)
@@ -272,11 +272,16 @@ def _reason(log: Path) -> str:
     return signalled or f"{said[:400]}{place}"
 
 
+def _since_rollback(lines: list[str]) -> list[str]:
+    """Give what was said after the last switch that was taken back: its traceback ended nothing."""
+    last = max((at for at, line in enumerate(lines) if TAKEN_BACK in line), default=-1)
+    return lines[last + 1 :]
+
+
 def _own_line(line: str) -> str:
     """Give ` (FILE:LINE)` of a stack frame in the user's own code; "" for any other line."""
     frame = _FRAME.match(_RANK.sub("", line))
-    own = frame and not frame[1].startswith(_LIBRARIES) and _INSTALLED not in frame[1]
-    return f" ({frame[1]}:{frame[2]})" if frame and own else ""
+    return f" ({frame[1]}:{frame[2]})" if frame and is_users(frame[1]) else ""
 
 
 def _signalled(line: str) -> str:

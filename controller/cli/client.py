@@ -8,7 +8,7 @@ import http.client
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from wattmesh.errors import (
     Fenced,
@@ -18,7 +18,7 @@ from wattmesh.errors import (
     RetryLater,
     WattmeshError,
 )
-from wattmesh.reconfig.link import UnixConnection, no_socket, who_may_open
+from wattmesh.reconfig.link import UnixConnection, no_socket, unix_path, who_may_open
 
 DEFAULT_SOCKET = "/run/wattmesh/wattmesh.sock"
 DEFAULT_CONFIG = Path("/etc/wattmesh/wattmesh.toml")
@@ -88,13 +88,11 @@ def socket_path(address: str) -> str:
     Raises:
         InputInvalid: neither of the two.
     """
-    try:
-        parts = urlsplit(address)
-    except ValueError:  # half of a bracketed address
-        parts = urlsplit("x:")
-    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-        return parts.path
-    if not parts.scheme and address:
+    path = unix_path(address)
+    if path is not None:
+        return path
+    before, colon, _ = address.partition("/")[0].partition(":")
+    if address and not (before and colon):
         return address
     raise InputInvalid(
         f"{address!r} is not the address of a daemon; write a socket's path like "

@@ -5,9 +5,12 @@ run fetches the row itself, so a daemon killed at any moment leaves no order or 
 """
 
 import logging
+import os
+import socket
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from math import inf
 from typing import assert_never
 
 from wattmesh.controller.cycle.clocks import due_clock, has_clocks, lapsed
@@ -99,13 +102,22 @@ class JournalActor:
                     carry_out(self._journal, row, decision, now=now, epoch=seen.epoch)
 
     def _expire(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
-        """End a run that has been silent for too long; it resumes if it reports again."""
+        """End a run that has been silent for too long; it resumes if it reports again.
+
+        An observed run whose process has ended is ended as soon as it is lost: the kernel ended it,
+        or a signal that its script does not handle, as a scheduler sends it. Other runs may be
+        launched again.
+        """
         now = seen.snapshot.now
         silent_s = (now - row.last_seen_at).total_seconds()
         # If `lost_s` is infinite, no run is ended: no real silence lasts `LONGEST_S`.
-        if row.state != "lost" or silent_s <= min(seen.settings.lost_s, LONGEST_S):
+        long_silent = silent_s > min(seen.settings.lost_s, LONGEST_S)
+        closing = seen.settings.lost_s != inf and row.observed and not row.finish_reason
+        if row.state != "lost" or not (long_silent or (closing and _process_has_ended(row))):
             return False
         reason = f"not heard for {duration(silent_s)}"
+        if not long_silent:
+            reason = f"its process {row.pid} has ended and did not say how"
         self._journal.runs.end(row.run, EXPIRED + reason, now=now, epoch=epoch)
         log.info("%s: ended, %s", row.name, reason)
         return True
@@ -258,3 +270,16 @@ def _write_intent_row(
 
 def _mode(row: RunRow) -> SwitchMode:
     return SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART
+
+
+def _process_has_ended(row: RunRow) -> bool:
+    """Return whether the process that spoke for a run was on this host and is gone."""
+    if row.host != socket.gethostname() or row.pid <= 1:
+        return False
+    try:
+        os.kill(row.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False  # it is another user's, so it is there
+    return False

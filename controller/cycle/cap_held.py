@@ -4,7 +4,7 @@ Invariant: everything about a cap follows from one plan, so that boards, screens
 never disagree.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -59,15 +59,25 @@ def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
 
 
 def sentence(now: CapNow, at: datetime) -> str:
-    """Say how a cap is kept, or why it is not, and which GPUs are unreported."""
-    if not now.unreported:
-        return _how_kept(now, at)
-    count, first = len(now.unreported), now.unreported[0]
-    which = f"{first} and {count - 1} more GPUs" if count > 1 else first
-    return (
-        f"{_how_kept(now, at)} It does not know of {which}, which runs name and no node reports; "
-        "start `wattmesh agent` where they are, or see whether they exist."
-    )
+    """Say how a cap is kept, or why it is not, and what is not known of which GPUs."""
+    said = _how_kept(now, at)
+    if now.plan.untold:
+        said += (
+            f" No node tells the power limit of {_named(now.plan.untold)}; a GPU without one "
+            "counts like the largest that is known: see whether its driver reports a limit."
+        )
+    if now.unreported:
+        said += (
+            f" It does not know of {_named(now.unreported)}, which runs name and no node reports; "
+            "start `wattmesh agent` where they are, or see whether they exist."
+        )
+    return said
+
+
+def _named(gpus: Sequence[str]) -> str:
+    """Name the first of some GPUs, and count the others."""
+    more = len(gpus) - 1
+    return f"{gpus[0]} and {more} more GPU{'s' if more > 1 else ''}" if more else gpus[0]
 
 
 def _how_kept(now: CapNow, at: datetime) -> str:

@@ -32,7 +32,7 @@ class CycleSettings:
     Attributes:
         budgets: what is left of the budgets of single runs, by the run's name.
         clock_lag_s: time until a wished clock is in force (`controller.cycle.clocks.back_s`).
-        lost_s: a run that was silent for longer is ended.
+        lost_s: a run that was silent for longer is ended; infinite: none is.
         stepped_s: how far the wall clock was stepped ahead, where that may be a mistake.
     """
 

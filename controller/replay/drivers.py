@@ -197,11 +197,13 @@ class Rival:
         if not state.asleep and state.failed >= self._means.policy.failed_limit:
             world.let_go()
             return
-        slot, here = seen.carbon.slots[0], SLEEP if state.asleep else state.point.id
-        if self._asked != (slot.start, here):
+        slots, here = seen.carbon.slots, SLEEP if state.asleep else state.point.id
+        if not slots:  # the deadline has passed, so no rule has anything left to choose
+            self._wish = case.guard.fastest.id
+        elif self._asked != (slots[0].start, here):
             with self._clock.running():
                 self._wish = self._rule(self._inputs(scene, case, here))
-            self._asked = (slot.start, here)
+            self._asked = (slots[0].start, here)
         wish = _guarded(case, here, self._wish)
         if wish is not None:
             world.order(wish)

@@ -10,5 +10,6 @@ The map:
     secrets.py          checks and reads files with secrets
     section.py          the base of every table, and types of values
     text.py             writes the sample file and the list of keys
+    web_address.py      checks an http(s) address
     words.py            mistakes as sentences
 """

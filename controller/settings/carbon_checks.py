@@ -16,6 +16,7 @@ from wattmesh.controller.settings.carbon import (
     HttpJsonSection,
 )
 from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
+from wattmesh.controller.settings.web_address import address_mistake
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
@@ -145,14 +146,10 @@ def _missing(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
 
 def _address(key: str, url: str) -> Iterator[Mistake]:
     """Check that an address is one and has no password: errors and logs show addresses."""
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        parts, host = urlsplit(""), None
-    if url and not (host and parts.scheme in {"http", "https"}):
-        yield key, f"{quoted(url)} is not an address like https://mirror.example:8443"
-    elif "@" in parts.netloc:
+    wrong = address_mistake(url, "https://mirror.example:8443") if url else ""
+    if wrong:
+        yield key, wrong
+    elif "@" in urlsplit(url).netloc:
         yield (
             key,
             "holds a user or password, which does not belong into an address; put it into the file "

@@ -21,9 +21,11 @@ from wattmesh.controller.settings.model import (
     Settings,
 )
 from wattmesh.controller.settings.secrets import secret_mistakes, token_mistakes
+from wattmesh.controller.settings.web_address import HIGHEST_PORT, address_mistake
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.link import unix_path
 from wattmesh.reconfig.ranges import NAME
 from wattmesh.telemetry.actuator.settings import mixed_groups
 
@@ -75,9 +77,10 @@ def listen_address(text: str) -> tuple[str, int] | None:
     if not text:
         return None
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
+    if not host or not port.isdecimal() or int(port) > HIGHEST_PORT:
         raise InputInvalid(
-            f'{quoted(text)} is not host:port; write "127.0.0.1:9464", or "" for off'
+            f"{quoted(text)} is not host:port with a port up to {HIGHEST_PORT}; write "
+            '"127.0.0.1:9464", or "" for off'
         )
     return host.strip("[]"), int(port)
 
@@ -154,13 +157,16 @@ def _agents(api: ApiSection) -> Iterator[Mistake]:
 
 
 def _agent(agent: AgentSection) -> Iterator[Mistake]:
-    scheme = agent.controller.partition("://")[0] if agent.controller else "unix"
-    if scheme not in {"unix", "https"}:
+    address = agent.controller
+    over_tls = address.startswith("https://")
+    if over_tls and (wrong := address_mistake(address, "https://head-1:9465")):
+        yield "agent.controller", wrong
+    elif address and not over_tls and unix_path(address) is None:
         yield (
             "agent.controller",
-            f"{quoted(agent.controller)} is neither https://host:port nor unix:///path",
+            f"{quoted(address)} is neither https://host:port nor unix:///path",
         )
-    if scheme == "https" and agent.token_file is None:
+    if over_tls and agent.token_file is None:
         yield "agent.token_file", "is missing: an https address asks for this node's token"
     if agent.token_file is not None:
         yield from secret_mistakes("agent.token_file", agent.token_file)
@@ -175,6 +181,10 @@ def _power(power: PowerSection) -> Iterator[Mistake]:
         if given and power.source not in readers:
             allowed = " or ".join(f'"{each}"' for each in readers)
             yield f"power.{name}", f"is only read when source = {allowed}"
+    if power.prometheus is not None:
+        wrong = address_mistake(power.prometheus.url, "http://prometheus.example:9090")
+        if wrong:
+            yield "power.prometheus.url", wrong
 
 
 def _site(settings: Settings) -> Iterator[Mistake]:

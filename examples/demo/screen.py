@@ -78,9 +78,15 @@ def _loss(report: Mapping[str, Any]) -> str:
 
 def _carbon(report: Mapping[str, Any]) -> list[str]:
     """Format the grams against the measured control, the deadline, and the line below them."""
+    deadline = "deadline met" if report["deadline_met"] else "DEADLINE MISSED"
+    if not report["valid"]:
+        return [
+            "carbon     no saving is told: steps ended so late (see the notes) that grams follow "
+            f"the load of this machine and not the switches, {deadline}",
+            f"           {beside(report)}",
+        ]
     saving = report["saving_share"]
     better = "less" if saving >= 0 else "more"
-    deadline = "deadline met" if report["deadline_met"] else "DEADLINE MISSED"
     return [
         f"carbon     {words.grams(report['carbon_g'])} against "
         f"{words.grams(report['control_carbon_g'])} for the control run, never switched "

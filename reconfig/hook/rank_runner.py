@@ -34,6 +34,7 @@ from wattmesh.reconfig.hook.proof import Proof
 from wattmesh.reconfig.launch import group, usage
 from wattmesh.reconfig.launch.deadlines import Phase
 from wattmesh.reconfig.launch.generation import Generation, Purpose
+from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
 from wattmesh.reconfig.state import carried
 from wattmesh.reconfig.state.caches import MeshCaches
@@ -150,7 +151,8 @@ class RankRunner:
         try:
             self._bring_up(generation, story)
         except (Exception, CheckpointException) as error:
-            cause, problem = error, f"{type(error).__name__}: {error}"
+            cause, problem = error, words(error)
+            self._log_traceback(generation, error)
             self.job.launch_store.spoil(generation.number, problem)
             self._set_peers_free(generation, error)
         self.job.launch_store.vote(generation.number, problem)
@@ -242,6 +244,20 @@ class RankRunner:
         if dist.get_rank() == 0:
             log.error("%s The run is measured, and neither saved nor switched.", why)
 
+    def _log_traceback(self, generation: Generation, error: BaseException) -> None:
+        """Log where an error of this layout came from, if the launch goes back from it.
+
+        Else it is raised. An error of wattmesh's own says all in its sentence. The traceback is
+        logged as text, because a log handler that kept its frames would keep the layout's tensors.
+        """
+        if generation.retreats and not isinstance(error, WattmeshError):
+            log.error(
+                "rank %d could not be brought up as %s.\n%s",
+                self.job.rank,
+                generation.layout,
+                "".join(traceback.format_exception(error)).rstrip(),
+            )
+
     def _set_peers_free(self, generation: Generation, error: BaseException) -> None:
         """Close this rank's connections, so that peers waiting in a collective get an error.
 
@@ -296,7 +312,7 @@ class RankRunner:
         if cause is not None and not generation.retreats:
             if not isinstance(cause, REFUSALS):
                 self.job.watchdog.give_reason(
-                    f"rank {self.job.rank} could not begin to train ({cause})."
+                    f"rank {self.job.rank} could not begin to train ({words(cause)})."
                 )
             # For REFUSALS the session tells the supervisor first: once the other ranks know, all
             # leave at once, and this process may be ended before it has written that.

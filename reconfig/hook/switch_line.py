@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.switch import how_equal
 
+TAKEN_BACK = "not switched from "
+"""How the line of a switch that was taken back begins."""
+
 
 def arrived(generation: Generation, elapsed_s: float, *, by_restart: bool) -> str:
     """Say that a switch succeeded.
@@ -31,7 +34,7 @@ def arrived(generation: Generation, elapsed_s: float, *, by_restart: bool) -> st
 def taken_back(note: SwitchNote, step: int, elapsed_s: float, why: str) -> str:
     """Say that a switch is given up; logged when the rollback begins, which may still fail."""
     return (
-        f"not switched from {note.old_layout} to {note.to or 'another layout'}: taken back at "
+        f"{TAKEN_BACK}{note.old_layout} to {note.to or 'another layout'}: taken back at "
         f"step {step} after {elapsed_s:.2f} s. Why: {why.rstrip('.')}. The job goes back to "
         f"{note.old_layout}."
     )

@@ -18,6 +18,7 @@ The map:
     launch_store.py      messages between ranks through the launch's store
     launched.py          how this process was launched, from its environment
     peers.py             the processes of this job on this host
+    script_line.py       the line of the user's own script that an error came through
     usage.py             open files and threads that layouts need, and whether the next one still
                          fits
     watchdog.py          two threads per process that end it when a phase outlives its deadline or a

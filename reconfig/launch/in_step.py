@@ -14,6 +14,7 @@ import torch.distributed as dist
 from wattmesh.errors import Fenced, InputInvalid, NotSwitched, WattmeshError
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.bounded import Attempt
+from wattmesh.reconfig.launch.script_line import script_line
 
 T = TypeVar("T")
 
@@ -110,8 +111,12 @@ def leader_does(act: Callable[[], None]) -> None:
 
 
 def words(error: BaseException) -> str:
-    """Format an error as its type and message."""
-    return f"{type(error).__name__}: {error}"
+    """Format an error as its type and message, and the line of the user's script it came through.
+
+    The line is written as ` (FILE:LINE)`; an error of wattmesh or torch alone has none.
+    """
+    line = script_line(error)
+    return f"{type(error).__name__}: {error}{f' ({line})' if line else ''}"
 
 
 def _raise_first(problems: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wattmesh.reconfig.ranges import MOST_RANKS
+
 Environment = Mapping[str, str]
 
 RANKS = (
@@ -78,11 +80,14 @@ def scheduler_key(environment: Environment) -> str:
 
 
 def _rank(environment: Environment) -> tuple[int, int]:
-    """Return rank and world size of the first launcher whose two values are valid."""
+    """Return rank and world size of the first launcher whose two values are valid.
+
+    The size is at most that of any job: a variable that says more is wrong, and costs no memory.
+    """
     for rank_name, size_name in RANKS:
         rank, size = _whole(environment, rank_name), _whole(environment, size_name)
         if rank is not None and size is not None and rank < size:
-            return rank, size
+            return rank, min(size, MOST_RANKS)
     return 0, 1
 
 

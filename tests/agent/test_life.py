@@ -89,6 +89,10 @@ def test_settings_that_an_agent_cannot_use_are_named(tmp_path: Path) -> None:
     for address in ("https://head:99999", "https://[head"):
         with pytest.raises(FixInput, match=r"agent\.controller .* write https://host:port"):
             ControllerLink(address)
+    # A host is no folder: nothing else is opened instead.
+    for address in ("unix://run/wattmesh.sock", "unix:run/wattmesh.sock"):
+        with pytest.raises(FixInput, match="is neither https://host:port nor unix:///path"):
+            ControllerLink(address)
     with pytest.raises(FixInput, match=r"power\.source"):
         own_source(Settings())
     short = tmp_path / "token"

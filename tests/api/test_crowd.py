@@ -3,10 +3,12 @@
 import grp
 import os
 import socket
+import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +27,7 @@ from wattmesh.controller.api.transport import peers
 from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.journal.database.tables import RUNS
+from wattmesh.controller.journal.runs.liveness import LIVE_S
 
 RUN = f"/v1/runs/{messages.RUN}"
 LOST_S = 7 * 86_400.0
@@ -148,6 +151,90 @@ def test_a_run_lost_for_long_ends_and_goes_on_when_it_is_heard(served: Served) -
     assert state(served, messages.RUN) == ("live", "")
     turn.run(served.clock.wall)
     assert state(served, messages.RUN)[0] == "live"
+
+
+def silent(served: Served, seconds: float, **changes: Any) -> tuple[str, str]:
+    """Register a run, let it be silent for so long, and give how it stands then."""
+    assert served.register(**changes).status == 200
+    served.clock.pass_s(seconds)
+    cycle(served).run(served.clock.wall)
+    return state(served, messages.RUN)
+
+
+def ended_process() -> int:
+    """Give the id of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
+
+
+OBSERVED: dict[str, Any] = {"capabilities": ("observed",), "host": socket.gethostname()}
+
+
+def test_an_observed_run_whose_process_ended_without_a_word_is_ended_not_lost(
+    served: Served,
+) -> None:
+    """As SIGTERM by a scheduler ends it; should it speak after all, it goes on."""
+    pid = ended_process()
+    assert silent(served, LIVE_S - 1, **OBSERVED, pid=pid) == ("live", "")
+    ended = f"expired: its process {pid} has ended and did not say how"
+    served.clock.pass_s(2.0)
+    cycle(served).run(served.clock.wall)
+    assert state(served, messages.RUN) == ("finished", ended)
+    (launch,) = served.journal.stays.launches(messages.RUN)
+    assert (served.clock.wall - launch.end).total_seconds() == LIVE_S + 1
+    assert not [each for each in served.get("/v1/status").body["trouble"] if "llama" in each]
+    assert served.register(**OBSERVED, pid=pid).status == 200
+    assert state(served, messages.RUN) == ("live", "")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pid": os.getpid()},
+        {"pid": 1},
+        {"host": "node-1"},
+        {"capabilities": ("in_place",)},
+    ],
+    ids=["it lives", "no process of a job", "on another host", "an attached run"],
+)
+def test_a_silent_run_whose_end_is_not_known_stays_lost(
+    served: Served, changes: dict[str, Any]
+) -> None:
+    """Nobody here can see that process, or another launch may follow."""
+    asked = {**OBSERVED, "pid": ended_process()} | changes
+    assert silent(served, 600.0, **asked) == ("lost", "")
+
+
+def test_while_the_clock_is_not_trusted_no_silent_run_is_ended(served: Served) -> None:
+    """The daemon then takes every silence for short, and dates nothing."""
+    assert served.register(**OBSERVED, pid=ended_process()).status == 200
+    served.clock.pass_s(600.0)
+    live(served.journal, acting(lost_s=inf), served.pulse.lead.epoch).run(served.clock.wall)
+    assert state(served, messages.RUN) == ("lost", "")
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("failed: KeyError('x')", "failed: KeyError('x')"),
+        ("stopped: asked to", "stopped: asked to"),
+        ("restart", "expired: not heard for"),
+    ],
+)
+def test_a_run_that_expires_keeps_why_its_launch_ended(
+    served: Served, said: str, kept: str
+) -> None:
+    """But one that was to go on after a restart says that it did not."""
+    served.register()
+    assert served.post(f"{RUN}/finish", messages.finish(reason=said)).status == 200
+    served.clock.pass_s(LOST_S + 60.0)
+    cycle(served).run(served.clock.wall)
+    how, why = state(served, messages.RUN)
+    assert (how, why.startswith(kept)) == ("finished", True)
+    (launch,) = served.journal.stays.launches(messages.RUN)
+    assert launch.end < served.clock.wall - timedelta(seconds=LOST_S)
+    assert served.register(incarnation="incarnation-2", attempt=2).status == 200
+    assert state(served, messages.RUN) == ("live", "")
 
 
 def crowd(served: Served, size: int, uid: int = STRANGER) -> None:

@@ -50,6 +50,8 @@ def samples(numbers: range) -> torch.Tensor:
 def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
     """Model and optimizer for one layout."""
     torch.manual_seed(0)
+    if FAULT == "build":
+        (WIDTH,)[layout.tp - 1]
     mesh = init_device_mesh("cpu", (layout.dp_shard, layout.tp), mesh_dim_names=("dp", "tp"))
     net = Net()
     if layout.tp > 1:

@@ -63,6 +63,11 @@ TWINS: dict[str, list[tuple[CheckStatus, str, str]]] = {
         (UNKNOWN, "probe", "no switch came as far"),
         (OK, "data", "at 3 save steps"),
     ],
+    "build": [
+        (PROBLEM, "switch", "IndexError: tuple index out of range ("),
+        (OK, "switch", "dp2 -> 1 rank: in place at step 10"),
+        (OK, "buffers", "at 2 save steps all ranks held the same"),
+    ],
     "gradients": [
         (PROBLEM, "gradients", "nothing could be saved from step 5 on: gradients are live"),
         (UNKNOWN, "switch", "tp2: not reached"),
@@ -117,6 +122,14 @@ def test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault(
     )
     steps = sorted(int(step) for step in re.findall(r"^(\d+) \d+\.\d+$", logs, re.MULTILINE))
     assert steps == list(range(1, 16))
+    script = Path(checked.__file__)
+    (failed,) = (each for each in found["build"] if each.verdict is PROBLEM)
+    at = script.read_text().splitlines().index("        (WIDTH,)[layout.tp - 1]") + 1
+    assert failed.where == f"{script}:{at}"
+    assert re.match(r"dp2 -> tp2: rank [01]: IndexError: tuple index out of range", failed.text)
+    assert "the log has the whole traceback" in failed.do
+    raised = [path.read_text() for path in sorted((tmp_path / "build").glob("*.log"))]
+    assert [f'File "{script}", line {at}, in build' in each for each in raised] == [True, True]
     for fault, lines in TWINS.items():
         left = iter(found[fault])
         for verdict, check, text in lines:

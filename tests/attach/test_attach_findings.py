@@ -155,6 +155,13 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         "failed, before it called wattmesh.attach: No module named train; its output",
     ),
     (
+        # What ended the script comes after the traceback of a switch that was taken back.
+        'import sys\nsys.exit(\'Traceback (most recent call last):\\n  File "/x/t.py", line 7\\n'
+        "IndexError: 1\\nnot switched from dp2 to tp2: taken back at step 5\\nno room is left')",
+        (ATTACHED, at(2)),
+        "failed, after step 2 as dp2: no room is left; all it said",
+    ),
+    (
         "raise KeyError",
         (replace(ATTACHED, launched=1),),
         "begins as dp2, which needs 2 ranks, and --nproc started 1; give --nproc 2;",

@@ -41,7 +41,8 @@ def run(zygote: Zygote, out: Path, kind: str, mode: str = "", **environment: str
 SAID = {
     "zero": "ZeroRedundancyOptimizer cannot give its state (RuntimeError: Optimizer state has not",
     "fsdp1": "is wrapped by FullyShardedDataParallel",
-    "probe raises": "the probe cannot be taken (RuntimeError: the probe broke)",
+    "probe raises": "the probe cannot be taken (RuntimeError: the probe broke "
+    f"({Path(__file__).parent / 'observed_job.py'}:",
     "probe gives nan": "the probe gave nan",
     "probe goes backward": "the probe cannot be taken (RuntimeError: element 0 of tensors does not",
     "probe trains": "the probe changed the parameter '0.weight'",

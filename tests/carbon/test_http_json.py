@@ -232,6 +232,7 @@ def test_templates_fill_in_what_is_asked() -> None:
     [
         ("https://h/{region}", r"\{region\}.*allowed are \{zone\}, \{start\}"),
         ("https://h/{", "is not an address"),
+        ("https://h:99999/x", r"is not an address \(Port out of range 0-65535\)"),
         ("ftp://h/x", "does not begin with http"),
         ("https:///x", "does not begin with http"),
         ("https://{zone}.example/x", "does not begin with http"),

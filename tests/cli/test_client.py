@@ -115,7 +115,7 @@ def test_nonsense_is_not_wattmesh(tmp_path: Path) -> None:
 def test_addresses() -> None:
     """A path and unix:///path name a socket; anything else is misuse that says what to write."""
     assert socket_path("/run/x.sock") == socket_path("unix:///run/x.sock") == "/run/x.sock"
-    for wrong in ("http://host:80", "unix://host/x", "", "https://[::1"):
+    for wrong in ("http://host:80", "unix://host/x", "unix:run/x", "", "https://[::1"):
         with pytest.raises(InputInvalid, match="write a socket's path"):
             socket_path(wrong)
     assert segment("a/b c") == "a%2Fb%20c"

@@ -135,6 +135,20 @@ def test_what_is_not_heard_counts_in_full_and_is_wished_for_all_the_same(journal
     assert "cannot be kept" in sentence(cap_of(report), T0)
 
 
+def test_a_board_whose_limit_nobody_tells_counts_like_the_largest_and_is_named(
+    journal: Journal,
+) -> None:
+    """Two of four have no limit; with those of the others known, nothing is said."""
+    order(journal, 1200.0)
+    mute = node(GPUS[2:], changes={"limit_w": None, "floor_w": None})
+    mute = replace(mute, node="n2", devices={gpu: {"at": T0.isoformat()} for gpu in GPUS[2:]})
+    found = cap_of(turn(journal, nodes=(node(GPUS[:2]), mute)))
+    assert found.plan.untold == GPUS[2:]
+    said = f"No node tells the power limit of {GPUS[2]} and 1 more GPU; a GPU without one counts"
+    assert said in sentence(found, T0)
+    assert "No node tells" not in sentence(cap_of(turn(journal, nodes=(node(),))), T0)
+
+
 def test_what_only_a_registration_names_takes_no_watts_from_others(journal: Journal) -> None:
     """It is told with the cap, by number: such boards may draw all the same."""
     order(journal, 1200.0)

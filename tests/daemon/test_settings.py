@@ -96,7 +96,21 @@ def test_a_file_without_mistakes_is_taken() -> None:
         ("[actuator]\nobligation_days = 367.0", "actuator.obligation_days", "366"),
         ("[site]\npue = 1.3", "site.pue", 'only read when energy_boundary = "facility"'),
         ('[metrics]\nlisten = "9464"', "metrics.listen", 'write "127.0.0.1:9464"'),
-        ('[metrics]\nlisten = "h:70000"', "metrics.listen", "is not host:port"),
+        ('[metrics]\nlisten = "h:70000"', "metrics.listen", "a port up to 65535; write"),
+        (
+            '[agent]\ncontroller = "https://head:99999"',
+            "agent.controller",
+            '"https://head:99999" is not an address: its port is no number from 1 to 65535',
+        ),
+        ('[agent]\ncontroller = "https://head:0"', "agent.controller", "from 1 to 65535"),
+        ('[agent]\ncontroller = "https://"', "agent.controller", "like https://head-1:9465"),
+        ('[agent]\ncontroller = "unix://run/w.sock"', "agent.controller", "nor unix:///path"),
+        (
+            '[power]\nsource = "none"\n[power.prometheus]\nurl = "http://p:99999"\n'
+            'exporter = "dcgm"',
+            "power.prometheus.url",
+            "its port is no number from 1 to 65535",
+        ),
         (f'[api]\nsocket = "/{"x" * 120}"', "api.socket", "has 121 bytes; a Unix socket's path"),
         ('[journal]\nurl = "mysql://x"', "journal.url", "is not a database"),
         ('[journal]\nurl = "sqlite:////a?b/journal.db"', "journal.url", "write %3F for `?`"),

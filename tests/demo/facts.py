@@ -7,7 +7,7 @@ from typing import Any
 
 from examples.demo.evidence import Band, PictureEvidence, RunCurves, Span, SwitchMark
 from examples.demo.plan import DemoPlan
-from examples.demo.record import RunFacts, SwitchFact
+from examples.demo.record import RunFacts, RunReadBack, SwitchFact
 from examples.demo.report import Demo
 from tests.builders.points import point
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence
@@ -118,6 +118,19 @@ def demo(folder: Path, **changes: Any) -> Demo:
         },
     )
     return replace(facts, **changes)
+
+
+def read_back() -> RunReadBack:
+    """Give one run as it was read back, with the curves of `evidence`."""
+    shown = evidence()
+    return RunReadBack(
+        facts=run(),
+        curves=shown.main,
+        measured=shown.intensity,
+        forecast=shown.forecast,
+        deadline_s=shown.deadline_s,
+        bound_g=None,
+    )
 
 
 def evidence() -> PictureEvidence:

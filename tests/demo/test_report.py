@@ -10,6 +10,7 @@ from examples.demo import picture, report, screen
 from examples.demo.evidence import PictureEvidence
 from examples.demo.plan import DemoPlan
 from tests.demo import facts
+from wattmesh.reconfig.step_log import StepRow
 
 SHOWN = (
     "switches",
@@ -23,6 +24,7 @@ SHOWN = (
     "baseline_carbon_g",
     "control_carbon_g",
     "saving_share",
+    "valid",
     "ledger_saving_share",
     "control_saved_g",
     "scale",
@@ -95,6 +97,56 @@ def test_a_busy_machine_is_named(tmp_path: Path) -> None:
         in composed["notes"][0]
     )
     assert "the baseline is 26 % less" in composed["notes"][1]
+
+
+def stopped(at: int, stall_s: float) -> tuple[StepRow, ...]:
+    """Steps of a machine that was stopped once, and caught up by three quarters of each step."""
+    rows = list(facts.steps())
+    left_s = stall_s
+    for index in range(at, len(rows)):
+        rows[index] = replace(rows[index], overrun_s=max(0.0, left_s))
+        left_s -= 0.75 * rows[index].elapsed_s
+    return tuple(rows)
+
+
+@pytest.mark.parametrize(
+    ("steps", "valid"),
+    [
+        (facts.steps(), True),
+        # Two busy loops on two cores: some steps are late by tens of milliseconds.
+        (tuple(replace(row, overrun_s=0.04) for row in facts.steps()), True),
+        # Stopped for four steps, and for nine near the end: most of the run kept its timetable.
+        (stopped(30, 0.8), True),
+        (stopped(115, 1.8), True),
+        # For ten steps and more; for less, where many steps are behind.
+        (stopped(30, 2.2), False),
+        (stopped(115, 2.2), False),
+        (tuple(replace(row, overrun_s=1.2) for row in facts.steps()), False),
+        (tuple(replace(row, overrun_s=0.05 * row.step) for row in facts.steps()), False),
+    ],
+    ids=["quiet", "busy", "four", "nine", "stopped", "stopped late", "behind", "too slow"],
+)
+@pytest.mark.parametrize("name", ["main", "control"])
+def test_a_saving_is_told_only_where_both_runs_kept_their_timetable(
+    tmp_path: Path, name: str, steps: tuple[StepRow, ...], *, valid: bool
+) -> None:
+    """Else no figure of it on screen or picture, but why not, and what to do; the rest is kept."""
+    well = {"main": facts.run(), "control": facts.demo(tmp_path).control}
+    demo = facts.demo(tmp_path, **{name: replace(well[name], steps=steps)})
+    composed = report.compose(demo)
+    assert composed["valid"] is valid
+    assert composed["saving_share"] == pytest.approx(1.0 / 5.8)
+    screens = "\n".join(screen.last_screen(composed))
+    drawn = report.picture_of(
+        demo.plan, composed, facts.read_back(), facts.read_back(), demo.reordered
+    )
+    for text in (screens.lower(), drawn.headline.lower()):
+        assert ("17 % less" in text, "no saving is told" in text) == (valid, not valid)
+    for text in (screens, drawn.beside):
+        assert ("again on a quieter machine" in text) is not valid
+        assert ("baseline ledger" in text) is valid
+    late = [each for each in composed["notes"] if f"of the {name} run's steps ended late" in each]
+    assert late or valid
 
 
 def test_a_control_that_saved_something_is_told(tmp_path: Path) -> None:

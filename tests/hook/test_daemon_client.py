@@ -221,6 +221,7 @@ def test_an_address_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch
     """WATTMESH_URL must be a Unix socket's; unset means no daemon."""
     monkeypatch.delenv("WATTMESH_URL", raising=False)
     assert DaemonLink.from_environment() is None
-    monkeypatch.setenv("WATTMESH_URL", "http://example.test")
-    with pytest.raises(InputInvalid, match="write unix:///path"):
-        DaemonLink.from_environment()
+    for wrong in ("http://example.test", "unix://run/x.sock", "unix:run/x.sock", "unix://[x"):
+        monkeypatch.setenv("WATTMESH_URL", wrong)
+        with pytest.raises(InputInvalid, match="write unix:///path"):
+            DaemonLink.from_environment()

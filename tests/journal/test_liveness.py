@@ -210,6 +210,20 @@ def test_a_late_sign_of_an_older_launch_does_not_bring_it_back(journal: Journal)
     assert row_at(journal, 62).last_seen_at == after(60)
 
 
+def test_the_launch_of_a_retired_run_ended_with_its_last_heartbeat(journal: Journal) -> None:
+    """Which the journal itself learns of up to a minute later, or never."""
+    register(journal)
+    live_through(journal, 5, 100)
+    beat(journal, 105)
+    beat(journal, 110)
+    before = journal.stays.launches("r")[-1].end
+    epoch = journal.leadership.acquire("one", 600.0) or 0
+    journal.runs.end("r", "retired: uid 0: by hand", now=after(600), epoch=epoch)
+    assert before < after(110)
+    assert journal.stays.launches("r")[-1].end == after(110)
+    assert row_at(journal, 600).last_seen_at == after(110)
+
+
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])
 def test_a_step_of_the_wall_clock_makes_nobody_lost_or_immortal(
     journal: Journal, step_s: int

@@ -15,6 +15,7 @@ from tests.daemon.waiting import wait_for
 from wattmesh.reconfig.gpus import own_gpus
 from wattmesh.reconfig.gpus.own_gpus import NvmlBoard, OwnGpus, gpu_of_rank, gpus_unknown, tell
 from wattmesh.reconfig.launch.launched import LaunchedProcess
+from wattmesh.reconfig.ranges import MOST_RANKS
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 A, B, C = (NvmlBoard(uuid=f"GPU-{each}", name="H100") for each in ("aa11", "aa22", "bb33"))
@@ -179,6 +180,8 @@ def test_attach_names_what_is_given_else_what_is_found(monkeypatch: pytest.Monke
         ({**SRUN, **TORCHRUN}, LaunchedProcess(rank=5, world_size=6, local_rank=1)),
         ({"RANK": "x", "WORLD_SIZE": "6"}, LaunchedProcess()),
         ({"RANK": "6", "WORLD_SIZE": "6"}, LaunchedProcess()),
+        ({"RANK": "6", "WORLD_SIZE": str(10**12)}, LaunchedProcess()),
+        ({"RANK": "6", "WORLD_SIZE": "9999999"}, LaunchedProcess(rank=6, world_size=MOST_RANKS)),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0"},
             LaunchedProcess(rank=1, world_size=2),

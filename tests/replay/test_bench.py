@@ -23,7 +23,7 @@ from wattmesh.controller.replay.bounds import hindsight
 from wattmesh.controller.replay.drivers import LivePolicy, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import OwnForecast, PersistenceForecast, ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries
-from wattmesh.controller.replay.world import Driver, Noise, World, run
+from wattmesh.controller.replay.world import Driver, Loss, Noise, World, run
 from wattmesh.policies.decision import IntensitySlot, PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig import catalogue_file
@@ -121,6 +121,17 @@ def test_every_rival_meets_its_deadline_under_the_guard() -> None:
     for name, rule in RULES.items():
         state = run(setting, Rival(means(Inverted(grid=on)), rule), cycle_s=CYCLE_S)
         assert state.at_s <= 30 * 3600 + 1e-3, name
+
+
+def test_a_rival_that_a_loss_makes_late_trains_on_past_its_deadline() -> None:
+    """No slot is left to ask a rule about: it ends late, at the fastest point of what is left."""
+    on = days(6, seed=4)
+    loss = Loss(at_s=3600.0, outage_s=600.0, gpus=2)
+    setting = replace(scene(on, hours=10, slack=1.2, day=2), loss=loss)
+    for name, rule in RULES.items():
+        state = run(setting, Rival(means(perfect(on)), rule), cycle_s=CYCLE_S)
+        assert state.at_s > 12 * 3600, name
+        assert state.tokens >= setting.tokens * (1 - 1e-9), name
 
 
 class Reckless:

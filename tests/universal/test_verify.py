@@ -17,12 +17,19 @@ from hypothesis import strategies as st
 
 from tests.universal import foreign
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.universal import folder, missing
+from wattmesh.reconfig.universal import folder, missing, record
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import COMMIT, MANIFEST, open_checkpoint
 from wattmesh.reconfig.universal.index.box import Box
-from wattmesh.reconfig.universal.index.index import COLUMNS, Index, Segment, TensorEntry, build
+from wattmesh.reconfig.universal.index.index import (
+    COLUMNS,
+    Column,
+    Index,
+    Segment,
+    TensorEntry,
+    build,
+)
 from wattmesh.reconfig.universal.verify import Result, hash_in_background, verify
 
 DATA = "data-00000.safetensors"
@@ -122,6 +129,32 @@ def test_each_damaged_segment_is_named(physical: Path) -> None:
     assert verify(physical).good
 
 
+@pytest.mark.parametrize(
+    "record_of",
+    [
+        lambda digest: digest[:-1],
+        lambda digest: np.concatenate([digest, digest[:1]]),
+        lambda digest: digest[:, :1],
+        lambda digest: digest.reshape(-1),
+    ],
+    ids=["one too few", "one too many", "half of each", "in one row"],
+)
+def test_a_record_that_has_not_one_digest_per_segment_verifies_nothing(
+    virtual: Path, record_of: Callable[[Column], Column]
+) -> None:
+    """Well sealed: verified.json vouches for these digests and for this manifest."""
+    opened = open_checkpoint(virtual)
+    digest = record.digests(opened)
+    assert digest is not None
+    record.write(opened, record_of(digest))
+    with pytest.raises(CheckpointDamaged, match=r"not one digest for every segment.*--record"):
+        record.is_verified(opened)
+    (damage,) = verify(virtual).damage
+    assert "hashes.safetensors has not one digest for every segment" in str(damage)
+    record.write(opened, digest)
+    assert verify(virtual).good
+
+
 def test_a_truncated_file_names_just_what_is_lost(physical: Path) -> None:
     """All damage is listed: every tensor beyond the cut, none before it."""
     index = open_checkpoint(physical).index
@@ -218,6 +251,18 @@ def overlapping(index: Index) -> Index:
     return changed(changed(twice, "shape", 0, 1), "nbytes", 0, 4)
 
 
+def listed_twice(index: Index) -> Index:
+    """The index with its first entry once more at the end, over the same bytes."""
+    own = index.segments.take(np.arange(len(index.segments))[index.segments_of(0)])
+    again = replace(own, entry=np.full(len(own), len(index.entries), dtype=np.int64))
+    columns_ = {
+        name: np.concatenate([getattr(index.segments, name), getattr(again, name)])
+        for name in (*COLUMNS, "digest")
+    }
+    entries = (*index.entries, index.entries[0])
+    return replace(index, entries=entries, segments=replace(own, **columns_))
+
+
 def test_a_lost_optimizer_state_is_seen_under_a_new_seal(tmp_path: Path) -> None:
     """By its neighbours, and by bytes that belong to nothing."""
     (tmp_path / "src").mkdir()
@@ -297,6 +342,7 @@ FORGERIES: dict[str, tuple[Callable[[Index], Index], str]] = {
         overlapping,
         r"zero \(param\): elements 0 to 30 are stored again",
     ),
+    "a tensor listed twice": (listed_twice, "index.json lists a tensor twice"),
     "beyond the file": (
         lambda index: changed(index, "offset", 0, 1 << 40),
         r"zero \(param\) .*reaches to byte",

@@ -136,18 +136,31 @@ def check_name(connection: Connection, message: Register, uid: int, plan: RunPla
         )
 
 
-def end_run(connection: Connection, row: Row[Any], reason: str, now: datetime) -> None:
+def end_run(
+    connection: Connection, row: Row[Any], reason: str, *, heard: datetime, now: datetime
+) -> None:
     """Write the end of a run; its launch ended when it was last heard.
 
-    A point that was ordered meanwhile is forgotten: a later launch is not moved by an old order.
+    A launch that said why it leaves keeps that as the reason when its run expires; one that left
+    for a restart of ours does not, because its run was to go on. A point that was ordered meanwhile
+    is forgotten: a later launch is not moved by an old order.
+
+    Args:
+        connection: of the transaction.
+        row: the run.
+        reason: begins with `EXPIRED` or `RETIRED`.
+        heard: its newest heartbeat, which the journal may not have yet.
+        now: when.
     """
-    ended = {"finished_at": to_us(now), "finish_reason": reason}
+    if reason.startswith(EXPIRED) and row.finish_reason not in ("", RESTART):
+        reason = row.finish_reason
+    ended = {"finished_at": to_us(now), "finish_reason": reason, "last_seen_at": to_us(heard)}
     ended |= {"ordered_point": "", "ordered_reason": ""}
     connection.execute(update(RUNS).where(RUNS.c.run == row.run).values(**ended))
     connection.execute(
         update(INCARNATIONS)
         .where(INCARNATIONS.c.incarnation == row.incarnation, INCARNATIONS.c.ended_at.is_(None))
-        .values(ended_at=row.last_seen_at, end_reason=reason)
+        .values(ended_at=to_us(heard), end_reason=reason)
     )
 
 
@@ -198,9 +211,10 @@ def make_room(
             f"uid {uid} has {len(others)} runs that report, and no more than {most} are taken "
             "of one user (api.runs_per_user); end one with `wattmesh retire RUN` first"
         )
-    oldest = sorted(silent, key=lambda row: liveness.last_heard(LaunchStatus.of(row))[0])
-    for row in oldest[: len(others) - most + 1]:
-        end_run(connection, row, f"{EXPIRED}made room for a newer run of uid {uid}", now)
+    heard = {row.run: liveness.last_heard(LaunchStatus.of(row))[0] for row in silent}
+    made_room = f"{EXPIRED}made room for a newer run of uid {uid}"
+    for row in sorted(silent, key=lambda row: heard[row.run])[: len(others) - most + 1]:
+        end_run(connection, row, made_room, heard=heard[row.run], now=now)
         liveness.forget(row.run)
 
 

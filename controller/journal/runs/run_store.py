@@ -248,8 +248,8 @@ class RunStore:
 
         Args:
             run: its id.
-            reason: begins with `EXPIRED`: it goes on when it is heard again; or with `RETIRED`:
-                only with another launch.
+            reason: begins with `EXPIRED`: it goes on when it is heard again, and what its launch
+                said when it left is kept instead; or with `RETIRED`: only with another launch.
             now: when.
             epoch: of the leader.
 
@@ -262,7 +262,8 @@ class RunStore:
             if row is None:
                 raise InputInvalid(f"run {run} is not known; `wattmesh runs` lists those that are")
             if row.finished_at is None:
-                end_run(connection, row, reason, now)
+                heard, _ = self.liveness.last_heard(LaunchStatus.of(row))
+                end_run(connection, row, reason, heard=heard, now=now)
         self.liveness.forget(run)
 
     def unreadable(self, run: str) -> bool:

@@ -87,6 +87,7 @@ def split(template: str) -> tuple[str, str]:
     try:
         names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
         parts = urlsplit(template)
+        _ = parts.port
     except ValueError as error:
         raise InputInvalid(f"carbon: {template!r} is not an address ({error})") from None
     unknown = sorted(names - set(FIELDS))

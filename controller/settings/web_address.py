@@ -1,0 +1,32 @@
+"""Check an `http(s)://host:port` address of the settings, before anything is asked there. Pure.
+
+Invariant: an address without a mistake has a host, and a port that TCP has, or none.
+"""
+
+from urllib.parse import urlsplit
+
+from wattmesh.controller.settings.words import quoted
+
+HIGHEST_PORT = 65_535
+
+
+def address_mistake(url: str, like: str) -> str:
+    """Say what is wrong with an address; "" for a good one.
+
+    Args:
+        url: as written in the settings.
+        like: an example of a good one, for the sentence.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # half of a bracketed address
+        parts = urlsplit("")
+    if not (parts.hostname and parts.scheme in {"http", "https"}):
+        return f"{quoted(url)} is not an address like {like}"
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        return f"{quoted(url)} is not an address: its port is no number from 1 to {HIGHEST_PORT}"
+    return ""
