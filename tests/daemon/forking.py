@@ -199,7 +199,7 @@ def _become(module: ModuleType, request: Mapping[str, Any], log: int) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         time.tzset()
-        sys.argv = [module.__file__, *request["arguments"]]
+        sys.argv = [str(module.__file__), *request["arguments"]]
         status = module.main(request["arguments"])
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1

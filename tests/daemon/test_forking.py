@@ -22,8 +22,10 @@ def told(begin: Start, folder: Path, status: int) -> tuple[int, dict[str, Any]]:
     path = folder / f"{begin.__name__}.log"
     with path.open("wb") as log:
         process = begin(SIGHT, str(status), "--more", log=log, environment=environment)
-    assert process.wait(60.0) == process.poll() == process.returncode
-    return process.returncode, json.loads(path.read_text())
+    ended = process.wait(60.0)
+    assert process.poll() == ended
+    found: dict[str, Any] = json.loads(path.read_text())
+    return ended, found
 
 
 @pytest.mark.parametrize("status", [0, 3, -signal.SIGKILL])
