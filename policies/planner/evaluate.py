@@ -199,9 +199,10 @@ def _windows(sla: Sla, knots: list[tuple[float, float]]) -> list[tuple[float, fl
     """
     end_s = knots[-1][0] * (1 + ROUNDING)
     first_s = max(sla.from_s, knots[0][0])
-    starts = {at for at, _ in knots} | {at - sla.window_s for at, _ in knots} | {first_s}
+    times = [at for at, _ in knots]
+    starts = {*times, *(at - sla.window_s for at in times), first_s}
     return [
-        (start, _by(knots, start + sla.window_s) - _by(knots, start))
+        (start, _by(knots, times, start + sla.window_s) - _by(knots, times, start))
         for start in sorted(starts)
         if start >= first_s and 0 <= start + sla.window_s <= end_s
     ]
@@ -222,8 +223,8 @@ def _below(sla: Sla, knots: list[tuple[float, float]]) -> list[str]:
     ]
 
 
-def _by(knots: list[tuple[float, float]], at: float) -> float:
-    after = bisect_right(knots, at, key=lambda knot: knot[0])
+def _by(knots: list[tuple[float, float]], times: list[float], at: float) -> float:
+    after = bisect_right(times, at)
     if after >= len(knots):
         return knots[-1][1]
     (t0, y0), (t1, y1) = knots[after - 1], knots[after]

@@ -6,12 +6,12 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.daemon.forking import Process, start
 from tests.daemon.process import DaemonProcess
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.journal.journal import Journal
@@ -59,8 +59,8 @@ class Node:
     name: str
     folder: Path
     gpus: FakeNvml
-    process: subprocess.Popen[bytes] | None = None
-    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    process: Process | None = None
+    children: list[Process] = field(default_factory=list)
     began: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -74,7 +74,7 @@ class Node:
         return (self.folder / "agent.log").read_text()
 
     @property
-    def running(self) -> subprocess.Popen[bytes]:
+    def running(self) -> Process:
         """Its agent."""
         assert self.process is not None
         return self.process
@@ -102,10 +102,11 @@ class Node:
             manager.bind(str(notify))
             manager.setblocking(False)
             config = str(self.folder / "wattmesh.toml")
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "wattmesh.controller.agent", "--config", config],
-                env={**os.environ, "NOTIFY_SOCKET": str(notify)},
-                stderr=log,
+            self.process = start(
+                "wattmesh.controller.agent",
+                *("--config", config),
+                log=log,
+                environment={**os.environ, "NOTIFY_SOCKET": str(notify)},
             )
 
             def ready() -> bool:
@@ -116,13 +117,12 @@ class Node:
 
             wait_for(ready, f"the agent of {self.name}", 30.0)
 
-    def start_actuator(self) -> subprocess.Popen[bytes]:
+    def start_actuator(self) -> Process:
         """Start the process that may change its GPUs; it ends with the node."""
         (self.folder / "actuator.sock").unlink(missing_ok=True)
         config = str(self.folder / "wattmesh.toml")
         with (self.folder / "actuator.log").open("ab") as log:
-            command = [sys.executable, "-m", "wattmesh.telemetry.actuator", "--config", config]
-            process = subprocess.Popen(command, stderr=log)
+            process = start("wattmesh.telemetry.actuator", "--config", config, log=log)
         self.children.append(process)
         wait_for((self.folder / "actuator.sock").exists, "the actuator", 30.0)
         return process
@@ -176,7 +176,8 @@ def node(
     try:
         yield made
     finally:
-        for child in (*made.children, *filter(None, [made.process])):
+        agent: list[Process] = [made.process] if made.process is not None else []
+        for child in (*made.children, *agent):
             if child.poll() is None:
                 child.kill()
             child.wait()

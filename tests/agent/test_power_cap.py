@@ -46,8 +46,12 @@ def test_a_cap_reaches_the_boards_outlives_the_controller_and_ends_by_itself(
         here.wait_locks(1200, reporting=False)  # point S of the run's own layout
         here.daemon.stop(signal.SIGKILL)
         here.node.end(signal.SIGKILL)
-        while datetime.now(UTC) < until - timedelta(seconds=2):
+
+        def nearly_over() -> bool:
             assert sum(limits(here)) <= 1000.0
+            return datetime.now(UTC) >= until - timedelta(seconds=2)
+
+        wait_for(nearly_over, "the last seconds of the order")
         wait_for(lambda: limits(here) == [FOUND_W] * 2, "the limits that were found", 40.0)
         assert here.node.locks() == {None}
 

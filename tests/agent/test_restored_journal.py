@@ -7,31 +7,28 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from tests.agent.test_clock_path import SLOW_MHZ, Site, site
 from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
+from wattmesh.controller.cli.main import main
 from wattmesh.controller.journal.database.identity import APART
 
 RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/agent.yml"
 FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 
 
-def command(*words: str, status: int = 0) -> dict[str, Any]:
+def command(*words: str) -> dict[str, Any]:
     """Run a command that answers in JSON; give its answer."""
-    done = subprocess.run(
-        [sys.executable, "-m", "wattmesh.controller.cli.main", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == status, done
-    answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-    return answer | {"stderr": done.stderr}
+    with redirect_stdout(StringIO()) as out:
+        assert main([*words, "--json"]) == 0
+    answer: dict[str, Any] = json.loads(out.getvalue())
+    return answer
 
 
 def take(folder: Path, to: Path) -> None:
@@ -66,7 +63,9 @@ def hand_over(here: Site, line: str) -> None:
     found = re.search("`(wattmesh actuator .*)`", line)
     assert found is not None
     words = found[1].replace("/etc/wattmesh/wattmesh.toml", f"{here.node.folder}/wattmesh.toml")
-    command(*words.split()[1:])
+    # A process of its own: the command becomes the actuator's program.
+    command = [sys.executable, "-m", "wattmesh.controller.cli.main", *words.split()[1:]]
+    subprocess.run(command, check=True, timeout=60)
 
 
 def wait_quiet(running: DaemonProcess) -> None:
@@ -83,7 +82,7 @@ def test_a_lost_journal_is_restored_and_the_actuator_obeys_it_alone(tmp_path: Pa
         here.order("S")
         here.wait_locks(SLOW_MHZ)
         lost = here.daemon.status()["journal"]["identity"]
-        made = command("db", "backup", str(tmp_path / "b.db"), *config, "--json")
+        made = command("db", "backup", str(tmp_path / "b.db"), *config)
         assert made["journal"] == lost
         here.daemon.stop(signal.SIGKILL)
         take(tmp_path, old)
@@ -104,7 +103,7 @@ def test_a_lost_journal_is_restored_and_the_actuator_obeys_it_alone(tmp_path: Pa
             assert here.node.locks() == {SLOW_MHZ}  # what stands, stands until its lease ends
             fresh.stop()
 
-        put_back = command("db", "restore", str(tmp_path / "b.db"), *config, "--replace", "--json")
+        put_back = command("db", "restore", str(tmp_path / "b.db"), *config, "--replace")
         assert (put_back["came_from"], put_back["journal"] != lost) == (lost, True)
         assert Path(put_back["aside"]).exists()
         with daemon(tmp_path, text=settings) as again:
@@ -126,5 +125,5 @@ def test_a_lost_journal_is_restored_and_the_actuator_obeys_it_alone(tmp_path: Pa
             assert f"obeys another journal ({put_back['journal']})" in red(stolen)
             assert here.node.locks() == {SLOW_MHZ}
             stolen.stop()
-        made = command("db", "renew", *config, "--json")
+        made = command("db", "renew", *config)
         assert (made["came_from"], made["journal"] != lost) == (lost, True)

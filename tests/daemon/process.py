@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from typing import Any
 
 from tests.builders import messages
 from tests.builders.journals import empty_journal
+from tests.daemon.forking import Process, start, start_anew
 from tests.daemon.waiting import wait_for
 
 SETTINGS = """\
@@ -76,7 +75,7 @@ class DaemonProcess:
     """One daemon process, its folder, and what it told its service manager."""
 
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: Process
     manager: socket.socket
     told: list[str] = field(default_factory=list)
 
@@ -145,6 +144,7 @@ def daemon(
     text: str | None = None,
     ready: bool = True,
     migrated: bool = True,
+    forked: bool = True,
 ) -> Iterator[DaemonProcess]:
     """Run a daemon over `folder`; whatever happens it is gone afterwards.
 
@@ -154,7 +154,9 @@ def daemon(
         text: all settings instead.
         ready: wait until it serves.
         migrated: give it a journal if it has none.
+        forked: fork it (forking.py); otherwise in an interpreter that imports everything.
     """
+    begin = start if forked else start_anew
     journal = folder / "journal.db"
     if migrated and not journal.exists():
         journal.write_bytes(empty_journal())
@@ -168,10 +170,11 @@ def daemon(
     ):
         manager.bind(str(notify))
         manager.setblocking(False)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "wattmesh.controller.daemon", "--config", str(settings)],
-            env={**os.environ, "NOTIFY_SOCKET": str(notify)},
-            stderr=log,
+        process = begin(
+            "wattmesh.controller.daemon",
+            *("--config", str(settings)),
+            log=log,
+            environment={**os.environ, "NOTIFY_SOCKET": str(notify)},
         )
         running = DaemonProcess(folder, process, manager)
         try:

@@ -103,7 +103,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
 def test_kill_9_at_any_moment_of_the_start_is_safe(tmp_path: Path) -> None:
     """Killed during its start, the migration included, the next start ends the work."""
     for delay_s in (0.0, 0.15, 0.3, 0.45, 0.7, 1.0):
-        with daemon(tmp_path, ready=False, migrated=False) as running:
+        with daemon(tmp_path, ready=False, migrated=False, forked=False) as running:
             time.sleep(delay_s)
             running.stop(signal.SIGKILL)
     with daemon(tmp_path, migrated=False) as running:
