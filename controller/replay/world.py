@@ -302,13 +302,16 @@ class World:
         state = self.state
         if state.asleep or state.busy_until_s is not None or self._nodes_are_lost:
             return 0.0
-        tokens_per_s = state.point.tokens_per_s
+        tokens_per_s = self._undisturbed(state.point)
         if state.at_s < state.clock_from_s - TICK:
             points = self.scene.catalogue.points
-            alike = [each.tokens_per_s for each in points if each.layout == state.point.layout]
-            tokens_per_s = min(alike)
-        share = 1.0 - self.scene.noise.slower.get(state.point.id, 0.0)
-        return tokens_per_s * share * self.scene.noise.speed(state.at_s)
+            alike = [each for each in points if each.layout == state.point.layout]
+            tokens_per_s = min(map(self._undisturbed, alike))
+        return tokens_per_s * self.scene.noise.speed(state.at_s)
+
+    def _undisturbed(self, point: OperatingPoint) -> float:
+        """Tokens per second of a point on these machines."""
+        return point.tokens_per_s * (1.0 - self.scene.noise.slower.get(point.id, 0.0))
 
     @property
     def power_w(self) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.replay.test_deadline import (
@@ -26,6 +26,7 @@ from tests.replay.test_deadline import (
     staged,
 )
 from wattmesh.controller.cycle.clocks import BACK_S
+from wattmesh.controller.replay.drivers import PlansNow
 from wattmesh.controller.replay.world import World, run
 from wattmesh.policies.speed import SpeedReserve
 from wattmesh.reconfig.catalogue import Release
@@ -102,7 +103,12 @@ def runs(draw: st.DrawFn, *, steady: bool = False) -> Adversary:
     )
 
 
-@settings(max_examples=60)
+# Whether a drawn run is in time untouched is known only once it has run: many are not, at times
+# fifty before ten that are. That says nothing of those that count, and without any the test fails.
+FILTERED = [HealthCheck.filter_too_much]
+
+
+@settings(max_examples=60, suppress_health_check=FILTERED)
 @given(runs())
 def test_a_run_that_is_in_time_untouched_is_in_time(one: Adversary) -> None:
     """The law, for every error of speed inside the reserve."""
@@ -110,13 +116,24 @@ def test_a_run_that_is_in_time_untouched_is_in_time(one: Adversary) -> None:
     assert left_s(one, touched_s(one, one.driver())) >= -1e-3
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=FILTERED)
 @given(runs(steady=True))
 def test_a_run_that_is_late_untouched_is_made_no_later(one: Adversary) -> None:
     """Errors of speed alone: where nothing is promised it goes only where it is sure to gain."""
     alone_s = untouched_s(one)
     assume(left_s(one, alone_s) < 0.0)
     assert touched_s(one, one.driver()) <= alone_s + 1e-3
+
+
+def test_a_clock_on_its_way_is_as_fast_as_the_slower_one_really_is() -> None:
+    """A run at B goes up to A, which on these machines is no faster: nothing is lost on the way."""
+    noise = Foul(clock_late_s=BACK_S, slower={"A": 0.15})
+    scene = staged(1.0, hours=1.5, values=[400.0] * 48, noise=noise, first="B")
+    one = lazy(1.0)
+    one = replace(one, scene=replace(scene, margin=Z), plans=PlansNow)
+    alone_s = untouched_s(one)
+    assert left_s(one, alone_s) < 0.0
+    assert touched_s(one, one.driver()) == pytest.approx(alone_s)
 
 
 def busy(slower: dict[str, float], **facts: Any) -> Adversary:
