@@ -28,7 +28,7 @@ from wattmesh.reconfig.equivalence.verdict import Verdict
 from wattmesh.reconfig.equivalence.whole import WholeState, close_states
 from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch import group
-from wattmesh.reconfig.launch.deadlines import Deadlines
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
 

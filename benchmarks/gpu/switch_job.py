@@ -21,7 +21,7 @@ from benchmarks.gpu.train import LARGE
 from examples.pretrain.config import PRESETS, TrainConfig
 from examples.pretrain.train import build_state, probe, train_step
 from wattmesh.reconfig.equivalence.script import Script, Turn
-from wattmesh.reconfig.launch.deadlines import Deadlines
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout
 
 VARIABLE = "GPU_SWITCH_JOB"

@@ -28,7 +28,7 @@ from wattmesh.reconfig.hook.attach_check.check_folder import (
     SaveStep,
 )
 from wattmesh.reconfig.hook.switch_line import TAKEN_BACK
-from wattmesh.reconfig.launch.script_line import is_users
+from wattmesh.reconfig.launch.failures.script_line import is_users
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattmesh.reconfig.launch.bounded import Attempt
+from wattmesh.reconfig.launch.failures.bounded import Attempt
 from wattmesh.reconfig.launch.launched import LaunchedProcess
 from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import GPUS_UNKNOWN

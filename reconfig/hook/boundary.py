@@ -20,7 +20,7 @@ from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch import group, usage
-from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.failures.deadlines import Phase
 from wattmesh.reconfig.launch.folder import write_json
 from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose, SwitchNote
 from wattmesh.reconfig.launch.group import RankFailed

@@ -12,12 +12,12 @@ from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.reporter import Pump, Reporter, StoreReporter
 from wattmesh.reconfig.hook.boundary_vote import VoteResult
 from wattmesh.reconfig.hook.consumed import Consumed
-from wattmesh.reconfig.launch.deadlines import Deadlines
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines
+from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.launch.peers import boot_id
-from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.switch import SwitchState

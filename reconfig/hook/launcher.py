@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from wattmesh.reconfig.hook.job import AttachedJob
+from wattmesh.reconfig.launch.failures.watchdog import say
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, write_json
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.launch.watchdog import say
 
 
 def refuse(launch_store: LaunchStore, error: Exception) -> None:

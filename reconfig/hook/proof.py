@@ -18,7 +18,7 @@ from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.digest import Values, combine, pieces_of, pieces_of_values
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence
 from wattmesh.reconfig.launch import group
-from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.failures.deadlines import Phase
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.group import RankFailed
 from wattmesh.reconfig.launch.guard import all_or_none, ending

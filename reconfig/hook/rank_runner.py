@@ -32,7 +32,7 @@ from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
 from wattmesh.reconfig.hook.proof import Proof
 from wattmesh.reconfig.launch import group, usage
-from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.failures.deadlines import Phase
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.launch.launch_store import POLL_S, pauses

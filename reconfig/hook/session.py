@@ -41,13 +41,13 @@ from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.start import AttachRequest
 from wattmesh.reconfig.launch import group
-from wattmesh.reconfig.launch.bounded import within
 from wattmesh.reconfig.launch.closing import Closing
-from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.failures.bounded import within
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
 from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
-from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.ranges import shown

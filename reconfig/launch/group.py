@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from wattmesh.errors import NotSwitched, SwitchFailed
 from wattmesh.reconfig import torch_compat
-from wattmesh.reconfig.launch.bounded import Attempt, within
+from wattmesh.reconfig.launch.failures.bounded import Attempt, within
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
 

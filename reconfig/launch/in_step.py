@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from wattmesh.errors import Fenced, InputInvalid, NotSwitched, WattmeshError
 from wattmesh.reconfig.launch import group
-from wattmesh.reconfig.launch.bounded import Attempt
-from wattmesh.reconfig.launch.script_line import script_line
+from wattmesh.reconfig.launch.failures.bounded import Attempt
+from wattmesh.reconfig.launch.failures.script_line import script_line
 
 T = TypeVar("T")
 

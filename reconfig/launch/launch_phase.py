@@ -5,10 +5,10 @@ Global rank 0 reports for the launch: its own phase, or the leader's while rank 
 
 from contextlib import suppress
 
-from wattmesh.reconfig.launch.bounded import within
-from wattmesh.reconfig.launch.deadlines import Phase
+from wattmesh.reconfig.launch.failures.bounded import within
+from wattmesh.reconfig.launch.failures.deadlines import Phase
+from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
 from wattmesh.reconfig.launch.launch_store import LaunchStore
-from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.wire import RunPhase
 
 STORE_LIMIT_S = 1.0

@@ -159,7 +159,7 @@ SAYS: list[tuple[str, tuple[Message, ...], str]] = [
         'import sys\nsys.exit(\'Traceback (most recent call last):\\n  File "/x/t.py", line 7\\n'
         "IndexError: 1\\nnot switched from dp2 to tp2: taken back at step 5\\nno room is left')",
         (ATTACHED, at(2)),
-        "failed, after step 2 as dp2: no room is left; all it said",
+        "failed, after step 2 as dp2: no room is left; its output is in",
     ),
     (
         "raise KeyError",

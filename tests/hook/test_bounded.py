@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from tests.hook.harness import until
-from wattmesh.reconfig.launch.bounded import Attempt, within
+from wattmesh.reconfig.launch.failures.bounded import Attempt, within
 from wattmesh.reconfig.launch.in_step import Disk
 
 

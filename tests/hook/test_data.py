@@ -16,8 +16,8 @@ from tests.hook.harness import DP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.reconfig.hook.consumed import Consumed, problem
 from wattmesh.reconfig.hook.session import attach
+from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
-from wattmesh.reconfig.launch.watchdog import RankWatchdog
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state.state import State
 

@@ -12,7 +12,7 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import ONE, Run, Zygote, until
 from tests.hook.test_daemon_client import PROGRESS, RUN, STEP, client
 from wattmesh.reconfig.client.heartbeat import MOST_OFTEN_S, MOST_RARELY_S, Heartbeats
-from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.launch_phase import run_phase
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState

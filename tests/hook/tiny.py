@@ -36,7 +36,7 @@ from torch.distributed.tensor.parallel import (
 
 from tests.hook import hosts
 from wattmesh.reconfig.hook.session import Session, attach
-from wattmesh.reconfig.launch.deadlines import Deadlines
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.state import State

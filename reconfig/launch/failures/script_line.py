@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 from types import TracebackType
 
-_LIBRARIES = (f"{Path(__file__).parents[2]}/", f"{sysconfig.get_path('stdlib')}/", "<")
+_LIBRARIES = (f"{Path(__file__).parents[3]}/", f"{sysconfig.get_path('stdlib')}/", "<")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.launch.peers import RankProcess
 

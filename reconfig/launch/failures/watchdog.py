@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from wattmesh.reconfig.launch.bounded import within
-from wattmesh.reconfig.launch.deadlines import Deadlines, Phase
-from wattmesh.reconfig.launch.failure_detector import FailureDetector, Watch
+from wattmesh.reconfig.launch.failures.bounded import within
+from wattmesh.reconfig.launch.failures.deadlines import Deadlines, Phase
+from wattmesh.reconfig.launch.failures.failure_detector import FailureDetector, Watch
 from wattmesh.reconfig.launch.folder import RunFolder, write_json
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.launch.peers import end_stopped, end_stragglers
