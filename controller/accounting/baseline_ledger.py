@@ -175,7 +175,8 @@ class BaselineLedger:
     def _reached(self, turn: _Turn) -> Iterator[TokenMark]:
         """Give how far the run was at the end of each slot, from `since` to when it was last heard.
 
-        A slot in which it was not observed gets its share, by time, of what was trained around it.
+        A slot in which it was not observed, or not up to its end, gets its share, by time, of what
+        was trained around it.
         """
         looked = {(mark.slot_start, mark.slot_end): mark for mark in turn.marks}
         begin = max(turn.since, turn.first.at)
@@ -188,7 +189,7 @@ class BaselineLedger:
             mark, at = looked.get((slot_start, slot_end)), end
             if slot_start == last:
                 tokens, at = turn.run.tokens, turn.until
-            elif mark is not None:
+            elif mark is not None and mark.at >= end:
                 tokens, at = mark.tokens, mark.at
             else:
                 tokens = self._tokens_at(turn, sorted(known), end)
