@@ -1,6 +1,7 @@
 """A saving says what a run did otherwise than its baseline: nothing, where it was not touched."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -263,3 +264,28 @@ def test_switching_back_does_not_make_a_settling_slot_the_run_s_own(journal: Jou
         "as_run",
     ]
     assert lines[slot(8)].tokens == 30_000
+
+
+def test_what_was_trained_after_the_last_look_at_a_slot_is_that_slot_s(journal: Journal) -> None:
+    """The run goes home within a slot, and nobody looks for four: it is there once."""
+    intensity(journal, GRID)
+    life = Life(journal=journal, power_w=320.0)
+    life.begin(plan=PROMPT)
+    life.live(4)
+    epoch = leader(journal)
+    moved(journal, epoch, begun=slot(4), ended=slot(4))
+    life.layout, life.rate = B, 500.0
+    life.live(6)
+    look = slot(10) + timedelta(seconds=9)
+    life.tokens, life.slots = life.tokens + 4_500, 11
+    life.report(look)
+    life.books.price(look)
+    moved(journal, epoch, begun=look, ended=look, to="A", plan="p2", step=900)
+    life.layout, life.slots = A, 14
+    life.tokens += 111_000
+    life.report(slot(14))
+    life.books.price(slot(14))
+    lines = {row.slot_start: row for row in journal.ledger.emissions("r", scenario="baseline")}
+    home = [lines[slot(number)] for number in (11, 12, 13)]
+    assert [each.line for each in home] == ["as_run"] * 3
+    assert [each.tokens for each in home] == pytest.approx([30_000] * 3, abs=2)
