@@ -6,7 +6,7 @@ the filling of the pipeline (2104.04473), the gradients' reduction (1910.02054, 
 optimizer. What cannot be known from data sheets is `parameters.Parameters`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,11 +71,26 @@ def tokens_of_rank(setups: Setups) -> Number:
 
 def rank_parameters(setups: Setups) -> tuple[Number, Number]:
     """Count what one rank would hold if data-parallel ranks dealt nothing: dense, experts."""
+    pp = np.asarray(setups.layout.pp)
+    shape = setups.shape
+    stage = replace(
+        shape, layers=np.asarray(shape.layers) / pp, dense_layers=np.asarray(shape.dense_layers) / pp
+    )
+    return stage_parameters(replace(setups, shape=stage), embeddings=np.where(pp > 1, 1.0, 2.0))
+
+
+def stage_parameters(setups: Setups, *, embeddings: Number) -> tuple[Number, Number]:
+    """Count the same of a stage.
+
+    Args:
+        setups: its shape has the layers of the stage only.
+        embeddings: how many of the two tables, of input and output, the stage has.
+    """
     shape, layout = setups.shape, setups.layout
-    layers = np.asarray(shape.layers) / layout.pp
-    embeddings = np.where(np.asarray(layout.pp) > 1, 1.0, 2.0) * shape.vocab * shape.hidden
+    layers = np.asarray(shape.layers)
     layer = np.asarray(attention_weights(shape)) + feed_forward_weights(shape)
-    dense = (layer * layers + embeddings) / layout.tp
+    tables = np.asarray(embeddings) * shape.vocab * shape.hidden
+    dense = (layer * layers + tables) / layout.tp
     return dense, np.asarray(expert_weights(shape)) * layers / np.maximum(1, layout.ep)
 
 

@@ -152,7 +152,9 @@ def _shape(row: Row) -> ModelShape:
         shape,
         head_width=known.head_width,
         shared_ffn=known.shared_ffn,
-        dense_layers=float(known.dense_layers) * layers / float(known.layers) if ffn else 0.0,
+        dense_layers=math.ceil(float(known.dense_layers) * layers / float(known.layers))
+        if ffn
+        else 0.0,
         latent=known.latent,
         window=known.window,
     )
