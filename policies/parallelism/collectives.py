@@ -25,7 +25,8 @@ def network_rate(hardware: HardwareColumns, fitted: Parameters, sharing: Number 
     """Give the bytes per second of a ring that leaves the domain.
 
     Args:
-        hardware: the GPUs. `fitted`: what their links reach.
+        hardware: the GPUs.
+        fitted: what their links reach.
         sharing: GPUs of one domain whose adapters the ring uses.
     """
     rate = np.asarray(hardware.network_bytes_per_s) * fitted.network * np.maximum(sharing, 1)
@@ -51,7 +52,7 @@ def context_parallel_s(setups: Setups, tokens: Number, fitted: Parameters) -> Nu
     volume = 12 * np.asarray(tokens) * keys * (np.asarray(layout.cp) - 1)
     inside = np.asarray(layout.tp) * layout.cp <= np.asarray(hardware.domain)
     rate = np.where(inside, link_rate(hardware, fitted), network_rate(hardware, fitted))
-    return volume / rate * fitted.context_exposed
+    return np.asarray(volume / rate * fitted.context_exposed)
 
 
 def expert_parallel_s(
@@ -64,7 +65,7 @@ def expert_parallel_s(
     outside = np.clip(1 - np.asarray(hardware.domain) / np.maximum(ep, 1), 0, 1)
     inside_s = (1 - outside) / link_rate(hardware, fitted)
     seconds = sent * (inside_s + outside / network_rate(hardware, fitted))
-    return np.asarray(with_experts) * seconds * fitted.expert_exposed
+    return np.asarray(with_experts * seconds * fitted.expert_exposed)
 
 
 def stage_s(setups: Setups, tokens: Number, fitted: Parameters) -> Number:

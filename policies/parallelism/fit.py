@@ -5,7 +5,7 @@ Imports SciPy, so nothing that must start fast imports this.
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
 from wattmesh.policies.parallelism.parameters import (
     Parameters,
@@ -34,7 +34,8 @@ def fit(
     """Find the parameters under which predictions are nearest to what was measured.
 
     Args:
-        setups: what was run, n of them. `seconds`: of a step of each; shape (n,), above 0.
+        setups: what was run, n of them.
+        seconds: of a step of each; shape (n,), above 0.
         weights: how much each counts; shape (n,) or one number.
         start: where to begin; the priors without it.
         evaluations: the most that it may try.

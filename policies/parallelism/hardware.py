@@ -35,50 +35,42 @@ class GpuClass:
     idle_w: float
 
 
-def _gpu(
-    name: str,
-    family: str,
-    generation: str,
-    tflops: float,
-    memory_gb: float,
-    memory_tb_per_s: float,
-    link_gb_per_s: float,
-    domain: int,
-    network_gb_per_s: float,
-    power_w: float,
-    idle_w: float,
-) -> GpuClass:
+_TABLE = """
+name        family    generation  TFLOP/s GB  TB/s GB/s domain GB/s W   idle
+a100        a100      ampere      312     80  2.0  300  8      25   400  55
+a100-40gb   a100      ampere      312     40  1.55 300  8      25   400  50
+a100-100g   a100-100g ampere      312     80  2.0  300  8      12.5 400  55
+l40s        l40s      ada         362     48  0.86 32   1      25   350  33
+h100        h100      hopper      989     80  3.35 450  8      50   700  72
+h100-500w   h100-500w hopper      989     96  2.4  450  8      50   500  70
+h200        h100      hopper      989     141 4.8  450  8      50   700  78
+b200        b200      blackwell   2250    180 8.0  900  8      50   1000 140
+b300        b300      blackwell   2250    279 8.0  900  8      100  1100 140
+gb200       gb200     blackwell   2500    186 8.0  900  72     50   1200 140
+gb300       gb300     blackwell   2500    279 8.0  900  72     100  1400 150
+"""
+"""bf16 rate; memory and its rate; links and how many GPUs they join; network; most and idle W."""
+
+
+def _gpu(line: str) -> GpuClass:
+    name, family, generation, *numbers = line.split()
+    tflops, memory_gb, memory_tb, link_gb, domain, network_gb, power_w, idle_w = map(float, numbers)
     return GpuClass(
         name=name,
         family=family,
         generation=generation,
         matmul_flops=tflops * 1e12,
         memory_bytes=memory_gb * 1e9,
-        memory_bytes_per_s=memory_tb_per_s * 1e12,
-        link_bytes_per_s=link_gb_per_s * 1e9,
-        domain=domain,
-        network_bytes_per_s=network_gb_per_s * 1e9,
+        memory_bytes_per_s=memory_tb * 1e12,
+        link_bytes_per_s=link_gb * 1e9,
+        domain=int(domain),
+        network_bytes_per_s=network_gb * 1e9,
         power_w=power_w,
         idle_w=idle_w,
     )
 
 
-CLASSES = {
-    each.name: each
-    for each in (
-        _gpu("a100", "a100", "ampere", 312, 80, 2.0, 300, 8, 25, 400, 55),
-        _gpu("a100-40gb", "a100", "ampere", 312, 40, 1.55, 300, 8, 25, 400, 50),
-        _gpu("a100-100g", "a100-100g", "ampere", 312, 80, 2.0, 300, 8, 12.5, 400, 55),
-        _gpu("l40s", "l40s", "ada", 362, 48, 0.86, 32, 1, 25, 350, 33),
-        _gpu("h100", "h100", "hopper", 989, 80, 3.35, 450, 8, 50, 700, 72),
-        _gpu("h100-500w", "h100-500w", "hopper", 989, 96, 2.4, 450, 8, 50, 500, 70),
-        _gpu("h200", "h100", "hopper", 989, 141, 4.8, 450, 8, 50, 700, 78),
-        _gpu("b200", "b200", "blackwell", 2250, 180, 8.0, 900, 8, 50, 1000, 140),
-        _gpu("b300", "b300", "blackwell", 2250, 279, 8.0, 900, 8, 100, 1100, 140),
-        _gpu("gb200", "gb200", "blackwell", 2500, 186, 8.0, 900, 72, 50, 1200, 140),
-        _gpu("gb300", "gb300", "blackwell", 2500, 279, 8.0, 900, 72, 100, 1400, 150),
-    )
-}
+CLASSES = {each.name: each for each in map(_gpu, _TABLE.strip().splitlines()[1:])}
 FAMILIES = tuple(dict.fromkeys(each.family for each in CLASSES.values()))
 
 PUBLISHED = {

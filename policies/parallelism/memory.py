@@ -88,12 +88,10 @@ def _activations_of_layer(setups: Setups) -> Number:
     fsdp = np.asarray(layout.zero) == 3
     kept = np.where(fsdp & (again == SELECTIVE), KEPT_BY_SELECTIVE_FSDP, 1.0)
     everything = tokens * (8 * hidden / dealt + inside + scores) * kept
-    return np.where(again == FULL, 2 * tokens * hidden / dealt, everything)
+    return np.asarray(np.where(again == FULL, 2 * tokens * hidden / dealt, everything))
 
 
-def _stage(
-    setups: Setups, *, dense_layers: Number, in_flight: Number, output: Number
-) -> Memory:
+def _stage(setups: Setups, *, dense_layers: Number, in_flight: Number, output: Number) -> Memory:
     """Predict the peak of a rank of one stage.
 
     Args:

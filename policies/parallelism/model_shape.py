@@ -80,7 +80,7 @@ def score_width(shape: ModelShape) -> Number:
 
 
 def feed_forward_weights(shape: ModelShape) -> Number:
-    """Count the feed-forward parameters that every token of an average layer passes, experts not."""
+    """Count an average layer's feed-forward parameters that every token passes; no experts."""
     with_experts = moe_share(shape)
     own = (1 - with_experts) * np.asarray(shape.ffn) + with_experts * np.asarray(shape.shared_ffn)
     return matrices(shape) * np.asarray(shape.hidden) * own
@@ -89,7 +89,7 @@ def feed_forward_weights(shape: ModelShape) -> Number:
 def expert_weights(shape: ModelShape) -> Number:
     """Count the parameters of all experts of an average layer."""
     each = matrices(shape) * np.asarray(shape.hidden) * np.asarray(shape.expert_ffn)
-    return moe_share(shape) * each * np.asarray(shape.experts)
+    return np.asarray(moe_share(shape) * each * np.asarray(shape.experts))
 
 
 def parameters(shape: ModelShape) -> Number:

@@ -131,7 +131,7 @@ def unpack(logarithms: Vector) -> Parameters:
 def pack(parameters: Parameters) -> Vector:
     """Turn parameters into logarithms again."""
     each = (np.atleast_1d(getattr(parameters, field.name)) for field in fields(parameters))
-    return np.log(np.concatenate(list(each)))
+    return np.asarray(np.log(np.concatenate(list(each))))
 
 
 def prior_logarithms() -> Vector:

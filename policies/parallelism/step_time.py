@@ -12,7 +12,6 @@ import numpy as np
 
 from wattmesh.policies.parallelism import collectives
 from wattmesh.policies.parallelism.model_shape import (
-    ModelShape,
     Number,
     attention_weights,
     expert_weights,
@@ -74,7 +73,9 @@ def rank_parameters(setups: Setups) -> tuple[Number, Number]:
     pp = np.asarray(setups.layout.pp)
     shape = setups.shape
     stage = replace(
-        shape, layers=np.asarray(shape.layers) / pp, dense_layers=np.asarray(shape.dense_layers) / pp
+        shape,
+        layers=np.asarray(shape.layers) / pp,
+        dense_layers=np.asarray(shape.dense_layers) / pp,
     )
     return stage_parameters(replace(setups, shape=stage), embeddings=np.where(pp > 1, 1.0, 2.0))
 

@@ -2,7 +2,7 @@
 
 The map:
     attach_check.py    `wattmesh attach-check`
-    configs.py         `wattmesh configs`: list, show, profile
+    configs.py         `wattmesh configs`: list, show, predict, profile
     configs_json.py    the JSON of `wattmesh configs` (pure)
     configs_screen.py  the screens of `wattmesh configs`
     configs_ways.py    the switches between one point and all others, with their evidence (pure)

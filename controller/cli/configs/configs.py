@@ -1,6 +1,7 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +13,13 @@ from wattmesh.controller.cli import options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.output import columns, print_json, print_lines
+from wattmesh.controller.cost_model import csv_files, fitted
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.ranges import clean_lines
 
-app = typer.Typer(help="List, show and measure the operating points of a job.")
+app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
 
 Tell = Callable[[str], None]
 
@@ -77,6 +79,35 @@ def profile_job(
         for point, why in found.unproven.items()
     )
     print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}"])
+
+
+@app.command("predict")
+def predict_rows(
+    table: Annotated[
+        Path, typer.Option("--csv", metavar="IN", help="Table of configurations (CSV).")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="OUT", help="File for the same table with predictions.")
+    ],
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict time, memory and energy of the configurations in a table."""
+    names, rows = csv_files.read_table(table)
+    predicted = csv_files.predict_table(names, rows, fitted.shipped())
+    csv_files.write_table(predicted, out)
+    excluded = Counter(predicted.read.excluded.values())
+    if as_json:
+        print_json(
+            {
+                "rows": len(rows),
+                "predicted": len(predicted.read.kept),
+                "excluded": dict(excluded.most_common()),
+                "file": str(out),
+            }
+        )
+        return
+    print_lines([f"predicted {len(predicted.read.kept)} of {len(rows)} rows; wrote {out}"])
+    print_lines(f"left out {count}: {why}" for why, count in excluded.most_common(10))
 
 
 def _say(text: str) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize
+from scipy.linalg import cho_factor, cho_solve  # type: ignore[import-untyped]
+from scipy.optimize import minimize  # type: ignore[import-untyped]
 
 from wattmesh.policies.parallelism.training_rows import Tags
 
@@ -25,7 +25,7 @@ AMPLITUDES = 9
 FREEDOM = 4.0
 """Degrees of freedom of the errors' distribution: heavy tails."""
 
-CENTRES = np.log(np.array([0.08] * AMPLITUDES + [1.5, 0.3, 0.03]))
+CENTRES = np.log(np.array([0.08] * AMPLITUDES + [1.5, 0.3, 0.04]))
 SPREAD = 0.7
 """Where the logarithms of amplitudes, distance, years and noise are expected, and how far off."""
 
@@ -102,18 +102,24 @@ def _covariance(pairs: _Pairs, logarithms: Array) -> Array:
         (stack & pairs.number_format) * recent,
         (stack & pairs.number_format & pairs.model) * recent,
     )
-    return sum((size * each for size, each in zip(amplitude, alike, strict=True)), start=np.zeros(()))
+    return sum(
+        (size * each for size, each in zip(amplitude, alike, strict=True)), start=np.zeros(())
+    )
 
 
-def learn(tags: Sequence[Tags], errors: Array, *, rounds: int = 30) -> Habits:
+def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: int = 30) -> Habits:
     """Learn how alike runs err: the most likely amplitudes (type II maximum likelihood).
 
     Args:
-        tags: of n runs. `errors`: log(measured / predicted) of each; shape (n,).
+        tags: of n runs.
+        errors: log(measured / predicted) of each; shape (n,).
+        usual: where each amplitude is expected. Errors beyond five of it say nothing about how
+            alike runs usually err.
         rounds: the most that the search may take.
     """
     pairs, count = _compare(tags, tags), len(tags)
-    clipped = np.clip(errors, -5 * CLIP, 5 * CLIP)
+    clipped = np.clip(errors, -5 * usual, 5 * usual)
+    centres = np.concatenate([np.full(AMPLITUDES, np.log(usual)), CENTRES[AMPLITUDES:]])
 
     def unlikely(logarithms: Array) -> float:
         matrix = _covariance(pairs, logarithms)
@@ -123,15 +129,11 @@ def learn(tags: Sequence[Tags], errors: Array, *, rounds: int = 30) -> Habits:
         except np.linalg.LinAlgError:
             return float("inf")
         whitened = np.linalg.solve(lower, clipped)
-        prior = 0.5 * float((((logarithms - CENTRES) / SPREAD) ** 2).sum())
+        prior = 0.5 * float((((logarithms - centres) / SPREAD) ** 2).sum())
         return 0.5 * float(whitened @ whitened) + float(np.log(np.diag(lower)).sum()) + prior
 
-    found = minimize(unlikely, CENTRES, method="L-BFGS-B", options={"maxiter": rounds})
+    found = minimize(unlikely, centres, method="L-BFGS-B", options={"maxiter": rounds})
     return Habits(logarithms=found.x)
-
-
-CLIP = 0.08
-"""Errors beyond five of these say nothing about how alike runs usually err."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Residual:
+class KnownErrors:
     """What was left over in measured runs, ready to correct others.
 
     Attributes:
@@ -174,11 +176,12 @@ class Residual:
         )
 
 
-def observe(tags: Sequence[Tags], errors: Array, habits: Habits, *, rounds: int = 8) -> Residual:
+def observe(tags: Sequence[Tags], errors: Array, habits: Habits, *, rounds: int = 8) -> KnownErrors:
     """Take measured runs in.
 
     Args:
-        tags: of n runs. `errors`: log(measured / predicted); shape (n,).
+        tags: of n runs.
+        errors: log(measured / predicted); shape (n,).
         habits: how alike runs err.
         rounds: how often outliers are weighed anew.
     """
@@ -189,4 +192,4 @@ def observe(tags: Sequence[Tags], errors: Array, habits: Habits, *, rounds: int 
             weights = cho_solve(cho_factor(matrix + np.diag(noise2), lower=True), errors)
             left = errors - matrix @ weights
             noise2 = habits.noise**2 * (FREEDOM + left**2 / habits.noise**2) / (FREEDOM + 1)
-    return Residual(tags=tuple(tags), errors=np.asarray(errors), habits=habits, noise2=noise2)
+    return KnownErrors(tags=tuple(tags), errors=np.asarray(errors), habits=habits, noise2=noise2)

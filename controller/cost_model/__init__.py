@@ -1,0 +1,6 @@
+"""Predictions of what a layout costs, for people: files in, files out.
+
+The map:
+    csv_files.py   tables of configurations: read, and written with their predictions
+    fitted.py      the fitted cost model that the package carries
+"""
