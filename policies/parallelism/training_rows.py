@@ -301,14 +301,19 @@ def hardware_columns(classes: Sequence[GpuClass]) -> HardwareColumns:
 
 def take(setups: Setups, which: NDArray[np.int64] | NDArray[np.bool_]) -> Setups:
     """Choose configurations; every column must be an array."""
-
-    def chosen(columns: T) -> T:
-        names = [field.name for field in fields(columns)]  # type: ignore[arg-type]
-        return replace(columns, **{name: getattr(columns, name)[which] for name in names})  # type: ignore[type-var]
-
     return Setups(
-        shape=chosen(setups.shape),
-        hardware=chosen(setups.hardware),
-        layout=chosen(setups.layout),
-        work=chosen(setups.work),
+        shape=_chosen(setups.shape, which),
+        hardware=_chosen(setups.hardware, which),
+        layout=_chosen(setups.layout, which),
+        work=_chosen(setups.work, which),
     )
+
+
+def take_layouts(layout: LayoutColumns, which: NDArray[np.int64]) -> LayoutColumns:
+    """Choose layouts."""
+    return _chosen(layout, which)
+
+
+def _chosen(columns: T, which: NDArray[np.int64] | NDArray[np.bool_]) -> T:
+    names = [field.name for field in fields(columns)]  # type: ignore[arg-type]
+    return replace(columns, **{name: getattr(columns, name)[which] for name in names})  # type: ignore[type-var]
