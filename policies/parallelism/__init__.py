@@ -12,7 +12,9 @@ The map:
     parameters.py     what is fitted, with priors
     predict.py        the physics, corrected by measured runs nearby, with intervals
     presets.py        shapes of known models
+    search.py         the layouts and clocks that nothing beats
     setups.py         configurations as columns
+    space.py          every uniform layout of a model on a cluster
     step_time.py      seconds of a step and its phases
     training_rows.py  rows of text as columns, and why some cannot be predicted
 """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wattmesh.policies.parallelism.energy import step_energy
 from wattmesh.policies.parallelism.memory import memory
 from wattmesh.policies.parallelism.predict import CostModel
-from wattmesh.policies.parallelism.setups import Setups, WorkColumns
+from wattmesh.policies.parallelism.setups import BF16, Setups, WorkColumns
 from wattmesh.policies.parallelism.space import Job, Space, space
 from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import hardware_columns, take_layouts
@@ -52,6 +52,18 @@ class Search:
     memory_bytes: Array
     node_w: Array
     on_hull: NDArray[np.bool_]
+
+
+def megatron_like(job: Job, number_format: float = BF16) -> WorkColumns:
+    """Give the work of a job under software of today: sequence parallel, fused attention."""
+    return WorkColumns(
+        global_batch=float(job.global_batch),
+        seq_len=float(job.seq_len),
+        number_format=number_format,
+        sequence_parallel=1.0,
+        fused_attention=1.0,
+        frozen_base=0.0,
+    )
 
 
 def search(

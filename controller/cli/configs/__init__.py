@@ -2,9 +2,10 @@
 
 The map:
     attach_check.py    `wattmesh attach-check`
-    configs.py         `wattmesh configs`: list, show, predict, profile
+    configs.py         `wattmesh configs`: list, show, search, predict, profile
     configs_json.py    the JSON of `wattmesh configs` (pure)
     configs_screen.py  the screens of `wattmesh configs`
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
+    search_screen.py   what a search found, as JSON and as a screen (pure)
     configs_worth.py   when each point of a catalogue is worth running
 """

@@ -12,11 +12,17 @@ from wattmesh import quantities
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
+from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
 from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.cost_model import csv_files, fitted
+from wattmesh.controller.cost_model.asked_search import cluster, from_hugging_face, known_model
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
+from wattmesh.errors import InputInvalid
+from wattmesh.policies.parallelism.search import megatron_like, search
+from wattmesh.policies.parallelism.space import Job
 from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.ranges import clean_lines
 
 app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
@@ -79,6 +85,47 @@ def profile_job(
         for point, why in found.unproven.items()
     )
     print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}"])
+
+
+@app.command("search")
+def search_layouts(
+    *,
+    gpus: Annotated[str, typer.Option("--gpus", metavar="NxGPU", help="GPUs, like 256xh100.")],
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="A model that is known by name.")
+    ] = "",
+    hf_config: Annotated[
+        Path | None,
+        typer.Option("--hf-config", metavar="FILE", help="config.json of a Hugging Face model."),
+    ] = None,
+    global_batch: Annotated[
+        int, typer.Option("--batch", min=1, max=2**24, help="Samples of a step.")
+    ] = 1024,
+    seq_len: Annotated[
+        int, typer.Option("--seq-len", min=1, max=2**24, help="Tokens of a sample.")
+    ] = 8192,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show also what is not on the hull of speed and power.")
+    ] = False,
+    why: Annotated[
+        str, typer.Option("--why", metavar="LAYOUT", help="Say what keeps a layout out: tp16 pp3.")
+    ] = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Search all layouts and clocks of a model for those that nothing beats: worth measuring."""
+    if bool(model) == (hf_config is not None):
+        raise InputInvalid("give the model by --model NAME, or by --hf-config FILE")
+    shape = from_hugging_face(hf_config) if hf_config else known_model(model)
+    count, gpu = cluster(gpus)
+    job = Job(shape=shape, global_batch=global_batch, seq_len=seq_len, gpus=count, gpu=gpu)
+    if why:
+        print_lines(why_lines(job, Layout.from_text(why)))
+        return
+    answer = search_json(job, search(job, megatron_like(job), fitted.shipped()))
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines(search_lines(answer, columns(), everything=everything))
 
 
 @app.command("predict")
