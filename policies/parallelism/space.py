@@ -172,7 +172,7 @@ def space(job: Job) -> Space:
     tried, asked = 0, set[str]()
     for name, values in (
         ("tp", _powers(min(LARGEST_TP, job.gpus))),
-        ("pp", _divisors(int(shape.layers), most=job.gpus)),
+        ("pp", range(1, min(int(shape.layers), job.gpus) + 1)),
         ("cp", _powers(min(LARGEST_CP, job.gpus))),
         ("dp", ()),
         ("ep", _divisors(int(shape.experts), most=job.gpus) if shape.experts else (1,)),

@@ -99,10 +99,10 @@ def search_layouts(
         typer.Option("--hf-config", metavar="FILE", help="config.json of a Hugging Face model."),
     ] = None,
     global_batch: Annotated[
-        int, typer.Option("--batch", min=1, max=2**24, help="Samples of a step.")
+        int, typer.Option("--batch", min=1, max=2**24, metavar="N", help="Samples of a step.")
     ] = 1024,
     seq_len: Annotated[
-        int, typer.Option("--seq-len", min=1, max=2**24, help="Tokens of a sample.")
+        int, typer.Option("--seq-len", min=1, max=2**24, metavar="N", help="Tokens of a sample.")
     ] = 8192,
     everything: Annotated[
         bool, typer.Option("--all", help="Show also what is not on the hull of speed and power.")
