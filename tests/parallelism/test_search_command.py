@@ -114,8 +114,8 @@ def test_a_cluster_that_is_none_is_refused(text: str) -> None:
 
 def answered(gpus: int, **changes: Any) -> dict[str, Any]:
     """The JSON of a search."""
-    asked = {"shape": PRESETS["llama3-8b"], "global_batch": 64, "seq_len": 8192} | changes
-    job = Job(gpus=gpus, gpu=CLASSES["h100"], **asked)
+    asked: dict[str, Any] = {"shape": PRESETS["llama3-8b"], "global_batch": 64, "seq_len": 8192}
+    job = Job(gpus=gpus, gpu=CLASSES["h100"], **asked | changes)
     return search_json(job, search(job, megatron_like(job), shipped()))
 
 

@@ -34,7 +34,7 @@ JOBS = {
 
 def counted(job: Job) -> set[tuple[int, ...]]:  # noqa: C901 - as flat as its rules are
     """Every legal layout, by the rules of docs/parallelism.md in plain loops."""
-    shape, found = job.shape, set()
+    shape, found = job.shape, set[tuple[int, ...]]()
     for tp, pp, cp in itertools.product((1, 2, 4, 8), range(1, 13), (1, 2, 4, 8, 16, 32, 64)):
         dp, rest = divmod(job.gpus, tp * pp * cp)
         if rest or dp == 0 or shape.heads % tp or shape.layers % pp or tp > job.gpu.domain:

@@ -76,8 +76,8 @@ def search_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> l
     lines: list[Text | str] = [
         styled(
             (f"{answer['gpus']} {answer['gpu']}", STRONG),
-            f" · {count(answer['layouts'])} layouts, {count(answer['fitting'])} fit into memory, "
-            f"{len(answer['points'])} (with clocks) that nothing beats",
+            f" · {count(answer['layouts'])} layouts, {count(answer['fitting'])} fit into memory; "
+            f"nothing beats {len(answer['points'])}",
         )
     ]
     if not points:
