@@ -4,13 +4,17 @@ Invariant: every row of the input is in the output, in order, with all its colum
 """
 
 import csv
+import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
+from itertools import zip_longest
 from pathlib import Path
 
 from wattmesh.durable import write_text
 from wattmesh.errors import InputInvalid
+from wattmesh.named_file import read_named
 from wattmesh.policies.parallelism.predict import CostModel, Predictions, predict
 from wattmesh.policies.parallelism.training_rows import Row, TrainingRows, read_rows
 
@@ -39,29 +43,53 @@ class Predicted:
 
 
 def read_table(path: Path) -> tuple[tuple[str, ...], tuple[Row, ...]]:
-    """Read a CSV file with a line of column names.
+    """Read a CSV file with a line of column names; empty lines are no rows.
 
     Raises:
         InputInvalid: it cannot be read, has no rows, or a row has more fields than there are names.
     """
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise InputInvalid(f"{path} is larger than {LARGEST_BYTES // 2**20} MiB; split it")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, restkey="", strict=True)
-            rows = tuple({name: text or "" for name, text in row.items()} for row in reader)
-            names = tuple(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputInvalid(f"cannot read {path}: {error}") from error
-    twice = sorted({name for name in names if names.count(name) > 1})
+        text = read_named(path, LARGEST_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise InputInvalid(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputInvalid(
+            f"{path} is not UTF-8 text (its byte {error.start + 1}); save it as UTF-8"
+        ) from error
+    names, rows = _fields(path, text)
+    if not any(names):
+        raise InputInvalid(f"{path} has no line of column names")
+    twice = sorted({name for name, count in Counter(names).items() if count > 1})
     if twice:
-        raise InputInvalid(f"{path} names {', '.join(twice)} more than once")
-    for number, row in enumerate(rows, start=2):
-        if "" in row and "" not in names:
-            raise InputInvalid(f"{path}, line {number}: more fields than names of columns")
+        raise InputInvalid(f"{path} names the columns {', '.join(map(repr, twice))} more than once")
     if not rows:
         raise InputInvalid(f"{path} has no rows under its column names")
     return names, rows
+
+
+def _fields(path: Path, text: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """Take a table apart.
+
+    Raises:
+        InputInvalid: it is no CSV, or a row has more fields than there are names.
+    """
+    reader = csv.reader(StringIO(text, newline=""), strict=True)
+    rows: list[Row] = []
+    try:
+        names = tuple(next(reader, ()))
+        for fields in reader:
+            if len(fields) > len(names):
+                raise InputInvalid(
+                    f"{path}, line {reader.line_num}: {len(fields)} fields, more than the "
+                    f"{len(names)} names of columns"
+                )
+            if fields:
+                rows.append(dict(zip_longest(names, fields, fillvalue="")))
+    except csv.Error as error:
+        raise InputInvalid(
+            f"{path}, line {reader.line_num}, cannot be read as CSV: {error}"
+        ) from error
+    return names, tuple(rows)
 
 
 def predict_table(names: Sequence[str], rows: Sequence[Row], model: CostModel) -> Predicted:
@@ -73,7 +101,11 @@ def predict_table(names: Sequence[str], rows: Sequence[Row], model: CostModel) -
 
 
 def write_table(predicted: Predicted, path: Path) -> None:
-    """Write a table with its predictions; what was under such names before is replaced."""
+    """Write a table with its predictions; what was under such names before is replaced.
+
+    Raises:
+        InputInvalid: it cannot be written there.
+    """
     kept = {int(index): place for place, index in enumerate(predicted.read.kept)}
     names = [name for name in predicted.names if name not in ADDED] + list(ADDED)
     lines = []
@@ -84,7 +116,14 @@ def write_table(predicted: Predicted, path: Path) -> None:
         else:
             added["excluded_reason"] = predicted.read.excluded[index]
         lines.append([{**row, **added}.get(name, "") for name in names])
-    write_text(path, _csv([names, *lines]))
+    # A file takes the place of what has its name: never of a device, or of a link.
+    target = Path(os.path.realpath(path))
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise InputInvalid(f"cannot write {path}: it is not a file; name another one")
+    try:
+        write_text(target, _csv([names, *lines]))
+    except OSError as error:
+        raise InputInvalid(f"cannot write {path}: {error.strerror}; name another file") from error
 
 
 def _numbers(predictions: Predictions, place: int) -> dict[str, str]:
@@ -99,6 +138,14 @@ def _numbers(predictions: Predictions, place: int) -> dict[str, str]:
 
 
 def _csv(lines: Sequence[Sequence[str]]) -> str:
+    return "".join(map(_line, lines))
+
+
+def _line(fields: Sequence[str]) -> str:
+    """Write one line.
+
+    Before Python 3.13 a carriage return is quoted only if lines end with one.
+    """
     text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
+    csv.writer(text, lineterminator="\r\n").writerow(fields)
+    return text.getvalue().removesuffix("\r\n") + "\n"

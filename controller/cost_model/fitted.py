@@ -4,23 +4,36 @@ Invariant: nothing of the file is executed; what does not have the expected name
 refused.
 """
 
+import struct
+import zlib
 from functools import cache
 from importlib.resources import as_file, files
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
+from wattmesh.named_file import read_named
 from wattmesh.policies.parallelism.energy import PowerShares
 from wattmesh.policies.parallelism.known_errors import CENTRES, Habits, KnownErrors
 from wattmesh.policies.parallelism.parameters import SIZE, pack, unpack
 from wattmesh.policies.parallelism.predict import CostModel
-from wattmesh.policies.parallelism.training_rows import Tags
+from wattmesh.policies.parallelism.training_rows import PLACES, Tags
 
 NAME = "fitted.npz"
 KINDS = {False: "dense", True: "experts"}
 TEXTS = ("model", "gpu", "software", "number_format")
+LARGEST_BYTES = 16 * 2**20
+
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, RuntimeError, MemoryError, OverflowError),
+    *(BadZipFile, zlib.error, struct.error, SyntaxError, TypeError),
+)
+"""What reading a damaged archive of arrays raises."""
 
 
 def save(model: CostModel, path: Path) -> None:
@@ -46,15 +59,48 @@ def read(path: Path) -> CostModel:
         InputInvalid: the file is no cost model of this version.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-        parameters = found["parameters"]
-        if parameters.shape != (SIZE,) or not np.isfinite(parameters).all():
-            raise ValueError(f"{parameters.shape} parameters")
+        found = _arrays(path)
+        parameters = _numbers(found, "parameters", (SIZE,))
         known_errors = {kind: _known_errors(found, name, kind) for kind, name in KINDS.items()}
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (*UNREADABLE, KeyError) as error:
         raise InputInvalid(f"{path} is no cost model of this version: {error}") from error
     return CostModel(parameters=unpack(parameters), shares=PowerShares(), known_errors=known_errors)
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """Read all arrays of a file.
+
+    Raises:
+        one of `UNREADABLE`.
+    """
+    with BytesIO(read_named(path, LARGEST_BYTES)) as data, ZipFile(data) as members:
+        damaged = members.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} is damaged")
+        data.seek(0)
+        with np.load(data, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+
+def _numbers(found: dict[str, Any], name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Take an array of finite numbers.
+
+    Raises:
+        KeyError: there is none. ValueError: it has another shape, or other things in it.
+    """
+    array = found[name]
+    if array.dtype != np.float64 or array.shape != shape:
+        raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, not float64 of {shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} has values that are no numbers")
+    return np.asarray(array)
+
+
+def _texts(found: dict[str, Any], name: str) -> list[str]:
+    array = found[name]
+    if array.dtype.kind != "U" or array.ndim != 1:
+        raise ValueError(f"{name} is no list of texts")
+    return [str(text) for text in array]
 
 
 def _known_errors(found: dict[str, Any], name: str, has_experts: bool) -> KnownErrors:
@@ -63,11 +109,10 @@ def _known_errors(found: dict[str, Any], name: str, has_experts: bool) -> KnownE
     Raises:
         KeyError, ValueError: an array is missing, or has another size than the others.
     """
-    habits, errors = found[f"{name}.habits"], found[f"{name}.errors"]
-    if habits.shape != CENTRES.shape:
-        raise ValueError(f"{habits.shape} habits")
-    texts = (found[f"{name}.{text}"].tolist() for text in TEXTS)
-    years, places = found[f"{name}.release_years"].tolist(), found[f"{name}.place"].tolist()
+    texts = [_texts(found, f"{name}.{text}") for text in TEXTS]
+    count = len(texts[0])
+    years = _numbers(found, f"{name}.release_years", (count,)).tolist()
+    places = _numbers(found, f"{name}.place", (count, PLACES) if count else (0,)).tolist()
     tags = tuple(
         Tags(
             model=model,
@@ -82,13 +127,14 @@ def _known_errors(found: dict[str, Any], name: str, has_experts: bool) -> KnownE
             *texts, years, places, strict=True
         )
     )
-    if not len(tags) == len(errors) == len(found[f"{name}.noise2"]):
-        raise ValueError("arrays of different lengths")
+    noise2 = _numbers(found, f"{name}.noise2", (count,))
+    if (noise2 <= 0).any():
+        raise ValueError(f"{name}.noise2 has values that are no variances")
     return KnownErrors(
         tags=tags,
-        errors=errors,
-        habits=Habits(logarithms=habits),
-        noise2=found[f"{name}.noise2"],
+        errors=_numbers(found, f"{name}.errors", (count,)),
+        habits=Habits(logarithms=_numbers(found, f"{name}.habits", CENTRES.shape)),
+        noise2=noise2,
     )
 
 

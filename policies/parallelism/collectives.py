@@ -61,7 +61,8 @@ def expert_parallel_s(
     """Give the seconds of a layer and microbatch: tokens go to experts and back, twice."""
     shape, layout, hardware = setups.shape, setups.layout, setups.hardware
     ep = np.asarray(layout.ep)
-    sent = 16 * np.asarray(tokens) / layout.tp * shape.topk * shape.hidden * part_sent(ep)
+    # 2 bytes of each value, there and back, forward and backward.
+    sent = 8 * np.asarray(tokens) / layout.tp * shape.topk * shape.hidden * part_sent(ep)
     outside = np.clip(1 - np.asarray(hardware.domain) / np.maximum(ep, 1), 0, 1)
     inside_s = (1 - outside) / link_rate(hardware, fitted)
     seconds = sent * (inside_s + outside / network_rate(hardware, fitted))

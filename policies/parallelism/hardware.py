@@ -98,5 +98,5 @@ def gpu_class(name: str) -> GpuClass:
     key = name.strip()
     found = CLASSES.get(PUBLISHED.get(key, key.lower()))
     if found is None:
-        raise KeyError(f"no GPU is known as {name!r}; known are {', '.join(sorted(CLASSES))}")
+        raise KeyError(f"no GPU is known as {key[:40]!r}; known are {', '.join(sorted(CLASSES))}")
     return found

@@ -57,7 +57,7 @@ def seconds_of(row: Row) -> float:
 def measured_rows(rows: Sequence[Row], weights: NDArray[np.float64]) -> Measured:
     """Keep the rows that state a time and can be predicted."""
     seconds = np.array([seconds_of(row) for row in rows])
-    timed = np.flatnonzero(seconds > 0)
+    timed = np.flatnonzero(np.isfinite(seconds) & (seconds > 0))
     read = read_rows([rows[int(index)] for index in timed])
     kept = timed[read.kept]
     return Measured(rows=read, seconds=seconds[kept], weights=weights[kept])

@@ -6,7 +6,7 @@ lacks what a prediction needs, or contradicts itself, is left out with a reason.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, TypeVar
 
@@ -36,13 +36,23 @@ NEEDED = (
     *("layers", "hidden", "heads", "vocab", "seq_len", "gpu", "num_gpus"),
     *("tp", "pp", "micro_batch", "global_batch"),
 )
+FORMATS = {"fp4": FP4, "fp8": FP8, "float8": FP8, "16": BF16}
+"""By what the name of a number format contains; the first that does counts."""
+
 LARGEST = 1e9
 """Above this no size of a model or cluster is believed."""
 
 UNFUSED = ("Megatron-LM 2021", "Megatron-LM 2022", "Megatron-DeepSpeed")
 """Software that writes attention scores to memory and keeps all positions on each tp rank."""
 
+SHOWN = 40
+"""Characters of a wrong value that a reason quotes."""
+
 RELEASE = re.compile(r"(?<!\d)(\d\d)\.(\d\d)(?:\.(\d\d))?(?!\d)")
+
+
+PLACES = 13
+"""Numbers in `Tags.place`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +63,7 @@ class Tags:
         model, gpu, number_format: by name. `software`: without its release.
         release_years: the release, in years; 0 where none is named.
         has_experts: 1 or 0.
-        place: the layout and the sizes, each as a logarithm; shape (number of features,).
+        place: the layout and the sizes, each as a logarithm; shape (PLACES,).
     """
 
     model: str
@@ -100,7 +110,7 @@ def _number(row: Row, name: str, default: float | None = None) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number <= LARGEST:
-        raise _RowInvalid(f"{name} must be a number from 0 to 1e9, not {text[:40]!r}")
+        raise _RowInvalid(f"{name} must be a number from 0 to 1e9, not {text[:SHOWN]!r}")
     return number
 
 
@@ -112,8 +122,33 @@ def _degree(row: Row, name: str, default: float = 1.0) -> float:
     """
     number = _number(row, name, default)
     if number < 1 or number != math.floor(number):
-        raise _RowInvalid(f"{name} must be a whole number from 1, not {row.get(name)!r}")
+        text = (row.get(name) or "").strip()
+        raise _RowInvalid(f"{name} must be a whole number from 1, not {text[:SHOWN]!r}")
     return number
+
+
+def _count(row: Row, name: str) -> float:
+    """Read a whole number; 0 where there is none.
+
+    Raises:
+        _RowInvalid: it is none.
+    """
+    number = _number(row, name, 0.0)
+    if number != math.floor(number):
+        raise _RowInvalid(f"{name} must be a whole number, not {number:g}")
+    return number
+
+
+def _gated(row: Row) -> float:
+    """Read whether a feed-forward part has three matrices.
+
+    Raises:
+        _RowInvalid: it is neither 0 nor 1.
+    """
+    gated = _number(row, "gated_mlp", 1.0)
+    if gated not in (0, 1):
+        raise _RowInvalid(f"gated_mlp must be 0 or 1, not {gated:g}")
+    return gated
 
 
 def _shape(row: Row) -> ModelShape:
@@ -124,8 +159,8 @@ def _shape(row: Row) -> ModelShape:
     """
     known = preset(row.get("model") or "")
     layers, hidden, heads = (_degree(row, name, 0.0) for name in ("layers", "hidden", "heads"))
-    experts = _number(row, "experts", 0.0)
-    topk, expert_ffn = _number(row, "topk", 0.0), _number(row, "moe_ffn", 0.0)
+    experts, topk = _count(row, "experts"), _count(row, "topk")
+    expert_ffn = _number(row, "moe_ffn", 0.0)
     ffn = _number(row, "ffn", 0.0)
     if experts and not (topk and expert_ffn):
         raise _RowInvalid("a model with experts needs topk and moe_ffn")
@@ -141,7 +176,7 @@ def _shape(row: Row) -> ModelShape:
         head_width=hidden / heads,
         ffn=ffn,
         vocab=_degree(row, "vocab"),
-        gated=_number(row, "gated_mlp", 1.0),
+        gated=_gated(row),
         experts=experts,
         topk=topk,
         expert_ffn=expert_ffn,
@@ -158,6 +193,23 @@ def _shape(row: Row) -> ModelShape:
         latent=known.latent,
         window=known.window,
     )
+
+
+def _disagreements(shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Iterator[str]:
+    """Say in what ways a layout cannot be a layout of this model and batch."""
+    tp, pp, ep = layout.tp, layout.pp, layout.ep
+    ranks = np.asarray(tp) * layout.cp * layout.dp
+    if pp > shape.layers:
+        yield f"pp is {pp:g}, of {shape.layers:g} layers"
+    if shape.heads % tp:
+        yield f"tp = {tp:g} does not divide {shape.heads:g} heads"
+    if shape.experts % ep:
+        yield f"ep = {ep:g} does not divide {shape.experts:g} experts"
+    if ranks % ep:
+        yield f"ep = {ep:g} does not divide the {ranks:g} GPUs of a pipeline stage"
+    once = np.asarray(layout.dp) * layout.micro_batch
+    if once > work.global_batch:
+        yield f"dp * micro_batch = {once:g} is more than global_batch, {work.global_batch:g}"
 
 
 def _hardware(row: Row) -> GpuClass:
@@ -181,10 +233,10 @@ def _layout(row: Row) -> LayoutColumns:
     zero = _number(row, "zero", 1.0)
     if zero not in (0, 1, 2, 3):
         raise _RowInvalid(f"zero must be 0, 1, 2 or 3, not {zero:g}")
-    recompute = (row.get("recompute") or "none").strip()
+    recompute = (row.get("recompute") or "").strip().lower() or "none"
     levels = {"none": NONE, "selective": SELECTIVE, "full": FULL}
     if recompute not in levels:
-        raise _RowInvalid(f"recompute must be none, selective or full, not {recompute[:40]!r}")
+        raise _RowInvalid(f"recompute must be none, selective or full, not {recompute[:SHOWN]!r}")
     return LayoutColumns(
         gpus=gpus,
         tp=tp,
@@ -199,10 +251,24 @@ def _layout(row: Row) -> LayoutColumns:
     )
 
 
+def _precision(row: Row) -> str:
+    return (row.get("precision") or "").strip().lower() or "bf16"
+
+
 def _work(row: Row) -> WorkColumns:
+    """Read what a step trains.
+
+    Raises:
+        _RowInvalid: a size of it is missing, or nothing is known of its number format.
+    """
     software = (row.get("framework") or "").strip()
-    precision = (row.get("precision") or "bf16").strip().lower()
-    number_format = FP4 if "fp4" in precision else FP8 if "fp8" in precision else BF16
+    number_format = next(
+        (found for part, found in FORMATS.items() if part in _precision(row)), None
+    )
+    if number_format is None:
+        raise _RowInvalid(
+            f"precision must be a 16, 8 or 4 bit format, not {_precision(row)[:SHOWN]!r}"
+        )
     unfused = software.startswith(UNFUSED)
     return WorkColumns(
         global_batch=_degree(row, "global_batch"),
@@ -240,7 +306,7 @@ def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: Wo
         model=(row.get("model") or "").strip().lower(),
         gpu=gpu,
         software=RELEASE.sub("", software).strip(" /"),
-        number_format=(row.get("precision") or "bf16").strip().lower(),
+        number_format=_precision(row),
         release_years=years,
         has_experts=float(bool(shape.experts)),
         place=(*place, float(layout.zero) / 2, float(layout.recompute) / 1.5),
@@ -259,6 +325,8 @@ def read_rows(rows: Sequence[Row]) -> TrainingRows:
                     raise _RowInvalid(f"{name} is missing")
             gpu, shape = _hardware(row), _shape(row)
             layout, work = _layout(row), _work(row)
+            for why in _disagreements(shape, layout, work):
+                raise _RowInvalid(why)
         except _RowInvalid as error:
             excluded[index] = str(error)
             continue
