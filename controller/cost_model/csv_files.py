@@ -12,9 +12,12 @@ from io import StringIO
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
+
 from wattmesh.durable import write_text
 from wattmesh.errors import InputInvalid
 from wattmesh.named_file import read_named
+from wattmesh.policies.parallelism.measured import measured_rows, with_measurements
 from wattmesh.policies.parallelism.predict import CostModel, Predictions, predict
 from wattmesh.policies.parallelism.training_rows import Row, TrainingRows, read_rows
 
@@ -98,6 +101,23 @@ def predict_table(names: Sequence[str], rows: Sequence[Row], model: CostModel) -
     return Predicted(
         names=tuple(names), rows=tuple(rows), read=read, predictions=predict(read, model)
     )
+
+
+def corrected(model: CostModel, path: Path) -> tuple[CostModel, int]:
+    """Correct a model by a table of measured steps: predictions of like runs move towards them.
+
+    Returns:
+        The corrected model, and how many rows correct it.
+
+    Raises:
+        InputInvalid: the table cannot be read, or no row of it states a time and can be predicted.
+    """
+    _, rows = read_table(path)
+    measured = measured_rows(rows, np.ones(len(rows)))
+    if not len(measured.seconds):
+        why = next(iter(measured.rows.excluded.values()), "no row states step_time_s")
+        raise InputInvalid(f"{path}: no measured step can be used: {why}")
+    return with_measurements(model, measured), len(measured.seconds)
 
 
 def write_table(predicted: Predicted, path: Path) -> None:

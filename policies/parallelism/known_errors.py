@@ -176,13 +176,16 @@ class KnownErrors:
         )
 
 
-def observe(tags: Sequence[Tags], errors: Array, habits: Habits, *, rounds: int = 8) -> KnownErrors:
+def observe(
+    tags: Sequence[Tags], errors: Array, habits: Habits, *, trusted: int = 0, rounds: int = 8
+) -> KnownErrors:
     """Take measured runs in.
 
     Args:
         tags: of n runs.
         errors: log(measured / predicted); shape (n,).
         habits: how alike runs err.
+        trusted: so many of them, the last ones, are believed however far off they are.
         rounds: how often outliers are weighed anew.
     """
     noise2 = np.full(len(tags), habits.noise**2)
@@ -192,4 +195,5 @@ def observe(tags: Sequence[Tags], errors: Array, habits: Habits, *, rounds: int 
             weights = cho_solve(cho_factor(matrix + np.diag(noise2), lower=True), errors)
             left = errors - matrix @ weights
             noise2 = habits.noise**2 * (FREEDOM + left**2 / habits.noise**2) / (FREEDOM + 1)
+            noise2[len(tags) - trusted :] = habits.noise**2
     return KnownErrors(tags=tuple(tags), errors=np.asarray(errors), habits=habits, noise2=noise2)

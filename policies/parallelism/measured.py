@@ -1,7 +1,7 @@
 """Measured training runs, and the cost model that they make. Pure. Imports SciPy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,28 @@ def fit_model(
         tags = [measured.rows.tags[index] for index in which]
         known_errors[kind] = observe(tags, errors[which], known[kind])
     return CostModel(parameters=parameters, shares=shares, known_errors=known_errors)
+
+
+def with_measurements(model: CostModel, measured: Measured) -> CostModel:
+    """Take further runs in: predictions of like ones move towards them, and are surer.
+
+    The physics and how alike runs err stay as they were fitted. Of the runs of others one that is
+    far off its neighbours may be a mistake in a table; these are believed.
+    """
+    errors = physics_errors(measured.rows.setups, measured.seconds, model.parameters)
+    known_errors: dict[bool, KnownErrors] = {}
+    for kind, known in model.known_errors.items():
+        which = [
+            place for place, tags in enumerate(measured.rows.tags) if bool(tags.has_experts) == kind
+        ]
+        tags = (*known.tags, *(measured.rows.tags[place] for place in which))
+        known_errors[kind] = observe(
+            tags,
+            np.concatenate([known.errors, errors[which]]),
+            known.habits,
+            trusted=len(which),
+        )
+    return replace(model, known_errors=known_errors)
 
 
 def _of_kind(measured: Measured, has_experts: bool, *, thinned: bool) -> NDArray[np.int64]:

@@ -136,11 +136,20 @@ def predict_rows(
     out: Annotated[
         Path, typer.Option("--out", metavar="OUT", help="File for the same table with predictions.")
     ],
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured", metavar="FILE", help="Such a table with steps timed on your cluster."
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict time, memory and energy of the configurations in a table."""
     names, rows = csv_files.read_table(table)
-    predicted = csv_files.predict_table(names, rows, fitted.shipped())
+    model, steps = fitted.shipped(), 0
+    if measured is not None:
+        model, steps = csv_files.corrected(model, measured)
+    predicted = csv_files.predict_table(names, rows, model)
     csv_files.write_table(predicted, out)
     excluded = Counter(predicted.read.excluded.values())
     if as_json:
@@ -148,12 +157,15 @@ def predict_rows(
             {
                 "rows": len(rows),
                 "predicted": len(predicted.read.kept),
+                "measured": steps,
                 "excluded": dict(excluded.most_common()),
                 "file": str(out),
             }
         )
         return
     print_lines([f"predicted {len(predicted.read.kept)} of {len(rows)} rows; wrote {out}"])
+    if steps:
+        print_lines([f"corrected by {steps} measured step{'s' if steps > 1 else ''}"])
     print_lines(f"left out {count}: {why}" for why, count in excluded.most_common(10))
 
 
