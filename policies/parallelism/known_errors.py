@@ -111,15 +111,17 @@ def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: i
     """Learn how alike runs err: the most likely amplitudes (type II maximum likelihood).
 
     Args:
-        tags: of n runs.
+        tags: of n runs; of none, what is expected is given.
         errors: log(measured / predicted) of each; shape (n,).
         usual: where each amplitude is expected. Errors beyond five of it say nothing about how
             alike runs usually err.
         rounds: the most that the search may take.
     """
+    centres = np.concatenate([np.full(AMPLITUDES, np.log(usual)), CENTRES[AMPLITUDES:]])
+    if not tags:
+        return Habits(logarithms=centres)
     pairs, count = _compare(tags, tags), len(tags)
     clipped = np.clip(errors, -5 * usual, 5 * usual)
-    centres = np.concatenate([np.full(AMPLITUDES, np.log(usual)), CENTRES[AMPLITUDES:]])
 
     def unlikely(logarithms: Array) -> float:
         matrix = _covariance(pairs, logarithms)
