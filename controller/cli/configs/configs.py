@@ -13,7 +13,6 @@ from wattmesh.controller.cli import options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.output import columns, print_json, print_lines
-from wattmesh.controller.cost_model import csv_files, fitted
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.reconfig import catalogue_file
@@ -92,6 +91,9 @@ def predict_rows(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict time, memory and energy of the configurations in a table."""
+    # It loads SciPy, which takes longer than the other commands run.
+    from wattmesh.controller.cost_model import csv_files, fitted  # noqa: PLC0415
+
     names, rows = csv_files.read_table(table)
     predicted = csv_files.predict_table(names, rows, fitted.shipped())
     csv_files.write_table(predicted, out)
