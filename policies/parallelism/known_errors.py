@@ -111,15 +111,17 @@ def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: i
     """Learn how alike runs err: the most likely amplitudes (type II maximum likelihood).
 
     Args:
-        tags: of n runs.
+        tags: of n runs; of none, what is expected is given.
         errors: log(measured / predicted) of each; shape (n,).
         usual: where each amplitude is expected. Errors beyond five of it say nothing about how
             alike runs usually err.
         rounds: the most that the search may take.
     """
+    centres = np.concatenate([np.full(AMPLITUDES, np.log(usual)), CENTRES[AMPLITUDES:]])
+    if not tags:
+        return Habits(logarithms=centres)
     pairs, count = _compare(tags, tags), len(tags)
     clipped = np.clip(errors, -5 * usual, 5 * usual)
-    centres = np.concatenate([np.full(AMPLITUDES, np.log(usual)), CENTRES[AMPLITUDES:]])
 
     def unlikely(logarithms: Array) -> float:
         matrix = _covariance(pairs, logarithms)
@@ -137,7 +139,7 @@ def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
+class ErrorCorrection:
     """What to add to log(predicted) of some runs, and how sure that is; shape (n,) each."""
 
     log_ratio: Array
@@ -158,19 +160,19 @@ class KnownErrors:
     habits: Habits
     noise2: Array
 
-    def correct(self, tags: Sequence[Tags]) -> Correction:
+    def correct(self, tags: Sequence[Tags]) -> ErrorCorrection:
         """Predict log(measured / predicted) of other runs, a measurement's noise included."""
         log = self.habits.logarithms
         every = float(np.exp(2 * log[:AMPLITUDES]).sum()) + self.habits.noise**2
         if not self.tags or not tags:
-            return Correction(
+            return ErrorCorrection(
                 log_ratio=np.zeros(len(tags)), deviation=np.full(len(tags), np.sqrt(every))
             )
         known = _covariance(_compare(self.tags, self.tags), log) + np.diag(self.noise2)
         factor = cho_factor(known, lower=True)
         across = _covariance(_compare(tags, self.tags), log)
         explained = (across * cho_solve(factor, across.T).T).sum(axis=1)
-        return Correction(
+        return ErrorCorrection(
             log_ratio=across @ cho_solve(factor, self.errors),
             deviation=np.sqrt(np.maximum(every - explained, self.habits.noise**2)),
         )

@@ -40,7 +40,7 @@ KEPT_BY_SELECTIVE_FSDP = 0.57
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class PeakMemory:
     """Bytes on the fullest rank, as PyTorch's allocator counts them at their peak.
 
     Attributes:
@@ -91,7 +91,9 @@ def _activations_of_layer(setups: Setups) -> Number:
     return np.asarray(np.where(again == FULL, 2 * tokens * hidden / dealt, everything))
 
 
-def _stage(setups: Setups, *, dense_layers: Number, in_flight: Number, output: Number) -> Memory:
+def _stage(
+    setups: Setups, *, dense_layers: Number, in_flight: Number, output: Number
+) -> PeakMemory:
     """Predict the peak of a rank of one stage.
 
     Args:
@@ -115,10 +117,10 @@ def _stage(setups: Setups, *, dense_layers: Number, in_flight: Number, output: N
     inputs = LAYER_INPUT_BYTES * tokens * own.hidden
     transient = logits + gathered + embeddings + inputs + BASE_BYTES
     total = state + activations + transient
-    return Memory(state=state, activations=activations, transient=transient, total=total)
+    return PeakMemory(state=state, activations=activations, transient=transient, total=total)
 
 
-def memory(setups: Setups) -> Memory:
+def memory(setups: Setups) -> PeakMemory:
     """Predict the peak of the fullest rank: the first stage's, or the last one's."""
     shape, layout = setups.shape, setups.layout
     pp, chunks = np.asarray(layout.pp), np.maximum(layout.chunks, 1)
@@ -133,7 +135,7 @@ def memory(setups: Setups) -> Memory:
         setups, dense_layers=np.maximum(0, dense - others), in_flight=interleaved, output=1.0
     )
     fuller = np.asarray(first.total) >= last.total
-    return Memory(
+    return PeakMemory(
         state=np.where(fuller, first.state, last.state),
         activations=np.where(fuller, first.activations, last.activations),
         transient=np.where(fuller, first.transient, last.transient),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tests.parallelism.rows import read, row
 from wattmesh.controller.cost_model import fitted
+from wattmesh.policies.parallelism.energy import PowerShares
 from wattmesh.policies.parallelism.known_errors import (
     AMPLITUDES,
     FREEDOM,
@@ -18,6 +19,7 @@ from wattmesh.policies.parallelism.known_errors import (
     learn,
     observe,
 )
+from wattmesh.policies.parallelism.measured import fit_model, measured_rows
 from wattmesh.policies.parallelism.predict import predict
 from wattmesh.policies.parallelism.training_rows import Tags
 
@@ -182,6 +184,17 @@ def test_habits_are_learned_from_errors_that_go_by_model() -> None:
     by_model = math.hypot(*(found[[2, 3, 8]]))
     assert by_model > 1.3 * math.hypot(*(found[[0, 1, 4, 7]]))
     assert found[-1] < 0.06
+
+
+def test_habits_of_no_runs_are_what_is_expected() -> None:
+    """So a model can be fitted to runs that are all dense."""
+    found = learn([], np.array([]), usual=0.15)
+    np.testing.assert_allclose(np.exp(found.logarithms[:AMPLITUDES]), 0.15)
+    measured = measured_rows([row(step_time_s=each) for each in ("5", "5.2")], np.ones(2))
+    model = fit_model(measured, shares=PowerShares())
+    assert model.known_errors[True].tags == ()
+    assert len(model.known_errors[False].tags) == 2
+    assert np.isfinite(predict(read(row(experts=8, topk=2, moe_ffn=512)), model).step_s).all()
 
 
 def test_one_kind_of_model_teaches_nothing_of_the_other() -> None:

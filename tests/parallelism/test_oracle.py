@@ -100,7 +100,7 @@ def check_products(one: Row) -> None:
 
 def test_products_take_their_operations_over_the_rate() -> None:
     """Of each kind: plain, experts', attention, output layer; again where all is recomputed."""
-    drawn = drawn_rows(check_products, 150)
+    drawn = drawn_rows(check_products, 250)
     missing = {name for name, _ in drawn.missing()}
     assert missing <= {"notes", "framework", "model"}
 
@@ -136,7 +136,7 @@ def check_volumes(one: Row) -> None:
 
 def test_ranks_send_the_volumes_of_the_formulas() -> None:
     """By dimension, and all that is exposed in a step where nothing is hidden."""
-    drawn = drawn_rows(check_volumes, 150)
+    drawn = drawn_rows(check_volumes, 250)
     assert {name for name, _ in drawn.missing()} <= {"notes", "framework", "model"}
 
 
@@ -169,7 +169,7 @@ def check_state(one: Row) -> None:
 
 def test_state_is_dealt_as_zero_deals_it() -> None:
     """Stages 0 to 3, dense parameters and experts'."""
-    drawn = drawn_rows(check_state, 150)
+    drawn = drawn_rows(check_state, 250)
     assert not {each for each in drawn.missing() if each[0] in ("zero", "experts", "ep > 1")}
 
 
@@ -187,6 +187,7 @@ def test_activations_are_those_of_the_fullest_stage() -> None:
     """Plain feed-forward parts, a small vocabulary: the first stage has most in flight."""
     drawn = Drawn()
 
+    @settings(max_examples=150)
     @given(
         legal(
             **PLAIN | {"gated_mlp": 0, "experts": "", "topk": "", "moe_ffn": "", "ep": 1},

@@ -53,6 +53,16 @@ def test_the_program_predicts_a_table(tmp_path: Path) -> None:
     assert [{name: each[name] for name in RIGHT} for each in found] == ROWS
 
 
+def test_other_commands_do_not_load_what_predicting_needs() -> None:
+    """SciPy takes longer to load than they run."""
+    code = (
+        "import sys; from wattmesh.controller.cli.main import main; main(['configs', '--help']); "
+        "sys.exit(int('scipy' in sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert ran.returncode == 0
+
+
 def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One object, nothing else."""
     out = tmp_path / "out.csv"

@@ -6,6 +6,7 @@ The map:
     configs_json.py    the JSON of `wattmesh configs` (pure)
     configs_screen.py  the screens of `wattmesh configs`
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
-    search_screen.py   what a search found, as JSON and as a screen (pure)
     configs_worth.py   when each point of a catalogue is worth running
+    predicting.py      what `configs search` and `configs predict` do
+    search_screen.py   what a search found, as JSON and as a screen (pure)
 """

@@ -1,7 +1,6 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -12,17 +11,11 @@ from wattmesh import quantities
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
-from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
 from wattmesh.controller.cli.output import columns, print_json, print_lines
-from wattmesh.controller.cost_model import csv_files, fitted
-from wattmesh.controller.cost_model.asked_search import cluster, from_hugging_face, known_model
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.parallelism.search import megatron_like, search
-from wattmesh.policies.parallelism.space import Job
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.ranges import clean_lines
 
 app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
@@ -113,19 +106,20 @@ def search_layouts(
     as_json: options.AsJson = False,
 ) -> None:
     """Search all layouts and clocks of a model for those that nothing beats: worth measuring."""
+    # It loads SciPy, which takes longer than the other commands run.
+    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415
+
     if bool(model) == (hf_config is not None):
         raise InputInvalid("give the model by --model NAME, or by --hf-config FILE")
-    shape = from_hugging_face(hf_config) if hf_config else known_model(model)
-    count, gpu = cluster(gpus)
-    job = Job(shape=shape, global_batch=global_batch, seq_len=seq_len, gpus=count, gpu=gpu)
+    job = predicting.asked_job(model, hf_config, gpus, global_batch, seq_len)
     if why:
-        print_lines(why_lines(job, Layout.from_text(why)))
+        print_lines(predicting.why(job, why))
         return
-    answer = search_json(job, search(job, megatron_like(job), fitted.shipped()))
+    answer = predicting.searched(job)
     if as_json:
         print_json(answer)
     else:
-        print_lines(search_lines(answer, columns(), everything=everything))
+        print_lines(predicting.search_lines(answer, columns(), everything=everything))
 
 
 @app.command("predict")
@@ -145,28 +139,13 @@ def predict_rows(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict time, memory and energy of the configurations in a table."""
-    names, rows = csv_files.read_table(table)
-    model, steps = fitted.shipped(), 0
-    if measured is not None:
-        model, steps = csv_files.corrected(model, measured)
-    predicted = csv_files.predict_table(names, rows, model)
-    csv_files.write_table(predicted, out)
-    excluded = Counter(predicted.read.excluded.values())
+    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415 - as above
+
+    answer = predicting.predicted(table, out, measured)
     if as_json:
-        print_json(
-            {
-                "rows": len(rows),
-                "predicted": len(predicted.read.kept),
-                "measured": steps,
-                "excluded": dict(excluded.most_common()),
-                "file": str(out),
-            }
-        )
-        return
-    print_lines([f"predicted {len(predicted.read.kept)} of {len(rows)} rows; wrote {out}"])
-    if steps:
-        print_lines([f"corrected by {steps} measured step{'s' if steps > 1 else ''}"])
-    print_lines(f"left out {count}: {why}" for why, count in excluded.most_common(10))
+        print_json(answer)
+    else:
+        print_lines(predicting.predicted_lines(answer))
 
 
 def _say(text: str) -> None:
