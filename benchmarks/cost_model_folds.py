@@ -5,7 +5,7 @@ learned once, of all rows, and fixed: twelve numbers, which no single row decide
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from wattmesh.controller.cost_model.csv_files import read_table
 from wattmesh.policies.parallelism.energy import PowerShares
 from wattmesh.policies.parallelism.fit import fit
-from wattmesh.policies.parallelism.known_errors import Habits, observe
+from wattmesh.policies.parallelism.known_errors import Habits
 from wattmesh.policies.parallelism.measured import (
     Measured,
     fit_model,
@@ -23,9 +23,10 @@ from wattmesh.policies.parallelism.measured import (
     measured_rows,
     part,
     seconds_of,
+    with_measurements,
 )
 from wattmesh.policies.parallelism.parameters import Parameters
-from wattmesh.policies.parallelism.predict import CostModel, physics_errors, predict
+from wattmesh.policies.parallelism.predict import CostModel, predict
 from wattmesh.policies.parallelism.training_rows import Row
 
 Array: TypeAlias = NDArray[np.float64]
@@ -224,15 +225,4 @@ def _given_back(
             continue
         chosen = int(draw.integers(len(members)))
         given, others = members[chosen : chosen + 1], np.delete(members, chosen)
-        yield score(runs, others, with_run(runs, given, model))
-
-
-def with_run(runs: Runs, given: NDArray[np.int64], model: CostModel) -> CostModel:
-    """Take measured runs of one kind in, the physics staying as it was fitted."""
-    chosen = part(runs.measured, given)
-    errors = physics_errors(chosen.rows.setups, chosen.seconds, model.parameters)
-    kind = bool(chosen.rows.tags[0].has_experts)
-    known = model.known_errors[kind]
-    tags = (*known.tags, *chosen.rows.tags)
-    grown = observe(tags, np.concatenate([known.errors, errors]), known.habits)
-    return replace(model, known_errors={**model.known_errors, kind: grown})
+        yield score(runs, others, with_measurements(model, part(runs.measured, given)))

@@ -22,6 +22,9 @@ Array = NDArray[np.float64]
 AMPLITUDES = 9
 """Ways in which two runs may err alike; see `_covariance`."""
 
+TRUST = 4.0
+"""The most by which the variance of a trusted measurement grows."""
+
 FREEDOM = 4.0
 """Degrees of freedom of the errors' distribution: heavy tails."""
 
@@ -187,7 +190,8 @@ def observe(
         tags: of n runs.
         errors: log(measured / predicted); shape (n,).
         habits: how alike runs err.
-        trusted: so many of them, the last ones, are believed however far off they are.
+        trusted: so many of them, the last ones, never count less than with twice the usual noise,
+            however far off they are.
         rounds: how often outliers are weighed anew.
     """
     noise2 = np.full(len(tags), habits.noise**2)
@@ -197,5 +201,6 @@ def observe(
             weights = cho_solve(cho_factor(matrix + np.diag(noise2), lower=True), errors)
             left = errors - matrix @ weights
             noise2 = habits.noise**2 * (FREEDOM + left**2 / habits.noise**2) / (FREEDOM + 1)
-            noise2[len(tags) - trusted :] = habits.noise**2
+            own = noise2[len(tags) - trusted :]
+            np.minimum(own, TRUST * habits.noise**2, out=own)
     return KnownErrors(tags=tuple(tags), errors=np.asarray(errors), habits=habits, noise2=noise2)

@@ -117,14 +117,16 @@ def with_measurements(model: CostModel, measured: Measured) -> CostModel:
     """Take further runs in: predictions of like ones move towards them, and are surer.
 
     The physics and how alike runs err stay as they were fitted. Of the runs of others one that is
-    far off its neighbours may be a mistake in a table; these are believed.
+    far off its neighbours may be a mistake in a table; these are believed more than that.
     """
     errors = physics_errors(measured.rows.setups, measured.seconds, model.parameters)
-    known_errors: dict[bool, KnownErrors] = {}
+    known_errors = dict(model.known_errors)
     for kind, known in model.known_errors.items():
         which = [
             place for place, tags in enumerate(measured.rows.tags) if bool(tags.has_experts) == kind
         ]
+        if not which:
+            continue
         tags = (*known.tags, *(measured.rows.tags[place] for place in which))
         known_errors[kind] = observe(
             tags,
