@@ -33,7 +33,7 @@ CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class FoundLayouts:
     """What was found, fastest first; arrays of shape (n,).
 
     Attributes:
@@ -68,7 +68,7 @@ def megatron_like(job: Job, number_format: float = BF16) -> WorkColumns:
 
 def search(
     job: Job, work: WorkColumns, model: CostModel, *, clocks: Sequence[float] = CLOCKS
-) -> Search:
+) -> FoundLayouts:
     """Predict every layout at every clock, and keep what nothing beats.
 
     Args:
@@ -96,7 +96,7 @@ def search(
     front = undominated(*columns)
     step_s, j_per_token, peaks = (column[front] for column in columns)
     tokens_per_s = job.global_batch * job.seq_len / step_s
-    return Search(
+    return FoundLayouts(
         space=found,
         fitting=len(fits),
         which=np.tile(fits, len(energies))[front],

@@ -39,7 +39,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class SpaceRule:
     """What a layout must keep to.
 
     Attributes:
@@ -75,14 +75,14 @@ def _divides(number: float, degree: Column) -> NDArray[np.bool_]:
     return np.asarray(np.remainder(number, degree) == 0)
 
 
-def _rule(name: str, sentence: str, needs: str, keeps: Callable[..., object]) -> Rule:
+def _rule(name: str, sentence: str, needs: str, keeps: Callable[..., object]) -> SpaceRule:
     def asked(job: Job, columns: dict[str, Column]) -> NDArray[np.bool_]:
         return np.asarray(keeps(job, **{each: columns[each] for each in needs.split()}), dtype=bool)
 
-    return Rule(name=name, sentence=sentence, keeps=asked, needs=frozenset(needs.split()))
+    return SpaceRule(name=name, sentence=sentence, keeps=asked, needs=frozenset(needs.split()))
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[SpaceRule, ...] = (
     _rule("tp", "tp divides the heads", "tp", lambda job, tp: _divides(job.shape.heads, tp)),
     _rule(
         "tp",

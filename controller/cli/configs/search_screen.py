@@ -7,7 +7,7 @@ from rich.text import Text
 from wattmesh import quantities
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
-from wattmesh.policies.parallelism.search import Search
+from wattmesh.policies.parallelism.search import FoundLayouts
 from wattmesh.policies.parallelism.setups import FULL, SELECTIVE
 from wattmesh.policies.parallelism.space import Job, broken_rules
 from wattmesh.reconfig.layout import Layout
@@ -27,7 +27,7 @@ COLUMNS = (
 RECOMPUTE = {FULL: "full", SELECTIVE: "selective"}
 
 
-def search_json(job: Job, found: Search) -> dict[str, Any]:
+def search_json(job: Job, found: FoundLayouts) -> dict[str, Any]:
     """Give every layout of the front, with the space that it is out of."""
     return {
         "gpus": job.gpus,
@@ -42,7 +42,7 @@ def search_json(job: Job, found: Search) -> dict[str, Any]:
     }
 
 
-def _point(job: Job, found: Search, place: int) -> dict[str, Any]:
+def _point(job: Job, found: FoundLayouts, place: int) -> dict[str, Any]:
     layouts, index = found.space.layout, found.which[place]
 
     def degree(name: str) -> int:
