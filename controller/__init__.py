@@ -6,6 +6,7 @@ The map:
     api/           HTTP over a Unix socket
     attach_check/  runs a user's script through several layouts
     cli/           the command line
+    cost_model/    predictions of what a layout costs, as tables
     cycle/         the control cycle: observe, decide, act
     daemon/        the daemon's process: start, loops, stop
     journal/       everything that survives a restart, in SQLite or PostgreSQL

@@ -3,6 +3,7 @@
 The map:
     accounting/     the arithmetic of budgets and baselines
     forecast/       forecasts of the grid: the provider's and our own, weighted by skill
+    parallelism/    predicts time, memory and energy of parallel layouts (numpy)
     planner/        plans with a certified bound (numpy, in a worker)
     powercap/       shares an operator's power cap between the runs
     rivals/         rules from the literature, for replay

@@ -124,7 +124,7 @@ COMMANDS = {
     "configs": LazyCommand(
         module="configs.configs",
         name="app",
-        about="List, show and measure a job's operating points.",
+        about="List, show, predict and measure a job's operating points.",
     ),
     "policy": LazyCommand(
         module="policy.policy",

@@ -2,9 +2,11 @@
 
 The map:
     attach_check.py    `wattmesh attach-check`
-    configs.py         `wattmesh configs`: list, show, profile
+    configs.py         `wattmesh configs`: list, show, search, predict, profile
     configs_json.py    the JSON of `wattmesh configs` (pure)
     configs_screen.py  the screens of `wattmesh configs`
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
     configs_worth.py   when each point of a catalogue is worth running
+    predicting.py      what `configs search` and `configs predict` do
+    search_screen.py   what a search found, as JSON and as a screen (pure)
 """

@@ -14,10 +14,11 @@ from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.ranges import clean_lines
 
-app = typer.Typer(help="List, show and measure the operating points of a job.")
+app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
 
 Tell = Callable[[str], None]
 
@@ -77,6 +78,74 @@ def profile_job(
         for point, why in found.unproven.items()
     )
     print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}"])
+
+
+@app.command("search")
+def search_layouts(
+    *,
+    gpus: Annotated[str, typer.Option("--gpus", metavar="NxGPU", help="GPUs, like 256xh100.")],
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="A model that is known by name.")
+    ] = "",
+    hf_config: Annotated[
+        Path | None,
+        typer.Option("--hf-config", metavar="FILE", help="config.json of a Hugging Face model."),
+    ] = None,
+    global_batch: Annotated[
+        int, typer.Option("--batch", min=1, max=2**24, metavar="N", help="Samples of a step.")
+    ] = 1024,
+    seq_len: Annotated[
+        int, typer.Option("--seq-len", min=1, max=2**24, metavar="N", help="Tokens of a sample.")
+    ] = 8192,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show also what is not on the hull of speed and power.")
+    ] = False,
+    why: Annotated[
+        str, typer.Option("--why", metavar="LAYOUT", help="Say what keeps a layout out: tp16 pp3.")
+    ] = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Search all layouts and clocks of a model for those that nothing beats: worth measuring."""
+    # It loads SciPy, which takes longer than the other commands run.
+    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415
+
+    if bool(model) == (hf_config is not None):
+        raise InputInvalid("give the model by --model NAME, or by --hf-config FILE")
+    job = predicting.asked_job(model, hf_config, gpus, global_batch, seq_len)
+    if why:
+        print_lines(predicting.why(job, why))
+        return
+    answer = predicting.searched(job)
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines(predicting.search_lines(answer, columns(), everything=everything))
+
+
+@app.command("predict")
+def predict_rows(
+    table: Annotated[
+        Path, typer.Option("--csv", metavar="IN", help="Table of configurations (CSV).")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="OUT", help="File for the same table with predictions.")
+    ],
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            "--measured", metavar="FILE", help="Such a table with steps timed on your cluster."
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict time, memory and energy of the configurations in a table."""
+    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415 - as above
+
+    answer = predicting.predicted(table, out, measured)
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines(predicting.predicted_lines(answer))
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,78 @@
+"""What `configs search` and `configs predict` do: loaded by them only, for it loads SciPy."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
+from wattmesh.controller.cost_model import csv_files, fitted
+from wattmesh.controller.cost_model.asked_search import cluster, from_hugging_face, known_model
+from wattmesh.policies.parallelism.search import megatron_like, search
+from wattmesh.policies.parallelism.space import Job
+from wattmesh.reconfig.layout import Layout
+
+__all__ = ["asked_job", "predicted", "predicted_lines", "search_lines", "searched", "why"]
+
+MOST_REASONS = 10
+"""Reasons for which rows were left out that the screen tells."""
+
+
+def asked_job(
+    model: str, hf_config: Path | None, gpus: str, global_batch: int, seq_len: int
+) -> Job:
+    """Read what a search is asked for: a model by name, or by its config.json.
+
+    Raises:
+        InputInvalid: the model or the GPUs are not understood.
+    """
+    shape = from_hugging_face(hf_config) if hf_config else known_model(model)
+    count, gpu = cluster(gpus)
+    return Job(shape=shape, global_batch=global_batch, seq_len=seq_len, gpus=count, gpu=gpu)
+
+
+def searched(job: Job) -> dict[str, Any]:
+    """Search all layouts and clocks of a job."""
+    return search_json(job, search(job, megatron_like(job), fitted.shipped()))
+
+
+def why(job: Job, layout: str) -> list[Text | str]:
+    """Say what keeps a layout, as people write it, out.
+
+    Raises:
+        InputInvalid: it is no layout.
+    """
+    return why_lines(job, Layout.from_text(layout))
+
+
+def predicted(table: Path, out: Path, measured: Path | None) -> dict[str, Any]:
+    """Predict the rows of a table, write them, and say how many there were.
+
+    Raises:
+        InputInvalid: a table cannot be read or written.
+    """
+    names, rows = csv_files.read_table(table)
+    model, steps = fitted.shipped(), 0
+    if measured is not None:
+        model, steps = csv_files.corrected(model, measured)
+    found = csv_files.predict_table(names, rows, model)
+    csv_files.write_table(found, out)
+    return {
+        "rows": len(rows),
+        "predicted": len(found.read.kept),
+        "measured": steps,
+        "excluded": dict(Counter(found.read.excluded.values()).most_common()),
+        "file": str(out),
+    }
+
+
+def predicted_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """Say the same on a screen."""
+    steps = answer["measured"]
+    yield f"predicted {answer['predicted']} of {answer['rows']} rows; wrote {answer['file']}"
+    if steps:
+        yield f"corrected by {steps} measured step{'s' if steps > 1 else ''}"
+    for reason, count in list(answer["excluded"].items())[:MOST_REASONS]:
+        yield f"left out {count}: {reason}"

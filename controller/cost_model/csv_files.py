@@ -1,0 +1,171 @@
+"""Tables of training configurations: read as CSV, and written again with predictions added.
+
+Invariant: every row of the input is in the output, in order, with all its columns.
+"""
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+
+from wattmesh.durable import write_text
+from wattmesh.errors import InputInvalid
+from wattmesh.named_file import read_named
+from wattmesh.policies.parallelism.measured import measured_rows, with_measurements
+from wattmesh.policies.parallelism.predict import CostModel, Predictions, predict
+from wattmesh.policies.parallelism.training_rows import Row, TrainingRows, read_rows
+
+ADDED = (
+    "pred_step_time_s",
+    "pred_tokens_per_s_per_gpu",
+    "pred_memory_gib",
+    "pred_energy_j_per_token",
+    "pred_low",
+    "pred_high",
+    "excluded_reason",
+)
+GIB = 2**30
+LARGEST_BYTES = 256 * 2**20
+"""A larger table is refused: it would not fit into memory as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """A table and its predictions: `rows` with the columns `names`, `read` of them predicted."""
+
+    names: tuple[str, ...]
+    rows: tuple[Row, ...]
+    read: TrainingRows
+    predictions: Predictions
+
+
+def read_table(path: Path) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """Read a CSV file with a line of column names; empty lines are no rows.
+
+    Raises:
+        InputInvalid: it cannot be read, has no rows, or a row has more fields than there are names.
+    """
+    try:
+        text = read_named(path, LARGEST_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise InputInvalid(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputInvalid(
+            f"{path} is not UTF-8 text (its byte {error.start + 1}); save it as UTF-8"
+        ) from error
+    names, rows = _fields(path, text)
+    if not any(names):
+        raise InputInvalid(f"{path} has no line of column names")
+    twice = sorted({name for name, count in Counter(names).items() if count > 1})
+    if twice:
+        raise InputInvalid(f"{path} names the columns {', '.join(map(repr, twice))} more than once")
+    if not rows:
+        raise InputInvalid(f"{path} has no rows under its column names")
+    return names, rows
+
+
+def _fields(path: Path, text: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """Take a table apart.
+
+    Raises:
+        InputInvalid: it is no CSV, or a row has more fields than there are names.
+    """
+    reader = csv.reader(StringIO(text, newline=""), strict=True)
+    rows: list[Row] = []
+    try:
+        names = tuple(next(reader, ()))
+        for fields in reader:
+            if len(fields) > len(names):
+                raise InputInvalid(
+                    f"{path}, line {reader.line_num}: {len(fields)} fields, more than the "
+                    f"{len(names)} names of columns"
+                )
+            if fields:
+                rows.append(dict(zip_longest(names, fields, fillvalue="")))
+    except csv.Error as error:
+        raise InputInvalid(
+            f"{path}, line {reader.line_num}, cannot be read as CSV: {error}"
+        ) from error
+    return names, tuple(rows)
+
+
+def predict_table(names: Sequence[str], rows: Sequence[Row], model: CostModel) -> Predicted:
+    """Predict the rows of a table."""
+    read = read_rows(rows)
+    return Predicted(
+        names=tuple(names), rows=tuple(rows), read=read, predictions=predict(read, model)
+    )
+
+
+def corrected(model: CostModel, path: Path) -> tuple[CostModel, int]:
+    """Correct a model by a table of measured steps: predictions of like runs move towards them.
+
+    Returns:
+        The corrected model, and how many rows correct it.
+
+    Raises:
+        InputInvalid: the table cannot be read, or no row of it states a time and can be predicted.
+    """
+    _, rows = read_table(path)
+    measured = measured_rows(rows, np.ones(len(rows)))
+    if not len(measured.seconds):
+        why = next(iter(measured.rows.excluded.values()), "no row states step_time_s")
+        raise InputInvalid(f"{path}: no measured step can be used: {why}")
+    return with_measurements(model, measured), len(measured.seconds)
+
+
+def write_table(predicted: Predicted, path: Path) -> None:
+    """Write a table with its predictions; what was under such names before is replaced.
+
+    Raises:
+        InputInvalid: it cannot be written there.
+    """
+    kept = {int(index): place for place, index in enumerate(predicted.read.kept)}
+    names = [name for name in predicted.names if name not in ADDED] + list(ADDED)
+    lines = []
+    for index, row in enumerate(predicted.rows):
+        added = dict.fromkeys(ADDED, "")
+        if index in kept:
+            added |= _numbers(predicted.predictions, kept[index])
+        else:
+            added["excluded_reason"] = predicted.read.excluded[index]
+        lines.append([{**row, **added}.get(name, "") for name in names])
+    # A file takes the place of what has its name: never of a device, or of a link.
+    target = Path(os.path.realpath(path))
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise InputInvalid(f"cannot write {path}: it is not a file; name another one")
+    try:
+        write_text(target, _csv([names, *lines]))
+    except OSError as error:
+        raise InputInvalid(f"cannot write {path}: {error.strerror}; name another file") from error
+
+
+def _numbers(predictions: Predictions, place: int) -> dict[str, str]:
+    return {
+        "pred_step_time_s": f"{predictions.step_s[place]:.6g}",
+        "pred_tokens_per_s_per_gpu": f"{predictions.tokens_per_s_per_gpu[place]:.6g}",
+        "pred_memory_gib": f"{predictions.memory_bytes[place] / GIB:.4g}",
+        "pred_energy_j_per_token": f"{predictions.j_per_token[place]:.4g}",
+        "pred_low": f"{predictions.low_s[place]:.6g}",
+        "pred_high": f"{predictions.high_s[place]:.6g}",
+    }
+
+
+def _csv(lines: Sequence[Sequence[str]]) -> str:
+    return "".join(map(_line, lines))
+
+
+def _line(fields: Sequence[str]) -> str:
+    """Write one line.
+
+    Before Python 3.13 a carriage return is quoted only if lines end with one.
+    """
+    text = StringIO()
+    csv.writer(text, lineterminator="\r\n").writerow(fields)
+    return text.getvalue().removesuffix("\r\n") + "\n"

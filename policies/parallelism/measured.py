@@ -1,0 +1,144 @@
+"""Measured training runs, and the cost model that they make. Pure. Imports SciPy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattmesh.policies.parallelism.energy import PowerShares
+from wattmesh.policies.parallelism.fit import fit
+from wattmesh.policies.parallelism.known_errors import Habits, KnownErrors, learn, observe
+from wattmesh.policies.parallelism.parameters import Parameters
+from wattmesh.policies.parallelism.predict import CostModel, physics_errors
+from wattmesh.policies.parallelism.training_rows import Row, TrainingRows, read_rows, take
+
+EVERY = 12
+"""Of rows that count less than one, each so-manieth is kept as a neighbour: they are many alike."""
+
+USUAL = {False: 0.08, True: 0.15}
+"""How far off the physics is expected to be in each way, without and with experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Runs whose steps were timed.
+
+    Attributes:
+        rows: their configurations. `seconds`, `weights`: of a step, and how much each counts; (n,).
+    """
+
+    rows: TrainingRows
+    seconds: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+def seconds_of(row: Row) -> float:
+    """Give the seconds of a step that a row states, or that follow from its tokens per second.
+
+    Returns:
+        NaN where it states neither.
+    """
+
+    def number(name: str) -> float:
+        try:
+            return float(row.get(name) or "nan")
+        except ValueError:
+            return float("nan")
+
+    stated = number("step_time_s")
+    if stated > 0:
+        return stated
+    rate = number("tokens_per_s_per_gpu") * number("num_gpus")
+    tokens = number("global_batch") * number("seq_len")
+    return tokens / rate if rate > 0 else float("nan")
+
+
+def measured_rows(rows: Sequence[Row], weights: NDArray[np.float64]) -> Measured:
+    """Keep the rows that state a time and can be predicted."""
+    seconds = np.array([seconds_of(row) for row in rows])
+    timed = np.flatnonzero(np.isfinite(seconds) & (seconds > 0))
+    read = read_rows([rows[int(index)] for index in timed])
+    kept = timed[read.kept]
+    return Measured(rows=read, seconds=seconds[kept], weights=weights[kept])
+
+
+def part(measured: Measured, which: NDArray[np.int64]) -> Measured:
+    """Choose some of the runs."""
+    rows = measured.rows
+    chosen = TrainingRows(
+        setups=take(rows.setups, which),
+        tags=tuple(rows.tags[index] for index in which),
+        kept=rows.kept[which],
+        excluded={},
+    )
+    return Measured(rows=chosen, seconds=measured.seconds[which], weights=measured.weights[which])
+
+
+def learn_habits(measured: Measured, parameters: Parameters) -> dict[bool, Habits]:
+    """Learn how alike runs err, without and with experts; takes a minute for 500 of them."""
+    errors = physics_errors(measured.rows.setups, measured.seconds, parameters)
+    return {
+        kind: learn(
+            [measured.rows.tags[index] for index in which], errors[which], usual=USUAL[kind]
+        )
+        for kind in (False, True)
+        for which in (_of_kind(measured, kind, thinned=False),)
+    }
+
+
+def fit_model(
+    measured: Measured,
+    *,
+    shares: PowerShares,
+    habits: dict[bool, Habits] | None = None,
+    start: Parameters | None = None,
+) -> CostModel:
+    """Fit the physics, and take in what is left over.
+
+    Args:
+        measured: the runs.
+        shares: watts by phase.
+        habits: how alike runs err; learned anew without them.
+        start: where the fit begins.
+    """
+    parameters = fit(measured.rows.setups, measured.seconds, weights=measured.weights, start=start)
+    known = habits or learn_habits(measured, parameters)
+    errors = physics_errors(measured.rows.setups, measured.seconds, parameters)
+    known_errors: dict[bool, KnownErrors] = {}
+    for kind in (False, True):
+        which = _of_kind(measured, kind, thinned=True)
+        tags = [measured.rows.tags[index] for index in which]
+        known_errors[kind] = observe(tags, errors[which], known[kind])
+    return CostModel(parameters=parameters, shares=shares, known_errors=known_errors)
+
+
+def with_measurements(model: CostModel, measured: Measured) -> CostModel:
+    """Take further runs in: predictions of like ones move towards them, and are surer.
+
+    The physics and how alike runs err stay as they were fitted. Of the runs of others one that is
+    far off its neighbours may be a mistake in a table; these are believed more than that.
+    """
+    errors = physics_errors(measured.rows.setups, measured.seconds, model.parameters)
+    known_errors = dict(model.known_errors)
+    for kind, known in model.known_errors.items():
+        which = [
+            place for place, tags in enumerate(measured.rows.tags) if bool(tags.has_experts) == kind
+        ]
+        if not which:
+            continue
+        tags = (*known.tags, *(measured.rows.tags[place] for place in which))
+        known_errors[kind] = observe(
+            tags,
+            np.concatenate([known.errors, errors[which]]),
+            known.habits,
+            trusted=len(which),
+        )
+    return replace(model, known_errors=known_errors)
+
+
+def _of_kind(measured: Measured, has_experts: bool, *, thinned: bool) -> NDArray[np.int64]:
+    experts = np.array([bool(tags.has_experts) for tags in measured.rows.tags], dtype=bool)
+    full = np.flatnonzero((experts == has_experts) & (measured.weights >= 1))
+    rest = np.flatnonzero((experts == has_experts) & (measured.weights < 1))
+    return np.concatenate([full, rest[::EVERY]]) if thinned else full

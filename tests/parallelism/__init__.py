@@ -1,0 +1,1 @@
+"""The cost model of parallel layouts: laws, an oracle, tables in and out."""
