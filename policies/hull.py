@@ -63,15 +63,8 @@ def lower_hull(catalogue: Catalogue, points: Iterable[OperatingPoint], gpus_held
     measured = [(each, catalogue.held_power_w(each, gpus_held)) for each in points]
     # Slowest first; of equal speeds the thriftiest, of equal points the first by name.
     measured.sort(key=lambda each: (each[0].tokens_per_s, each[1], each[0].id))
-    chain: list[tuple[OperatingPoint, float]] = []
-    for each in measured:
-        if chain and each[0].tokens_per_s <= chain[-1][0].tokens_per_s:
-            continue
-        while chain and each[1] <= chain[-1][1]:
-            chain.pop()
-        while len(chain) > 1 and _above(chain[-2], chain[-1], each):
-            chain.pop()
-        chain.append(each)
+    speed = [point.tokens_per_s for point, _ in measured]
+    chain = [measured[index] for index in lower_chain(speed, [power_w for _, power_w in measured])]
     kept = {point.id for point, _ in chain}
     return Hull(
         vertices=_vertices(chain),
@@ -81,6 +74,23 @@ def lower_hull(catalogue: Catalogue, points: Iterable[OperatingPoint], gpus_held
             if point.id not in kept
         ),
     )
+
+
+def lower_chain(speed: Sequence[float], power: Sequence[float]) -> list[int]:
+    """Find the lower convex hull of speed and power, as indices, slowest first.
+
+    It starts at the least power. Of equal entries the first is on it.
+    """
+    chain: list[int] = []
+    for index in sorted(range(len(speed)), key=lambda each: (speed[each], power[each])):
+        if chain and speed[index] <= speed[chain[-1]]:
+            continue
+        while chain and power[index] <= power[chain[-1]]:
+            chain.pop()
+        while len(chain) > 1 and _above(speed, power, chain[-2], chain[-1], index):
+            chain.pop()
+        chain.append(index)
+    return chain
 
 
 def break_even_g_per_kwh(
@@ -108,12 +118,11 @@ def _slope(low: tuple[OperatingPoint, float], high: tuple[OperatingPoint, float]
 
 
 def _above(
-    low: tuple[OperatingPoint, float],
-    middle: tuple[OperatingPoint, float],
-    high: tuple[OperatingPoint, float],
+    speed: Sequence[float], power: Sequence[float], low: int, middle: int, high: int
 ) -> bool:
     """Say whether sharing time between `low` and `high` is at least as good as `middle`."""
-    return _slope(low, middle) >= _slope(middle, high) * (1 - FLAT)
+    rise = (power[middle] - power[low]) / (speed[middle] - speed[low])
+    return rise >= (power[high] - power[middle]) / (speed[high] - speed[middle]) * (1 - FLAT)
 
 
 def _vertices(chain: Sequence[tuple[OperatingPoint, float]]) -> tuple[Vertex, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattmesh.policies.hull import lower_chain
 from wattmesh.policies.parallelism.energy import step_energy
 from wattmesh.policies.parallelism.memory import memory
 from wattmesh.policies.parallelism.predict import CostModel
@@ -40,7 +41,8 @@ class FoundLayouts:
         space: of all layouts. `fitting`: how many of them fit into memory.
         which: indices into the space's layouts. `clock`: relative, of each.
         step_s, j_per_token, memory_bytes: predicted. `node_w`: of a GPU and its part of the node.
-        on_hull: at which no mixture of two others gives the same speed for fewer watts.
+        on_hull: at which no mixture of two others gives the same speed for fewer watts, from the
+            least joules per token on.
     """
 
     space: Space
@@ -96,6 +98,10 @@ def search(
     front = undominated(*columns)
     step_s, j_per_token, peaks = (column[front] for column in columns)
     tokens_per_s = job.global_batch * job.seq_len / step_s
+    chain = lower_chain(tokens_per_s.tolist(), (tokens_per_s * j_per_token).tolist())
+    # What is slower and takes more joules for a token is no use to a job that holds its GPUs.
+    while len(chain) > 1 and j_per_token[chain[0]] >= j_per_token[chain[1]]:
+        chain.pop(0)
     return FoundLayouts(
         space=found,
         fitting=len(fits),
@@ -105,7 +111,7 @@ def search(
         j_per_token=j_per_token,
         memory_bytes=peaks,
         node_w=np.concatenate([np.asarray(each.node_w) for each in energies])[front],
-        on_hull=hull(tokens_per_s, tokens_per_s * j_per_token),
+        on_hull=np.isin(np.arange(len(front)), chain),
     )
 
 
@@ -132,27 +138,3 @@ def undominated(first: Array, second: Array, third: Array) -> NDArray[np.int64]:
 def _beaten(second: Array, third: Array, by_second: Array, by_third: Array) -> NDArray[np.bool_]:
     better = (by_second[None, :] <= second[:, None]) & (by_third[None, :] <= third[:, None])
     return np.asarray(better.any(axis=1))
-
-
-def hull(speed: Array, power: Array) -> NDArray[np.bool_]:
-    """Tell which entries are on the lower convex hull of speed and power; shape (n,).
-
-    The hull begins at the entry of least power; what is slower and draws more is never useful.
-    """
-    on_hull = np.zeros(len(speed), dtype=bool)
-    chain: list[int] = []
-    for index in np.lexsort((power, speed)):
-        while chain and power[index] <= power[chain[-1]]:
-            chain.pop()
-        while len(chain) > 1 and _above(speed, power, chain[-2], chain[-1], int(index)):
-            chain.pop()
-        if not chain or speed[index] > speed[chain[-1]]:
-            chain.append(int(index))
-    on_hull[chain] = True
-    return on_hull
-
-
-def _above(speed: Array, power: Array, left: int, middle: int, right: int) -> bool:
-    """Return whether the middle entry lies on or above the line between the outer two."""
-    rise = (power[middle] - power[left]) * (speed[right] - speed[left])
-    return bool(rise >= (power[right] - power[left]) * (speed[middle] - speed[left]))

@@ -8,20 +8,14 @@ then is at is the answer. The run never sleeps here.
 from collections.abc import Sequence
 from itertools import pairwise
 
+from wattmesh.policies.hull import lower_chain
 from wattmesh.policies.rivals.rival_inputs import RatedPoint, RivalInputs
 
 
 def hull(points: Sequence[RatedPoint]) -> list[RatedPoint]:
     """Give the points that no mixture of two others betters, slowest first."""
-    chain: list[RatedPoint] = []
-    for each in sorted(points, key=lambda point: (point.tokens_per_s, point.power_w)):
-        if chain and each.tokens_per_s <= chain[-1].tokens_per_s:
-            continue
-        while chain and each.power_w <= chain[-1].power_w:
-            chain.pop()
-        while len(chain) > 1 and _slope(chain[-2], chain[-1]) >= _slope(chain[-1], each):
-            chain.pop()
-        chain.append(each)
+    indices = lower_chain([each.tokens_per_s for each in points], [each.power_w for each in points])
+    chain = [points[index] for index in indices]
     # A point slower and hungrier per token than the next is no use when the run never sleeps.
     while len(chain) > 1 and chain[0].j_per_token >= chain[1].j_per_token:
         chain.pop(0)

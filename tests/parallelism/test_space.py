@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.controller.cost_model.fitted import shipped
+from wattmesh.policies.hull import lower_chain
 from wattmesh.policies.parallelism.hardware import CLASSES
 from wattmesh.policies.parallelism.presets import PRESETS
-from wattmesh.policies.parallelism.search import hull, megatron_like, search, undominated
+from wattmesh.policies.parallelism.search import megatron_like, search, undominated
 from wattmesh.policies.parallelism.space import RULES, Job, broken_rules, space
 
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "chunks", "zero", "recompute")
@@ -133,8 +134,8 @@ def test_a_long_front_is_found_in_parts() -> None:
 def test_the_hull_is_what_mixtures_say(drawn: list[tuple[int, int]]) -> None:
     """What is on the hull draws less than any mixture of two others at its speed."""
     speed, power = np.array(drawn, dtype=float).T
-    on_hull = hull(speed, power)
-    chosen = np.flatnonzero(on_hull)
+    chosen = lower_chain(speed.tolist(), power.tolist())
+    on_hull = np.isin(np.arange(len(speed)), chosen)
     thrifty = (power == power.min()) & (speed == speed[power == power.min()].max())
     assert (thrifty & on_hull).sum() == 1
     for index in chosen:
