@@ -3,8 +3,8 @@
     started = start("wattmesh.controller.daemon", "--config", path, log=file)
 
 Every worker of a test run has one such forking process, which ends with it. Invariant: a process
-that was started so has the environment, folder and arguments that a new interpreter would have,
-and no descriptor of any other.
+that was started so has the environment, folder, file mode mask and arguments that a new interpreter
+would have, no descriptor of any other, and ends as an interpreter ends.
 """
 
 import atexit
@@ -19,12 +19,12 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 LONGEST = 1 << 20
 """The most bytes of a request, which holds an environment."""
@@ -101,6 +101,7 @@ def start(
         "arguments": arguments,
         "environment": dict(os.environ if environment is None else environment),
         "folder": os.getcwd(),
+        "umask": _umask(),
     }
     told, tell = os.pipe()
     try:
@@ -141,8 +142,21 @@ def _forker() -> socket.socket:
     return ours
 
 
+def _umask() -> int:
+    """Read ours; os.umask() would change it for a moment, for every thread."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("Umask:")[2].split()[0], 8)
+
+
 def main(descriptor: int) -> None:
     """Serve requests until the socket is closed."""
+    asked = _serve(descriptor)
+    if asked is not None:  # in a child
+        _become(*asked)
+
+
+def _serve(descriptor: int) -> tuple[ModuleType, Mapping[str, Any], int] | None:
+    """Return None when the socket is closed; in each child, what it shall be, and its log."""
     control = socket.socket(fileno=descriptor)
     children: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and where its end is told
     poll = select.poll()
@@ -155,13 +169,14 @@ def main(descriptor: int) -> None:
                 continue
             line, descriptors, *_ = socket.recv_fds(control, LONGEST, 2)
             if not line:
-                return
+                return None
             log, tell = descriptors
             request = json.loads(line)
             module = _imported(request["module"])
             pid = os.fork()
             if pid == 0:
-                _become(module, request, log)
+                control.detach()
+                return module, request, log
             os.close(log)
             os.write(tell, b"%d\n" % pid)
             pidfd = os.pidfd_open(pid)
@@ -189,24 +204,17 @@ def _reap(pidfd: int, pid: int, tell: int) -> None:
     os.close(pidfd)
 
 
-def _become(module: ModuleType, request: Mapping[str, Any], log: int) -> None:
-    """Be the process that was asked for, to its end."""
-    status = 1
-    try:
-        os.dup2(log, 2)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        os.chdir(request["folder"])
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        time.tzset()
-        sys.argv = [str(module.__file__), *request["arguments"]]
-        status = module.main(request["arguments"])
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(status)
+def _become(module: ModuleType, request: Mapping[str, Any], log: int) -> NoReturn:
+    """Be the process that was asked for, and end as the interpreter ends it."""
+    os.dup2(log, 2)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(request["folder"])
+    os.umask(request["umask"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    sys.argv = [str(module.__file__), *request["arguments"]]
+    sys.exit(module.main(request["arguments"]))
 
 
 if __name__ == "__main__":
