@@ -92,7 +92,7 @@ def _is_in(name: str, part: str) -> bool:
 
 def _imported_as(module: Module) -> dict[str, str]:
     """Give the dotted name behind each name that an import statement makes."""
-    behind = {}
+    behind: dict[str, str] = {}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             behind |= {each.asname: each.name for each in node.names if each.asname}
