@@ -4,9 +4,10 @@
 
 Every worker of a test run has one such forking process, which ends with it. Invariant: a process
 that was started so has the environment, folder, file mode mask and arguments that a new interpreter
-would have, no descriptor of any other, and ends as an interpreter ends.
+would have, no descriptor of any other, and ends as its module and the interpreter end it.
 """
 
+import ast
 import atexit
 import gc
 import importlib
@@ -23,7 +24,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import IO, Any, NoReturn
 
 LONGEST = 1 << 20
@@ -91,7 +92,7 @@ def start(
     """Start `python -m module arguments`.
 
     Args:
-        module: one with a function `main`, or a package whose `__main__` has it.
+        module: one that ends in `if __name__ == "__main__":`, or a package whose `__main__` does.
         arguments: of its command line.
         log: takes its stderr.
         environment: all of it; default ours.
@@ -155,7 +156,7 @@ def main(descriptor: int) -> None:
         _become(*asked)
 
 
-def _serve(descriptor: int) -> tuple[ModuleType, Mapping[str, Any], int] | None:
+def _serve(descriptor: int) -> tuple[ModuleType, CodeType, Mapping[str, Any], int] | None:
     """Return None when the socket is closed; in each child, what it shall be, and its log."""
     control = socket.socket(fileno=descriptor)
     children: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and where its end is told
@@ -172,11 +173,11 @@ def _serve(descriptor: int) -> tuple[ModuleType, Mapping[str, Any], int] | None:
                 return None
             log, tell = descriptors
             request = json.loads(line)
-            module = _imported(request["module"])
+            module, program = _imported(request["module"])
             pid = os.fork()
             if pid == 0:
                 control.detach()
-                return module, request, log
+                return module, program, request, log
             os.close(log)
             os.write(tell, b"%d\n" % pid)
             pidfd = os.pidfd_open(pid)
@@ -185,15 +186,31 @@ def _serve(descriptor: int) -> tuple[ModuleType, Mapping[str, Any], int] | None:
 
 
 @cache
-def _imported(name: str) -> ModuleType:
-    """Import a module, and let no collection in a child walk, and copy, what came with it."""
+def _imported(name: str) -> tuple[ModuleType, CodeType]:
+    """Import a module, and give it with what it does as a program.
+
+    No collection in a child shall walk, and copy, what came with it.
+    """
     module = importlib.import_module(name)
     if hasattr(module, "__path__"):
         module = importlib.import_module(f"{name}.__main__")
     assert threading.active_count() == 1, f"{name} starts a thread when it is imported"
+    program = _program(module)
     gc.collect()
     gc.freeze()
-    return module
+    return module, program
+
+
+def _program(module: ModuleType) -> CodeType:
+    """Compile what stands under `if __name__ == "__main__":`, which also says how to end."""
+    path = str(module.__file__)
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    (block,) = (
+        node.body
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+    )
+    return compile(ast.Module(body=block, type_ignores=[]), path, "exec")
 
 
 def _reap(pidfd: int, pid: int, tell: int) -> None:
@@ -204,8 +221,10 @@ def _reap(pidfd: int, pid: int, tell: int) -> None:
     os.close(pidfd)
 
 
-def _become(module: ModuleType, request: Mapping[str, Any], log: int) -> NoReturn:
-    """Be the process that was asked for, and end as the interpreter ends it."""
+def _become(
+    module: ModuleType, program: CodeType, request: Mapping[str, Any], log: int
+) -> NoReturn:
+    """Be the process that was asked for; what it raises, and its end, are the interpreter's."""
     os.dup2(log, 2)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(request["folder"])
@@ -214,7 +233,8 @@ def _become(module: ModuleType, request: Mapping[str, Any], log: int) -> NoRetur
     os.environ.update(request["environment"])
     time.tzset()
     sys.argv = [str(module.__file__), *request["arguments"]]
-    sys.exit(module.main(request["arguments"]))
+    exec(program, vars(module))
+    sys.exit()
 
 
 if __name__ == "__main__":
