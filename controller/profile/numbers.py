@@ -11,11 +11,11 @@ Invariant: a layout with too few steps to measure has no numbers at all.
 """
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
+from sys import float_info
 from typing import Any
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
@@ -111,7 +111,7 @@ def probe_evidence(told: Mapping[str, Any]) -> ProbeEvidence | None:
     before, after, allowed = (float(told[name]) for name in names)
     measured = _is_finite(told.get("probe_noise"))
     return ProbeEvidence(
-        moved=abs(after - before) / max(abs(before), sys.float_info.min),
+        moved=abs(after - before) / max(abs(before), float_info.min),
         allowed=allowed,
         noise=float(told["probe_noise"]) if measured else None,
         orders=int(told.get("probe_orders", 0)) if measured else 0,

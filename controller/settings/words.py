@@ -1,4 +1,4 @@
-"""Mistakes in the settings as sentences: what was written, and what is allowed. Pure.
+"""Mistakes in the settings as sentences: what was written, and what is allowed.
 
 Invariant: no sentence mentions Python or the library that found the mistake.
 """

@@ -12,7 +12,7 @@ The map:
     digest.py         the logical digest of a distributed state, equal in every layout
     digest_host.py    the logical digest on the CPU
     direct.py         writes and reads a rank's own boxes without a planner
-    early_rebuild.py  decides if a rebuild may start before the fsync (pure)
+    early_rebuild.py  decides if a rebuild may start before the fsync
     extra_state.py    a checkpoint's state besides named tensors
     foreign.py        indexes checkpoints of the job's own checkpointer
     own_saves.py      saves through the job's own checkpointer

@@ -1,4 +1,4 @@
-"""Decides whether a switch may start its rebuild before the checkpoint is fsynced. Pure.
+"""Decides whether a switch may start its rebuild before the checkpoint is fsynced.
 
 The ranks of the host then load the bytes from the page cache, complete and with digests;
 `background_fsync.py` makes them durable while training continues.

@@ -1,6 +1,6 @@
 """Reads from the environment how this process was launched: its rank, its job, which launch of it.
 
-Pure. Invariant: of several nested launchers the innermost counts; without any, the process is rank
+Invariant: of several nested launchers the innermost counts; without any, the process is rank
 0 of 1.
 """
 

@@ -97,6 +97,15 @@ def test_ours_is_told_as_a_share_of_the_oracle_and_of_what_it_adds() -> None:
     assert line(plain(screen(flat, ASKED)), "% of what the oracle adds")[0] == "-"
 
 
+@pytest.mark.parametrize("slack", [1.0, 1.25, 2.0])
+def test_the_legend_explains_a_column_that_is_there(slack: float) -> None:
+    """The first of the slacks that were replayed, as its column is headed."""
+    text = plain(screen([replace(each, slack=slack) for each in rows()], ASKED))
+    assert f" {slack:g}x " in text
+    assert f"\n{slack:g}x: the deadline is at {slack:g} times what the fastest point needs" in text
+    assert "1.1x" not in text
+
+
 def test_what_was_lost_is_split_only_where_it_was_asked_for() -> None:
     """In points, by slack."""
     assert "lost to" not in plain(screen(rows(), ASKED))

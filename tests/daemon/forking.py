@@ -3,10 +3,11 @@
     started = start("wattmesh.controller.daemon", "--config", path, log=file)
 
 Every worker of a test run has one such forking process, which ends with it. Invariant: a process
-that was started so has the environment, folder and arguments that a new interpreter would have,
-and no descriptor of any other.
+that was started so has the environment, folder, file mode mask and arguments that a new interpreter
+would have, no descriptor of any other, and ends as its module and the interpreter end it.
 """
 
+import ast
 import atexit
 import gc
 import importlib
@@ -19,12 +20,12 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from types import ModuleType
-from typing import IO, Any
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import IO, Any, NoReturn
 
 LONGEST = 1 << 20
 """The most bytes of a request, which holds an environment."""
@@ -91,7 +92,7 @@ def start(
     """Start `python -m module arguments`.
 
     Args:
-        module: one with a function `main`, or a package whose `__main__` has it.
+        module: one that ends in `if __name__ == "__main__":`, or a package whose `__main__` does.
         arguments: of its command line.
         log: takes its stderr.
         environment: all of it; default ours.
@@ -101,6 +102,7 @@ def start(
         "arguments": arguments,
         "environment": dict(os.environ if environment is None else environment),
         "folder": os.getcwd(),
+        "umask": _umask(),
     }
     told, tell = os.pipe()
     try:
@@ -141,8 +143,21 @@ def _forker() -> socket.socket:
     return ours
 
 
+def _umask() -> int:
+    """Read ours; os.umask() would change it for a moment, for every thread."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("Umask:")[2].split()[0], 8)
+
+
 def main(descriptor: int) -> None:
     """Serve requests until the socket is closed."""
+    asked = _serve(descriptor)
+    if asked is not None:  # in a child
+        _become(*asked)
+
+
+def _serve(descriptor: int) -> tuple[ModuleType, CodeType, Mapping[str, Any], int] | None:
+    """Return None when the socket is closed; in each child, what it shall be, and its log."""
     control = socket.socket(fileno=descriptor)
     children: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and where its end is told
     poll = select.poll()
@@ -155,13 +170,14 @@ def main(descriptor: int) -> None:
                 continue
             line, descriptors, *_ = socket.recv_fds(control, LONGEST, 2)
             if not line:
-                return
+                return None
             log, tell = descriptors
             request = json.loads(line)
-            module = _imported(request["module"])
+            module, program = _imported(request["module"])
             pid = os.fork()
             if pid == 0:
-                _become(module, request, log)
+                control.detach()
+                return module, program, request, log
             os.close(log)
             os.write(tell, b"%d\n" % pid)
             pidfd = os.pidfd_open(pid)
@@ -170,15 +186,31 @@ def main(descriptor: int) -> None:
 
 
 @cache
-def _imported(name: str) -> ModuleType:
-    """Import a module, and let no collection in a child walk, and copy, what came with it."""
+def _imported(name: str) -> tuple[ModuleType, CodeType]:
+    """Import a module, and give it with what it does as a program.
+
+    No collection in a child shall walk, and copy, what came with it.
+    """
     module = importlib.import_module(name)
     if hasattr(module, "__path__"):
         module = importlib.import_module(f"{name}.__main__")
     assert threading.active_count() == 1, f"{name} starts a thread when it is imported"
+    program = _program(module)
     gc.collect()
     gc.freeze()
-    return module
+    return module, program
+
+
+def _program(module: ModuleType) -> CodeType:
+    """Compile what stands under `if __name__ == "__main__":`, which also says how to end."""
+    path = str(module.__file__)
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    (block,) = (
+        node.body
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+    )
+    return compile(ast.Module(body=block, type_ignores=[]), path, "exec")
 
 
 def _reap(pidfd: int, pid: int, tell: int) -> None:
@@ -189,24 +221,20 @@ def _reap(pidfd: int, pid: int, tell: int) -> None:
     os.close(pidfd)
 
 
-def _become(module: ModuleType, request: Mapping[str, Any], log: int) -> None:
-    """Be the process that was asked for, to its end."""
-    status = 1
-    try:
-        os.dup2(log, 2)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        os.chdir(request["folder"])
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        time.tzset()
-        sys.argv = [str(module.__file__), *request["arguments"]]
-        status = module.main(request["arguments"])
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(status)
+def _become(
+    module: ModuleType, program: CodeType, request: Mapping[str, Any], log: int
+) -> NoReturn:
+    """Be the process that was asked for; what it raises, and its end, are the interpreter's."""
+    os.dup2(log, 2)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(request["folder"])
+    os.umask(request["umask"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    sys.argv = [str(module.__file__), *request["arguments"]]
+    exec(program, vars(module))
+    sys.exit()
 
 
 if __name__ == "__main__":

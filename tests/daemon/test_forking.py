@@ -28,6 +28,40 @@ def told(begin: Start, folder: Path, status: int) -> tuple[int, dict[str, Any]]:
     return ended, found
 
 
+@pytest.mark.parametrize(
+    ("way", "ends"),
+    [
+        ("nothing", (0, "")),
+        ("exit", (0, "")),
+        ("sentence", (1, "a sentence\n")),
+        ("thread", (0, "after main\n")),
+        ("atexit", (0, "at exit\n")),
+    ],
+)
+@pytest.mark.parametrize("begin", [start, start_anew])
+def test_it_ends_as_an_interpreter_ends(
+    tmp_path: Path, begin: Start, way: str, ends: tuple[int, str]
+) -> None:
+    """The status of what main raises or returns, its words, its threads, what is due at exit."""
+    path = tmp_path / "log"
+    with path.open("wb") as log:
+        process = begin(SIGHT, way, log=log)
+    assert (process.wait(60.0), path.read_text()) == ends
+
+
+def test_it_has_the_file_mode_mask_of_who_starts_it(tmp_path: Path) -> None:
+    """Not the one that the worker had when it first started something."""
+    with (tmp_path / "first").open("wb") as log:
+        start(SIGHT, "0", log=log).wait(60.0)
+    before = os.umask(0o027)
+    try:
+        forked, anew = told(start, tmp_path, 0), told(start_anew, tmp_path, 0)
+    finally:
+        os.umask(before)
+    assert forked == anew
+    assert forked[1]["umask"] == "0027"
+
+
 @pytest.mark.parametrize("status", [0, 3, -signal.SIGKILL])
 def test_it_finds_what_a_new_interpreter_finds(tmp_path: Path, status: int) -> None:
     """Its words, environment, folder and signals, no descriptor of others; its status comes."""

@@ -56,7 +56,8 @@ def test_figures_are_those_that_were_read(tmp_path: Path) -> None:
     assert composed["ledger_saving_share"] == pytest.approx(1.1 / 5.9)
     assert composed["bound_saving_share"] == pytest.approx(1.2 / 5.8)
     assert composed["pace"]["main"] == {
-        "step_s": 0.2, "computed_s": 0.05, "late": 0, "late_share": 0.0, "latest_s": 0.01
+        "step_s": 0.2, "computed_s": 0.05, "late": 0, "late_share": 0.0, "latest_s": 0.01,
+        "latest_share": 0.0004,
     }  # fmt: skip
     assert composed["notes"] == []
 
@@ -99,9 +100,13 @@ def test_a_busy_machine_is_named(tmp_path: Path) -> None:
     assert "the baseline is 26 % less" in composed["notes"][1]
 
 
-def stopped(at: int, stall_s: float) -> tuple[StepRow, ...]:
+def stopped(at: int, stall_s: float, *, length: int = facts.STEPS) -> tuple[StepRow, ...]:
     """Steps of a machine that was stopped once, and caught up by three quarters of each step."""
-    rows = list(facts.steps())
+    known = facts.steps()
+    rows = [
+        replace(known[min(index, len(known) - 1)], step=index + 1, overrun_s=0.0)
+        for index in range(length)
+    ]
     left_s = stall_s
     for index in range(at, len(rows)):
         rows[index] = replace(rows[index], overrun_s=max(0.0, left_s))
@@ -110,18 +115,49 @@ def stopped(at: int, stall_s: float) -> tuple[StepRow, ...]:
 
 
 @pytest.mark.parametrize(
+    ("length", "stall_s", "in_time"),
+    [
+        (4160, 2.2, True),  # 11 steps of a day that lasts an hour
+        (4160, 160.0, False),
+        (104, 1.8, True),
+        (104, 2.2, False),
+        (20, 0.3, True),
+        (20, 1.8, False),  # 9 steps of a day that lasts 20 s
+    ],
+)
+def test_lateness_counts_by_the_length_of_the_run(
+    length: int, stall_s: float, *, in_time: bool
+) -> None:
+    """What is nothing in an hour is most of twenty seconds."""
+    assert report.in_time(report.pace(stopped(length - 1, stall_s, length=length))) is in_time
+
+
+def test_a_run_that_was_never_switched_says_so(tmp_path: Path) -> None:
+    """The two runs then differ by chance alone; where the run was short, that may be why."""
+    usual = facts.demo(tmp_path, main=facts.run(switches=()))
+    (note,) = report.compose(usual)["notes"]
+    assert "the main run was never switched" in note
+    assert "--seconds" not in note
+    short = replace(usual, plan=replace(DemoPlan.lasting(20.0, folder=tmp_path), steps=20))
+    (note,) = report.compose(short)["notes"]
+    assert "20 steps may be too few" in note
+    assert "--seconds" in note
+    assert note in "\n".join(screen.last_screen(report.compose(short)))
+
+
+@pytest.mark.parametrize(
     ("steps", "valid"),
     [
         (facts.steps(), True),
         # Two busy loops on two cores: some steps are late by tens of milliseconds.
         (tuple(replace(row, overrun_s=0.04) for row in facts.steps()), True),
-        # Stopped for four steps, and for nine near the end: most of the run kept its timetable.
+        # Stopped for 4 of 120 steps, and for 9 near the end: most of the run kept its timetable.
         (stopped(30, 0.8), True),
         (stopped(115, 1.8), True),
-        # For ten steps and more; for less, where many steps are behind.
-        (stopped(30, 2.2), False),
-        (stopped(115, 2.2), False),
-        (tuple(replace(row, overrun_s=1.2) for row in facts.steps()), False),
+        # For a tenth of the steps and more; for less, where many steps are behind.
+        (stopped(30, 2.6), False),
+        (stopped(115, 2.6), False),
+        (tuple(replace(row, overrun_s=1.3) for row in facts.steps()), False),
         (tuple(replace(row, overrun_s=0.05 * row.step) for row in facts.steps()), False),
     ],
     ids=["quiet", "busy", "four", "nine", "stopped", "stopped late", "behind", "too slow"],

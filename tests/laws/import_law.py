@@ -51,6 +51,9 @@ APART: Mapping[str, tuple[str, ...]] = {
 }
 """What uses us, or helps to try us, and the only modules that may import it."""
 
+SHIPPED = "wattmesh.shipped."
+"""What stands before the name of an example that an installed package brings along."""
+
 
 def _is_within(name: str, package: str) -> bool:
     return name == package or (package != "wattmesh" and name.startswith(f"{package}."))
@@ -87,7 +90,9 @@ def of_what_stands_apart(imported: Graph) -> list[str]:
         for name, targets in sorted(imported.items())
         for target in sorted(targets)
         for part, may in APART.items()
-        if _is_within(target, part) and not _is_within(name, part) and name not in may
+        if _is_within(target.removeprefix(SHIPPED), part)
+        and not _is_within(name, part)
+        and name not in may
     ]
 
 

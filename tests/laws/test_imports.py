@@ -58,6 +58,7 @@ def test_what_only_uses_us_is_imported_by_nobody() -> None:
     [
         ("wattmesh.controller.daemon.wiring", "examples.demo.plan.DemoPlan"),
         ("wattmesh.controller.cli.tree", "examples.demo.run"),
+        ("wattmesh.controller.cli.tree", "wattmesh.shipped.examples.demo.plan"),
         ("wattmesh.integrations.torchrun", "examples"),
         ("wattmesh.controller.signals.poller", "wattmesh.integrations.carbon.grid_server.Fault"),
         ("wattmesh.integrations.carbon.neso", "wattmesh.integrations.carbon.grid_server"),

@@ -25,10 +25,10 @@ def inside(folder: Path) -> set[str]:
 
 def faults(text: str, there: set[str]) -> list[str]:
     """Say what a map leaves out, and what it names that is not there."""
-    named = set(re.findall(r"^ *(?:[\w.]+, )*?(\w+(?:\.py|/))(?=[ ,])", text, re.MULTILINE))
-    missing = [f"{name} is not in the map" for name in sorted(there) if name not in text]
-    gone = [f"{name} is gone" for name in sorted(named - {"__init__.py"}) if name.endswith(".py")]
-    return missing + [each for each in gone if each.removesuffix(" is gone") not in there]
+    listed = set(re.findall(r"^ *(?:[\w.]+, )*?(\w+(?:\.py|/))(?=[ ,])", text, re.MULTILINE))
+    named = set(re.findall(r"(?<![\w./])\w+(?:\.py|/)(?!\w)", text))
+    missing = [f"{name} is not in the map" for name in sorted(there - named)]
+    return missing + [f"{name} is gone" for name in sorted(listed - there - {"__init__.py"})]
 
 
 @pytest.mark.parametrize("folder", packages(), ids=lambda each: str(each.relative_to(REPOSITORY)))
@@ -44,3 +44,13 @@ def test_a_map_that_is_wrong_is_caught() -> None:
     assert faults(text, {"a.py", "b/"}) == []
     assert faults(text, {"a.py", "b/", "c.py"}) == ["c.py is not in the map"]
     assert faults(text, {"b/"}) == ["a.py is gone"]
+    assert faults(text, {"a.py"}) == ["b/ is gone"]
+
+
+def test_a_file_is_not_named_by_the_end_of_another_name() -> None:
+    """Sabotaged twin: `spread.py` in the map does not stand for `read.py`, nor `all/` for `l/`."""
+    text = "The map:\n    spread.py  one thing\n    all/  another"
+    assert faults(text, {"spread.py", "all/", "read.py", "l/"}) == [
+        "l/ is not in the map",
+        "read.py is not in the map",
+    ]

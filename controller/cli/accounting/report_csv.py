@@ -7,8 +7,8 @@ flags.
 """
 
 import csv
-import io
 from collections.abc import Mapping
+from io import StringIO
 from typing import Any
 
 COLUMNS = (
@@ -32,7 +32,7 @@ COLUMNS = (
 
 def as_csv(view: Mapping[str, Any]) -> str:
     """Write the answer of `GET /v1/report` as CSV (RFC 4180), header first."""
-    text = io.StringIO()
+    text = StringIO()
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
     state = "closed" if view["closed_at"] else "running" if view["running"] else "open"

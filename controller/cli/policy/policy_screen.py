@@ -44,11 +44,11 @@ def screen(rows: Sequence[Row], asked: ReplayRequest) -> list[Text | str]:
     ]
     for trace in dict.fromkeys(row.trace for row in rows):
         lines += ["", *_Trace(name=trace, rows=[row for row in rows if row.trace == trace]).lines()]
-    policies = {row.policy for row in rows}
+    policies, tightest = {row.policy for row in rows}, min(row.slack for row in rows)
     return [
         *lines,
         "",
-        *(styled((each, DIM)) for each in _legend(policies)),
+        *(styled((each, DIM)) for each in _legend(policies, tightest)),
         *_missed_deadlines(rows),
     ]
 
@@ -64,8 +64,8 @@ def _noise(noise: Noise) -> Iterator[str]:
         yield f"noise: {', '.join(told)}; none in oracle or bound"
 
 
-def _legend(policies: set[str]) -> Iterator[str]:
-    yield "1.1x: the deadline is at 1.1 times what the fastest point needs"
+def _legend(policies: set[str], slack: float) -> Iterator[str]:
+    yield f"{slack:g}x: the deadline is at {slack:g} times what the fastest point needs"
     if len(policies & set(RULES)) > 1:
         yield f"{BEST} best of the published rules"
     if {EFFICIENT, MPC, ORACLE} <= policies:

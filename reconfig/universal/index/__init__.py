@@ -1,4 +1,4 @@
-"""The index: which bytes of which file hold which elements of a tensor. Pure.
+"""The index: which bytes of which file hold which elements of a tensor. Pure but for `declared.py`.
 
 The map:
     arranging.py    assigns tensors to safetensors files of bounded size (pure)

@@ -1,4 +1,4 @@
-"""What the actuator may do to a GPU, and for how long. Pure.
+"""What the actuator may do to a GPU, and for how long. Pure but for `clock.py`.
 
 The map:
     clock.py     reads the wall clock and the boot clock
