@@ -117,6 +117,21 @@ def test_status_and_metrics_tell_how_a_cap_is_kept(served: Served) -> None:
     assert figures(served) == {}
 
 
+def test_a_cap_without_any_known_limit_has_no_bound_and_is_not_kept(served: Served) -> None:
+    """Neither the API nor Prometheus gives 0 W for what is not known."""
+    turned(served)
+    nodes = [node(changes={"limit_w": None, "floor_w": None}, at=served.clock.wall)]
+    mute = replace(nodes[0], devices={gpu: {} for gpu in nodes[0].devices})
+    served.pulse.fleet = replace(served.pulse.fleet, nodes=(mute,))
+    assert "is unknown" in served.post("/v1/powercap", body(served)).body["done"]
+    kept(served)
+    cap = served.get("/v1/powercap").body["cap"]
+    assert (cap["meets"], cap["bound_w"], cap["lowest_w"]) == (False, None, None)
+    assert figures(served) == {"ordered": 1200.0}
+    assert firing(RULES.read_text(encoding="utf-8"), served) == ["WattmeshPowerCapNotKept"]
+    assert any("is unknown" in each for each in served.get("/v1/status").body["trouble"])
+
+
 def kept(served: Served) -> None:
     """Let a cycle have kept the cap that is in force."""
     now = served.clock.wall
