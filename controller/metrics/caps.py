@@ -24,7 +24,9 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
         "GPUs held lower for the cap (held), and GPUs that obey no actuator (deaf).",
         labels=["state"],
     )
-    kept = GaugeMetricFamily("wattmesh_power_cap_kept", "1 while the cap in force is known to be kept.")
+    kept = GaugeMetricFamily(
+        "wattmesh_power_cap_kept", "1 while the cap in force is known to be kept."
+    )
     line = cap_line(pulse, pulse.clock.now())
     if line is not None:
         flags = "+".join(line.flags)

@@ -158,7 +158,9 @@ def test_a_cap_is_not_called_kept_where_no_limit_is_known(journal: Journal) -> N
     assert not found.plan.meets
     said = sentence(found, T0)
     assert said.startswith("Whether the power cap of 1.2 kW until ")
-    assert f"is unknown: no GPU's limit is known. No node tells the power limit of {GPUS[0]}" in said
+    assert (
+        f"is unknown: no GPU's limit is known. No node tells the power limit of {GPUS[0]}" in said
+    )
     assert " 0 W" not in said
 
 

@@ -228,8 +228,8 @@ def test_a_board_of_which_nothing_is_known_counts_like_the_largest() -> None:
 def test_where_no_limit_is_known_no_cap_is_kept(cap_w: float) -> None:
     """The bound is not known either, however high the cap; without any board it is 0."""
     mute = [board(f"G{n}", limit_w=None, floor_w=None) for n in range(2)]
-    for loads in ([], [load("r", "G0")]):
-        plan = cap(cap_w, mute, loads)
+    for runs in ([], [load("r", "G0")]):
+        plan = cap(cap_w, mute, runs)
         assert not plan.bound_known
         assert not plan.meets
         assert plan.untold == ("G0", "G1")
