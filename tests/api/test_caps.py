@@ -91,6 +91,31 @@ def test_a_cap_that_would_have_no_effect_is_refused_with_what_to_do(served: Serv
     assert served.journal.caps.list() == ()
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (4, "No board obeys: all 4 GPUs are shared (MIG, or a virtual GPU), and a shared GPU is"),
+        (2, "No board obeys: 2 GPUs are shared (MIG, or a virtual GPU), and a shared GPU is read"),
+        (0, "No board obeys: no agent that is heard reports an actuator that acts"),
+    ],
+)
+def test_of_boards_shared_by_mig_no_setting_is_asked_for(
+    served: Served, count: int, said: str
+) -> None:
+    """Agent and actuator are as they should be; only the others need an actuator that acts."""
+    turned(served, acts=False)
+    (only,) = served.pulse.fleet.nodes
+    devices = {
+        gpu: dict(facts) | ({"shared": "mig"} if number < count else {})
+        for number, (gpu, facts) in enumerate(only.devices.items())
+    }
+    served.pulse.fleet = replace(served.pulse.fleet, nodes=(replace(only, devices=devices),))
+    answer = served.post("/v1/powercap", body(served))
+    assert answer.status == 409
+    assert said in answer.body["error"]
+    assert ('actuator.mode = "enforce"' in answer.body["error"]) == (count < 4)
+
+
 @needs_root
 def test_only_operators_cap_and_end_caps(served: Served) -> None:
     """The owner of a run is none."""
