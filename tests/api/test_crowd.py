@@ -259,6 +259,19 @@ def test_a_process_that_lives_is_not_ended_because_nothing_has_its_pid_here(
         assert state(served, messages.RUN) == ("lost", "")
 
 
+def test_a_process_that_ended_before_its_last_word_was_read_has_ended() -> None:
+    """What was seen of it before counts; of another process nothing does."""
+    seen = SeenProcesses()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        seen.see("r", process.pid)
+        process.kill()
+        process.wait()
+        seen.see("r", process.pid)
+    assert seen.has_ended("r", process.pid)
+    seen.see("r", 0)
+    assert not seen.has_ended("r", process.pid)
+
+
 def test_a_pid_that_was_given_to_another_process_has_ended() -> None:
     """Its start time tells them apart; a pid that never spoke here proves nothing."""
     seen = SeenProcesses()

@@ -75,7 +75,7 @@ def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
 def probe(state: wattmesh.State) -> float:
     """Loss of four fixed samples."""
     if FAULT == "probe raises" and state.parts.layout.tp > 1:
-        {}["pp"]
+        {"tp": 1}["pp"]
     x_BD = samples(range(10_000, 10_004))
     loss = nn.functional.mse_loss(state.modules[0](x_BD), x_BD).detach()
     dist.all_reduce(loss)

@@ -134,7 +134,7 @@ def test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault(
     for fault, code, function in (
         ("build", "(WIDTH,)[layout.tp - 1]", "build"),
         ("build refused", "wattmesh.Layout(dp_shard=-1)", "build"),
-        ("probe raises", '{}["pp"]', "probe"),
+        ("probe raises", '{"tp": 1}["pp"]', "probe"),
     ):
         (failed,) = (each for each in found[fault] if each.verdict is PROBLEM)
         at = lines_of.index(f"        {code}") + 1

@@ -33,7 +33,9 @@ class SeenProcesses:
         state, started = state_and_start(pid) if pid > 1 else ("", 0)
         with self._lock:
             if state in _ENDED:
-                self._seen.pop(run, None)
+                # It may have ended since it spoke; then what was seen of it before still counts.
+                if self._seen.get(run, (0, 0))[0] != pid:
+                    self._seen.pop(run, None)
                 return
             self._seen[run] = (pid, started)
             while len(self._seen) > MOST:
