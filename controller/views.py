@@ -185,8 +185,9 @@ class CapLine:
 
     Attributes:
         by: who ordered it. `sentence`: how it is kept, or why it is not.
-        meets: whether it can be kept. `lowest_w`: the lowest cap that could be.
-        bound_w: the most that all GPUs can draw under it.
+        meets: whether it is known to be kept. `lowest_w`: the lowest cap that could be.
+        bound_w: the most that all GPUs can draw under it; None, as `lowest_w`: no GPU's limit is
+            known.
         gpus: boards that are held lower for it. `deaf`: boards that obey no actuator; they count in
             full.
         slowed: the point that each run gave up for the cap, by the run's name.
@@ -200,8 +201,8 @@ class CapLine:
     by: str
     reason: str
     meets: bool
-    bound_w: float
-    lowest_w: float
+    bound_w: float | None
+    lowest_w: float | None
     sentence: str
     gpus: int = 0
     deaf: tuple[str, ...] = ()

@@ -14,7 +14,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 
@@ -49,12 +48,11 @@ class DaemonAnswer:
 
 def unix_path(address: str) -> str | None:
     """Return the path in `unix:///path`; None for any other address."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:  # half of a bracketed address
-        return None
-    is_path = parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/")
-    return parts.path if is_path else None
+    # Not read as a URL: `?` and `#` may stand in a path.
+    scheme, _, rest = address.partition(":")
+    path = rest.removeprefix("//")
+    is_path = scheme.lower() == "unix" and path.startswith("/")
+    return path if is_path else None
 
 
 class DaemonLink:

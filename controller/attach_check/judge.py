@@ -26,6 +26,11 @@ HOOK_SENTENCES = (
         "goes by restart only",
     ),
     (
+        "the probe cannot be taken",
+        "probe",
+        "mend the error that the probe raises in this layout",
+    ),
+    (
         "the probe ",
         "probe",
         "compute the loss of one fixed batch, the same on every rank and in every layout; if the "
@@ -53,7 +58,9 @@ HOOK_SENTENCES = (
 
 _ORDER = (CheckStatus.PROBLEM, CheckStatus.UNKNOWN, CheckStatus.OK)
 _LOOK = "look at the log"
-_LOOK_AT_LINE = "mend that line of your script; the log has the whole traceback"
+_LOOK_AT_LINE = "mend that line of your script"
+_TRACEBACK = "; the log has the whole traceback"
+"""The hook logs one only where a rank failed to come up in a layout."""
 _AGAIN = "mend the problems above, or name another layout, and check again"
 _WRAPPED = re.compile(
     r"the boundary of step \d+ was left out \((.*)\)\. Training goes on; .*"
@@ -196,7 +203,7 @@ def _switches(seen: CheckedRun) -> Iterator[Finding]:
                 f"{each.words}: in place at step {each.end.step}, in {each.end.elapsed_s:.2f} s",
             )
         else:
-            yield _finding(each.end.detail, f"{each.words}: ")
+            yield _finding(each.end.detail, f"{each.words}: ", of_switch=True)
     for left in seen.messages:
         if isinstance(left, LeftOut) and "seekable" in left.why:
             yield problem(
@@ -229,12 +236,14 @@ def _troubles(seen: CheckedRun) -> Iterator[tuple[str, str]]:
         yield f"nothing could be saved from step {waiting.step} on: ", waiting.deferred
 
 
-def _finding(sentence: str, prefix: str) -> Finding:
+def _finding(sentence: str, prefix: str, *, of_switch: bool = False) -> Finding:
     core = _core(sentence)
     look = _LOOK_AT_LINE if _PLACE.search(core) else _LOOK
     check, do = next(
         ((check, do) for words, check, do in HOOK_SENTENCES if words in core), ("switch", look)
     )
+    if of_switch and _PLACE.search(core) and not _WRAPPED.fullmatch(sentence):
+        do += _TRACEBACK
     return _with_place(problem(check, f"{prefix}{core}", do))
 
 

@@ -5,7 +5,6 @@ run fetches the row itself, so a daemon killed at any moment leaves no order or 
 """
 
 import logging
-import os
 import socket
 import uuid
 from collections.abc import Iterable, Sequence
@@ -104,16 +103,16 @@ class JournalActor:
     def _expire(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """End a run that has been silent for too long; it resumes if it reports again.
 
-        An observed run whose process has ended is ended as soon as it is lost: the kernel ended it,
-        or a signal that its script does not handle, as a scheduler sends it. Other runs may be
-        launched again.
+        An observed run whose process is seen to have ended is ended as soon as it is lost: the
+        kernel ended it, or a signal that its script does not handle, as a scheduler sends it. Other
+        runs may be launched again.
         """
         now = seen.snapshot.now
         silent_s = (now - row.last_seen_at).total_seconds()
         # If `lost_s` is infinite, no run is ended: no real silence lasts `LONGEST_S`.
         long_silent = silent_s > min(seen.settings.lost_s, LONGEST_S)
         closing = seen.settings.lost_s != inf and row.observed and not row.finish_reason
-        if row.state != "lost" or not (long_silent or (closing and _process_has_ended(row))):
+        if row.state != "lost" or not (long_silent or (closing and self._process_has_ended(row))):
             return False
         reason = f"not heard for {duration(silent_s)}"
         if not long_silent:
@@ -121,6 +120,11 @@ class JournalActor:
         self._journal.runs.end(row.run, EXPIRED + reason, now=now, epoch=epoch)
         log.info("%s: ended, %s", row.name, reason)
         return True
+
+    def _process_has_ended(self, row: RunRow) -> bool:
+        """Return whether this daemon saw the run's process on this host, and it is gone."""
+        here = row.host == socket.gethostname()
+        return here and self._journal.runs.processes.has_ended(row.run, row.pid)
 
     def _settle_switch(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """Close an open switch that can no longer be confirmed."""
@@ -270,16 +274,3 @@ def _write_intent_row(
 
 def _mode(row: RunRow) -> SwitchMode:
     return SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART
-
-
-def _process_has_ended(row: RunRow) -> bool:
-    """Return whether the process that spoke for a run was on this host and is gone."""
-    if row.host != socket.gethostname() or row.pid <= 1:
-        return False
-    try:
-        os.kill(row.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False  # it is another user's, so it is there
-    return False

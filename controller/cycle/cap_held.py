@@ -61,7 +61,12 @@ def obligations(now: CapNow | None, gpus: Iterable[str]) -> dict[str, Wish]:
 def sentence(now: CapNow, at: datetime) -> str:
     """Say how a cap is kept, or why it is not, and what is not known of which GPUs."""
     said = _how_kept(now, at)
-    if now.plan.untold:
+    if now.plan.untold and not now.plan.bound_known:
+        said += (
+            f" No node tells the power limit of {_named(now.plan.untold)}: see whether their "
+            "drivers report a limit."
+        )
+    elif now.plan.untold:
         said += (
             f" No node tells the power limit of {_named(now.plan.untold)}; a GPU without one "
             "counts like the largest that is known: see whether its driver reports a limit."
@@ -85,6 +90,8 @@ def _how_kept(now: CapNow, at: datetime) -> str:
     until = moment(row.until, at)
     what = f"The power cap of {watts(row.cap_w)} until {until}"
     count = len(plan.boards)
+    if not plan.bound_known:
+        return f"Whether {what[0].lower()}{what[1:]} is kept is unknown: no GPU's limit is known."
     if plan.meets and not count:
         return f"{what} is kept as things are: all GPUs together may draw {watts(plan.bound_w)}."
     slowed = f", {len(now.slowed)} of the runs slowed down" if now.slowed else ""

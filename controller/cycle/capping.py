@@ -85,6 +85,17 @@ def boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[GpuPowerLimits, ...
     return tuple(found.values())
 
 
+def shared_boards(nodes: Iterable[NodeRow], now: datetime) -> tuple[str, ...]:
+    """List the GPUs that no actuator may set because several share them, as their nodes report."""
+    return tuple(
+        gpu
+        for node in nodes
+        if recently_heard(node, now)
+        for gpu, facts in node.devices.items()
+        if is_gpu(gpu) and facts.get("shared")
+    )
+
+
 def _controls(node: NodeRow) -> dict[str, GpuControl]:
     """Return the last answer of a node's actuator, however old: limits of boards do not age."""
     try:

@@ -16,7 +16,7 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
     watts = GaugeMetricFamily(
         "wattmesh_power_cap_watts",
         "Power cap: as ordered (ordered), the most that GPUs can draw under it (bound), the "
-        "lowest possible (lowest).",
+        "lowest possible (lowest); the last two only while the limit of a GPU is known.",
         labels=["figure", "flags"],
     )
     boards = GaugeMetricFamily(
@@ -24,13 +24,17 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
         "GPUs held lower for the cap (held), and GPUs that obey no actuator (deaf).",
         labels=["state"],
     )
-    kept = GaugeMetricFamily("wattmesh_power_cap_kept", "1 while the cap in force can be kept.")
+    kept = GaugeMetricFamily(
+        "wattmesh_power_cap_kept", "1 while the cap in force is known to be kept."
+    )
     line = cap_line(pulse, pulse.clock.now())
     if line is not None:
         flags = "+".join(line.flags)
         watts.add_metric(["ordered", ""], line.cap_w)
-        watts.add_metric(["bound", flags], line.bound_w)
-        watts.add_metric(["lowest", flags], line.lowest_w)
+        if line.bound_w is not None:
+            watts.add_metric(["bound", flags], line.bound_w)
+        if line.lowest_w is not None:
+            watts.add_metric(["lowest", flags], line.lowest_w)
         boards.add_metric(["held"], line.gpus)
         boards.add_metric(["deaf"], len(line.deaf))
         kept.add_metric([], float(line.meets))

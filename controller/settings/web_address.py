@@ -1,6 +1,6 @@
 """Check an `http(s)://host:port` address of the settings, before anything is asked there. Pure.
 
-Invariant: an address without a mistake has a host, and a port that TCP has, or none.
+Invariant: an address without a mistake has a host, a port that TCP has, or none, and no blank.
 """
 
 from urllib.parse import urlsplit
@@ -21,7 +21,9 @@ def address_mistake(url: str, like: str) -> str:
         parts = urlsplit(url)
     except ValueError:  # half of a bracketed address
         parts = urlsplit("")
-    if not (parts.hostname and parts.scheme in {"http", "https"}):
+    # `urlsplit` drops tabs and line ends, and takes a host with a blank or a backslash.
+    bad = any(each.isspace() or each == "\\" or not each.isprintable() for each in url)
+    if bad or not (parts.hostname and parts.scheme in {"http", "https"}):
         return f"{quoted(url)} is not an address like {like}"
     try:
         port = parts.port

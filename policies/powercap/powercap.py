@@ -59,6 +59,7 @@ class Capping:
         room_w: by run, watts it may use with all others held where they are.
         deaf: boards that do not obey. `untold`: boards of which not even the limit is known; each
             counts like the largest there is.
+        bound_known: False: no board's limit is known, so `bound_w` and `lowest_w` mean nothing.
         price_per_w: most that was paid, in shares of a run's speed per watt; 0: no run was slowed.
     """
 
@@ -70,12 +71,13 @@ class Capping:
     room_w: Mapping[str, float] = field(default_factory=dict)
     deaf: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
+    bound_known: bool = True
     price_per_w: float = 0.0
 
     @property
     def meets(self) -> bool:
-        """Say whether the cap is kept."""
-        return self.bound_w <= self.cap_w + LEAST_W
+        """Say whether the cap is known to be kept."""
+        return self.bound_known and self.bound_w <= self.cap_w + LEAST_W
 
 
 def cap(cap_w: float, boards: Iterable[GpuPowerLimits], loads: Sequence[Load]) -> Capping:
@@ -108,6 +110,7 @@ class _Site:
         known = {board.gpu_uuid: board for board in boards}
         largest = max((each.limit_w for each in known.values() if each.limit_w), default=0.0)
         self.untold = tuple(sorted(gpu for gpu, each in known.items() if each.limit_w is None))
+        self.bound_known = not self.untold or largest > 0
         self.boards = known
         self.free = {gpu: each.limit_w or largest for gpu, each in known.items()}
         self.loads = {load.run: load for load in loads}
@@ -238,6 +241,7 @@ class _Site:
             },
             deaf=deaf,
             untold=self.untold,
+            bound_known=self.bound_known,
             price_per_w=price_per_w,
         )
 

@@ -33,6 +33,7 @@ from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
 from wattmesh.reconfig.hook.proof import Proof
 from wattmesh.reconfig.launch import group, usage
 from wattmesh.reconfig.launch.failures.deadlines import Phase
+from wattmesh.reconfig.launch.failures.script_line import script_line
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
@@ -247,10 +248,14 @@ class RankRunner:
     def _log_traceback(self, generation: Generation, error: BaseException) -> None:
         """Log where an error of this layout came from, if the launch goes back from it.
 
-        Else it is raised. An error of wattmesh's own says all in its sentence. The traceback is
-        logged as text, because a log handler that kept its frames would keep the layout's tensors.
+        Else it is raised. An error of wattmesh's own that the user's script has no part in says all
+        in its sentence. The traceback is logged as text, because a log handler that kept its frames
+        would keep the layout's tensors.
         """
-        if generation.retreats and not isinstance(error, WattmeshError):
+        own = isinstance(error, WattmeshError) and not (
+            script_line(error) or (error.__cause__ and script_line(error.__cause__))
+        )
+        if generation.retreats and not own:
             log.error(
                 "rank %d could not be brought up as %s.\n%s",
                 self.job.rank,

@@ -43,7 +43,7 @@ class RankProcess(Message):
     def here(cls, rank: int, gpu: str, gpu_unknown: str = "") -> Self:
         """Describe the calling process."""
         pid = os.getpid()
-        _, started = _state_and_start(pid)
+        _, started = state_and_start(pid)
         return cls(
             rank=rank,
             host=socket.gethostname(),
@@ -60,12 +60,12 @@ class RankProcess(Message):
 
     def alive(self) -> bool:
         """Return whether the process still runs or is stopped; for one that shares this host."""
-        state, started = _state_and_start(self.pid)
+        state, started = state_and_start(self.pid)
         return state not in ("", "Z", "X") and started == self.started
 
     def stopped(self) -> bool:
         """Return whether SIGSTOP or a debugger holds the process, so that it cannot end itself."""
-        state, started = _state_and_start(self.pid)
+        state, started = state_and_start(self.pid)
         return state in ("T", "t") and started == self.started
 
     def kill(self) -> None:
@@ -114,7 +114,7 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _state_and_start(pid: int) -> tuple[str, int]:
+def state_and_start(pid: int) -> tuple[str, int]:
     """Return state letter and start time (ticks) of a process; ("", 0) if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

@@ -91,6 +91,31 @@ def test_a_cap_that_would_have_no_effect_is_refused_with_what_to_do(served: Serv
     assert served.journal.caps.list() == ()
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (4, "No board obeys: all 4 GPUs are shared (MIG, or a virtual GPU), and a shared GPU is"),
+        (2, "No board obeys: 2 GPUs are shared (MIG, or a virtual GPU), and a shared GPU is read"),
+        (0, "No board obeys: no agent that is heard reports an actuator that acts"),
+    ],
+)
+def test_of_boards_shared_by_mig_no_setting_is_asked_for(
+    served: Served, count: int, said: str
+) -> None:
+    """Agent and actuator are as they should be; only the others need an actuator that acts."""
+    turned(served, acts=False)
+    (only,) = served.pulse.fleet.nodes
+    devices = {
+        gpu: dict(facts) | ({"shared": "mig"} if number < count else {})
+        for number, (gpu, facts) in enumerate(only.devices.items())
+    }
+    served.pulse.fleet = replace(served.pulse.fleet, nodes=(replace(only, devices=devices),))
+    answer = served.post("/v1/powercap", body(served))
+    assert answer.status == 409
+    assert said in answer.body["error"]
+    assert ('actuator.mode = "enforce"' in answer.body["error"]) == (count < 4)
+
+
 @needs_root
 def test_only_operators_cap_and_end_caps(served: Served) -> None:
     """The owner of a run is none."""
@@ -115,6 +140,21 @@ def test_status_and_metrics_tell_how_a_cap_is_kept(served: Served) -> None:
     served.clock.pass_s(3 * 3600.0)
     assert served.get("/v1/powercap").body["cap"] is None
     assert figures(served) == {}
+
+
+def test_a_cap_without_any_known_limit_has_no_bound_and_is_not_kept(served: Served) -> None:
+    """Neither the API nor Prometheus gives 0 W for what is not known."""
+    turned(served)
+    nodes = [node(changes={"limit_w": None, "floor_w": None}, at=served.clock.wall)]
+    mute = replace(nodes[0], devices={gpu: {} for gpu in nodes[0].devices})
+    served.pulse.fleet = replace(served.pulse.fleet, nodes=(mute,))
+    assert "is unknown" in served.post("/v1/powercap", body(served)).body["done"]
+    kept(served)
+    cap = served.get("/v1/powercap").body["cap"]
+    assert (cap["meets"], cap["bound_w"], cap["lowest_w"]) == (False, None, None)
+    assert figures(served) == {"ordered": 1200.0}
+    assert firing(RULES.read_text(encoding="utf-8"), served) == ["WattmeshPowerCapNotKept"]
+    assert any("is unknown" in each for each in served.get("/v1/status").body["trouble"])
 
 
 def kept(served: Served) -> None:

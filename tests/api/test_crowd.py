@@ -2,9 +2,10 @@
 
 import grp
 import os
+import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -28,6 +29,7 @@ from wattmesh.controller.cycle.cycle import Cycle
 from wattmesh.controller.cycle.journal_snapshot import JournalObservation
 from wattmesh.controller.journal.database.tables import RUNS
 from wattmesh.controller.journal.runs.liveness import LIVE_S
+from wattmesh.controller.journal.runs.seen_processes import SeenProcesses
 
 RUN = f"/v1/runs/{messages.RUN}"
 LOST_S = 7 * 86_400.0
@@ -170,16 +172,57 @@ def ended_process() -> int:
 OBSERVED: dict[str, Any] = {"capabilities": ("observed",), "host": socket.gethostname()}
 
 
+@contextmanager
+def observed_process(served: Served, **changes: Any) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Let a process register itself as the run; give its pid, and what lets it send a heartbeat."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        # Nothing of the parent's may run here: no fixtures, no handlers.
+        try:
+            ours.close()
+            answer = served.register(**OBSERVED | {"pid": os.getpid()} | changes)
+            theirs.sendall(b"+" if answer.status == 200 else b"-")
+            while theirs.recv(1):
+                answer = served.post(f"{RUN}/heartbeat", messages.heartbeat())
+                theirs.sendall(b"+" if answer.status == 200 else b"-")
+        finally:
+            os._exit(1)
+    theirs.close()
+
+    def beat() -> None:
+        ours.sendall(b"?")
+        assert ours.recv(1) == b"+"
+
+    try:
+        assert ours.recv(1) == b"+"
+        yield child, beat
+    finally:
+        ours.close()
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def kill(pid: int, *, reap: bool) -> None:
+    """Kill a child, and wait until it has ended; without `reap` it stays as a zombie."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | (0 if reap else os.WNOWAIT))
+
+
+@pytest.mark.parametrize("reap", [True, False], ids=["reaped", "zombie"])
 def test_an_observed_run_whose_process_ended_without_a_word_is_ended_not_lost(
-    served: Served,
+    served: Served, reap: bool
 ) -> None:
     """As SIGTERM by a scheduler ends it; should it speak after all, it goes on."""
-    pid = ended_process()
-    assert silent(served, LIVE_S - 1, **OBSERVED, pid=pid) == ("live", "")
-    ended = f"expired: its process {pid} has ended and did not say how"
-    served.clock.pass_s(2.0)
-    cycle(served).run(served.clock.wall)
-    assert state(served, messages.RUN) == ("finished", ended)
+    with observed_process(served) as (pid, _):
+        kill(pid, reap=reap)
+        served.clock.pass_s(LIVE_S - 1)
+        cycle(served).run(served.clock.wall)
+        assert state(served, messages.RUN) == ("live", "")
+        ended = f"expired: its process {pid} has ended and did not say how"
+        served.clock.pass_s(2.0)
+        cycle(served).run(served.clock.wall)
+        assert state(served, messages.RUN) == ("finished", ended)
     (launch,) = served.journal.stays.launches(messages.RUN)
     assert (served.clock.wall - launch.end).total_seconds() == LIVE_S + 1
     assert not [each for each in served.get("/v1/status").body["trouble"] if "llama" in each]
@@ -188,26 +231,83 @@ def test_an_observed_run_whose_process_ended_without_a_word_is_ended_not_lost(
 
 
 @pytest.mark.parametrize(
+    ("heard", "how"), [(True, "finished"), (False, "lost")], ids=["heard again", "not heard"]
+)
+def test_a_new_daemon_sees_the_process_of_a_run_with_its_next_heartbeat(
+    served: Served, heard: bool, how: str
+) -> None:
+    """Of a run that it never heard, it does not know whether the process has ended."""
+    with observed_process(served) as (pid, beat):
+        served.journal.runs.processes = SeenProcesses()
+        if heard:
+            beat()
+        kill(pid, reap=True)
+        served.clock.pass_s(LIVE_S + 1)
+        cycle(served).run(served.clock.wall)
+        assert state(served, messages.RUN)[0] == how
+
+
+def test_a_process_that_lives_is_not_ended_because_nothing_has_its_pid_here(
+    served: Served,
+) -> None:
+    """In another pid namespace under the same host name: who speaks is not who was named."""
+    told = ended_process()
+    with observed_process(served, pid=told) as (pid, _):
+        assert pid != told
+        served.clock.pass_s(600.0)
+        cycle(served).run(served.clock.wall)
+        assert state(served, messages.RUN) == ("lost", "")
+
+
+def test_a_process_that_ended_before_its_last_word_was_read_has_ended() -> None:
+    """What was seen of it before counts; of another process nothing does."""
+    seen = SeenProcesses()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        seen.see("r", process.pid)
+        process.kill()
+        process.wait()
+        seen.see("r", process.pid)
+    assert seen.has_ended("r", process.pid)
+    seen.see("r", 0)
+    assert not seen.has_ended("r", process.pid)
+
+
+def test_a_pid_that_was_given_to_another_process_has_ended() -> None:
+    """Its start time tells them apart; a pid that never spoke here proves nothing."""
+    seen = SeenProcesses()
+    seen.see("r", os.getpid())
+    assert not seen.has_ended("r", os.getpid())
+    assert not seen.has_ended("r", os.getpid() + 1)
+    assert not seen.has_ended("other", ended_process())
+    seen._seen["r"] = (os.getpid(), 1)
+    assert seen.has_ended("r", os.getpid())
+
+
+@pytest.mark.parametrize(
     "changes",
-    [
-        {"pid": os.getpid()},
-        {"pid": 1},
-        {"host": "node-1"},
-        {"capabilities": ("in_place",)},
-    ],
-    ids=["it lives", "no process of a job", "on another host", "an attached run"],
+    [{"pid": 1}, {"host": "node-1"}, {"capabilities": ("in_place",)}],
+    ids=["no process of a job", "on another host", "an attached run"],
 )
 def test_a_silent_run_whose_end_is_not_known_stays_lost(
     served: Served, changes: dict[str, Any]
 ) -> None:
     """Nobody here can see that process, or another launch may follow."""
-    asked = {**OBSERVED, "pid": ended_process()} | changes
-    assert silent(served, 600.0, **asked) == ("lost", "")
+    with observed_process(served, **changes) as (pid, _):
+        kill(pid, reap=True)
+        served.clock.pass_s(600.0)
+        cycle(served).run(served.clock.wall)
+        assert state(served, messages.RUN) == ("lost", "")
+
+
+def test_a_silent_run_whose_process_lives_stays_lost(served: Served) -> None:
+    """It may speak again at any time."""
+    assert silent(served, 600.0, **OBSERVED, pid=os.getpid()) == ("lost", "")
 
 
 def test_while_the_clock_is_not_trusted_no_silent_run_is_ended(served: Served) -> None:
     """The daemon then takes every silence for short, and dates nothing."""
-    assert served.register(**OBSERVED, pid=ended_process()).status == 200
+    with observed_process(served) as (pid, _):
+        kill(pid, reap=True)
     served.clock.pass_s(600.0)
     live(served.journal, acting(lost_s=inf), served.pulse.lead.epoch).run(served.clock.wall)
     assert state(served, messages.RUN) == ("lost", "")

@@ -52,6 +52,8 @@ def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
     torch.manual_seed(0)
     if FAULT == "build":
         (WIDTH,)[layout.tp - 1]
+    if FAULT == "build refused" and layout.tp > 1:
+        wattmesh.Layout(dp_shard=-1)
     mesh = init_device_mesh("cpu", (layout.dp_shard, layout.tp), mesh_dim_names=("dp", "tp"))
     net = Net()
     if layout.tp > 1:
@@ -72,6 +74,8 @@ def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
 
 def probe(state: wattmesh.State) -> float:
     """Loss of four fixed samples."""
+    if FAULT == "probe raises" and state.parts.layout.tp > 1:
+        {"tp": 1}["pp"]
     x_BD = samples(range(10_000, 10_004))
     loss = nn.functional.mse_loss(state.modules[0](x_BD), x_BD).detach()
     dist.all_reduce(loss)

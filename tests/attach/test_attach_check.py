@@ -68,6 +68,14 @@ TWINS: dict[str, list[tuple[CheckStatus, str, str]]] = {
         (OK, "switch", "dp2 -> 1 rank: in place at step 10"),
         (OK, "buffers", "at 2 save steps all ranks held the same"),
     ],
+    "build refused": [
+        (PROBLEM, "switch", "InputInvalid: layout: dp_shard = -1 must be a whole number"),
+        (OK, "switch", "dp2 -> 1 rank: in place at step 10"),
+    ],
+    "probe raises": [
+        (PROBLEM, "probe", "attach: the probe cannot be taken (KeyError: 'pp' ("),
+        (OK, "switch", "dp2 -> 1 rank: in place at step 10"),
+    ],
     "gradients": [
         (PROBLEM, "gradients", "nothing could be saved from step 5 on: gradients are live"),
         (UNKNOWN, "switch", "tp2: not reached"),
@@ -113,23 +121,32 @@ def test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault(
     zygote: Zygote, tmp_path: Path
 ) -> None:
     """One line for each thing that is wrong; what nobody could compare is unknown, not ok."""
+    folders = {fault: tmp_path / str(number) for number, fault in enumerate(TWINS)}
     with ThreadPoolExecutor(2) as pool:
-        seen = pool.map(lambda fault: walk(zygote, tmp_path / fault[:10], fault), TWINS)
+        seen = pool.map(lambda fault: walk(zygote, folders[fault], fault), TWINS)
         found = {fault: judge(each) for fault, each in zip(TWINS, seen, strict=True)}
     # A loss is logged where `session.leads`: of all ranks' lines each step is there once.
-    logs = "\n".join(
-        path.read_text() for path in sorted((tmp_path / DOCUMENTED[:10]).glob("*.log"))
-    )
+    logs = "\n".join(path.read_text() for path in sorted(folders[DOCUMENTED].glob("*.log")))
     steps = sorted(int(step) for step in re.findall(r"^(\d+) \d+\.\d+$", logs, re.MULTILINE))
     assert steps == list(range(1, 16))
     script = Path(checked.__file__)
-    (failed,) = (each for each in found["build"] if each.verdict is PROBLEM)
-    at = script.read_text().splitlines().index("        (WIDTH,)[layout.tp - 1]") + 1
-    assert failed.where == f"{script}:{at}"
-    assert re.match(r"dp2 -> tp2: rank [01]: IndexError: tuple index out of range", failed.text)
-    assert "the log has the whole traceback" in failed.do
-    raised = [path.read_text() for path in sorted((tmp_path / "build").glob("*.log"))]
-    assert [f'File "{script}", line {at}, in build' in each for each in raised] == [True, True]
+    lines_of = script.read_text().splitlines()
+    for fault, code, function in (
+        ("build", "(WIDTH,)[layout.tp - 1]", "build"),
+        ("build refused", "wattmesh.Layout(dp_shard=-1)", "build"),
+        ("probe raises", '{"tp": 1}["pp"]', "probe"),
+    ):
+        (failed,) = (each for each in found[fault] if each.verdict is PROBLEM)
+        at = lines_of.index(f"        {code}") + 1
+        assert failed.where == f"{script}:{at}"
+        assert "the log has the whole traceback" in failed.do
+        assert "fixed batch" not in failed.do
+        raised = [path.read_text() for path in sorted(folders[fault].glob("*.log"))]
+        seen_in = [f'File "{script}", line {at}, in {function}' in each for each in raised]
+        assert any(seen_in)
+        if fault == "build":
+            assert re.match(r"dp2 -> tp2: rank [01]: IndexError: tuple index out", failed.text)
+            assert seen_in == [True, True]
     for fault, lines in TWINS.items():
         left = iter(found[fault])
         for verdict, check, text in lines:

@@ -108,6 +108,27 @@ def test_each_finding_follows_from_what_was_told(
     assert (found.value, text in said) == (verdict, True), said
 
 
+@pytest.mark.parametrize(
+    ("detail", "do"),
+    [
+        ("rank 0: KeyError: 'x' (/s.py:7)", "mend that line of your script; the log has the whole"),
+        ("no checkpoint: rank 0 could not write (KeyError (/s.py:7))", "that line of your script"),
+        ("rank 0: KeyError: 'x'", "look at the log"),
+        ("rank 1: InputInvalid: attach: the probe cannot be taken (KeyError: 'x' (/s.py:7))",
+         "mend the error that the probe raises in this layout; the log has the whole traceback"),
+        ("rank 1: attach: the probe gave nan", "compute the loss of one fixed batch"),
+    ],
+)  # fmt: skip
+def test_a_traceback_is_promised_only_where_the_hook_logs_one(detail: str, do: str) -> None:
+    """That is where a rank failed to come up in a layout, at a line of the user's script."""
+    told = replace(DONE, state=SwitchState.ROLLED_BACK, detail=detail, evidence={})
+    found = judge(CheckedRun(layouts=(TP2,), messages=(ATTACHED, at(5), SAVED, told)))
+    (failed,) = (each for each in found if each.verdict is CheckStatus.PROBLEM)
+    assert do in failed.do
+    logged = "/s.py:7" in detail and not detail.startswith("no checkpoint")
+    assert ("whole traceback" in failed.do) == logged
+
+
 def test_the_words_that_sort_a_sentence_stand_in_the_hooks_sentences() -> None:
     """A sentence that was changed in the hook alone would be sorted as a failed switch."""
     room = Path(__file__).parents[2] / "reconfig"

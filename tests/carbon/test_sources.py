@@ -9,6 +9,7 @@ import pytest
 from tests.docs.blocks import block
 from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.read import parse
+from wattmesh.controller.settings.web_address import address_mistake
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.integrations.carbon.providers import PROVIDERS, readers
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, STORAGE
@@ -236,6 +237,8 @@ def test_secrets_do_not_travel_in_the_clear(key: Path, url: str, allowed: bool) 
         ("https://", "is not an address"),
         ("ftp://mirror.example", "is not an address"),
         ("https:///path", "is not an address"),
+        ("http://a b/", "is not an address"),
+        ("http://mirror.example\\x", "is not an address"),
         ("https://mirror.example:port", "its port is no number from 1 to 65535"),
         ("https://mirror.example:99999", "its port is no number from 1 to 65535"),
         ("https://[mirror", "is not an address"),
@@ -248,6 +251,14 @@ def test_an_address_is_one_and_has_no_password(key: Path, url: str, words: str) 
     assert list(wrong) == ["carbon.accounting.base_url"]
     assert words in wrong["carbon.accounting.base_url"]
     assert "me:word" not in str(wrong)
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\n", "\x00", "\u2009", "\\"])
+@pytest.mark.parametrize("url", ["http://h{}h/", "{}http://h", "http://h:80{}", "http://h/a{}b"])
+def test_an_address_has_no_blank_and_no_backslash_anywhere(url: str, blank: str) -> None:
+    """Libraries drop some of them silently, and then ask another host than the one that is read."""
+    assert address_mistake(url.format(""), "http://h") == ""
+    assert "is not an address like http://h" in address_mistake(url.format(blank), "http://h")
 
 
 def test_without_a_secret_plain_http_is_fine(key: Path) -> None:

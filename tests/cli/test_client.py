@@ -115,6 +115,9 @@ def test_nonsense_is_not_wattmesh(tmp_path: Path) -> None:
 def test_addresses() -> None:
     """A path and unix:///path name a socket; anything else is misuse that says what to write."""
     assert socket_path("/run/x.sock") == socket_path("unix:///run/x.sock") == "/run/x.sock"
+    # Every character of the rest belongs to the path.
+    for path in ("/tmp/w.sock?x", "/tmp/w.sock#y", "/tmp/a;b%20c"):
+        assert socket_path(f"unix://{path}") == path
     for wrong in ("http://host:80", "unix://host/x", "unix:run/x", "", "https://[::1"):
         with pytest.raises(InputInvalid, match="write a socket's path"):
             socket_path(wrong)

@@ -149,6 +149,21 @@ def test_a_board_whose_limit_nobody_tells_counts_like_the_largest_and_is_named(
     assert "No node tells" not in sentence(cap_of(turn(journal, nodes=(node(),))), T0)
 
 
+def test_a_cap_is_not_called_kept_where_no_limit_is_known(journal: Journal) -> None:
+    """No watts are told either: unknown is never zero."""
+    order(journal, 1200.0)
+    mute = node(changes={"limit_w": None, "floor_w": None})
+    mute = replace(mute, devices={gpu: {"at": T0.isoformat()} for gpu in GPUS})
+    found = cap_of(turn(journal, nodes=(mute,)))
+    assert not found.plan.meets
+    said = sentence(found, T0)
+    assert said.startswith("Whether the power cap of 1.2 kW until ")
+    assert (
+        f"is unknown: no GPU's limit is known. No node tells the power limit of {GPUS[0]}" in said
+    )
+    assert " 0 W" not in said
+
+
 def test_what_only_a_registration_names_takes_no_watts_from_others(journal: Journal) -> None:
     """It is told with the cap, by number: such boards may draw all the same."""
     order(journal, 1200.0)

@@ -224,6 +224,18 @@ def test_a_board_of_which_nothing_is_known_counts_like_the_largest() -> None:
     assert plan.bound_w == 250.0 + 700.0
 
 
+@pytest.mark.parametrize("cap_w", [1.0, 1e6])
+def test_where_no_limit_is_known_no_cap_is_kept(cap_w: float) -> None:
+    """The bound is not known either, however high the cap; without any board it is 0."""
+    mute = [board(f"G{n}", limit_w=None, floor_w=None) for n in range(2)]
+    for runs in ([], [load("r", "G0")]):
+        plan = cap(cap_w, mute, runs)
+        assert not plan.bound_known
+        assert not plan.meets
+        assert plan.untold == ("G0", "G1")
+    assert cap(cap_w, [], []).meets
+
+
 def test_an_assumed_draw_bounds_nothing() -> None:
     """Only measured points are levels; the others are held by limits."""
     guessed = [replace(each, evidence=Evidence.ASSUMED) for each in ALIKE]

@@ -10,7 +10,7 @@ from math import isfinite
 from wattmesh.controller import marks
 from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
 from wattmesh.controller.cycle.cap_held import CapNow, sentence
-from wattmesh.controller.cycle.capping import apply
+from wattmesh.controller.cycle.capping import apply, boards, shared_boards
 from wattmesh.controller.cycle.fences import sentences
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.controller.status.status import cap_line, power_flags
@@ -98,6 +98,20 @@ def _expected(context: RequestContext, row: CapRow) -> CapNow:
     _, expected = apply(seen, row, context.pulse.fleet.nodes, context.journal.runs.all(context.now))
     if not expected.obeying and (fenced := _refusing_actuators(context)):
         raise Conflict(f"No board obeys. {' '.join(fenced)}")
+    shared = shared_boards(context.pulse.fleet.nodes, context.now)
+    if not expected.obeying and len(shared) == len(boards(context.pulse.fleet.nodes, context.now)):
+        raise Conflict(
+            f"No board obeys: all {len(shared)} GPUs are shared (MIG, or a virtual GPU), and a "
+            "shared GPU is read and never set; turn MIG off where a cap is to hold "
+            "(docs/safety.md)."
+        )
+    if not expected.obeying and shared:
+        raise Conflict(
+            f"No board obeys: {len(shared)} GPUs are shared (MIG, or a virtual GPU), and a shared "
+            "GPU is read and never set. For the others no agent that is heard reports an actuator "
+            'that acts; set power.source = "agents", and actuator.mode = "enforce" on their nodes '
+            "(docs/safety.md)."
+        )
     if not expected.obeying:
         raise Conflict(
             "No board obeys: no agent that is heard reports an actuator that acts; set "

@@ -72,6 +72,7 @@ def register(context: RequestContext, call: Call) -> dict[str, Any]:
             node=call.peer.node,
             doubted=context.pulse.trusted.held_s() > 0,
         )
+    context.journal.runs.processes.see(message.run, call.peer.pid)
     if taken:
         log.info(
             "%s: incarnation %d registered at step %d by uid %d",
@@ -101,6 +102,7 @@ def heartbeat(context: RequestContext, call: Call) -> HeartbeatAnswer:
     context.lead()
     with _known(context, message.run), speaking(context, call):
         context.journal.signs.hear(message, message.phase, owner_uid=call.peer.uid, now=context.now)
+    context.journal.runs.processes.see(message.run, call.peer.pid)
     return HeartbeatAnswer(heartbeat_s=context.journal.runs.liveness.heartbeat_s)
 
 
@@ -122,6 +124,7 @@ def heartbeat_endpoint(
             if _remembered(context, call) and context.journal.signs.hear_again(
                 message, message.phase, owner_uid=uid, now=context.now
             ):
+                context.journal.runs.processes.see(message.run, call.peer.pid)
                 return success(
                     HeartbeatAnswer(heartbeat_s=context.journal.runs.liveness.heartbeat_s)
                 )

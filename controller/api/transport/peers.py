@@ -28,6 +28,7 @@ class PeerIdentity:
 
     Attributes:
         groups: its primary and supplementary groups at the moment it connected.
+        pid: its process, in the daemon's pid namespace; 0: not known, or an agent relays for it.
         node: the node whose token was sent; `*`: any (the shared token); "": no token was sent,
             because the caller is on this machine.
         agent: whether this is a node's agent that sent its token. `attested`: whether an agent
@@ -38,6 +39,7 @@ class PeerIdentity:
     groups: frozenset[int]
     agent: bool = False
     attested: bool = False
+    pid: int = 0
     node: str = ""
 
 
@@ -48,7 +50,7 @@ def peer_of(connection: socket.socket) -> PeerIdentity:
     """Ask the kernel who connected."""
     who = credentials(connection)
     groups = frozenset({who.gid, *_more_groups(connection, who.uid, who.gid)})
-    return PeerIdentity(uid=who.uid, groups=groups)
+    return PeerIdentity(uid=who.uid, groups=groups, pid=who.pid)
 
 
 def is_operator(peer: PeerIdentity, group: str) -> bool:

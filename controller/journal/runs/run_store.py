@@ -55,6 +55,7 @@ from wattmesh.controller.journal.runs.introduced import first_mark, incarnation_
 from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness, Sign
 from wattmesh.controller.journal.runs.run_nodes import HERE
 from wattmesh.controller.journal.runs.run_row import RunPlan, RunRow, read_run
+from wattmesh.controller.journal.runs.seen_processes import SeenProcesses
 from wattmesh.controller.journal.runs.stays import note_stay
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.ranges import clean
@@ -106,6 +107,7 @@ class RunStore:
         """Keep the database; begin with no sign of life."""
         self._database = database
         self.liveness = Liveness()
+        self.processes = SeenProcesses()
         self.doubtful = DoubtfulRuns(database)
         self._unreadable: set[str] = set()
 
