@@ -60,7 +60,7 @@ _ORDER = (CheckStatus.PROBLEM, CheckStatus.UNKNOWN, CheckStatus.OK)
 _LOOK = "look at the log"
 _LOOK_AT_LINE = "mend that line of your script"
 _TRACEBACK = "; the log has the whole traceback"
-"""The hook logs one only where a rank failed to come up in a layout."""
+"""The hook logs one only where code raised while a layout was brought up."""
 _AGAIN = "mend the problems above, or name another layout, and check again"
 _WRAPPED = re.compile(
     r"the boundary of step \d+ was left out \((.*)\)\. Training goes on; .*"
@@ -242,7 +242,8 @@ def _finding(sentence: str, prefix: str, *, of_switch: bool = False) -> Finding:
     check, do = next(
         ((check, do) for words, check, do in HOOK_SENTENCES if words in core), ("switch", look)
     )
-    if of_switch and _PLACE.search(core) and not _WRAPPED.fullmatch(sentence):
+    raised = do == look or "cannot be taken" in core
+    if of_switch and raised and _PLACE.search(core) and not _WRAPPED.fullmatch(sentence):
         do += _TRACEBACK
     return _with_place(problem(check, f"{prefix}{core}", do))
 
