@@ -1,14 +1,14 @@
 """Bytes that a rank sends, and seconds they take, by dimension of a layout. Pure.
 
-Volumes are those of ring algorithms (research page, section 3): of `n` ranks each sends
+Volumes are those of ring algorithms (docs/cost-model.md): of `n` ranks each sends
 `(n - 1) / n` of the whole for a gather or a scatter, twice that for an all-reduce.
 """
 
 import numpy as np
 
-from wattmesh.policies.parallelism.model_shape import ModelShape, Number
+from wattmesh.policies.parallelism.model_shape import Number
 from wattmesh.policies.parallelism.parameters import Parameters
-from wattmesh.policies.parallelism.setups import FULL, HardwareColumns, Setups
+from wattmesh.policies.parallelism.setups import FULL, HardwareColumns, Setups, sharing_ranks
 
 
 def part_sent(ranks: Number) -> Number:
@@ -87,11 +87,7 @@ def data_parallel_rate(setups: Setups, fitted: Parameters) -> Number:
     return np.where(inside, link_rate(hardware, fitted), across)
 
 
-def dealt_parameters(
-    shape: ModelShape, setups: Setups, dense: Number, experts: Number
-) -> tuple[Number, Number]:
+def dealt_parameters(setups: Setups, dense: Number, experts: Number) -> tuple[Number, Number]:
     """Give the parameters that a rank's ring of data-parallel ranks passes on: dense, experts."""
-    layout = setups.layout
-    ranks = np.asarray(layout.dp) * layout.cp
-    for_experts = np.maximum(1, ranks * layout.tp / np.maximum(layout.ep, 1))
+    ranks, for_experts = sharing_ranks(setups.layout)
     return np.asarray(dense) * part_sent(ranks), np.asarray(experts) * part_sent(for_experts)

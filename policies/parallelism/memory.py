@@ -16,7 +16,13 @@ from wattmesh.policies.parallelism.model_shape import (
     matrices,
     moe_share,
 )
-from wattmesh.policies.parallelism.setups import FULL, SELECTIVE, Setups, micro_batches
+from wattmesh.policies.parallelism.setups import (
+    FULL,
+    SELECTIVE,
+    Setups,
+    micro_batches,
+    sharing_ranks,
+)
 from wattmesh.policies.parallelism.step_time import stage_parameters, tokens_of_rank
 
 MASTER_BYTES = 12.0
@@ -58,12 +64,10 @@ class PeakMemory:
 def _state(setups: Setups, held: tuple[Number, Number]) -> Number:
     """Give the bytes of weights, gradients and optimizer state."""
     layout, zero = setups.layout, np.asarray(setups.layout.zero)
-    ranks = np.asarray(layout.dp) * layout.cp
-    for_experts = np.maximum(1.0, ranks * layout.tp / np.maximum(layout.ep, 1))
     gradient = np.where(zero == 3, 2.0, 4.0)
     trained = np.where(np.asarray(setups.work.frozen_base) > 0, 0.01, 1.0)
     total: Number = 0.0
-    for count, owners in zip(held, (ranks, for_experts), strict=True):
+    for count, owners in zip(held, sharing_ranks(layout), strict=True):
         weights = 2.0 / np.where(zero == 3, owners, 1.0)
         gradients = gradient / np.where(zero >= 2, owners, 1.0) * trained
         moments = MASTER_BYTES / np.where(zero >= 1, owners, 1.0) * trained

@@ -15,7 +15,7 @@ from wattmesh.policies.parallelism.known_errors import KnownErrors
 from wattmesh.policies.parallelism.memory import memory
 from wattmesh.policies.parallelism.parameters import Parameters
 from wattmesh.policies.parallelism.setups import Setups, tokens_per_step
-from wattmesh.policies.parallelism.step_time import StepTime, step_time
+from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import Tags, TrainingRows
 
 Array = NDArray[np.float64]
@@ -67,7 +67,7 @@ def predict(rows: TrainingRows, model: CostModel) -> Predictions:
     factor = np.exp(log_ratio)
     step_s = np.asarray(time.total_s) * factor
     spread = np.exp(NINETY_PERCENT * deviation)
-    energy = step_energy(rows.setups, _scaled(time, factor), model.shares)
+    energy = step_energy(rows.setups, time, model.shares)
     tokens = np.asarray(tokens_per_step(rows.setups))
     return Predictions(
         step_s=step_s,
@@ -75,7 +75,7 @@ def predict(rows: TrainingRows, model: CostModel) -> Predictions:
         high_s=step_s * spread,
         tokens_per_s_per_gpu=tokens / (step_s * rows.setups.layout.gpus),
         memory_bytes=_as_array(memory(rows.setups).total, step_s),
-        j_per_token=_as_array(energy.j_per_token, step_s),
+        j_per_token=_as_array(energy.j_per_token, step_s) * factor,
         corrected=factor,
     )
 
@@ -95,16 +95,6 @@ def _correction(
         found = known.correct([tags[index] for index in which])
         log_ratio[which], deviation[which] = found.log_ratio, found.deviation
     return log_ratio, deviation
-
-
-def _scaled(time: StepTime, factor: Array) -> StepTime:
-    return StepTime(
-        total_s=time.total_s * factor,
-        products_s=time.products_s * factor,
-        memory_s=time.memory_s * factor,
-        exposed_s=time.exposed_s * factor,
-        waiting_s=time.waiting_s * factor,
-    )
 
 
 def _as_array(value: object, like: Array) -> Array:

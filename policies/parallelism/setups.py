@@ -89,6 +89,12 @@ class Setups:
     work: WorkColumns
 
 
+def sharing_ranks(layout: LayoutColumns) -> tuple[Number, Number]:
+    """Count the ranks that hold the same parameters, or deal them: of dense ones, of experts."""
+    ranks = np.asarray(layout.dp) * layout.cp
+    return ranks, np.maximum(1.0, ranks * layout.tp / np.maximum(layout.ep, 1))
+
+
 def tokens_per_step(setups: Setups) -> Number:
     """Count the tokens of one step."""
     return np.asarray(setups.work.global_batch) * setups.work.seq_len

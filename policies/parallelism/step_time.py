@@ -103,14 +103,19 @@ def _speedup(setups: Setups, fitted: Parameters) -> Number:
     )
 
 
+def _narrowness(setups: Setups, fitted: Parameters) -> Number:
+    """Give how many times longer products take than ones with many rows and columns."""
+    few_rows = 1 + fitted.half_rows / np.asarray(tokens_of_rank(setups))
+    return few_rows * (1 + fitted.half_columns * setups.layout.tp / setups.shape.hidden)
+
+
 def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Number]:
     """Give the forward seconds of a layer's plain products, experts' products and attention."""
     shape, hardware, tp = setups.shape, setups.hardware, np.asarray(setups.layout.tp)
     tokens = np.asarray(tokens_of_rank(setups))
     rate = hardware.matmul_flops * fitted.matmul[hardware.family] * _speedup(setups, fitted)
-    narrow = (1 + fitted.half_rows / tokens) * (1 + fitted.half_columns * tp / shape.hidden)
     weights = np.asarray(attention_weights(shape)) + feed_forward_weights(shape)
-    plain = 2 * tokens * weights / tp / rate * narrow
+    plain = 2 * tokens * weights / tp / rate * _narrowness(setups, fitted)
     experts = np.maximum(shape.experts, 1)
     rows = tokens / tp * np.maximum(shape.topk, 1) * setups.layout.ep / experts
     used = np.asarray(expert_weights(shape)) * shape.topk / experts
@@ -177,9 +182,8 @@ def _head_s(setups: Setups, fitted: Parameters) -> tuple[Number, Number]:
     shape, hardware, tp = setups.shape, setups.hardware, np.asarray(setups.layout.tp)
     tokens = np.asarray(tokens_of_rank(setups))
     rate = hardware.matmul_flops * fitted.matmul[hardware.family]
-    narrow = (1 + fitted.half_rows / tokens) * (1 + fitted.half_columns * tp / shape.hidden)
     parts = np.where(np.asarray(setups.work.frozen_base) > 0, 4.0, 6.0)
-    products = parts * tokens * shape.hidden * shape.vocab / tp / rate * narrow
+    products = parts * tokens * shape.hidden * shape.vocab / tp / rate * _narrowness(setups, fitted)
     return products, 12 * tokens * shape.vocab / tp / hardware.memory_bytes_per_s
 
 
@@ -191,7 +195,7 @@ def _reduction_s(setups: Setups, stage: Number, fitted: Parameters) -> tuple[Num
     """
     layout = setups.layout
     dense, experts = rank_parameters(setups)
-    sent = np.add(*collectives.dealt_parameters(setups.shape, setups, dense, experts))
+    sent = np.add(*collectives.dealt_parameters(setups, dense, experts))
     sent = sent * np.where(np.asarray(setups.work.frozen_base) > 0, 0.01, 1.0)
     rate = collectives.data_parallel_rate(setups, fitted)
     zero = np.asarray(layout.zero)

@@ -124,7 +124,7 @@ def check_volumes(one: Row) -> None:
     near(experts, [oracle.expert_bytes(case)])
     near(collectives.stage_s(same, tokens, IDEAL), [oracle.stage_bytes(case)])
     held = tuple(np.array([each]) for each in oracle.rank_parameters(case))
-    dealt = np.add(*collectives.dealt_parameters(same.shape, same, *held))
+    dealt = np.add(*collectives.dealt_parameters(same, *held))
     bytes_each = (4.0, 6.0, 6.0, 6.0)[case.zero]
     near(dealt * bytes_each, [oracle.reduction_bytes(case)])
     if case.zero != 3:
