@@ -24,8 +24,6 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import (
@@ -43,7 +41,7 @@ from wattmesh.controller.journal.database.tables import (
     TOKEN_MARKS,
     TRANSITIONS,
 )
-from wattmesh.controller.journal.database.values import from_us, to_us
+from wattmesh.controller.journal.database.values import from_us, insert_into, to_us
 from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.sums import AMOUNTS, KEY, emission_sums, energy_sums
 from wattmesh.telemetry.slots import local_day
@@ -176,8 +174,7 @@ def _days(
 
 
 def _add_sums(connection: Connection, sums: Any, day_us: int) -> None:
-    sqlite = connection.dialect.name == "sqlite"
-    statement = (sqlite_insert if sqlite else postgresql_insert)(ROLLUPS)
+    statement = insert_into(ROLLUPS, connection.dialect.name)
     key = (*KEY, "day")
     added = {name: ROLLUPS.c[name] + statement.excluded[name] for name in AMOUNTS}
     # SQLite parses ON CONFLICT after a SELECT only when that has a WHERE.

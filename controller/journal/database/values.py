@@ -78,6 +78,11 @@ def to_layout(text: str) -> Layout:
     return Layout.from_dict(json.loads(text))
 
 
+def insert_into(table: Table, dialect: str) -> Any:
+    """Begin an INSERT that can say ON CONFLICT, for the dialect named `sqlite` or `postgresql`."""
+    return (sqlite_insert if dialect == "sqlite" else postgresql_insert)(table)
+
+
 def upsert(
     connection: Connection,
     table: Table,
@@ -93,7 +98,7 @@ def upsert(
 @cache
 def _replacing(table: Table, dialect: str, names: tuple[str, ...], keep: tuple[str, ...]) -> Any:
     """Build an upsert statement, once: building it takes longer than running it."""
-    statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(table)
+    statement = insert_into(table, dialect)
     key = [column.name for column in table.primary_key]
     replaced = {
         name: statement.excluded[name] for name in names if name not in key and name not in keep
@@ -103,8 +108,7 @@ def _replacing(table: Table, dialect: str, names: tuple[str, ...], keep: tuple[s
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
     """Insert a row unless one conflicts with it; return whether it was inserted."""
-    sqlite = connection.dialect.name == "sqlite"
-    statement = (sqlite_insert if sqlite else postgresql_insert)(table).values(**row)
+    statement = insert_into(table, connection.dialect.name).values(**row)
     key = next(iter(table.primary_key))
     inserted = connection.execute(statement.on_conflict_do_nothing().returning(key))
     return inserted.first() is not None

@@ -11,10 +11,9 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.controller.journal.database.tables import LEDGER_CHANGES
+from wattmesh.controller.journal.database.values import insert_into
 
 DAY_US = timedelta(days=1) // timedelta(microseconds=1)
 
@@ -37,6 +36,6 @@ def changes_before(connection: Connection, end_us: int) -> int:
 
 @cache
 def _counting(dialect: str) -> Any:
-    statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(LEDGER_CHANGES)
+    statement = insert_into(LEDGER_CHANGES, dialect)
     counted = {"changes": LEDGER_CHANGES.c.changes + 1}
     return statement.on_conflict_do_update(index_elements=["day"], set_=counted)

@@ -27,8 +27,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.identity import copied_until_us
@@ -43,6 +41,7 @@ from wattmesh.controller.journal.database.tables import (
 from wattmesh.controller.journal.database.values import (
     columns,
     from_us,
+    insert_into,
     insert_new,
     to_text,
     to_us,
@@ -340,7 +339,7 @@ def _add_or_insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) ->
 @cache
 def _addition(dialect: str) -> Any:
     """Build the statement that adds a change to a row, once: building takes longer than running."""
-    statement = (sqlite_insert if dialect == "sqlite" else postgresql_insert)(ENERGY)
+    statement = insert_into(ENERGY, dialect)
     old, new = ENERGY.c, statement.excluded
     any_has = {
         word: or_(old.quality.contains(word), new.quality.contains(word))
