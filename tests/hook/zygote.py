@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import torch._dynamo
-import torch.distributed.tensor.debug
 import torch.onnx.operators  # noqa: F401
 from torch._C._distributed_c10d import TCPStore
 
