@@ -284,11 +284,10 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapView:
-    """An operator's power cap that is in force. `bound_w`: what all boards can draw under it."""
+    """An operator's power cap that is in force."""
 
     cap_w: float
     until: datetime
-    bound_w: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,12 +85,13 @@ def _carbon(report: Mapping[str, Any]) -> list[str]:
             f"the load of this machine and not the switches, {deadline}",
             f"           {beside(report)}",
         ]
-    saving = report["saving_share"]
-    better = "less" if saving >= 0 else "more"
+    share = words.percent(abs(report["saving_share"]))
+    same = share == words.percent(0.0)
+    apart = "the same" if same else f"{share} {'less' if report['saving_share'] > 0 else 'more'}"
     return [
         f"carbon     {words.grams(report['carbon_g'])} against "
         f"{words.grams(report['control_carbon_g'])} for the control run, never switched "
-        f"({words.percent(abs(saving))} {better}), {deadline}",
+        f"({apart}), {deadline}",
         f"           {beside(report)}; the control, never touched, saved "
         f"{words.grams(report['control_saved_g'])}",
     ]

@@ -45,7 +45,7 @@ def under(seen: Observation, capping: Capping, until: datetime) -> Observation:
     """Give the observation as it is while the cap is kept."""
     return replace(
         seen,
-        cap=CapView(cap_w=capping.cap_w, until=until, bound_w=capping.bound_w),
+        cap=CapView(cap_w=capping.cap_w, until=until),
         runs=tuple(_run(seen, run, capping, until) for run in seen.runs),
     )
 

@@ -294,7 +294,7 @@ def test_what_binds_a_plan_and_what_it_cannot_keep_is_said() -> None:
     """A cap with its end, the level and the budget; of a plan that keeps all of it nothing."""
     made = plan(("B", 7), ("A", 6), level="the level is not kept", budget="the budget is used up")
     view = seen(made, room_w=1000.0)
-    view = replace(view, cap=CapView(cap_w=5e3, until=NOW + timedelta(hours=2), bound_w=4e3))
+    view = replace(view, cap=CapView(cap_w=5e3, until=NOW + timedelta(hours=2)))
     told = as_json(plan_answer(view, view.runs[0], PlanState(plan=made), "Staying at A."))
     lines = drawn(told)
     assert "cap      no point above 1 kW until 16:00 UTC, when the power cap ends" in lines

@@ -67,7 +67,7 @@ def seen(
     )
     if cap_h is None:
         return made
-    return replace(made, cap=CapView(cap_w=5000.0, until=hours(cap_h), bound_w=4000.0))
+    return replace(made, cap=CapView(cap_w=5000.0, until=hours(cap_h)))
 
 
 def asked(view: Observation) -> Question:

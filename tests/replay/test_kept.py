@@ -66,7 +66,7 @@ class Capped(Watched):
         if not begin_h * HOUR_S <= state.at_s < end_h * HOUR_S:
             return shown
         room_w = needs_w(scene.catalogue.point("B"))
-        cap = CapView(cap_w=room_w, until=scene.start + timedelta(hours=end_h), bound_w=room_w)
+        cap = CapView(cap_w=room_w, until=scene.start + timedelta(hours=end_h))
         runs = (replace(seen.runs[0], room_w=room_w),)
         return CycleObservation(observation=replace(seen, cap=cap, runs=runs))
 

@@ -65,7 +65,8 @@ def _noise(noise: Noise) -> Iterator[str]:
 
 
 def _legend(policies: set[str], slack: float) -> Iterator[str]:
-    yield f"{slack:g}x: the deadline is at {slack:g} times what the fastest point needs"
+    times = "exactly" if slack == 1 else f"{slack:g} times"
+    yield f"{slack:g}x: the deadline is at {times} what the fastest point needs"
     if len(policies & set(RULES)) > 1:
         yield f"{BEST} best of the published rules"
     if {EFFICIENT, MPC, ORACLE} <= policies:
