@@ -1,0 +1,214 @@
+"""The joint plan: what GPUs and watts cost in each slot, a bound, and one whole plan for each run. Pure.
+
+Give every GPU and every watt of a slot a price, and the runs come apart: each plans alone, and pays. For
+any prices, what they pay in all, less the price of all there is, is at most the grams of the best
+joint plan (weak duality). The plans found are mixed by a linear program, whose dual values are the next
+prices, until the mix is no better than the bound. Then one plan of each run is taken, and one run after the
+other planned anew in the room that the others leave it, while that saves grams.
+
+Invariant: `JointPlan.bound_g` holds for every set of legal plans within the limits, however early the
+search stops; the plans are legal, and within the limits in every slot.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattmesh.policies.cluster.master import MixedPlans, PlanPool
+from wattmesh.policies.cluster.pricing import FULL, PlanColumn, PricedPlan, priced
+from wattmesh.policies.cluster.relaxation import split_bound
+from wattmesh.policies.cluster.share import RunShare
+from wattmesh.policies.planner.arrays import Floats
+from wattmesh.policies.planner.problem import NoPlan
+
+ROUNDS = 30
+"""Most times that all runs are asked for their plans."""
+
+NEAR = 2e-4
+"""The mix is good enough when no joint plan can be better by this share."""
+
+INWARD = (0.3, 0.6, 0.95)
+"""How far the next prices stay at those of the best bound, for dual values alone swing: least, first, most."""
+
+STEP = 0.1
+"""How much further they stay after a round without a better bound, or go after one with."""
+
+NODES = 2000
+"""Most nodes of the whole-number program."""
+
+PASSES = 6
+"""Most times that all runs are planned anew in the room left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointPlan:
+    """Plans of all runs.
+
+    Attributes:
+        columns: by run.
+        grams: of all plans, above those of idle GPUs.
+        bound_g: no joint plan emits less.
+        mixed_g: what runs that may mix their plans would come to.
+        prices: (T, R) grams for a GPU, or a watt, in a slot.
+        rounds: how often the runs were asked.
+    """
+
+    columns: Mapping[str, PlanColumn]
+    grams: float
+    bound_g: float
+    mixed_g: float
+    prices: Floats
+    rounds: int
+
+    @property
+    def gap(self) -> float:
+        """Most that a better joint plan could save, as a share of the bound."""
+        return max(0.0, self.grams - self.bound_g) / self.bound_g if self.bound_g > 0 else 0.0
+
+
+class _Generation:
+    """Column generation over the runs' own planners."""
+
+    def __init__(self, shares: Sequence[RunShare], limit: Floats) -> None:
+        """Start at the prices of the program without switches."""
+        self._shares, self._limit = shares, limit
+        self._mu: dict[str, float | None] = dict.fromkeys((each.name for each in shares))
+        self.pool = PlanPool([each.name for each in shares], limit)
+        first = split_bound(shares, limit)
+        self.bound_g = first.bound_g if first else 0.0
+        self.prices = first.prices if first else np.zeros_like(limit)
+        self._bound_of_prices = -np.inf
+        self.mixed: MixedPlans | None = None
+        self.rounds = 0
+
+    def run(self, told: Callable[[int], None]) -> NoPlan | None:
+        """Ask all runs until the mix is good; give why a run has no plan at all."""
+        at, (least, weight, most) = self.prices, INWARD
+        for _ in range(ROUNDS):
+            before_g = self.bound_g
+            fault, new = self._ask(at)
+            if fault is not None:
+                return fault
+            self.rounds += 1
+            told(1)
+            mixed = self.pool.mixed()
+            self.mixed = mixed
+            if mixed.grams - self.bound_g <= NEAR * abs(mixed.grams) and not mixed.undone:
+                return None
+            better = self.bound_g > before_g
+            weight = max(least, weight - STEP) if better else min(most, weight + STEP)
+            kept = weight if new else 0.0
+            nearer = kept * self.prices + (1 - kept) * mixed.prices
+            if not new and np.allclose(nearer, at, rtol=1e-9, atol=1e-15):
+                return None
+            at = nearer
+        return None
+
+    def _ask(self, prices: Floats) -> tuple[NoPlan | None, bool]:
+        """Ask each run for its plan at these prices; say whether one was new."""
+        bound_g, new = -float(np.sum(prices * self._limit)), False
+        for each in self._shares:
+            found = priced(each, prices=prices, room=self._limit, near_mu=self._mu[each.name])
+            if isinstance(found, NoPlan):
+                return NoPlan(reason=f"{each.name}: {found.reason}"), False
+            self._mu[each.name] = found.mu_g_per_token
+            bound_g += found.bound_g
+            new |= self.pool.add(found.column)
+        if bound_g > self._bound_of_prices:
+            self._bound_of_prices, self.prices = bound_g, prices
+        self.bound_g = max(self.bound_g, bound_g)
+        return None, new
+
+
+def plan_together(
+    shares: Sequence[RunShare],
+    limit: Floats,
+    *,
+    known: Sequence[Mapping[str, PlanColumn]] = (),
+    told: Callable[[int], None] = lambda _: None,
+) -> JointPlan | NoPlan:
+    """Plan all runs together.
+
+    Args:
+        shares: of each run, those first whose wish counts first where plans are made anew.
+        limit: (T, R) what there is.
+        known: joint plans within the limits, such as those of a simpler rule.
+        told: called with 1 after each round.
+
+    Returns:
+        A joint plan with its bound, or why none was found.
+    """
+    if not shares:
+        nothing = np.zeros_like(limit)
+        return JointPlan(columns={}, grams=0.0, bound_g=0.0, mixed_g=0.0, prices=nothing, rounds=0)
+    found = _Generation(shares, limit)
+    starts = [dict(each) for each in known]
+    starts += _in_turn(shares, limit, found.prices)
+    starts += _in_turn(tuple(reversed(shares)), limit, found.prices)
+    for each in starts:
+        for one in each.values():
+            found.pool.add(one)
+    fault = found.run(told)
+    if fault is not None:
+        return fault
+    whole = found.pool.whole(nodes=NODES)
+    if whole is not None:
+        starts.append(dict(whole))
+    starts += _in_turn(shares, limit, found.prices)
+    better = [_anew(shares, limit, each) for each in starts if _fits(each, limit)]
+    if not better:
+        return NoPlan(reason="no plans were found that fit beside each other")
+    best = min(better, key=_grams)
+    mixed = found.mixed.grams if found.mixed else found.bound_g
+    return JointPlan(
+        columns=best,
+        grams=_grams(best),
+        bound_g=min(found.bound_g, _grams(best)),
+        mixed_g=mixed,
+        prices=found.prices,
+        rounds=found.rounds,
+    )
+
+
+def _in_turn(
+    shares: Sequence[RunShare], limit: Floats, prices: Floats
+) -> list[dict[str, PlanColumn]]:
+    """Plan one run after the other, each at the prices and in the room that is left."""
+    room, taken = limit.copy(), dict[str, PlanColumn]()
+    for each in shares:
+        found = priced(each, prices=prices, room=room)
+        if isinstance(found, NoPlan):
+            return []
+        taken[each.name] = found.column
+        room -= found.column.spread(len(limit))
+    return [taken]
+
+
+def _anew(
+    shares: Sequence[RunShare], limit: Floats, columns: Mapping[str, PlanColumn]
+) -> dict[str, PlanColumn]:
+    """Plan each run anew in the room that the others leave, while that saves grams."""
+    now = dict(columns)
+    room = limit - sum(each.spread(len(limit)) for each in now.values())
+    for _ in range(PASSES):
+        before = _grams(now)
+        for share in shares:
+            mine = now[share.name]
+            free = room + mine.spread(len(limit))
+            found = priced(share, room=free, also=(mine.path,))
+            if isinstance(found, PricedPlan) and found.column.grams < mine.grams * (1 - 1e-9):
+                now[share.name] = found.column
+                room = free - found.column.spread(len(limit))
+        if _grams(now) >= before * (1 - 1e-7):
+            break
+    return now
+
+
+def _fits(columns: Mapping[str, PlanColumn], limit: Floats) -> bool:
+    taken = sum(each.spread(len(limit)) for each in columns.values())
+    return bool((taken <= limit * (1 + FULL) + FULL).all())
+
+
+def _grams(columns: Mapping[str, PlanColumn]) -> float:
+    return sum(each.grams for each in columns.values())
