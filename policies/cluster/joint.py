@@ -82,10 +82,10 @@ class _Generation:
         self.mixed: MixedPlans | None = None
         self.rounds = 0
 
-    def run(self, told: Callable[[int], None]) -> NoPlan | None:
+    def run(self, rounds: int, told: Callable[[int], None]) -> NoPlan | None:
         """Ask all runs until the mix is good; give why a run has no plan at all."""
         at, (least, weight, most) = self.prices, INWARD
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             before_g = self.bound_g
             fault, new = self._ask(at)
             if fault is not None:
@@ -126,6 +126,7 @@ def plan_together(
     limit: Floats,
     *,
     known: Sequence[Mapping[str, PlanColumn]] = (),
+    rounds: int = ROUNDS,
     told: Callable[[int], None] = lambda _: None,
 ) -> JointPlan | NoPlan:
     """Plan all runs together.
@@ -134,6 +135,7 @@ def plan_together(
         shares: of each run, those first whose wish counts first where plans are made anew.
         limit: (T, R) what there is.
         known: joint plans within the limits, such as those of a simpler rule.
+        rounds: most times that all runs are asked for their plans.
         told: called with 1 after each round.
 
     Returns:
@@ -149,7 +151,7 @@ def plan_together(
     for each in starts:
         for one in each.values():
             found.pool.add(one)
-    fault = found.run(told)
+    fault = found.run(rounds, told)
     if fault is not None:
         return fault
     whole = found.pool.whole(nodes=NODES)
