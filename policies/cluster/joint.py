@@ -37,6 +37,9 @@ STEP = 0.1
 NODES = 2000
 """Most nodes of the whole-number program."""
 
+FEW = 4
+"""Most times that runs are asked again after one of them was fixed."""
+
 PASSES = 6
 """Most times that all runs are planned anew in the room left."""
 
@@ -70,14 +73,13 @@ class JointPlan:
 class _Generation:
     """Column generation over the runs' own planners."""
 
-    def __init__(self, shares: Sequence[RunShare], limit: Floats) -> None:
-        """Start at the prices of the program without switches."""
+    def __init__(
+        self, shares: Sequence[RunShare], limit: Floats, prices: Floats, pool: PlanPool
+    ) -> None:
+        """Start at prices, with plans."""
         self._shares, self._limit = shares, limit
         self._mu: dict[str, float | None] = dict.fromkeys((each.name for each in shares))
-        self.pool = PlanPool([each.name for each in shares], limit)
-        first = split_bound(shares, limit)
-        self.bound_g = first.bound_g if first else 0.0
-        self.prices = first.prices if first else np.zeros_like(limit)
+        self.pool, self.prices, self.bound_g = pool, prices, 0.0
         self._bound_of_prices = -np.inf
         self.mixed: MixedPlans | None = None
         self.rounds = 0
@@ -144,20 +146,24 @@ def plan_together(
     if not shares:
         nothing = np.zeros_like(limit)
         return JointPlan(columns={}, grams=0.0, bound_g=0.0, mixed_g=0.0, prices=nothing, rounds=0)
-    found = _Generation(shares, limit)
+    first = split_bound(shares, limit)
+    prices = first.prices if first else np.zeros_like(limit)
+    pool = PlanPool([each.name for each in shares], limit)
+    found = _Generation(shares, limit, prices, pool)
     starts = [dict(each) for each in known]
-    starts += _in_turn(shares, limit, found.prices)
-    starts += _in_turn(tuple(reversed(shares)), limit, found.prices)
+    starts += _in_turn(shares, limit, prices)
+    starts += _in_turn(tuple(reversed(shares)), limit, prices)
     for each in starts:
         for one in each.values():
-            found.pool.add(one)
+            pool.add(one)
     fault = found.run(rounds, told)
     if fault is not None:
         return fault
-    whole = found.pool.whole(nodes=NODES)
+    whole = pool.whole(nodes=NODES)
     if whole is not None:
         starts.append(dict(whole))
     starts += _in_turn(shares, limit, found.prices)
+    starts += _fixed_in_turn(shares, limit, found)
     better = [_anew(shares, limit, each) for each in starts if _fits(each, limit)]
     if not better:
         return NoPlan(reason="no plans were found that fit beside each other")
@@ -184,6 +190,27 @@ def _in_turn(
             return []
         taken[each.name] = found.column
         room -= found.column.spread(len(limit))
+    return [taken]
+
+
+def _fixed_in_turn(
+    shares: Sequence[RunShare], limit: Floats, found: _Generation
+) -> list[dict[str, PlanColumn]]:
+    """Fix the plan that is most of its run's mix, ask the others anew in the room left, and so on."""
+    taken, left, room = dict[str, PlanColumn](), list(shares), limit
+    prices, pool, mixed = found.prices, found.pool, found.mixed
+    while left:
+        if mixed is None or mixed.heaviest is None:
+            return []
+        column = mixed.heaviest
+        taken[column.run] = column
+        room = np.maximum(0.0, room - column.spread(len(limit)))
+        left = [each for each in left if each.name != column.run]
+        pool = pool.after(column, room)
+        again = _Generation(left, room, prices, pool)
+        if left and again.run(FEW, lambda _: None) is not None:
+            return []
+        prices, mixed = again.prices, again.mixed
     return [taken]
 
 

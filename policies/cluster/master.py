@@ -23,11 +23,17 @@ NEVER = 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPlans:
-    """The best mix of plans. `undone`: largest share of a run's work for which there is no room."""
+    """The best mix of plans.
+
+    Attributes:
+        undone: largest share of a run's work for which there is no room.
+        heaviest: the plan that is most of its run's mix; None: no run has one.
+    """
 
     grams: float
     prices: Floats
     undone: float
+    heaviest: PlanColumn | None
 
 
 class PlanPool:
@@ -53,6 +59,15 @@ class PlanPool:
         self._shares.append(csc_array(spread.reshape(-1, 1)))
         return True
 
+    def after(self, column: PlanColumn, room: Floats) -> "PlanPool":
+        """Give the plans of all other runs that fit in the room that one of them leaves."""
+        found = PlanPool([each for each in self._runs if each != column.run], room)
+        for each in self._columns:
+            most = room[each.first : each.first + len(each.takes)]
+            if each.run != column.run and (each.takes <= most * (1 + FULL) + FULL).all():
+                found.add(each)
+        return found
+
     def mixed(self) -> MixedPlans:
         """Solve the linear program."""
         costs, limited, once = self._program()
@@ -73,6 +88,7 @@ class PlanPool:
             grams=float(solved.fun),
             prices=duals / np.maximum(self._limit, 1e-12),
             undone=float(solved.x[len(costs) :].max()),
+            heaviest=self._columns[int(solved.x[: len(costs)].argmax())] if len(costs) else None,
         )
 
     def whole(self, *, nodes: int) -> Mapping[str, PlanColumn] | None:
