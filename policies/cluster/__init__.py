@@ -4,11 +4,12 @@ numpy and SciPy are needed, so nothing of this is in the daemon (docs/several-ru
 
 The map:
     account.py     what all runs came to together, second by second
-    columns.py     plans of single runs that a joint plan is chosen from
+    arrivals.py    the joint plan of a stream, made anew whenever a run arrives
     dispatch.py    which points fit beside each other in one slot, for rules that do not plan
     first_come.py  rule: the submitted point, in order of arrival
     greedy.py      rule: everyone its needed speed, what is left by tokens for a gram
     joint.py       the joint plan: prices, bound, whole plans
+    known_ahead.py  the joint plan of runs that are all known, and the bound
     master.py      which plan of each run, as a linear and as a whole-number program
     one_by_one.py  rule: each run plans alone, in what those before it left
     pricing.py     one run's planner under the prices of what is shared, or in the room left

@@ -18,6 +18,9 @@ from wattmesh.policies.cluster.share import RunShare, limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
 from wattmesh.policies.planner.evaluate import evaluate
 
+AGAIN = 10
+"""Most times that all runs are asked for their plans whenever one arrives."""
+
 
 @dataclass(slots=True, kw_only=True)
 class StreamedRun:
@@ -38,9 +41,15 @@ class JointStream:
 
     cluster: SharedCluster
     runs: dict[str, StreamedRun] = field(default_factory=dict)
-    without: list[str] = field(default_factory=list)
+    without: list[SharedRun] = field(default_factory=list)
     plans: int = 0
     worst_gap: float = 0.0
+
+    @property
+    def paths(self) -> dict[str, tuple[int, ...]]:
+        """Give what each run did, or will do; a run without room waits."""
+        found = {name: each.path for name, each in self.runs.items()}
+        return found | {each.name: (each.start,) for each in self.without}
 
     def arrive(self, slot: int, newcomers: Sequence[SharedRun]) -> None:
         """Plan anew at the start of a slot, with those that come now."""
@@ -56,11 +65,11 @@ class JointStream:
             room = limit - sum(each.spread(len(limit)) for each in known.values())
             late = placed(self.cluster, run, room)
             if late is None:
-                self.without.append(run.name)
+                self.without.append(run)
                 continue
             shares[run.name], known[run.name] = late.share, late.column
             self.runs[run.name] = StreamedRun(run=run, promised_s=late.done_by_s, path=())
-        found_plan = plan_together(list(shares.values()), limit, known=[known])
+        found_plan = plan_together(list(shares.values()), limit, known=[known], rounds=AGAIN)
         if isinstance(found_plan, JointPlan):
             known = dict(found_plan.columns)
             self.worst_gap = max(self.worst_gap, found_plan.gap)
@@ -79,7 +88,7 @@ class JointStream:
         if self.cluster.until(run.deadline_s) <= run.first:
             return None
         wanted = {run.name: share(self.cluster, run, done_by_s=run.deadline_s), **shares}
-        moved = plan_together(list(wanted.values()), limit)
+        moved = plan_together(list(wanted.values()), limit, rounds=AGAIN)
         return (wanted, dict(moved.columns)) if isinstance(moved, JointPlan) else None
 
     def _standing(self, slot: int) -> tuple[dict[str, RunShare], dict[str, PlanColumn]]:
