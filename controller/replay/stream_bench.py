@@ -10,12 +10,22 @@ whose runs are done by the times that it allows.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 
 from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.stream_file import HOUR_S, JobStream, StreamJob
+from wattmesh.controller.replay.stream_rows import (
+    AHEAD,
+    ALONE,
+    FIRST_COME,
+    GREEDY,
+    JOINT,
+    RULES,
+    JobOutcome,
+    RuleRow,
+    StreamResult,
+)
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.cluster.account import ClusterAccount, account
 from wattmesh.policies.cluster.arrivals import streamed
@@ -28,93 +38,13 @@ from wattmesh.policies.planner.options import options, transitions
 from wattmesh.policies.planner.problem import NoPlan
 from wattmesh.reconfig.catalogue import PAUSED
 
-FIRST_COME, GREEDY, ALONE = "first-come", "greedy", "each-alone"
-JOINT, AHEAD = "joint", "joint-ahead"
-RULES = (FIRST_COME, GREEDY, ALONE, JOINT, AHEAD)
-
 AFTER_S = 24 * HOUR_S
 """Time that is looked at after the last deadline, and after the last run is done."""
 
 LATE = 1e-9
 """Share of a deadline by which rounding may miss it."""
 
-WORTH_A_SHARE = 0.01
-"""Where the bound is nearer to the best other rule than this share of its grams, no share is told."""
-
 Paths = Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOutcome:
-    """One job under one rule. `done_h`: hours from the stream's start; None: not within the time."""
-
-    job: str
-    done_h: float | None
-    deadline_h: float
-    deadline_met: bool
-    carbon_g: float
-    switches: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleRow:
-    """One rule on one trace.
-
-    Attributes:
-        carbon_g: of all runs and of GPUs that none owned, `idle_g` of these.
-        missed: jobs that are late. `lost`: those of them that `first-come` brings in by their deadline.
-        cap_exceeded_s: the longest time on end above the cap. `gpus_exceeded_s`: seconds in which
-            runs owned more GPUs than there are.
-        bounded: whether the bound holds for it: no job is done later than the bound allows.
-        solve_s: seconds to plan everything.
-    """
-
-    policy: str
-    trace: str
-    carbon_g: float
-    idle_g: float
-    energy_j: float
-    missed: tuple[str, ...]
-    lost: tuple[str, ...]
-    switches: int
-    cap_exceeded_s: float
-    gpus_exceeded_s: float
-    most_w: float
-    bounded: bool
-    solve_s: float
-    jobs: tuple[JobOutcome, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamResult:
-    """All rules on one trace.
-
-    Attributes:
-        bound_g: below which no rule comes whose jobs are done in time, or when the joint plans are;
-            None: there is no joint plan.
-        peer: the best of `each-alone` and `greedy`: of those that lose fewest deadlines.
-        slot_s: the control interval.
-    """
-
-    stream: str
-    trace: str
-    slot_s: float
-    hours: float
-    rows: tuple[RuleRow, ...]
-    bound_g: float | None
-    peer: str
-
-    def row(self, policy: str) -> RuleRow:
-        """Give the row of a rule."""
-        return next(each for each in self.rows if each.policy == policy)
-
-    def share_of_bound_gain(self, policy: str) -> float | None:
-        """Give how much of what the bound gains over the peer a rule gains; None: too little to tell."""
-        row, peer_g = self.row(policy), self.row(self.peer).carbon_g
-        if self.bound_g is None or not row.bounded:
-            return None
-        room_g = peer_g - self.bound_g
-        return (peer_g - row.carbon_g) / room_g if room_g >= WORTH_A_SHARE * peer_g else None
 
 
 def bench_stream(
@@ -165,23 +95,17 @@ STEPS = len(RULES) + 1
 
 
 def _ahead(cluster: SharedCluster, runs: Sequence[SharedRun], first: Paths) -> Paths:
-    done_s = {
-        name: each.done_s for name, each in account(cluster, runs, first).runs.items()
-    }
+    done_s = {name: each.done_s for name, each in account(cluster, runs, first).runs.items()}
     found = known_ahead(cluster, runs, first, done_s)
     if isinstance(found, NoPlan):
         raise InputInvalid(f"the jobs cannot be planned together: {found.reason}")
     return {name: each.path for name, each in found.plan.columns.items()}
 
 
-def _allowed_s(
-    runs: Sequence[SharedRun], accounts: Sequence[ClusterAccount]
-) -> dict[str, float]:
+def _allowed_s(runs: Sequence[SharedRun], accounts: Sequence[ClusterAccount]) -> dict[str, float]:
     """Give by when each run has to be done for the bound: its deadline, or when it is, being late."""
     return {
-        run.name: max(
-            [run.deadline_s, *(each.runs[run.name].done_s or 0.0 for each in accounts)]
-        )
+        run.name: max([run.deadline_s, *(each.runs[run.name].done_s or 0.0 for each in accounts)])
         for run in runs
     }
 

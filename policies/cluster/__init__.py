@@ -11,6 +11,7 @@ The map:
     joint.py       the joint plan: prices, bound, whole plans
     known_ahead.py  the joint plan of runs that are all known, and the bound
     master.py      which plan of each run, as a linear and as a whole-number program
+    neighbourhood.py  makes a joint plan better, a few runs at a time
     one_by_one.py  rule: each run plans alone, in what those before it left
     pricing.py     one run's planner under the prices of what is shared, or in the room left
     relaxation.py  first prices: the linear program without switches

@@ -157,9 +157,7 @@ def _followed(
                 both = max(here.gpus, run.options[at].gpus)
                 watts = way.energy_j / way.seconds
                 parts.append(
-                    DrawnStretch(
-                        start_s=now_s, end_s=now_s + way.seconds, watts=watts, gpus=both
-                    )
+                    DrawnStretch(start_s=now_s, end_s=now_s + way.seconds, watts=watts, gpus=both)
                 )
                 now_s += way.seconds
             else:

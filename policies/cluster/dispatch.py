@@ -113,9 +113,7 @@ def dispatched(
         for each in runs
     }
     for slot, seconds in enumerate(cluster.seconds):
-        there = [
-            each for each in states.values() if each.run.first <= slot and each.done_s is None
-        ]
+        there = [each for each in states.values() if each.run.first <= slot and each.done_s is None]
         chosen = choose(slot, there, SlotRoom(limit, slot, there))
         for each in there:
             _spend(each, chosen[each.run.name], edges_s[slot], seconds)
@@ -126,7 +124,9 @@ def _spend(each: DispatchedRun, option: int, now_s: float, seconds: float) -> No
     """Let a run spend a slot."""
     trained = each.trains(option, seconds)
     if trained >= each.left * (1 - 1e-12) and trained > 0:
-        each.done_s = now_s + seconds - (trained - each.left) / each.run.options[option].tokens_per_s
+        each.done_s = (
+            now_s + seconds - (trained - each.left) / each.run.options[option].tokens_per_s
+        )
     each.left = max(0.0, each.left - trained)
     each.path.append(option)
     each.at = option

@@ -15,15 +15,11 @@ from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
 from wattmesh.policies.planner.arrays import Floats
 
 
-def first_come(
-    cluster: SharedCluster, runs: Sequence[SharedRun]
-) -> dict[str, DispatchedRun]:
+def first_come(cluster: SharedCluster, runs: Sequence[SharedRun]) -> dict[str, DispatchedRun]:
     """Follow the rule to the end of the slots; `runs` in order of arrival."""
     limit = limits(cluster)
 
-    def choose(
-        slot: int, there: Sequence[DispatchedRun], room: SlotRoom
-    ) -> dict[str, int]:
+    def choose(slot: int, there: Sequence[DispatchedRun], room: SlotRoom) -> dict[str, int]:
         order = sorted(there, key=lambda one: not one.begun)
         return {each.run.name: room.chosen(each, _wishes(each, limit)) for each in order}
 

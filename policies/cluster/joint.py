@@ -54,6 +54,7 @@ class JointPlan:
         bound_g: no joint plan emits less.
         mixed_g: what runs that may mix their plans would come to.
         prices: (T, R) grams for a GPU, or a watt, in a slot.
+        own_bound_g: what each run pays at least at these prices, its grams included.
         rounds: how often the runs were asked.
     """
 
@@ -62,6 +63,7 @@ class JointPlan:
     bound_g: float
     mixed_g: float
     prices: Floats
+    own_bound_g: Mapping[str, float]
     rounds: int
 
     @property
@@ -78,9 +80,10 @@ class _Generation:
     ) -> None:
         """Start at prices, with plans."""
         self._shares, self._limit = shares, limit
-        self._mu: dict[str, float | None] = dict.fromkeys((each.name for each in shares))
+        self._mu: dict[str, float | None] = dict.fromkeys(each.name for each in shares)
         self.pool, self.prices, self.bound_g = pool, prices, 0.0
         self._bound_of_prices = -np.inf
+        self.own_bound_g: dict[str, float] = {}
         self.mixed: MixedPlans | None = None
         self.rounds = 0
 
@@ -109,16 +112,17 @@ class _Generation:
 
     def _ask(self, prices: Floats) -> tuple[NoPlan | None, bool]:
         """Ask each run for its plan at these prices; say whether one was new."""
-        bound_g, new = -float(np.sum(prices * self._limit)), False
+        own_g, new = dict[str, float](), False
         for each in self._shares:
             found = priced(each, prices=prices, room=self._limit, near_mu=self._mu[each.name])
             if isinstance(found, NoPlan):
                 return NoPlan(reason=f"{each.name}: {found.reason}"), False
             self._mu[each.name] = found.mu_g_per_token
-            bound_g += found.bound_g
+            own_g[each.name] = found.bound_g
             new |= self.pool.add(found.column)
+        bound_g = sum(own_g.values()) - float(np.sum(prices * self._limit))
         if bound_g > self._bound_of_prices:
-            self._bound_of_prices, self.prices = bound_g, prices
+            self._bound_of_prices, self.prices, self.own_bound_g = bound_g, prices, own_g
         self.bound_g = max(self.bound_g, bound_g)
         return None, new
 
@@ -145,7 +149,15 @@ def plan_together(
     """
     if not shares:
         nothing = np.zeros_like(limit)
-        return JointPlan(columns={}, grams=0.0, bound_g=0.0, mixed_g=0.0, prices=nothing, rounds=0)
+        return JointPlan(
+            columns={},
+            grams=0.0,
+            bound_g=0.0,
+            mixed_g=0.0,
+            prices=nothing,
+            own_bound_g={},
+            rounds=0,
+        )
     first = split_bound(shares, limit)
     prices = first.prices if first else np.zeros_like(limit)
     pool = PlanPool([each.name for each in shares], limit)
@@ -175,6 +187,7 @@ def plan_together(
         bound_g=min(found.bound_g, _grams(best)),
         mixed_g=mixed,
         prices=found.prices,
+        own_bound_g=found.own_bound_g,
         rounds=found.rounds,
     )
 

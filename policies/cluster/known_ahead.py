@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from wattmesh.policies.cluster.greedy import relative_slack
 from wattmesh.policies.cluster.joint import ROUNDS, JointPlan, plan_together
+from wattmesh.policies.cluster.neighbourhood import improved
 from wattmesh.policies.cluster.one_by_one import placed, total
 from wattmesh.policies.cluster.pricing import column
 from wattmesh.policies.cluster.share import idle_g, limits, share
@@ -61,12 +62,13 @@ def known_ahead(
             shares = [share(cluster, each, done_by_s=each.deadline_s) for each in order]
             found = plan_together(shares, limit, rounds=rounds, told=told)
             if isinstance(found, JointPlan):
-                return KnownAhead(plan=found, promised_s=wanted_s)
+                return KnownAhead(plan=improved(shares, limit, found), promised_s=wanted_s)
     shares = [share(cluster, each, done_by_s=promised_s[each.name]) for each in order]
     known = {each.name: column(each, tuple(paths[each.name])) for each in shares}
     found = plan_together(shares, limit, known=[known], rounds=rounds, told=told)
     if isinstance(found, NoPlan):
         return found
+    found = improved(shares, limit, found)
     return _sooner(cluster, sorted(late, key=lambda each: _wish(cluster, each)), found, promised_s)
 
 

@@ -66,9 +66,7 @@ def total(columns: Mapping[str, PlanColumn], slots: int) -> Floats:
     return sum(spreads[1:], start=spreads[0])
 
 
-def _by(
-    cluster: SharedCluster, run: SharedRun, room: Floats, done_by_s: float
-) -> PlacedRun | None:
+def _by(cluster: SharedCluster, run: SharedRun, room: Floats, done_by_s: float) -> PlacedRun | None:
     if cluster.until(done_by_s) <= run.first:
         return None
     laid = share(cluster, run, done_by_s=done_by_s)

@@ -1,7 +1,8 @@
 """One run's own planner, with what the other runs leave it and what they ask for it. Pure.
 
 The prices are grams for a GPU, or a watt, in a slot. A run pays them for the whole of each slot that
-it begins; the recursion charges a part of a slot in parts, so its bound stays below what is paid.
+it begins. Of the slot in which its work ends the recursion charges the least that any point pays for it, so that
+its bound stays below what is paid.
 
 Invariant: the bound of `priced` holds for every legal plan of the run, whatever the prices.
 """
@@ -81,10 +82,12 @@ class _Others:
         shut[1:] = np.maximum.accumulate(np.where(open_, -1, slots), axis=0)
         return replace(
             arrays,
-            grams=arrays.grams + np.concatenate([np.zeros((1, paid.shape[1])), paid.cumsum(axis=0)]),
+            grams=arrays.grams
+            + np.concatenate([np.zeros((1, paid.shape[1])), paid.cumsum(axis=0)]),
             ways=tuple(replace(each, extra_g=each.extra_g + extra) for each in arrays.ways),
             open=open_,
             shut=shut,
+            begun_g=paid[:, arrays.rates > 0].min(axis=1),
         )
 
     def judged(self, path: Path, found: Evaluation) -> Evaluation:

@@ -51,7 +51,9 @@ def split_bound(shares: Sequence[RunShare], limit: Floats) -> SplitBound | None:
     if solved.x is None or solved.status != 0:
         return None
     duals = np.maximum(0.0, -solved.ineqlin.marginals[: slots * kinds])
-    return SplitBound(bound_g=float(solved.fun), prices=duals.reshape(slots, kinds) / np.maximum(limit, 1e-12))
+    return SplitBound(
+        bound_g=float(solved.fun), prices=duals.reshape(slots, kinds) / np.maximum(limit, 1e-12)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
