@@ -1,15 +1,16 @@
 """`wattmesh policy bench --jobs`: a stream of jobs on one cluster, under each rule, and the bound.
 
-The world is the account's (`policies/cluster/account.py`): each path is followed second by second over the
-recorded grid, switches take their time, GPUs that no run owns draw their idle power. The grid is known
-to every rule, and nothing fails: what is compared is who shares how.
+The world is the account's (`policies/cluster/account.py`): each path is followed second by second
+over the recorded grid, switches take their time, GPUs that no run owns draw their idle power. The
+grid is known to every rule, and nothing fails: what is compared is who shares how.
 
-Invariant: no figure of a rule comes from the code that planned it; the bound is only compared with rules
-whose runs are done by the times that it allows.
+Invariant: no figure of a rule comes from the code that planned it; the bound is only compared with
+rules whose runs are done by the times that it allows.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 
@@ -75,7 +76,7 @@ def bench_stream(
     bound_g = joint_bound_g(cluster, runs, allowed_s, paths[AHEAD])
     told(1)
     rows = tuple(
-        _row(name, stream, grid.name, cluster, runs, accounts, allowed_s, took_s[name])
+        replace(_row(name, grid.name, runs, accounts, allowed_s), solve_s=took_s[name])
         for name in RULES
     )
     peers = [each for each in rows if each.policy in {GREEDY, ALONE}]
@@ -103,7 +104,7 @@ def _ahead(cluster: SharedCluster, runs: Sequence[SharedRun], first: Paths) -> P
 
 
 def _allowed_s(runs: Sequence[SharedRun], accounts: Sequence[ClusterAccount]) -> dict[str, float]:
-    """Give by when each run has to be done for the bound: its deadline, or when it is, being late."""
+    """Give by when each run has to be done for the bound: its deadline, or its late end."""
     return {
         run.name: max([run.deadline_s, *(each.runs[run.name].done_s or 0.0 for each in accounts)])
         for run in runs
@@ -112,13 +113,10 @@ def _allowed_s(runs: Sequence[SharedRun], accounts: Sequence[ClusterAccount]) ->
 
 def _row(
     name: str,
-    stream: JobStream,
     trace: str,
-    cluster: SharedCluster,
     runs: Sequence[SharedRun],
     accounts: Mapping[str, ClusterAccount],
     allowed_s: Mapping[str, float],
-    took_s: float,
 ) -> RuleRow:
     mine, first = accounts[name], accounts[FIRST_COME]
     missed = [each.name for each in runs if not _met(mine, each)]
@@ -139,7 +137,7 @@ def _row(
             done_s is not None and done_s <= allowed_s[each] * (1 + LATE)
             for each, done_s in ends_s.items()
         ),
-        solve_s=took_s,
+        solve_s=0.0,
         jobs=tuple(
             JobOutcome(
                 job=each.name,

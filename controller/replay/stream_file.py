@@ -1,7 +1,7 @@
-"""A stream of jobs as a file says it (TOML): the cluster, its caps, jobs with their catalogues. I/O in.
+"""A stream of jobs as a file says it (TOML): cluster, caps, jobs with their catalogues. I/O in.
 
-Invariant: all mistakes of a file are told at once, each with its key; nothing that nobody wrote down is
-taken for zero.
+Invariant: all mistakes of a file are told at once, each with its key; nothing that nobody wrote
+down is taken for zero.
 """
 
 from dataclasses import dataclass, replace

@@ -7,12 +7,12 @@ JOINT, AHEAD = "joint", "joint-ahead"
 RULES = (FIRST_COME, GREEDY, ALONE, JOINT, AHEAD)
 
 WORTH_A_SHARE = 0.01
-"""Where the bound is nearer to the best other rule than this share of its grams, no share is told."""
+"""Where the bound is nearer to the peer than this share of its grams, no share is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """One job under one rule. `done_h`: hours from the stream's start; None: not within the time."""
+    """One job under one rule. `done_h`: from the stream's start; None: not within the time."""
 
     job: str
     done_h: float | None
@@ -28,7 +28,7 @@ class RuleRow:
 
     Attributes:
         carbon_g: of all runs and of GPUs that none owned, `idle_g` of these.
-        missed: jobs that are late. `lost`: those of them that `first-come` brings in by their deadline.
+        missed: jobs that are late. `lost`: those of them that `first-come` has in time.
         cap_exceeded_s: the longest time on end above the cap. `gpus_exceeded_s`: seconds in which
             runs owned more GPUs than there are.
         bounded: whether the bound holds for it: no job is done later than the bound allows.
@@ -75,7 +75,7 @@ class StreamResult:
         return next(each for each in self.rows if each.policy == policy)
 
     def share_of_bound_gain(self, policy: str) -> float | None:
-        """Give how much of what the bound gains over the peer a rule gains; None: too little to tell."""
+        """Give which share of the bound's gain over the peer a rule has; None: not known."""
         row, peer_g = self.row(policy), self.row(self.peer).carbon_g
         if self.bound_g is None or not row.bounded:
             return None

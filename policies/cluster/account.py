@@ -1,10 +1,10 @@
 """What all runs came to together, second by second: the judge of every rule. Plain Python. Pure.
 
-Each run is followed along its path; at every moment the watts of all runs and of the GPUs that no run owns
-are added up, charged at the grid of that moment and compared with the cap.
+Each run is followed along its path; at every moment the watts of all runs and of the GPUs that no
+run owns are added up, charged at the grid of that moment and compared with the cap.
 
-Invariant: shares no code with the planner, nor with what lays runs out for it; a GPU is charged to one
-run, or to the cluster as idle, in every second.
+Invariant: shares no code with the planner, nor with what lays runs out for it; a GPU is charged to
+one run, or to the cluster as idle, in every second.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,32 +98,31 @@ def account(
             for n in range(place[each.start_s], place[each.end_s]):
                 watts[n] += each.watts
                 gpus[n] += each.gpus
-    return _summed(cluster, edges_s, added, watts, gpus, followed)
+    drawn = list(zip(watts, gpus, strict=True))
+    return _summed(cluster, added, drawn, followed)
 
 
 def _summed(
     cluster: SharedCluster,
-    edges_s: Sequence[float],
     moments: Sequence[float],
-    watts: Sequence[float],
-    gpus: Sequence[int],
+    drawn: Sequence[tuple[float, int]],
     runs: Mapping[str, RunAccount],
 ) -> ClusterAccount:
     idle_g = idle_j = over_s = longest_s = running_s = over_gpus_s = most_w = 0.0
-    slot = 0
-    for n, (start_s, end_s) in enumerate(pairwise(moments)):
+    slot, edges_s = 0, cluster.edges_s
+    for (start_s, end_s), (watts, gpus) in zip(pairwise(moments), drawn, strict=False):
         while edges_s[slot + 1] <= start_s:
             slot += 1
         seconds = end_s - start_s
-        free_w = max(0, cluster.gpus - gpus[n]) * cluster.idle_w_per_gpu
-        total_w = watts[n] + free_w
+        free_w = max(0, cluster.gpus - gpus) * cluster.idle_w_per_gpu
+        total_w = watts + free_w
         idle_j += free_w * seconds
         idle_g += free_w * seconds * cluster.g_per_kwh[slot] / J_PER_KWH
         over = bool(cluster.cap_w) and total_w > cluster.cap_w[slot] * (1 + OVER)
         over_s += seconds * over
         running_s = running_s + seconds if over else 0.0
         longest_s = max(longest_s, running_s)
-        over_gpus_s += seconds * (gpus[n] > cluster.gpus)
+        over_gpus_s += seconds * (gpus > cluster.gpus)
         most_w = max(most_w, total_w)
     return ClusterAccount(
         runs=runs,

@@ -1,8 +1,9 @@
 """The joint plan of a stream: made anew whenever a run arrives, for those that are there. Pure.
 
-Nobody knows who will come. A newcomer is placed in the room left first; so there is always a joint plan
-that keeps every promise, and the one that is made is never worse. Where it has no room in time, the
-others are asked to move, without breaking a promise; only where they cannot is it told a later time.
+Nobody knows who will come. A newcomer is placed in the room left first; so there is always a joint
+plan that keeps every promise, and the one that is made is never worse. Where it has no room in
+time, the others are asked to move, without breaking a promise; only where they cannot is it told a
+later time.
 
 Invariant: a promise that was given is kept by every later plan.
 """

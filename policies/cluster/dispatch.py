@@ -1,7 +1,7 @@
 """Which points fit beside each other in one slot, for rules that do not plan. Pure.
 
-A rule looks at one slot after the other, and at the cap of the slot after it: who has to be slower then
-begins now, for the switch itself draws.
+A rule looks at one slot after the other, and at the cap of the slot after it: who has to be slower
+then begins now, for the switch itself draws.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,8 +1,8 @@
 """Rule: each run at the point it was submitted at, in order of arrival, as soon as that fits. Pure.
 
-Nobody looks at the grid. A run that has begun keeps its point; under a cap that falls it takes the fastest point
-that fits, those that came first before others. Runs that came later begin before one that waits,
-where it has no room and they have.
+Nobody looks at the grid. A run that has begun keeps its point; under a cap that falls it takes the
+fastest point that fits, those that came first before others. Runs that came later begin before one
+that waits, where it has no room and they have.
 
 Its deadlines are the ones that a joint plan has to keep.
 """

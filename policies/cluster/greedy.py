@@ -1,8 +1,9 @@
 """Rule: everyone the speed it needs, and what is left where it trains most for a gram. Pure.
 
-Slot by slot, without a plan. Who has least relative slack chooses first, and takes the point of fewest joules
-for a token that is fast enough for its deadline. Where the grid is cleaner than the mean of the day ahead, what
-is left of GPUs and watts goes, step by step, to the run that trains most tokens more for a watt more.
+Slot by slot, without a plan. Who has least relative slack chooses first, and takes the point of
+fewest joules for a token that is fast enough for its deadline. Where the grid is cleaner than the
+mean of the day ahead, what is left of GPUs and watts goes, step by step, to the run that trains
+most tokens more for a watt more.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,14 @@
-"""The joint plan: what GPUs and watts cost in each slot, a bound, and one whole plan for each run. Pure.
+"""The joint plan: prices of GPUs and watts, a bound, and one whole plan for each run. Pure.
 
-Give every GPU and every watt of a slot a price, and the runs come apart: each plans alone, and pays. For
-any prices, what they pay in all, less the price of all there is, is at most the grams of the best
-joint plan (weak duality). The plans found are mixed by a linear program, whose dual values are the next
-prices, until the mix is no better than the bound. Then one plan of each run is taken, and one run after the
-other planned anew in the room that the others leave it, while that saves grams.
+Give every GPU and every watt of a slot a price, and the runs come apart: each plans alone, and
+pays. For any prices, what they pay in all, less the price of all there is, is at most the grams of
+the best joint plan (weak duality). The plans found are mixed by a linear program, whose dual
+values are the next prices, until the mix is no better than the bound. Then one plan of each run is
+taken, and one run after the other planned anew in the room that the others leave it, while that
+saves grams.
 
-Invariant: `JointPlan.bound_g` holds for every set of legal plans within the limits, however early the
-search stops; the plans are legal, and within the limits in every slot.
+Invariant: `JointPlan.bound_g` holds for every set of legal plans within the limits, however early
+the search stops; the plans are legal, and within the limits in every slot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,10 @@ NEAR = 2e-4
 """The mix is good enough when no joint plan can be better by this share."""
 
 INWARD = (0.3, 0.6, 0.95)
-"""How far the next prices stay at those of the best bound, for dual values alone swing: least, first, most."""
+"""How far the next prices stay at those of the best bound: least, first, most.
+
+Dual values alone swing from round to round.
+"""
 
 STEP = 0.1
 """How much further they stay after a round without a better bound, or go after one with."""
@@ -209,7 +213,7 @@ def _in_turn(
 def _fixed_in_turn(
     shares: Sequence[RunShare], limit: Floats, found: _Generation
 ) -> list[dict[str, PlanColumn]]:
-    """Fix the plan that is most of its run's mix, ask the others anew in the room left, and so on."""
+    """Fix the plan that is most of its run's mix, ask the others anew, and so on."""
     taken, left, room = dict[str, PlanColumn](), list(shares), limit
     prices, pool, mixed = found.prices, found.pool, found.mixed
     while left:

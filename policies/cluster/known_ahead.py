@@ -1,8 +1,9 @@
 """The joint plan of runs that are all known before the first arrives, and a bound beside it. Pure.
 
-What `first_come` does is a joint plan too. So a run that it brings in by its deadline is promised that,
-and the others are promised when it brings them in: these promises can all be kept. Then it is tried
-whether the others can be in time after all, without breaking a promise; higher priority first.
+What `first_come` does is a joint plan too. So a run that it brings in by its deadline is promised
+that, and the others are promised when it brings them in: these promises can all be kept. Then it
+is tried whether the others can be in time after all, without breaking a promise; higher priority
+first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,8 @@ def known_ahead(
     Args:
         cluster: the slots, and what there is.
         runs: in order of arrival.
-        paths: what `first_come` does with them. `done_s`: when it is done with each.
+        paths: what `first_come` does with them.
+        done_s: when it is done with each; None: not within the slots.
         rounds: most times that all runs are asked, for each joint plan.
         told: called with 1 after each of these.
     """
@@ -81,7 +83,7 @@ def joint_bound_g(
     rounds: int = ROUNDS,
     told: Asked = lambda _: None,
 ) -> float | None:
-    """Give the grams, idle GPUs included, below which nobody comes who is done by then; None: no plan.
+    """Give the grams, idle GPUs included, below which nobody is who is done by then; None: no plan.
 
     Args:
         cluster: the slots, and what there is.

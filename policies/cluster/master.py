@@ -1,7 +1,7 @@
 """Which plan each run follows: the restricted master of column generation, and its whole numbers.
 
-Pure. The linear program may mix plans of a run; its dual values are prices. The whole-number program
-takes one plan of each run.
+Pure. The linear program may mix plans of a run; its dual values are prices. The whole-number
+program takes one plan of each run.
 """
 
 from collections.abc import Mapping, Sequence

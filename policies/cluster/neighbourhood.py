@@ -1,4 +1,4 @@
-"""A joint plan made better a few runs at a time: they are planned together anew, while the others stay. Pure.
+"""A joint plan made better a few runs at a time, while the others stay. Pure.
 
 First come the runs that pay most above what they would have to at the prices of the whole: they
 are where the whole plan lost most against its bound.

@@ -1,7 +1,7 @@
 """Rule: each run plans alone when it arrives, in the room that those before it left. Pure.
 
-No plan is changed for a run that comes later. A run that has no plan in time gets the one that is done
-first.
+No plan is changed for a run that comes later. A run that has no plan in time gets the one that is
+done first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def one_by_one(
 
 
 def placed(cluster: SharedCluster, run: SharedRun, room: Floats) -> PlacedRun | None:
-    """Plan a run in the room left: by its deadline, else to be done first; None: there is no room."""
+    """Plan a run in the room left: by its deadline, else to be done first; None: no room."""
     found = _by(cluster, run, room, run.deadline_s)
     if found is not None:
         return found

@@ -1,8 +1,8 @@
 """One run's own planner, with what the other runs leave it and what they ask for it. Pure.
 
-The prices are grams for a GPU, or a watt, in a slot. A run pays them for the whole of each slot that
-it begins. Of the slot in which its work ends the recursion charges the least that any point pays for it, so that
-its bound stays below what is paid.
+The prices are grams for a GPU, or a watt, in a slot. A run pays them for the whole of each slot
+that it begins. Of the slot in which its work ends the recursion charges the least that any point
+pays for it, so that its bound stays below what is paid.
 
 Invariant: the bound of `priced` holds for every legal plan of the run, whatever the prices.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattmesh.policies.cluster.share import RunShare
-from wattmesh.policies.planner.arrays import Arrays, Floats
+from wattmesh.policies.planner.arrays import Arrays, Bools, Floats
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.problem import Evaluation, NoPlan
 from wattmesh.policies.planner.route import Path
@@ -71,11 +71,12 @@ class _Others:
         share, room = self._share, self._room
         paid = self._prices @ share.staying.T * costs
         more = (share.going - share.staying[None, :, :]) @ self._prices.T * costs
-        fits = np.ones(more.shape, dtype=np.bool_)
+        fits: Bools = np.ones(more.shape, dtype=np.bool_)
         open_ = arrays.open
         if room is not None:
-            open_ = open_ & (share.staying[None, :, :] <= room[:, None, :]).all(axis=2)
-            fits = (share.going[:, :, None, :] <= room[None, None, :, :]).all(axis=3)
+            there = (share.staying[None, :, :] <= room[:, None, :]).all(axis=2)
+            open_ = np.logical_and(open_, there)
+            fits = np.asarray((share.going[:, :, None, :] <= room[None, None, :, :]).all(axis=3))
         extra = np.where(fits, np.maximum(0.0, more), np.inf).transpose(2, 0, 1)
         shut = np.full(arrays.shut.shape, -1, dtype=np.int64)
         slots = np.arange(len(open_))[:, None]
@@ -118,10 +119,7 @@ def priced(
         near_mu: price of a token from which the search starts.
         also: paths to consider besides.
     """
-    if prices is None and room is None:
-        others = None
-    else:
-        others = _Others(share, prices, room)
+    others = None if prices is None and room is None else _Others(share, prices, room)
     found = solve(share.problem, also=also, near_mu=near_mu, others=others)
     if isinstance(found, NoPlan):
         return found

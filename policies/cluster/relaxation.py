@@ -1,7 +1,7 @@
 """First prices: the linear program in which a run may be at several points in one slot. Pure.
 
-Switches cost nothing there and runs may be split, so its value is below that of every plan, and its
-dual values are near the prices at which column generation ends.
+Switches cost nothing there and runs may be split, so its value is below that of every plan, and
+its dual values are near the prices at which column generation ends.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
 from wattmesh.policies.cluster.master import TOO_MUCH
 from wattmesh.policies.cluster.share import RunShare
-from wattmesh.policies.planner.arrays import Floats
+from wattmesh.policies.planner.arrays import Floats, Ints
 from wattmesh.telemetry.readings import J_PER_KWH
 
 
@@ -68,8 +68,8 @@ class _Part:
     cost: Floats
     takes: Floats
     trains: Floats
-    place: Floats
-    slot: Floats
+    place: Ints
+    slot: Ints
     present: int
 
 
@@ -98,19 +98,19 @@ class _Triplets:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._parts: list[tuple[Floats, Floats, Floats]] = []
+        self._parts: list[tuple[Ints, Ints, Floats]] = []
 
-    def add(self, rows: Floats, columns: Floats, values: Floats) -> None:
+    def add(self, rows: Ints, columns: Ints, values: Floats) -> None:
         """Add entries."""
         self._parts.append((rows, columns, values))
 
     @property
-    def rows(self) -> Floats:
+    def rows(self) -> Ints:
         """Row of each entry."""
         return np.concatenate([each[0] for each in self._parts])
 
     @property
-    def columns(self) -> Floats:
+    def columns(self) -> Ints:
         """Column of each entry."""
         return np.concatenate([each[1] for each in self._parts])
 

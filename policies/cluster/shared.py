@@ -1,10 +1,10 @@
 """Runs that share GPUs and power, in slots of time: plain numbers, frozen. Pure.
 
-GPUs that no run owns draw `idle_w_per_gpu`, or nothing where they are switched off. So a GPU that one
-run gives up saves grams only while it is off, or while another run trains on it.
+GPUs that no run owns draw `idle_w_per_gpu`, or nothing where they are switched off. So a GPU that
+one run gives up saves grams only while it is off, or while another run trains on it.
 
-Invariant: a slot is at least as long as any transition, so that each is over in the slot it
-begins in; no point draws less than its GPUs would idle.
+Invariant: a slot is at least as long as any transition, so that each is over in the slot it begins
+in; no point draws less than its GPUs would idle.
 """
 
 from dataclasses import dataclass, replace
@@ -112,8 +112,8 @@ def checked(cluster: SharedCluster, run: SharedRun) -> SharedRun:
     """Give a run as the cluster counts it: nothing in it draws less than idle GPUs do.
 
     Raises:
-        InputInvalid: a point draws less than its GPUs would idle, a transition is longer than a slot,
-            or the run has no time.
+        InputInvalid: a point draws less than its GPUs would idle, a transition is longer than a
+            slot, or the run has no time.
     """
     for each in run.options:
         idle_w = each.gpus * cluster.idle_w_per_gpu

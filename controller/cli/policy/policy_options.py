@@ -78,8 +78,10 @@ Regret = Annotated[
 ]
 Processes = Annotated[int, typer.Option(min=1, help="Number of processes.")]
 
-OF_ONE_JOB = ("slack", "starts", "forecast", "policies", "noise", "hours", "release", "pause")
-OF_ONE_JOB += ("boundary_every", "regret", "processes")
+OF_ONE_JOB = (
+    *("slack", "starts", "forecast", "policies", "noise", "hours", "release", "pause"),
+    *("boundary_every", "regret", "processes"),
+)
 """Parameters that say nothing about several jobs."""
 
 
@@ -100,7 +102,7 @@ def one_or_several(context: typer.Context, catalogue: Path | None, jobs: Path | 
     ]
     if given:
         raise InputInvalid(
-            f"{', '.join(given)}: not with --jobs, whose file says what each job needs; leave it out"
+            f"{', '.join(given)}: not with --jobs, whose file says that; leave it out"
         )
 
 

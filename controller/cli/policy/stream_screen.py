@@ -1,7 +1,7 @@
 """The screen of `wattmesh policy bench --jobs`: a table per trace, then what needs a look. Pure.
 
-Invariant: a saving names what it is against, and that it is replayed; a rule with deadlines lost or a
-broken cap says so in its own line.
+Invariant: a saving names what it is against, and that it is replayed; a rule with deadlines lost
+or a broken cap says so in its own line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,10 +50,9 @@ def stream_json(found: StreamResult) -> dict[str, Any]:
 
 
 def _one(found: StreamResult) -> Iterator[Text | str]:
-    yield styled(
-        (f"{found.stream} on {found.trace}", STRONG),
-        f" · {words.plural(len(found.rows[0].jobs), 'job')} · {quantities.duration(found.hours * 3600)}",
-    )
+    jobs = words.plural(len(found.rows[0].jobs), "job")
+    span = quantities.duration(found.hours * 3600)
+    yield styled((f"{found.stream} on {found.trace}", STRONG), f" · {jobs} · {span}")
     yield "replayed, not measured; every rule knows the grid ahead, and nothing fails"
     first_g = found.row(FIRST_COME).carbon_g
     yield from table(COLUMNS, [_cells(each, first_g) for each in found.rows])
@@ -93,7 +92,7 @@ def _bound(found: StreamResult, first_g: float) -> Iterator[str]:
 def _faults(found: StreamResult) -> Iterator[str]:
     for row in found.rows:
         if row.lost:
-            yield f"{row.policy} misses {', '.join(row.lost)}, which {FIRST_COME} brings in by their deadlines"
+            yield f"{row.policy} is late with {', '.join(row.lost)}, and {FIRST_COME} is not"
         if row.cap_exceeded_s > found.slot_s:
             over = quantities.duration(row.cap_exceeded_s)
             yield f"{row.policy} is above the cap for {over}, longer than one slot"
