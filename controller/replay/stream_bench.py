@@ -64,7 +64,7 @@ def bench_stream(
         (GREEDY, lambda: {k: v.path for k, v in greedy(cluster, runs).items()}),
         (ALONE, lambda: one_by_one(cluster, runs)[0]),
         (JOINT, lambda: streamed(cluster, runs).paths),
-        (AHEAD, lambda: _ahead(cluster, runs, paths[FIRST_COME])),
+        (AHEAD, lambda: _ahead(cluster, runs, paths)),
     )
     for name, made in makers:
         began = time.perf_counter()
@@ -95,9 +95,11 @@ STEPS = len(RULES) + 1
 """How often `bench_stream` tells of its progress."""
 
 
-def _ahead(cluster: SharedCluster, runs: Sequence[SharedRun], first: Paths) -> Paths:
+def _ahead(cluster: SharedCluster, runs: Sequence[SharedRun], paths: Mapping[str, Paths]) -> Paths:
+    """Plan all jobs as if they were known; what the other rules did are starts for it."""
+    first = paths[FIRST_COME]
     done_s = {name: each.done_s for name, each in account(cluster, runs, first).runs.items()}
-    found = known_ahead(cluster, runs, first, done_s)
+    found = known_ahead(cluster, runs, first, done_s, also=[paths[ALONE], paths[JOINT]])
     if isinstance(found, NoPlan):
         raise InputInvalid(f"the jobs cannot be planned together: {found.reason}")
     return {name: each.path for name, each in found.plan.columns.items()}

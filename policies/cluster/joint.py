@@ -196,6 +196,32 @@ def plan_together(
     )
 
 
+def bound_together(
+    shares: Sequence[RunShare],
+    limit: Floats,
+    *,
+    known: Sequence[PlanColumn],
+    rounds: int = ROUNDS,
+    told: Callable[[int], None] = lambda _: None,
+) -> float | None:
+    """Give grams, above those of idle GPUs, that no joint plan is below; None: a run has no plan.
+
+    Args:
+        shares: of each run.
+        limit: (T, R) what there is.
+        known: plans from which the search starts, at least one of each run.
+        rounds: most times that all runs are asked for their plans.
+        told: called with 1 after each round.
+    """
+    first = split_bound(shares, limit)
+    prices = first.prices if first else np.zeros_like(limit)
+    pool = PlanPool([each.name for each in shares], limit)
+    for one in known:
+        pool.add(one)
+    found = _Generation(shares, limit, prices, pool)
+    return found.bound_g if found.run(rounds, told) is None else None
+
+
 def _in_turn(
     shares: Sequence[RunShare], limit: Floats, prices: Floats
 ) -> list[dict[str, PlanColumn]]:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattmesh.policies.cluster.greedy import relative_slack
-from wattmesh.policies.cluster.joint import ROUNDS, JointPlan, plan_together
+from wattmesh.policies.cluster.joint import ROUNDS, JointPlan, bound_together, plan_together
 from wattmesh.policies.cluster.neighbourhood import improved
 from wattmesh.policies.cluster.one_by_one import placed, total
-from wattmesh.policies.cluster.pricing import column
-from wattmesh.policies.cluster.share import idle_g, limits, share
+from wattmesh.policies.cluster.pricing import PlanColumn, column
+from wattmesh.policies.cluster.share import RunShare, idle_g, limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
+from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.problem import NoPlan
 
 Asked = Callable[[int], None]
@@ -35,6 +36,7 @@ def known_ahead(
     paths: Mapping[str, Sequence[int]],
     done_s: Mapping[str, float | None],
     *,
+    also: Sequence[Mapping[str, Sequence[int]]] = (),
     rounds: int = ROUNDS,
     told: Asked = lambda _: None,
 ) -> KnownAhead | NoPlan:
@@ -45,6 +47,7 @@ def known_ahead(
         runs: in order of arrival.
         paths: what `first_come` does with them.
         done_s: when it is done with each; None: not within the slots.
+        also: paths of other rules, within the limits, that may be a better start.
         rounds: most times that all runs are asked, for each joint plan.
         told: called with 1 after each of these.
     """
@@ -62,12 +65,13 @@ def known_ahead(
         wanted_s = {each.name: each.deadline_s for each in runs}
         if all(cluster.until(each.deadline_s) > each.first for each in late):
             shares = [share(cluster, each, done_by_s=each.deadline_s) for each in order]
-            found = plan_together(shares, limit, rounds=rounds, told=told)
+            better = _in_time(shares, also)
+            found = plan_together(shares, limit, known=better, rounds=rounds, told=told)
             if isinstance(found, JointPlan):
                 return KnownAhead(plan=improved(shares, limit, found), promised_s=wanted_s)
     shares = [share(cluster, each, done_by_s=promised_s[each.name]) for each in order]
-    known = {each.name: column(each, tuple(paths[each.name])) for each in shares}
-    found = plan_together(shares, limit, known=[known], rounds=rounds, told=told)
+    known = _in_time(shares, [paths, *also])
+    found = plan_together(shares, limit, known=known, rounds=rounds, told=told)
     if isinstance(found, NoPlan):
         return found
     found = improved(shares, limit, found)
@@ -94,9 +98,21 @@ def joint_bound_g(
         told: called with 1 after each of these.
     """
     shares = [share(cluster, each, done_by_s=done_by_s[each.name]) for each in runs]
-    columns = {each.name: column(each, tuple(known[each.name])) for each in shares}
-    found = plan_together(shares, limits(cluster), known=[columns], rounds=rounds, told=told)
-    return None if isinstance(found, NoPlan) else found.bound_g + idle_g(cluster)
+    columns = [column(each, tuple(known[each.name])) for each in shares]
+    found_g = bound_together(shares, limits(cluster), known=columns, rounds=rounds, told=told)
+    return None if found_g is None else found_g + idle_g(cluster)
+
+
+def _in_time(
+    shares: Sequence[RunShare], paths: Sequence[Mapping[str, Sequence[int]]]
+) -> list[dict[str, PlanColumn]]:
+    """Give as joint plans the paths by which every run is done when it has to be."""
+    found = []
+    for each in paths:
+        ways = {one.name: tuple(each[one.name])[: len(one.problem.seconds)] for one in shares}
+        if all(evaluate(one.problem, ways[one.name]).legal for one in shares):
+            found.append({one.name: column(one, ways[one.name]) for one in shares})
+    return found
 
 
 def _sooner(
