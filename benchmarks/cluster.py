@@ -2,12 +2,12 @@
 
     python -m benchmarks.cluster [--json] [--trace FILE] [--start 0]
 
-The ten jobs of `examples/streams/fortnight.toml` (every watt in its catalogues assumed) on a made-up
-grid with a daily and a weekly swing, or on a recorded one from hour `--start` on. The share is of
-`joint-ahead`, which knows all jobs as the bound does; the row of `joint` beside it plans as they
-arrive. Both are against the better of `each-alone` and `greedy`. Deadlines lost and seconds above
-the cap are of both. The number of runs planned anew together was chosen on this stream with the
-German grid of 2023.
+The ten jobs of `examples/streams/fortnight.toml` (every watt in its catalogues assumed) on a made-
+up grid with a daily and a weekly swing, or on a recorded one from hour `--start` on. The share is
+of `joint-ahead`, which knows all jobs as the bound does; the row of `joint` beside it plans as
+they arrive. Both are against the better of `each-alone` and `greedy`. Deadlines lost and seconds
+above the cap are of both. The number of runs planned anew together was chosen on this stream with
+the German grid of 2023.
 """
 
 import argparse

@@ -44,6 +44,9 @@ NODES = 2000
 FEW = 4
 """Most times that runs are asked again after one of them was fixed."""
 
+FINALISTS = 3
+"""Joint plans whose runs are planned anew."""
+
 PASSES = 6
 """Most times that all runs are planned anew in the room left."""
 
@@ -180,7 +183,8 @@ def plan_together(
         starts.append(dict(whole))
     starts += _in_turn(shares, limit, found.prices)
     starts += _fixed_in_turn(shares, limit, found)
-    better = [_anew(shares, limit, each) for each in starts if _fits(each, limit)]
+    fitting = sorted((each for each in starts if _fits(each, limit)), key=_grams)
+    better = [_anew(shares, limit, each) for each in fitting[:FINALISTS]]
     if not better:
         return NoPlan(reason="no plans were found that fit beside each other")
     best = min(better, key=_grams)

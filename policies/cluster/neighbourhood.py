@@ -34,6 +34,8 @@ def improved(
     shares: Sequence[RunShare], limit: Floats, plan: JointPlan, *, tries: int = TRIES
 ) -> JointPlan:
     """Plan groups of runs anew, until none of those that promise most is better."""
+    if len(shares) <= AT_ONCE:
+        return plan
     columns = dict(plan.columns)
     by_name = {each.name: each for each in shares}
     tried: set[tuple[str, ...]] = set()
@@ -66,8 +68,7 @@ def _next(
 ) -> tuple[str, ...] | None:
     """Give the group not tried yet that pays most above its bounds; None when all were."""
     above = {name: _paid_g(each, plan) - plan.own_bound_g[name] for name, each in columns.items()}
-    size = min(AT_ONCE, len(columns))
-    groups = (tuple(sorted(each)) for each in combinations(columns, size))
+    groups = (tuple(sorted(each)) for each in combinations(columns, AT_ONCE))
     left = [each for each in groups if each not in tried and _meet(each, shares)]
     return max(left, key=lambda each: sum(above[name] for name in each), default=None)
 
@@ -75,7 +76,7 @@ def _next(
 def _meet(group: Sequence[str], shares: Mapping[str, RunShare]) -> bool:
     """Say whether the times of each of these runs overlap with another's."""
     spans = [shares[name].slots for name in group]
-    return len(group) == 1 or all(
+    return all(
         any(one is not two and one.start < two.stop and two.start < one.stop for two in spans)
         for one in spans
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay.test_bench import days, trace
+from tests.builders.replays import days
+from tests.replay.test_bench import trace
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.replay import stream_file
 from wattmesh.controller.replay.stream_bench import bench_stream
