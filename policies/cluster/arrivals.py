@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from wattmesh.policies.cluster.greedy import relative_slack
 from wattmesh.policies.cluster.joint import JointPlan, plan_together
-from wattmesh.policies.cluster.one_by_one import placed
+from wattmesh.policies.cluster.one_by_one import placed, placed_by
 from wattmesh.policies.cluster.pricing import PlanColumn, column
 from wattmesh.policies.cluster.share import RunShare, limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
@@ -38,13 +38,12 @@ class StreamedRun:
 
 @dataclass(slots=True, kw_only=True)
 class JointStream:
-    """All runs that came so far. `worst_gap`: of the plans made."""
+    """All runs that came so far. `without`: those that found no room at all."""
 
     cluster: SharedCluster
     runs: dict[str, StreamedRun] = field(default_factory=dict)
     without: list[SharedRun] = field(default_factory=list)
     plans: int = 0
-    worst_gap: float = 0.0
 
     @property
     def paths(self) -> dict[str, tuple[int, ...]]:
@@ -73,7 +72,6 @@ class JointStream:
         found_plan = plan_together(list(shares.values()), limit, known=[known], rounds=AGAIN)
         if isinstance(found_plan, JointPlan):
             known = dict(found_plan.columns)
-            self.worst_gap = max(self.worst_gap, found_plan.gap)
         self.plans += 1
         self._follow(slot, known)
 
@@ -83,8 +81,8 @@ class JointStream:
         """Make room for a newcomer by its deadline; None when none was found."""
         limit = limits(self.cluster)
         room = limit - sum(each.spread(len(limit)) for each in known.values())
-        found = placed(self.cluster, run, room)
-        if found is not None and found.done_by_s <= run.deadline_s:
+        found = placed_by(self.cluster, run, room, run.deadline_s)
+        if found is not None:
             return {**shares, run.name: found.share}, {**known, run.name: found.column}
         if self.cluster.until(run.deadline_s) <= run.first:
             return None

@@ -18,7 +18,7 @@ import numpy as np
 
 from wattmesh.policies.cluster.master import MixedPlans, PlanPool
 from wattmesh.policies.cluster.pricing import FULL, PlanColumn, PricedPlan, priced
-from wattmesh.policies.cluster.relaxation import split_bound
+from wattmesh.policies.cluster.relaxation import first_prices
 from wattmesh.policies.cluster.share import RunShare
 from wattmesh.policies.planner.arrays import Floats
 from wattmesh.policies.planner.problem import NoPlan
@@ -165,8 +165,7 @@ def plan_together(
             own_bound_g={},
             rounds=0,
         )
-    first = split_bound(shares, limit)
-    prices = first.prices if first else np.zeros_like(limit)
+    prices = first_prices(shares, limit)
     pool = PlanPool([each.name for each in shares], limit)
     found = _Generation(shares, limit, prices, pool)
     starts = [dict(each) for each in known]
@@ -217,8 +216,7 @@ def bound_together(
         rounds: most times that all runs are asked for their plans.
         told: called with 1 after each round.
     """
-    first = split_bound(shares, limit)
-    prices = first.prices if first else np.zeros_like(limit)
+    prices = first_prices(shares, limit)
     pool = PlanPool([each.name for each in shares], limit)
     for one in known:
         pool.add(one)

@@ -44,15 +44,15 @@ def one_by_one(
 
 def placed(cluster: SharedCluster, run: SharedRun, room: Floats) -> PlacedRun | None:
     """Plan a run in the room left: by its deadline, else to be done first; None: no room."""
-    found = _by(cluster, run, room, run.deadline_s)
+    found = placed_by(cluster, run, room, run.deadline_s)
     if found is not None:
         return found
     edges_s = cluster.edges_s
     early, late = max(run.first, cluster.until(run.deadline_s)), len(edges_s) - 1
-    found = _by(cluster, run, room, edges_s[late])
+    found = placed_by(cluster, run, room, edges_s[late])
     while found is not None and late - early > 1:
         middle = (early + late) // 2
-        sooner = _by(cluster, run, room, edges_s[middle])
+        sooner = placed_by(cluster, run, room, edges_s[middle])
         if sooner is None:
             early = middle
         else:
@@ -60,13 +60,10 @@ def placed(cluster: SharedCluster, run: SharedRun, room: Floats) -> PlacedRun | 
     return found
 
 
-def total(columns: Mapping[str, PlanColumn], slots: int) -> Floats:
-    """Give (T, R): what plans take together; there has to be one."""
-    spreads = [each.spread(slots) for each in columns.values()]
-    return sum(spreads[1:], start=spreads[0])
-
-
-def _by(cluster: SharedCluster, run: SharedRun, room: Floats, done_by_s: float) -> PlacedRun | None:
+def placed_by(
+    cluster: SharedCluster, run: SharedRun, room: Floats, done_by_s: float
+) -> PlacedRun | None:
+    """Plan a run in the room left, to be done by a time; None: there is no such plan."""
     if cluster.until(done_by_s) <= run.first:
         return None
     laid = share(cluster, run, done_by_s=done_by_s)
@@ -74,3 +71,9 @@ def _by(cluster: SharedCluster, run: SharedRun, room: Floats, done_by_s: float) 
     if not isinstance(found, PricedPlan):
         return None
     return PlacedRun(share=laid, column=found.column, done_by_s=done_by_s)
+
+
+def total(columns: Mapping[str, PlanColumn], slots: int) -> Floats:
+    """Give (T, R): what plans take together; there has to be one."""
+    spreads = [each.spread(slots) for each in columns.values()]
+    return sum(spreads[1:], start=spreads[0])

@@ -51,7 +51,6 @@ class PricedPlan:
     """What a run would do under prices. `bound_g`: grams and prices of no plan are less."""
 
     column: PlanColumn
-    paid_g: float
     bound_g: float
     mu_g_per_token: float
 
@@ -125,7 +124,6 @@ def priced(
         return found
     return PricedPlan(
         column=column(share, found.path),
-        paid_g=found.evaluation.grams,
         bound_g=found.bound_g,
         mu_g_per_token=found.mu_g_per_token,
     )

@@ -17,16 +17,8 @@ from wattmesh.policies.planner.arrays import Floats, Ints
 from wattmesh.telemetry.readings import J_PER_KWH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitBound:
-    """What runs that could be split would come to. `prices`: (T, R)."""
-
-    bound_g: float
-    prices: Floats
-
-
-def split_bound(shares: Sequence[RunShare], limit: Floats) -> SplitBound | None:
-    """Solve the program; None when the work does not even fit so."""
+def first_prices(shares: Sequence[RunShare], limit: Floats) -> Floats:
+    """Give (T, R) grams for what there is; zeros when the work does not even fit so."""
     slots, kinds = limit.shape
     parts = [_part(each, limit) for each in shares]
     starts = np.concatenate([[0], np.cumsum([len(each.cost) for each in parts])])
@@ -49,11 +41,9 @@ def split_bound(shares: Sequence[RunShare], limit: Floats) -> SplitBound | None:
         method="highs",
     )
     if solved.x is None or solved.status != 0:
-        return None
+        return np.zeros_like(limit)
     duals = np.maximum(0.0, -solved.ineqlin.marginals[: slots * kinds])
-    return SplitBound(
-        bound_g=float(solved.fun), prices=duals.reshape(slots, kinds) / np.maximum(limit, 1e-12)
-    )
+    return np.asarray(duals.reshape(slots, kinds) / np.maximum(limit, 1e-12))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from wattmesh.policies.cluster.account import account
 from wattmesh.policies.cluster.joint import JointPlan, plan_together
 from wattmesh.policies.cluster.neighbourhood import improved
 from wattmesh.policies.cluster.pricing import PricedPlan, priced
-from wattmesh.policies.cluster.relaxation import split_bound
+from wattmesh.policies.cluster.relaxation import first_prices
 from wattmesh.policies.cluster.share import RunShare, idle_g, limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun, checked
 from wattmesh.policies.planner.problem import NoPlan
@@ -76,12 +76,11 @@ def test_a_bound_at_wrong_prices_would_be_caught() -> None:
     site, runs = crowded()
     shares, limit = laid_out(site, runs), limits(site)
     found = together(site, runs)
-    dear = split_bound(shares, limit)
-    assert dear is not None
-    assert dear.prices.max() > 0
-    asked = [priced(each, prices=dear.prices, room=limit) for each in shares]
+    dear = first_prices(shares, limit)
+    assert dear.max() > 0
+    asked = [priced(each, prices=dear, room=limit) for each in shares]
     paid = sum(each.bound_g for each in asked if isinstance(each, PricedPlan))
-    honest = paid - float(np.sum(dear.prices * limit))
+    honest = paid - float(np.sum(dear * limit))
     assert honest <= found.grams * (1 + ROUNDING) < paid
 
 
