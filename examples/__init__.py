@@ -4,6 +4,6 @@ The map:
     demo/      `wattmesh demo`: a recorded grid day moves a live training job
     pretrain/  a training script that shows how to attach a job; what the demo and the tests train
 
-`catalogues/` holds no code. `wattmesh demo` alone finds this folder, when it is asked to run
-(docs/decisions/0045-demo.md).
+`catalogues/` and `streams/` hold no code. `wattmesh demo` alone finds this folder, when it is asked
+to run (docs/decisions/0045-demo.md).
 """

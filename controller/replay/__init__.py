@@ -8,4 +8,7 @@ drivers.py    what decides: our cycle (`cycle/cycle.py`) through its two ports, 
 bounds.py     the oracle, and the bound below it
 regret.py     the loss of our plan against hindsight, split into forecast and planning
 bench.py      `wattmesh policy bench`: cells, rows, processes
+stream_file.py   a stream of jobs, as a file says it
+stream_rows.py   its rows
+stream_bench.py  `wattmesh policy bench --jobs`: the stream under each rule, and the bound
 """

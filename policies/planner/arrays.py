@@ -54,6 +54,7 @@ class Arrays:
         ways: transitions by how long they bind.
         shut: (B, K) the last slot before a border in which an option is not available; -1: none.
         open: (T, K) whether an option is available.
+        begun_g: (T,) least that is paid for a slot in which the work ends, however early in it.
     """
 
     start: int
@@ -65,6 +66,7 @@ class Arrays:
     ways: tuple[TransitionArrays, ...]
     open: Bools
     shut: Ints
+    begun_g: Floats
 
     @property
     def slots(self) -> int:
@@ -94,6 +96,7 @@ def arrays_of(problem: PlanningProblem, *, costs: bool = True) -> Arrays:
         ways=_ways(problem, edges_s, g_per_j, embodied),
         open=open_,
         shut=shut,
+        begun_g=np.zeros(len(seconds)),
     )
 
 

@@ -102,7 +102,7 @@ class Search:
 
     def _try(self, mu: Floats) -> None:
         value = sweep(self._arrays, mu).value
-        ending = np.minimum(value[:-1], value[1:])
+        ending = np.minimum(value[:-1] + self._arrays.begun_g[:, None], value[1:])
         found = ending + mu * self._arrays.tokens_wanted + self._owed_g[:, None]
         every = np.concatenate([self._mu, mu])
         order = np.argsort(every, kind="stable")

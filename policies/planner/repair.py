@@ -9,7 +9,7 @@ Invariant: whatever is returned was judged legal by `wattmesh.policies.planner.e
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,9 +53,14 @@ class PathJudge:
         newest: the path followed last that does the work, legal or not.
     """
 
-    def __init__(self, problem: PlanningProblem) -> None:
-        """Start with none."""
+    def __init__(
+        self,
+        problem: PlanningProblem,
+        judged: Callable[[Path, Evaluation], Evaluation] | None = None,
+    ) -> None:
+        """Start with none; `judged` adds to what following a path comes to."""
         self._problem = problem
+        self._judged = judged or (lambda _, found: found)
         self._seen: set[Path] = set()
         self.best: JudgedPath | None = None
         self.newest: Path = ()
@@ -70,7 +75,7 @@ class PathJudge:
         if not path or path in self._seen:
             return False
         self._seen.add(path)
-        found = evaluate(self._problem, path)
+        found = self._judged(path, evaluate(self._problem, path))
         if found.ends_s is not None:
             self.newest = path
         if not found.legal:

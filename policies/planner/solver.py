@@ -10,6 +10,7 @@ Invariant: `Plan.evaluation` comes from `evaluate.py`, which shares no code with
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -47,8 +48,24 @@ LEVEL_ROUNDS = 24
 """Most times that a window below the service level is made dearer."""
 
 
+class OtherRuns(Protocol):
+    """What the other runs of a cluster leave of it, and ask for it (`policies/cluster`)."""
+
+    def laid_out(self, arrays: Arrays, *, costs: bool) -> Arrays:
+        """Close what there is no room for; with `costs` add prices."""
+        ...
+
+    def judged(self, path: Path, found: Evaluation) -> Evaluation:
+        """Add the same to what following a path comes to."""
+        ...
+
+
 def solve(
-    problem: PlanningProblem, *, also: Sequence[tuple[int, ...]] = (), near_mu: float | None = None
+    problem: PlanningProblem,
+    *,
+    also: Sequence[tuple[int, ...]] = (),
+    near_mu: float | None = None,
+    others: OtherRuns | None = None,
 ) -> Plan | NoPlan:
     """Plan the rest of a run.
 
@@ -56,15 +73,20 @@ def solve(
         problem: work, slots, options.
         also: paths to consider besides, such as the rest of the plan before.
         near_mu: price of the plan before, from which the search starts; None: none is known.
+        others: None: the run has the cluster for itself. Else grams, bound and price are of its
+            emissions and of what it pays for its share.
 
     Returns:
         A legal plan with its bound, or the reason why there is none.
     """
-    judge = PathJudge(problem)
-    most = _fastest(problem, judge)
+    judge = PathJudge(problem, others.judged if others else None)
+    empty = arrays_of(problem, costs=False)
+    most = _fastest(others.laid_out(empty, costs=False) if others else empty, judge)
     if most < problem.tokens * (1 - ROUNDING):
         return NoPlan(reason=_too_much(problem, most))
     arrays = arrays_of(problem)
+    if others is not None:
+        arrays = others.laid_out(arrays, costs=True)
     search = _search(problem, arrays, near_mu)
     bound_g, mu = search.bound_g, search.mu_g_per_token
     free = _repair(judge, arrays, search)
@@ -98,9 +120,9 @@ def _search(problem: PlanningProblem, arrays: Arrays, near_mu: float | None) -> 
     return search
 
 
-def _fastest(problem: PlanningProblem, judge: PathJudge) -> float:
+def _fastest(arrays: Arrays, judge: PathJudge) -> float:
     """Give the most tokens any path trains in time, and let the judge see the path."""
-    fast = sweep(arrays_of(problem, costs=False), np.ones(1))
+    fast = sweep(arrays, np.ones(1))
     border = int(np.argmin(fast.value[:, 0]))
     judge.take(fast.path(0, border))
     return -float(fast.value[border, 0])

@@ -49,7 +49,7 @@ def test_replay_draws_its_bar_beside_the_json(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "wattmesh.controller.cli.main", "policy", "bench", "--json"]
     words += ["--catalogue", str(tmp_path / "job.toml"), "--trace", str(long)]
     words += ["--trace", str(short), "--slack", "1.5", "--starts", "1", "--hours", "6"]
-    words += ["--forecast", "persist", "--policies", "mpc", "--jobs", "1"]
+    words += ["--forecast", "persist", "--policies", "mpc", "--processes", "1"]
     told, drawn = on_a_terminal(words)
     assert [row["policy"] for row in json.loads(told)["rows"]] == ["mpc"]
     assert b"replaying" in drawn

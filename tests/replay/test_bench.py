@@ -222,7 +222,7 @@ def test_the_command_prints_rows_as_json_and_a_screen(
     file = tmp_path / "job.toml"
     catalogue_file.save(job(), file)
     words = ["policy", "bench", "--catalogue", str(file), "--trace", str(path), "--slack", "1.5"]
-    words += ["--starts", "1", "--hours", "6", "--forecast", "persist", "--jobs", "1"]
+    words += ["--starts", "1", "--hours", "6", "--forecast", "persist", "--processes", "1"]
     words += ["--policies", "static-efficient,mpc,oracle", "--noise", "throughput=0.01,seed=2"]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rows"]

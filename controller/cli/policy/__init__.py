@@ -9,4 +9,5 @@ The map:
     policy.py          `wattmesh policy bench`
     policy_options.py  the options of `wattmesh policy bench`, read and checked
     policy_screen.py   the screen of `wattmesh policy bench`
+    stream_screen.py   the screen of `wattmesh policy bench --jobs`
 """

@@ -6,12 +6,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.output import print_json, print_lines
-from wattmesh.controller.cli.policy import policy_options
+from wattmesh.controller.cli.policy import policy_options, stream_screen
 from wattmesh.controller.cli.policy.plan import app
 from wattmesh.controller.cli.policy.policy_screen import screen
 from wattmesh.controller.cli.progress import counted
+from wattmesh.controller.replay import grid
 from wattmesh.controller.replay.bench import (
     BOUNDARY_EVERY,
     OWN,
@@ -29,9 +32,11 @@ from wattmesh.reconfig.ranges import clean_lines
 
 @app.command()
 def bench(
+    context: typer.Context,
     *,
-    catalogue: policy_options.CatalogueFile,
     trace: policy_options.Traces,
+    catalogue: policy_options.CatalogueFile = None,
+    jobs: policy_options.JobsFile = None,
     slack: policy_options.Slacks = "1.1,1.25,1.5,2.0",
     starts: policy_options.Starts = 3,
     forecast: policy_options.Forecast = OWN,
@@ -42,10 +47,14 @@ def bench(
     pause: policy_options.Pause = None,
     boundary_every: policy_options.BoundaryEvery = BOUNDARY_EVERY,
     regret: policy_options.Regret = False,
-    jobs: policy_options.Jobs = policy_options.CORES,
+    processes: policy_options.Processes = policy_options.CORES,
     as_json: options.AsJson = False,
 ) -> None:
     """Replay policies over recorded grids, with the daemon's own decision code."""
+    policy_options.one_or_several(context, catalogue, jobs)
+    if jobs is not None or catalogue is None:
+        _several(jobs or Path(), trace, as_json=as_json)
+        return
     job = replayed(catalogue_file.load(catalogue), release)
     asked = ReplayRequest(
         catalogue=job,
@@ -61,14 +70,29 @@ def bench(
     )
     if not asked.interval_tokens:
         raise InputInvalid(f"{catalogue} needs job.global_batch and job.seq_len to be replayed")
-    found = _rows(asked, trace, jobs)
+    found = _rows(asked, trace, processes)
     if as_json:
         print_json({"rows": [row_json(row) for row in found]})
     else:
         print_lines(screen(found, asked))
 
 
-def _rows(asked: ReplayRequest, traces: Sequence[Path], jobs: int) -> list[Row]:
+def _several(file: Path, traces: Sequence[Path], *, as_json: bool) -> None:
+    """Follow every rule for several jobs, with a bar on a terminal."""
+    # numpy and SciPy come with it, which replay of one job has no use for.
+    from wattmesh.controller.replay import stream_bench, stream_file  # noqa: PLC0415
+
+    stream = stream_file.load(file)
+    grids = [grid.read(each) for each in traces]
+    with counted("planning", stream_bench.STEPS * len(grids)) as told:
+        found = [stream_bench.bench_stream(stream, each, told) for each in grids]
+    if as_json:
+        print_json({"streams": [stream_screen.stream_json(each) for each in found]})
+    else:
+        print_lines(stream_screen.screen(found))
+
+
+def _rows(asked: ReplayRequest, traces: Sequence[Path], processes: int) -> list[Row]:
     """Replay, with a bar on a terminal; traces left out are named on standard error.
 
     Raises:
@@ -81,7 +105,7 @@ def _rows(asked: ReplayRequest, traces: Sequence[Path], jobs: int) -> list[Row]:
         raise InputInvalid("no trace is long enough; give --hours to replay a shorter job")
     found: list[Row] = []
     with counted("replaying", len(wanted)) as told:
-        for rows in replay(asked, wanted, jobs=jobs):
+        for rows in replay(asked, wanted, jobs=processes):
             found.extend(rows)
             told(1)
     return found

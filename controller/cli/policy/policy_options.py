@@ -20,7 +20,15 @@ CORES = os.cpu_count() or 1
 NOISES = ("throughput", "switch_failure", "seed")
 
 CatalogueFile = Annotated[
-    Path, typer.Option("--catalogue", metavar="FILE", help="The job's points (TOML).")
+    Path | None, typer.Option("--catalogue", metavar="FILE", help="The job's points (TOML).")
+]
+JobsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--jobs",
+        metavar="FILE",
+        help="Several jobs on one cluster (TOML), instead of --catalogue; the file says the rest.",
+    ),
 ]
 Traces = Annotated[
     list[Path],
@@ -68,7 +76,34 @@ Regret = Annotated[
         "--regret", help="Split the loss of mpc into forecast and planning; replays it twice."
     ),
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of processes.")]
+Processes = Annotated[int, typer.Option(min=1, help="Number of processes.")]
+
+OF_ONE_JOB = (
+    *("slack", "starts", "forecast", "policies", "noise", "hours", "release", "pause"),
+    *("boundary_every", "regret", "processes"),
+)
+"""Parameters that say nothing about several jobs."""
+
+
+def one_or_several(context: typer.Context, catalogue: Path | None, jobs: Path | None) -> None:
+    """Check that either one job is asked about or several, and nothing that the other has.
+
+    Raises:
+        InputInvalid: both or none, or an option that does not apply.
+    """
+    if (catalogue is None) == (jobs is None):
+        raise InputInvalid("give --catalogue FILE for one job, or --jobs FILE for several")
+    if jobs is None:
+        return
+    given = [
+        f"--{each.replace('_', '-')}"
+        for each in OF_ONE_JOB
+        if getattr(context.get_parameter_source(each), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        raise InputInvalid(
+            f"{', '.join(given)}: not with --jobs, whose file says that; leave it out"
+        )
 
 
 def slacks(text: str) -> tuple[float, ...]:

@@ -1,0 +1,83 @@
+"""What `wattmesh policy bench --jobs` found: a row for each rule, and the bound. Pure."""
+
+from dataclasses import dataclass
+
+FIRST_COME, GREEDY, ALONE = "first-come", "greedy", "each-alone"
+JOINT, AHEAD = "joint", "joint-ahead"
+RULES = (FIRST_COME, GREEDY, ALONE, JOINT, AHEAD)
+
+WORTH_A_SHARE = 0.01
+"""Where the bound is nearer to the peer than this share of its grams, no share is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """One job under one rule. `done_h`: from the stream's start; None: not within the time."""
+
+    job: str
+    done_h: float | None
+    deadline_h: float
+    deadline_met: bool
+    carbon_g: float
+    switches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleRow:
+    """One rule on one trace.
+
+    Attributes:
+        carbon_g: of all runs and of GPUs that none owned, `idle_g` of these.
+        missed: jobs that are late. `lost`: those of them that `first-come` has in time.
+        cap_exceeded_s: the longest time on end above the cap. `gpus_exceeded_s`: seconds in which
+            runs owned more GPUs than there are.
+        bounded: whether the bound holds for it: no job is done later than the bound allows.
+        solve_s: seconds to plan everything.
+    """
+
+    policy: str
+    trace: str
+    carbon_g: float
+    idle_g: float
+    energy_j: float
+    missed: tuple[str, ...]
+    lost: tuple[str, ...]
+    switches: int
+    cap_exceeded_s: float
+    gpus_exceeded_s: float
+    most_w: float
+    bounded: bool
+    solve_s: float
+    jobs: tuple[JobOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamResult:
+    """All rules on one trace.
+
+    Attributes:
+        bound_g: below which no rule comes whose jobs are done in time, or when the joint plans are;
+            None: there is no joint plan.
+        peer: the best of `each-alone` and `greedy`: of those that lose fewest deadlines.
+        slot_s: the control interval.
+    """
+
+    stream: str
+    trace: str
+    slot_s: float
+    hours: float
+    rows: tuple[RuleRow, ...]
+    bound_g: float | None
+    peer: str
+
+    def row(self, policy: str) -> RuleRow:
+        """Give the row of a rule."""
+        return next(each for each in self.rows if each.policy == policy)
+
+    def share_of_bound_gain(self, policy: str) -> float | None:
+        """Give which share of the bound's gain over the peer a rule has; None: not known."""
+        row, peer_g = self.row(policy), self.row(self.peer).carbon_g
+        if self.bound_g is None or not row.bounded:
+            return None
+        room_g = peer_g - self.bound_g
+        return (peer_g - row.carbon_g) / room_g if room_g >= WORTH_A_SHARE * peer_g else None

@@ -1,0 +1,20 @@
+"""Plans several runs that share GPUs and an operator's cap, with a certified bound. Pure.
+
+numpy and SciPy are needed, so nothing of this is in the daemon (docs/several-runs.md).
+
+The map:
+    account.py     what all runs came to together, second by second
+    arrivals.py    the joint plan of a stream, made anew whenever a run arrives
+    dispatch.py    which points fit beside each other in one slot, for rules that do not plan
+    first_come.py  rule: the submitted point, in order of arrival
+    greedy.py      rule: everyone its needed speed, what is left by tokens for a gram
+    joint.py       the joint plan: prices, bound, whole plans
+    known_ahead.py  the joint plan of runs that are all known, and the bound
+    master.py      which plan of each run, as a linear and as a whole-number program
+    neighbourhood.py  makes a joint plan better, a few runs at a time
+    one_by_one.py  rule: each run plans alone, in what those before it left
+    pricing.py     one run's planner under the prices of what is shared, or in the room left
+    relaxation.py  first prices: the linear program without switches
+    share.py       what a run takes of what is shared, by slot
+    shared.py      types: runs, slots, limits
+"""

@@ -1,0 +1,144 @@
+"""The joint plan of runs that are all known before the first arrives, and a bound beside it. Pure.
+
+What `first_come` does is a joint plan too. So a run that it brings in by its deadline is promised
+that, and the others are promised when it brings them in: these promises can all be kept. Then it
+is tried whether the others can be in time after all, without breaking a promise; higher priority
+first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wattmesh.policies.cluster.greedy import relative_slack
+from wattmesh.policies.cluster.joint import ROUNDS, JointPlan, bound_together, plan_together
+from wattmesh.policies.cluster.neighbourhood import improved
+from wattmesh.policies.cluster.one_by_one import placed, total
+from wattmesh.policies.cluster.pricing import PlanColumn, column
+from wattmesh.policies.cluster.share import RunShare, idle_g, limits, share
+from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
+from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.problem import NoPlan
+
+Asked = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAhead:
+    """The plan, with what each run was promised: its deadline, or the end that it gets."""
+
+    plan: JointPlan
+    promised_s: Mapping[str, float]
+
+
+def known_ahead(
+    cluster: SharedCluster,
+    runs: Sequence[SharedRun],
+    paths: Mapping[str, Sequence[int]],
+    done_s: Mapping[str, float | None],
+    *,
+    also: Sequence[Mapping[str, Sequence[int]]] = (),
+    rounds: int = ROUNDS,
+    told: Asked = lambda _: None,
+) -> KnownAhead | NoPlan:
+    """Plan all runs.
+
+    Args:
+        cluster: the slots, and what there is.
+        runs: in order of arrival.
+        paths: what `first_come` does with them.
+        done_s: when it is done with each; None: not within the slots.
+        also: paths of other rules, within the limits, that may be a better start.
+        rounds: most times that all runs are asked, for each joint plan.
+        told: called with 1 after each of these.
+    """
+    edges_s, limit = cluster.edges_s, limits(cluster)
+    promised_s, late = dict[str, float](), []
+    for run in runs:
+        ends_s = done_s[run.name]
+        ends_s = edges_s[-1] if ends_s is None else ends_s
+        in_time = ends_s <= run.deadline_s * (1 + 1e-9)
+        promised_s[run.name] = run.deadline_s if in_time else edges_s[cluster.until(ends_s)]
+        if not in_time:
+            late.append(run)
+    order = sorted(runs, key=lambda each: _wish(cluster, each))
+    if late:
+        wanted_s = {each.name: each.deadline_s for each in runs}
+        if all(cluster.until(each.deadline_s) > each.first for each in late):
+            shares = [share(cluster, each, done_by_s=each.deadline_s) for each in order]
+            better = _in_time(shares, also)
+            found = plan_together(shares, limit, known=better, rounds=rounds, told=told)
+            if isinstance(found, JointPlan):
+                return KnownAhead(plan=improved(shares, limit, found), promised_s=wanted_s)
+    shares = [share(cluster, each, done_by_s=promised_s[each.name]) for each in order]
+    known = _in_time(shares, [paths, *also])
+    found = plan_together(shares, limit, known=known, rounds=rounds, told=told)
+    if isinstance(found, NoPlan):
+        return found
+    found = improved(shares, limit, found)
+    return _sooner(cluster, sorted(late, key=lambda each: _wish(cluster, each)), found, promised_s)
+
+
+def joint_bound_g(
+    cluster: SharedCluster,
+    runs: Sequence[SharedRun],
+    done_by_s: Mapping[str, float],
+    known: Mapping[str, Sequence[int]],
+    *,
+    rounds: int = ROUNDS,
+    told: Asked = lambda _: None,
+) -> float | None:
+    """Give the grams, idle GPUs included, below which nobody is who is done by then; None: no plan.
+
+    Args:
+        cluster: the slots, and what there is.
+        runs: all.
+        done_by_s: when each has to be done.
+        known: paths within the limits that are.
+        rounds: most times that all runs are asked.
+        told: called with 1 after each of these.
+    """
+    shares = [share(cluster, each, done_by_s=done_by_s[each.name]) for each in runs]
+    columns = [column(each, tuple(known[each.name])) for each in shares]
+    found_g = bound_together(shares, limits(cluster), known=columns, rounds=rounds, told=told)
+    return None if found_g is None else found_g + idle_g(cluster)
+
+
+def _in_time(
+    shares: Sequence[RunShare], paths: Sequence[Mapping[str, Sequence[int]]]
+) -> list[dict[str, PlanColumn]]:
+    """Give as joint plans the paths by which every run is done when it has to be."""
+    found = []
+    for each in paths:
+        ways = {one.name: tuple(each[one.name])[: len(one.problem.seconds)] for one in shares}
+        if all(evaluate(one.problem, ways[one.name]).legal for one in shares):
+            found.append({one.name: column(one, ways[one.name]) for one in shares})
+    return found
+
+
+def _sooner(
+    cluster: SharedCluster,
+    late: Sequence[SharedRun],
+    found: JointPlan,
+    promised_s: Mapping[str, float],
+) -> KnownAhead:
+    """Let runs that would be late be done sooner where the plans of the others leave room."""
+    columns, promised = dict(found.columns), dict(promised_s)
+    for run in late:
+        own = columns.pop(run.name)
+        room = limits(cluster)
+        if columns:
+            room = room - total(columns, len(room))
+        better = placed(cluster, run, room)
+        if better is not None and better.done_by_s < promised[run.name]:
+            own, promised[run.name] = better.column, better.done_by_s
+        columns[run.name] = own
+    grams = sum(each.grams for each in columns.values())
+    return KnownAhead(
+        plan=replace(found, columns=columns, grams=grams, bound_g=min(found.bound_g, grams)),
+        promised_s=promised,
+    )
+
+
+def _wish(cluster: SharedCluster, run: SharedRun) -> tuple[float, float]:
+    slack = relative_slack(run, run.tokens, cluster.edges_s[run.first])
+    return -float(run.priority), slack

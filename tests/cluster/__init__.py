@@ -1,0 +1,1 @@
+"""Tests of several runs on one cluster."""
