@@ -60,6 +60,7 @@ class Parameters:
     half_rows: float
     half_columns: float
     half_expert_rows: float
+    half_expert_columns: float
     passes: float
     cast_passes: float
     permute_passes: float
@@ -84,7 +85,7 @@ class Parameters:
 PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "matmul": tuple(Prior(centre=0.65, spread=0.3) for _ in FAMILIES),
     "attention": tuple(Prior(centre=0.4, spread=0.5) for _ in GENERATIONS),
-    "grouped": tuple(Prior(centre=0.7, spread=0.4) for _ in GENERATIONS),
+    "grouped": tuple(Prior(centre=0.9, spread=0.4) for _ in GENERATIONS),
 } | {
     name: (Prior(centre=centre, spread=spread),)
     for name, centre, spread in (
@@ -93,6 +94,7 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
         ("half_rows", 200, 1.0),
         ("half_columns", 100, 1.0),
         ("half_expert_rows", 100, 1.0),
+        ("half_expert_columns", 500, 1.0),
         ("passes", 30, 0.6),
         ("cast_passes", 8, 1.0),
         ("permute_passes", 8, 0.8),

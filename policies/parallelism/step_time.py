@@ -120,7 +120,9 @@ def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Numbe
     rows = tokens / tp * np.maximum(shape.topk, 1) * setups.layout.ep / experts
     used = np.asarray(expert_weights(shape)) * shape.topk / experts
     grouped_rate = rate * fitted.grouped[hardware.generation]
-    grouped = 2 * tokens * used / tp / grouped_rate * (1 + fitted.half_expert_rows / rows)
+    width = np.maximum(np.asarray(shape.expert_ffn), 1) / tp
+    narrow = (1 + fitted.half_expert_rows / rows) * (1 + fitted.half_expert_columns / width)
+    grouped = 2 * tokens * used / tp / grouped_rate * narrow
     near = np.minimum(1, 2 * np.asarray(shape.window) / setups.work.seq_len)
     seen = np.where(np.asarray(shape.window) > 0, 0.5 + 0.5 * near, 1.0)
     scores = 2 * tokens * setups.work.seq_len * score_width(shape) * seen / tp
