@@ -59,6 +59,7 @@ class Parameters:
     fp4: float
     half_rows: float
     half_columns: float
+    half_columns_short: float
     half_expert_rows: float
     half_expert_columns: float
     passes: float
@@ -93,6 +94,7 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
         ("fp4", 0.6, 0.4),
         ("half_rows", 200, 1.0),
         ("half_columns", 100, 1.0),
+        ("half_columns_short", 500, 1.0),
         ("half_expert_rows", 100, 1.0),
         ("half_expert_columns", 500, 1.0),
         ("passes", 30, 0.6),

@@ -69,6 +69,7 @@ class WorkColumns:
         sequence_parallel: 1 where tensor-parallel ranks deal positions between matrices.
         fused_attention: 1 where scores never reach memory (FlashAttention).
         frozen_base: 1 where only adapters are trained (LoRA).
+        captured: 1 where a step's kernels are started as one graph (CUDA graphs).
     """
 
     global_batch: Number
@@ -77,6 +78,7 @@ class WorkColumns:
     sequence_parallel: Number
     fused_attention: Number
     frozen_base: Number
+    captured: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,10 @@ SHARPNESS = 4.0
 """How suddenly the slower of two things that run at once decides: a power mean of this order."""
 
 
+CAPTURED = 0.15
+"""Of the time of starting kernels one by one, what starting a whole graph of them takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """Seconds of a step and of its phases, on an average rank.
@@ -106,7 +110,9 @@ def _speedup(setups: Setups, fitted: Parameters) -> Number:
 def _narrowness(setups: Setups, fitted: Parameters) -> Number:
     """Give how many times longer products take than ones with many rows and columns."""
     few_rows = 1 + fitted.half_rows / np.asarray(tokens_of_rank(setups))
-    return few_rows * (1 + fitted.half_columns * setups.layout.tp / setups.shape.hidden)
+    short = np.asarray(setups.work.number_format) != BF16
+    half_columns = np.where(short, fitted.half_columns_short, fitted.half_columns)
+    return few_rows * (1 + half_columns * setups.layout.tp / setups.shape.hidden)
 
 
 def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Number]:
@@ -168,7 +174,8 @@ def _layer(setups: Setups, fitted: Parameters) -> _Layer:
         + collectives.context_parallel_s(setups, tokens, fitted)
         + collectives.expert_parallel_s(setups, tokens, with_experts, fitted)
     )
-    launches = fitted.launch_s * (1 + with_experts * fitted.expert_launches) * (3 + whole)
+    alone = np.where(np.asarray(work.captured) > 0, CAPTURED, 1.0)
+    launches = alone * fitted.launch_s * (1 + with_experts * fitted.expert_launches) * (3 + whole)
     total = _slower(products + memory + exposed, launches)
     return _Layer(products_s=products, memory_s=memory, exposed_s=exposed, total_s=total)
 

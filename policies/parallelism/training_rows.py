@@ -45,6 +45,9 @@ LARGEST = 1e9
 UNFUSED = ("Megatron-LM 2021", "Megatron-LM 2022", "Megatron-DeepSpeed")
 """Software that writes attention scores to memory and keeps all positions on each tp rank."""
 
+CAPTURED = ("NeMo MLPerf",)
+"""Software that starts its kernels as CUDA graphs, in every run of it that was published."""
+
 SHOWN = 40
 """Characters of a wrong value that a reason quotes."""
 
@@ -277,6 +280,7 @@ def _work(row: Row) -> WorkColumns:
         sequence_parallel=float(not unfused),
         fused_attention=float(not unfused),
         frozen_base=float("LoRA" in (row.get("notes") or "")),
+        captured=float(software.startswith(CAPTURED)),
     )
 
 
