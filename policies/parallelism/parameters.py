@@ -63,6 +63,7 @@ class Parameters:
     half_expert_rows: float
     half_expert_columns: float
     passes: float
+    unfused: float
     cast_passes: float
     permute_passes: float
     launch_s: float
@@ -98,11 +99,12 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
         ("half_expert_rows", 100, 1.0),
         ("half_expert_columns", 500, 1.0),
         ("passes", 30, 0.6),
+        ("unfused", 2, 0.5),
         ("cast_passes", 8, 1.0),
         ("permute_passes", 8, 0.8),
         ("launch_s", 200e-6, 1.2),
         ("expert_launches", 2, 1.0),
-        ("link", 0.6, 0.4),
+        ("link", 0.75, 0.1),
         ("network", 0.7, 0.4),
         ("latency_s", 10e-6, 1.0),
         ("tensor_exposed", 0.7, 0.5),
@@ -111,7 +113,7 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
         ("stage_exposed", 0.5, 0.7),
         ("reduction_hidden", 0.7, 0.5),
         ("reduction_tail", 0.1, 1.0),
-        ("gather_overhead", 0.1, 0.8),
+        ("gather_overhead", 0.2, 0.5),
         ("head", 1.0, 0.5),
         ("optimizer_bytes", 20, 0.5),
         ("step_s", 10e-3, 1.2),

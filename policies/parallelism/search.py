@@ -64,6 +64,7 @@ def megatron_like(job: Job, number_format: float = BF16) -> WorkColumns:
         number_format=number_format,
         sequence_parallel=1.0,
         fused_attention=1.0,
+        fused_passes=1.0,
         frozen_base=0.0,
         captured=0.0,
     )

@@ -68,6 +68,7 @@ class WorkColumns:
         number_format: `BF16`, `FP8` or `FP4`, of matrix products.
         sequence_parallel: 1 where tensor-parallel ranks deal positions between matrices.
         fused_attention: 1 where scores never reach memory (FlashAttention).
+        fused_passes: 1 where norms, activations and residuals are few kernels (Transformer Engine).
         frozen_base: 1 where only adapters are trained (LoRA).
         captured: 1 where a step's kernels are started as one graph (CUDA graphs).
     """
@@ -77,6 +78,7 @@ class WorkColumns:
     number_format: Number
     sequence_parallel: Number
     fused_attention: Number
+    fused_passes: Number
     frozen_base: Number
     captured: Number
 

@@ -143,7 +143,8 @@ def _passes(setups: Setups, fitted: Parameters) -> tuple[Number, Number]:
     hidden, with_experts = np.asarray(shape.hidden), np.asarray(moe_share(shape))
     # Without sequence parallelism every rank has all positions between matrices.
     whole = np.where(np.asarray(work.sequence_parallel) > 0, 0.0, 0.4)
-    norms = fitted.passes * hidden * (whole + (1 - whole) / tp)
+    each = fitted.passes * np.where(np.asarray(work.fused_passes) > 0, 1.0, fitted.unfused)
+    norms = each * hidden * (whole + (1 - whole) / tp)
     dense = np.asarray(feed_forward_weights(shape)) / matrices(shape) / hidden
     width = dense + with_experts * np.asarray(shape.topk) * shape.expert_ffn
     casts = fitted.cast_passes * (np.asarray(work.number_format) != BF16) * (hidden + width) / tp

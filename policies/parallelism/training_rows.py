@@ -45,6 +45,9 @@ LARGEST = 1e9
 UNFUSED = ("Megatron-LM 2021", "Megatron-LM 2022", "Megatron-DeepSpeed")
 """Software that writes attention scores to memory and keeps all positions on each tp rank."""
 
+UNFUSED_PASSES = (*UNFUSED, "llm-foundry")
+"""Software whose norms, activations and residuals are kernels of their own."""
+
 CAPTURED = ("NeMo MLPerf",)
 """Software that starts its kernels as CUDA graphs, in every run of it that was published."""
 
@@ -279,6 +282,7 @@ def _work(row: Row) -> WorkColumns:
         number_format=float(number_format),
         sequence_parallel=float(not unfused),
         fused_attention=float(not unfused),
+        fused_passes=float(not software.startswith(UNFUSED_PASSES)),
         frozen_base=float("LoRA" in (row.get("notes") or "")),
         captured=float(software.startswith(CAPTURED)),
     )
