@@ -39,6 +39,9 @@ NEEDED = (
 FORMATS = {"fp4": FP4, "fp8": FP8, "float8": FP8, "16": BF16}
 """By what the name of a number format contains; the first that does counts."""
 
+SAME_FORMAT = {"fp8-mx": "mxfp8", "fp8-cs": "fp8", "float8": "fp8"}
+"""Names of one number format in different releases of one software."""
+
 LARGEST = 1e9
 """Above this no size of a model or cluster is believed."""
 
@@ -314,7 +317,7 @@ def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: Wo
         model=(row.get("model") or "").strip().lower(),
         gpu=gpu,
         software=RELEASE.sub("", software).strip(" /"),
-        number_format=_precision(row),
+        number_format=SAME_FORMAT.get(_precision(row), _precision(row)),
         release_years=years,
         has_experts=float(bool(shape.experts)),
         place=(*place, float(layout.zero) / 2, float(layout.recompute) / 1.5),
