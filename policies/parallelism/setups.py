@@ -70,7 +70,7 @@ class WorkColumns:
         fused_attention: 1 where scores never reach memory (FlashAttention).
         fused_passes: 1 where norms, activations and residuals are few kernels (Transformer Engine).
         frozen_base: 1 where only adapters are trained (LoRA).
-        captured: 1 where a step's kernels are started as one graph (CUDA graphs).
+        captured: share of a step's kernels that are started as CUDA graphs, below 1.
     """
 
     global_batch: Number

@@ -35,10 +35,6 @@ SHARPNESS = 4.0
 """How suddenly the slower of two things that run at once decides: a power mean of this order."""
 
 
-CAPTURED = 0.15
-"""Of the time of starting kernels one by one, what starting a whole graph of them takes."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """Seconds of a step and of its phases, on an average rank.
@@ -175,7 +171,7 @@ def _layer(setups: Setups, fitted: Parameters) -> _Layer:
         + collectives.context_parallel_s(setups, tokens, fitted)
         + collectives.expert_parallel_s(setups, tokens, with_experts, fitted)
     )
-    alone = np.where(np.asarray(work.captured) > 0, CAPTURED, 1.0)
+    alone = 1 - np.asarray(work.captured)
     launches = alone * fitted.launch_s * (1 + with_experts * fitted.expert_launches) * (3 + whole)
     total = _slower(products + memory + exposed, launches)
     return _Layer(products_s=products, memory_s=memory, exposed_s=exposed, total_s=total)

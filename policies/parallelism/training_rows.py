@@ -51,8 +51,9 @@ UNFUSED = ("Megatron-LM 2021", "Megatron-LM 2022", "Megatron-DeepSpeed")
 UNFUSED_PASSES = (*UNFUSED, "llm-foundry")
 """Software whose norms, activations and residuals are kernels of their own."""
 
-CAPTURED = ("NeMo MLPerf",)
-"""Software that starts its kernels as CUDA graphs, in every run of it that was published."""
+CAPTURED = {"NeMo MLPerf": 0.85, "Megatron-Bridge": 0.7}
+"""Share of a step's kernels that software starts as CUDA graphs: of the second on GB200 and GB300
+only, where its recipes capture attention and routing (its scripts/performance)."""
 
 SHOWN = 40
 """Characters of a wrong value that a reason quotes."""
@@ -287,8 +288,13 @@ def _work(row: Row) -> WorkColumns:
         fused_attention=float(not unfused),
         fused_passes=float(not software.startswith(UNFUSED_PASSES)),
         frozen_base=float("LoRA" in (row.get("notes") or "")),
-        captured=float(software.startswith(CAPTURED)),
+        captured=_captured(software, row.get("gpu") or ""),
     )
+
+
+def _captured(software: str, gpu: str) -> float:
+    known = next((share for name, share in CAPTURED.items() if software.startswith(name)), 0.0)
+    return known if gpu.startswith("GB") or not software.startswith("Megatron") else 0.0
 
 
 def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Tags:
