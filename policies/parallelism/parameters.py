@@ -87,12 +87,12 @@ class Parameters:
 PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "matmul": tuple(Prior(centre=0.65, spread=0.3) for _ in FAMILIES),
     "attention": tuple(Prior(centre=0.4, spread=0.5) for _ in GENERATIONS),
-    "grouped": tuple(Prior(centre=0.9, spread=0.4) for _ in GENERATIONS),
+    "grouped": tuple(Prior(centre=0.9, spread=0.2) for _ in GENERATIONS),
 } | {
     name: (Prior(centre=centre, spread=spread),)
     for name, centre, spread in (
-        ("fp8", 0.7, 0.3),
-        ("fp4", 0.6, 0.4),
+        ("fp8", 0.8, 0.1),
+        ("fp4", 0.7, 0.15),
         ("half_rows", 200, 1.0),
         ("half_columns", 100, 1.0),
         ("half_columns_short", 500, 1.0),
