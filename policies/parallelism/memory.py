@@ -33,8 +33,8 @@ LOGIT_BYTES, LOGIT_BYTES_UNFUSED = 8.0, 16.0
 not (plain PyTorch, taken for every FSDP job)."""
 
 EMBEDDING_BYTES = 4.6
-"""More of each embedding parameter of a rank at the peak, of models without experts; measured. Those
-with experts peak elsewhere: their published peaks leave no room for it."""
+"""More of each embedding parameter of a rank at the peak, of models without experts; measured.
+Those with experts peak elsewhere: their published peaks leave no room for it."""
 
 LAYER_INPUT_BYTES = 1.7
 """Of each hidden value of a microbatch that a rank has whole between matrices; measured."""

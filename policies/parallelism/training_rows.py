@@ -297,14 +297,9 @@ def _captured(software: str, gpu: str) -> float:
     return known if gpu.startswith("GB") or not software.startswith("Megatron") else 0.0
 
 
-def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Tags:
-    software = (row.get("framework") or "").strip()
-    named = RELEASE.search(software)
-    years = 0.0
-    if named:
-        year, month, patch = (int(part or 0) for part in named.groups())
-        years = year + month / 12 + patch / 40
-    batches = float(work.global_batch) / (float(layout.dp) * float(layout.micro_batch))
+def place_of(shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> tuple[float, ...]:
+    """Give `Tags.place` of one configuration."""
+    batches = _one(work.global_batch) / (_one(layout.dp) * _one(layout.micro_batch))
     scaled = (
         (layout.gpus, 3),
         (layout.tp, 1.5),
@@ -318,7 +313,22 @@ def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: Wo
         (shape.layers, 2),
         (shape.hidden, 2),
     )
-    place = tuple(math.log2(float(value)) / scale for value, scale in scaled)
+    place = tuple(math.log2(_one(value)) / scale for value, scale in scaled)
+    return (*place, _one(layout.zero) / 2, _one(layout.recompute) / 1.5)
+
+
+def _one(value: object) -> float:
+    """Take the one entry of a column, or a plain number."""
+    return float(np.asarray(value).reshape(-1)[0])
+
+
+def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Tags:
+    software = (row.get("framework") or "").strip()
+    named = RELEASE.search(software)
+    years = 0.0
+    if named:
+        year, month, patch = (int(part or 0) for part in named.groups())
+        years = year + month / 12 + patch / 40
     return Tags(
         model=(row.get("model") or "").strip().lower(),
         gpu=gpu,
@@ -326,7 +336,7 @@ def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: Wo
         number_format=SAME_FORMAT.get(_precision(row), _precision(row)),
         release_years=years,
         has_experts=float(bool(shape.experts)),
-        place=(*place, float(layout.zero) / 2, float(layout.recompute) / 1.5),
+        place=place_of(shape, layout, work),
     )
 
 
