@@ -27,7 +27,6 @@ from wattmesh.reconfig.catalogue import HIGHEST_MHZ, Catalogue, Evidence, Operat
 MEASURED = (Evidence.MEASURED, Evidence.VALIDATED)
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedWorth:
     """What points are ranked for.

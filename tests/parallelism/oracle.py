@@ -144,7 +144,7 @@ def expert_network_bytes(of: Case, domain: float) -> float:
 
     Of n domains, K experts drawn at random lie in (n - 1)(1 - (1 - 1/n)^K) others.
     """
-    if not of.experts or of.E <= domain:
+    if not of.experts or domain >= of.E:
         return 0.0
     n = of.E / domain
     others = (n - 1) * (1 - (1 - 1 / n) ** of.K)

@@ -8,13 +8,24 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
+from wattmesh.controller.cli.configs.worth_screen import worth_json, worth_lines
 from wattmesh.controller.cost_model import csv_files, fitted
 from wattmesh.controller.cost_model.asked_search import cluster, from_hugging_face, known_model
+from wattmesh.controller.cost_model.worth_measuring import AskedWorth, asked_worth, worth_of
 from wattmesh.policies.parallelism.search import megatron_like, search
 from wattmesh.policies.parallelism.space import Job
 from wattmesh.reconfig.layout import Layout
 
-__all__ = ["asked_job", "predicted", "predicted_lines", "search_lines", "searched", "why"]
+__all__ = [
+    "asked_job",
+    "asked_worth",
+    "predicted",
+    "predicted_lines",
+    "search_lines",
+    "searched",
+    "why",
+    "worth_lines",
+]
 
 MOST_REASONS = 10
 """Reasons for which rows were left out that the screen tells."""
@@ -33,9 +44,18 @@ def asked_job(
     return Job(shape=shape, global_batch=global_batch, seq_len=seq_len, gpus=count, gpu=gpu)
 
 
-def searched(job: Job) -> dict[str, Any]:
-    """Search all layouts and clocks of a job."""
-    return search_json(job, search(job, megatron_like(job), fitted.shipped()))
+def searched(job: Job, asked: AskedWorth | None = None) -> dict[str, Any]:
+    """Search all layouts and clocks of a job; rank them where a grid is asked for.
+
+    Raises:
+        InputInvalid: the catalogue that was given is of another job.
+    """
+    work, model = megatron_like(job), fitted.shipped()
+    found = search(job, work, model)
+    answer = search_json(job, found)
+    if asked is not None:
+        answer |= worth_json(answer, asked, worth_of(job, work, found, model, asked))
+    return answer
 
 
 def why(job: Job, layout: str) -> list[Text | str]:
