@@ -85,7 +85,9 @@ def profile_job(
 @app.command("search")
 def search_layouts(
     *,
-    gpus: Annotated[str, typer.Option("--gpus", metavar="NxGPU", help="GPUs, like 256xh100.")],
+    gpus: Annotated[
+        str, typer.Option("--gpus", metavar="NxGPU", help="GPUs: 256xh100, or 128xh100,64xa100.")
+    ],
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="A model that is known by name.")
     ] = "",
@@ -140,17 +142,22 @@ def search_layouts(
     if bool(model) == (hf_config is not None):
         raise InputInvalid("give the model by --model NAME, or by --hf-config FILE")
     job = predicting.asked_job(model, hf_config, gpus, global_batch, seq_len)
-    if why:
+    asked = predicting.asked_worth(grid, deadline_h, tokens, catalogue)
+    if isinstance(job, predicting.MixedJob):
+        if why or asked:
+            raise InputInvalid("--why and --grid are for one class of GPUs; leave them out")
+        answer, lines = predicting.searched_mixed(job), predicting.mixed_lines
+    elif why:
         print_lines(predicting.why(job, why))
         return
-    asked = predicting.asked_worth(grid, deadline_h, tokens, catalogue)
-    answer = predicting.searched(job, asked)
+    else:
+        answer, lines = predicting.searched(job, asked), predicting.search_lines
     if picture is not None:
         drawing.put(picture, drawing.drawn(SEARCH_PICTURE, answer))
     if as_json:
         print_json(answer)
         return
-    print_lines(predicting.search_lines(answer, columns(), everything=everything))
+    print_lines(lines(answer, columns(), everything=everything))
     print_lines(predicting.worth_lines(answer, columns()))
     if picture is not None:
         print_lines([f"wrote {picture}"])
