@@ -4,4 +4,5 @@ The map:
     asked_search.py  what a search is asked for: model, cluster, batch
     csv_files.py   tables of configurations: read, and written with their predictions
     fitted.py      the fitted cost model that the package carries
+    worth_measuring.py  what a search's points are worth for a grid and a deadline
 """

@@ -15,7 +15,11 @@ from wattmesh.policies.parallelism.next_profile import (
     ProfileCandidate,
     what_to_profile_next,
 )
-from wattmesh.policies.parallelism.own_points import OwnMeasurements, own_errors
+from wattmesh.policies.parallelism.own_points import (
+    OwnMeasurements,
+    measured_over_predicted,
+    own_errors,
+)
 from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.search import FoundLayouts
 from wattmesh.policies.parallelism.setups import FULL, NONE, LayoutColumns, WorkColumns
@@ -53,12 +57,15 @@ class Worth:
         points: all of them as they were compared, corrected by what was measured.
         corrected: what measured points made of the predicted time of each: a factor.
         known: the measured ones.
+        over_predicted: by id of a measured point, by what factor its step takes longer than
+            predicted; of those that have all GPUs and the highest clock.
     """
 
     ranked: tuple[NextProfile, ...]
     points: tuple[ProfileCandidate, ...]
     corrected: tuple[float, ...]
     known: tuple[ProfileCandidate, ...]
+    over_predicted: dict[str, float]
 
 
 def asked_worth(
@@ -106,7 +113,10 @@ def worth_of(
     own = asked.catalogue
     known = [] if own is None else _measured(job, own)
     layouts = take_layouts(found.space.layout, found.which)
-    correction = own_errors(job, work, model, layouts, _timed(job, known))
+    timed = _at_full_clock(job, known)
+    steps = _steps(job, timed)
+    correction = own_errors(job, work, model, layouts, steps)
+    ratios = measured_over_predicted(job, work, model, steps).tolist()
     factor = np.exp(np.asarray(correction.log_ratio))
     step_s = found.step_s * factor
     outside = model.shares.node_w_per_gpu if own and own.power_scope is PowerScope.GPU else 0.0
@@ -133,7 +143,13 @@ def worth_of(
         tokens=asked.tokens,
         measured={each.id for each in mine},
     )
-    return Worth(ranked=ranked, points=points, corrected=tuple(map(float, factor)), known=mine)
+    return Worth(
+        ranked=ranked,
+        points=points,
+        corrected=tuple(map(float, factor)),
+        known=mine,
+        over_predicted={each.id: ratio for each, ratio in zip(timed, ratios, strict=True)},
+    )
 
 
 def _measured(job: Job, own: Catalogue) -> list[OperatingPoint]:
@@ -166,14 +182,18 @@ def _measured(job: Job, own: Catalogue) -> list[OperatingPoint]:
     return found
 
 
-def _timed(job: Job, known: list[OperatingPoint]) -> OwnMeasurements:
-    """Take those that say how far predictions are off: all GPUs, at the highest clock."""
+def _at_full_clock(job: Job, known: list[OperatingPoint]) -> list[OperatingPoint]:
+    """Choose those that say how far predictions are off: all GPUs, at the highest clock."""
     highest = max((each.clock_mhz or HIGHEST_MHZ for each in known), default=0)
-    chosen = [
+    return [
         each
         for each in known
         if each.gpus == job.gpus and (each.clock_mhz or HIGHEST_MHZ) == highest
     ]
+
+
+def _steps(job: Job, chosen: list[OperatingPoint]) -> OwnMeasurements:
+    """Turn points into columns."""
     layouts = [each.layout for each in chosen]
 
     def column(values: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -26,6 +26,9 @@ from wattmesh.policies.parallelism.training_rows import (
 
 Array = NDArray[np.float64]
 
+ALARM = 0.1
+"""A measured step this much longer or shorter than predicted is worth a warning."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnMeasurements:
@@ -52,11 +55,18 @@ def own_errors(
         own: what was measured; it may be nothing.
     """
     known = model.known_errors[bool(job.shape.experts)]
-    hardware = hardware_columns([job.gpu])
-    measured = Setups(shape=job.shape, hardware=hardware, layout=own.layout, work=work)
-    errors = np.log(own.seconds / np.asarray(step_time(measured, model.parameters).total_s))
+    errors = np.log(measured_over_predicted(job, work, model, own))
     mine = observe(_tags(job, work, own.layout), errors, known.habits, trusted=len(own.seconds))
     return mine.correct(_tags(job, work, layout))
+
+
+def measured_over_predicted(
+    job: Job, work: WorkColumns, model: CostModel, own: OwnMeasurements
+) -> Array:
+    """Give by what factor each measured step takes longer than the physics predicts."""
+    hardware = hardware_columns([job.gpu])
+    measured = Setups(shape=job.shape, hardware=hardware, layout=own.layout, work=work)
+    return np.asarray(own.seconds / np.asarray(step_time(measured, model.parameters).total_s))
 
 
 def _tags(job: Job, work: WorkColumns, layout: LayoutColumns) -> Sequence[Tags]:

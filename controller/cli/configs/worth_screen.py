@@ -7,10 +7,11 @@ from rich.text import Text
 
 from wattmesh import quantities
 from wattmesh.controller.cli import words
-from wattmesh.controller.cli.output import DIM, STRONG, styled
+from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.cost_model.worth_measuring import AskedWorth, Worth
 from wattmesh.policies.parallelism.next_profile import ProfileCandidate
+from wattmesh.policies.parallelism.own_points import ALARM
 
 SHOWN = 8
 """Points to measure next that the screen has."""
@@ -32,7 +33,7 @@ def worth_json(answer: dict[str, Any], asked: AskedWorth, worth: Worth) -> dict[
         "grid": asked.grid,
         "hours": len(asked.hours_g_per_kwh),
         "tokens": asked.tokens,
-        "measured": [_candidate(each) for each in worth.known],
+        "measured": [_candidate(each, worth.over_predicted) for each in worth.known],
         "points": [
             {**each, "corrected": corrected, "spread": mine.spread}
             for each, corrected, mine in zip(points, worth.corrected, worth.points, strict=True)
@@ -71,11 +72,15 @@ def name_of(point: dict[str, Any]) -> str:
     return " ".join([*parts, f"@{point['clock']:.0%}"])
 
 
-def _candidate(each: ProfileCandidate) -> dict[str, Any]:
+def _candidate(each: ProfileCandidate, over_predicted: dict[str, float]) -> dict[str, Any]:
+    name = each.id.removeprefix("measured ")
+    ratio = over_predicted.get(name)
     return {
-        "id": each.id.removeprefix("measured "),
+        "id": name,
         "tokens_per_s": each.tokens_per_s,
         "j_per_token": each.j_per_token,
+        "step_over_predicted": ratio,
+        "alarm": ratio is not None and abs(ratio - 1) > ALARM,
     }
 
 
@@ -90,6 +95,11 @@ def worth_lines(answer: dict[str, Any], columns: int) -> Iterator[Text | str]:
         (f"{quantities.count(answer['tokens'])} tokens in {days} on {answer['grid']}", STRONG),
         f" · {words.plural(measured, 'point')} measured",
     )
+    for each in answer["measured"]:
+        if each["alarm"]:
+            ratio = quantities.figures(each["step_over_predicted"])
+            said = f"! a step of {each['id']} takes {ratio} times what is predicted"
+            yield styled((f"{said}; the others are corrected by it", WARN))
     useful = next_layouts(answer)[:SHOWN]
     yield from table(
         NEXT_COLUMNS,
