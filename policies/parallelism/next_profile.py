@@ -87,7 +87,7 @@ def what_to_profile_next(
         now_g = least_grams(known, hours_g_per_kwh, tokens)
         sentence = _fastest(first, makes_it=now_g is not None)
         ranked = [NextProfile(id=first.id, expected_g=None, if_true_g=None, sentence=sentence)]
-    worth = [_worth(each, known, now_g, hours_g_per_kwh, tokens) for each in open_ones]
+    worth = [_saving(each, known, now_g, hours_g_per_kwh, tokens) for each in open_ones]
     worth.sort(key=lambda each: (-(each.expected_g or 0.0), each.id))
     return (*ranked, *worth)
 
@@ -114,7 +114,7 @@ def least_grams(
     return float((used * grams[order]).sum())
 
 
-def _worth(
+def _saving(
     candidate: ProfileCandidate,
     known: Sequence[ProfileCandidate],
     now_g: float | None,

@@ -9,7 +9,7 @@ The map:
     configs_worth.py   when each point of a catalogue is worth running
     mixed_screen.py    what a search over two classes of GPUs found (pure)
     predicting.py      what `configs search` and `configs predict` do
+    ranking_screen.py  what measuring each point of a search would save (pure)
     search_picture.py  the picture of a search, drawn in a child process
     search_screen.py   what a search found, as JSON and as a screen (pure)
-    worth_screen.py    what measuring each point of a search is worth (pure)
 """

@@ -142,7 +142,7 @@ def search_layouts(
     if bool(model) == (hf_config is not None):
         raise InputInvalid("give the model by --model NAME, or by --hf-config FILE")
     job = predicting.asked_job(model, hf_config, gpus, global_batch, seq_len)
-    asked = predicting.asked_worth(grid, deadline_h, tokens, catalogue)
+    asked = predicting.asked_ranking(grid, deadline_h, tokens, catalogue)
     if isinstance(job, predicting.MixedJob):
         if why or asked:
             raise InputInvalid("--why and --grid are for one class of GPUs; leave them out")
@@ -158,7 +158,7 @@ def search_layouts(
         print_json(answer)
         return
     print_lines(lines(answer, columns(), everything=everything))
-    print_lines(predicting.worth_lines(answer, columns()))
+    print_lines(predicting.ranking_lines(answer, columns()))
     if picture is not None:
         print_lines([f"wrote {picture}"])
 

@@ -8,11 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh.controller.cli.configs.mixed_screen import mixed_json, mixed_lines
+from wattmesh.controller.cli.configs.ranking_screen import ranking_json, ranking_lines
 from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
-from wattmesh.controller.cli.configs.worth_screen import worth_json, worth_lines
 from wattmesh.controller.cost_model import csv_files, fitted
 from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
-from wattmesh.controller.cost_model.worth_measuring import AskedWorth, asked_worth, worth_of
+from wattmesh.controller.cost_model.profile_ranking import AskedRanking, asked_ranking, ranking_of
 from wattmesh.policies.parallelism.mixed import GpuPart, MixedJob, search_mixed
 from wattmesh.policies.parallelism.search import megatron_like, search
 from wattmesh.policies.parallelism.space import Job
@@ -21,15 +21,15 @@ from wattmesh.reconfig.layout import Layout
 __all__ = [
     "MixedJob",
     "asked_job",
-    "asked_worth",
+    "asked_ranking",
     "mixed_lines",
     "predicted",
     "predicted_lines",
+    "ranking_lines",
     "search_lines",
     "searched",
     "searched_mixed",
     "why",
-    "worth_lines",
 ]
 
 MOST_REASONS = 10
@@ -61,7 +61,7 @@ def searched_mixed(job: MixedJob) -> dict[str, Any]:
     return mixed_json(job, search_mixed(job, fitted.shipped()))
 
 
-def searched(job: Job, asked: AskedWorth | None = None) -> dict[str, Any]:
+def searched(job: Job, asked: AskedRanking | None = None) -> dict[str, Any]:
     """Search all layouts and clocks of a job; rank them where a grid is asked for.
 
     Raises:
@@ -71,7 +71,7 @@ def searched(job: Job, asked: AskedWorth | None = None) -> dict[str, Any]:
     found = search(job, work, model)
     answer = search_json(job, found)
     if asked is not None:
-        answer |= worth_json(answer, asked, worth_of(job, work, found, model, asked))
+        answer |= ranking_json(answer, asked, ranking_of(job, work, found, model, asked))
     return answer
 
 

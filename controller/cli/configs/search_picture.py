@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from wattmesh import quantities
-from wattmesh.controller.cli.configs.worth_screen import next_layouts
+from wattmesh.controller.cli.configs.ranking_screen import next_layouts
 from wattmesh.controller.pictures import FAINT, INK, MUTED, STYLE
 
 HULL, NEXT, MEASURED = "#1864ab", "#e8590c", "#2f9e44"

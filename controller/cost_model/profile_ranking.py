@@ -32,7 +32,7 @@ MEASURED = (Evidence.MEASURED, Evidence.VALIDATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedWorth:
+class AskedRanking:
     """What points are ranked for.
 
     Attributes:
@@ -48,7 +48,7 @@ class AskedWorth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class ProfileRanking:
     """What measuring each point of a search is worth.
 
     Attributes:
@@ -68,9 +68,9 @@ class Worth:
     over_predicted: dict[str, float]
 
 
-def asked_worth(
+def asked_ranking(
     grid: Path | None, deadline_h: float | None, tokens: float | None, catalogue: Path | None
-) -> AskedWorth | None:
+) -> AskedRanking | None:
     """Read for what points are to be ranked; None where nothing was asked.
 
     Raises:
@@ -99,12 +99,14 @@ def asked_worth(
         float(np.mean(series.values[begin : max(end, begin + 1)]))
         for begin, end in zip(begins, ends, strict=True)
     ]
-    return AskedWorth(grid=series.name, hours_g_per_kwh=tuple(means), tokens=tokens, catalogue=own)
+    return AskedRanking(
+        grid=series.name, hours_g_per_kwh=tuple(means), tokens=tokens, catalogue=own
+    )
 
 
-def worth_of(
-    job: Job, work: WorkColumns, found: FoundLayouts, model: CostModel, asked: AskedWorth
-) -> Worth:
+def ranking_of(
+    job: Job, work: WorkColumns, found: FoundLayouts, model: CostModel, asked: AskedRanking
+) -> ProfileRanking:
     """Rank the points of a search.
 
     Raises:
@@ -143,7 +145,7 @@ def worth_of(
         tokens=asked.tokens,
         measured={each.id for each in mine},
     )
-    return Worth(
+    return ProfileRanking(
         ranked=ranked,
         points=points,
         corrected=tuple(map(float, factor)),

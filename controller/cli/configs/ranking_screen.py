@@ -9,7 +9,7 @@ from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
-from wattmesh.controller.cost_model.worth_measuring import AskedWorth, Worth
+from wattmesh.controller.cost_model.profile_ranking import AskedRanking, ProfileRanking
 from wattmesh.policies.parallelism.next_profile import ProfileCandidate
 from wattmesh.policies.parallelism.own_points import ALARM
 
@@ -26,29 +26,31 @@ NEXT_COLUMNS = (
 )
 
 
-def worth_json(answer: dict[str, Any], asked: AskedWorth, worth: Worth) -> dict[str, Any]:
+def ranking_json(
+    answer: dict[str, Any], asked: AskedRanking, ranking: ProfileRanking
+) -> dict[str, Any]:
     """Give what a ranked search has beyond a plain one; `point` counts its `points` from 0."""
     points = answer["points"]
     return {
         "grid": asked.grid,
         "hours": len(asked.hours_g_per_kwh),
         "tokens": asked.tokens,
-        "measured": [_candidate(each, worth.over_predicted) for each in worth.known],
+        "measured": [_candidate(each, ranking.over_predicted) for each in ranking.known],
         "points": [
             {**each, "corrected": corrected, "spread": mine.spread}
-            for each, corrected, mine in zip(points, worth.corrected, worth.points, strict=True)
+            for each, corrected, mine in zip(points, ranking.corrected, ranking.points, strict=True)
         ],
         "next": [
             {
                 "point": int(each.id),
                 "name": name_of(points[int(each.id)]),
-                "tokens_per_s": worth.points[int(each.id)].tokens_per_s,
-                "j_per_token": worth.points[int(each.id)].j_per_token,
+                "tokens_per_s": ranking.points[int(each.id)].tokens_per_s,
+                "j_per_token": ranking.points[int(each.id)].j_per_token,
                 "saves_if_true_g": each.if_true_g,
                 "saves_expected_g": each.expected_g,
                 "sentence": each.sentence.replace(each.id, name_of(points[int(each.id)]), 1),
             }
-            for each in worth.ranked
+            for each in ranking.ranked
         ],
     }
 
@@ -84,7 +86,7 @@ def _candidate(each: ProfileCandidate, over_predicted: dict[str, float]) -> dict
     }
 
 
-def worth_lines(answer: dict[str, Any], columns: int) -> Iterator[Text | str]:
+def ranking_lines(answer: dict[str, Any], columns: int) -> Iterator[Text | str]:
     """Lay out what to measure next, the most worthwhile first; nothing without a grid."""
     if "next" not in answer:
         return
