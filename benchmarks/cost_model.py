@@ -81,6 +81,8 @@ def report(runs: Runs, by_group: Scored, by_cluster: CrossValidated, worst: int)
     ranks += rankings("by cluster", by_cluster.left_out, runs)
     held, energy = memory_row(runs), energy_row(by_group, runs)
     rows: list[RowOut] = [answered_row(runs), *errors.values(), *ranks, held, energy]
+    rows.append(floor_row("each model on each GPU", by_cluster.left_out, runs, CLUSTER))
+    rows.append(floor_row("each configuration, by release", by_cluster.left_out, runs, SAME))
     rows += worst_rows(by_group, runs, worst)
     return Report(
         benchmark="cost_model", rows=tuple(rows), goals=goals(errors, ranks, held, energy)
@@ -194,6 +196,27 @@ def memory_row(runs: Runs) -> RowOut:
         "predicted_below_measured": int(low.sum()),
         "furthest_below_percent": 100 * float((1 - found / measured).max(initial=0.0)),
     }
+
+
+SAME = (*GROUP, "vpp", "zero", "micro_batch", "global_batch", "recompute", "layers", "seq_len")
+"""Columns in which two runs of one configuration agree: they differ in software only."""
+
+
+def floor_row(name: str, scored: Scored, runs: Runs, columns: Sequence[str]) -> RowOut:
+    """Say what is left when each group's errors are divided by the best one factor for them.
+
+    No correction by one factor, from however many measured rows, can do better on these errors.
+    """
+    which, first = np.unique(scored.which, return_index=True)
+    errors = np.log1p(scored.error[first])
+    of = numbered([runs.rows[at] for at in which], columns)
+    left: list[Array] = []
+    for group in np.unique(of):
+        members = errors[of == group]
+        if len(members) > 1:
+            tried = np.exp(members[None, :] - members[:, None]) - 1
+            left.append(tried[int(np.abs(tried).sum(axis=1).argmin())])
+    return {"floor_of_one_factor": name, **percent(np.concatenate(left) if left else errors[:0])}
 
 
 def energy_row(scored: Scored, runs: Runs) -> RowOut:

@@ -1,7 +1,8 @@
 """Predictions of what a layout costs, for people: files in, files out.
 
 The map:
-    asked_search.py  what a search is asked for: model, cluster, batch
-    csv_files.py   tables of configurations: read, and written with their predictions
-    fitted.py      the fitted cost model that the package carries
+    asked_search.py     what a search is asked for: model, cluster, batch
+    csv_files.py        tables of configurations: read, and written with their predictions
+    fitted.py           the fitted cost model that the package carries
+    profile_ranking.py  what measuring a search's points would save, for a grid and a deadline
 """

@@ -26,20 +26,29 @@ PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_mo
 LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 
 
-def cluster(text: str) -> tuple[int, GpuClass]:
-    """Read `256xh100`: how many GPUs, and which.
+def clusters(text: str) -> tuple[tuple[int, GpuClass], ...]:
+    """Read `256xh100`, or `128xh100,64xa100`: how many GPUs, and of which class, of each part.
 
     Raises:
-        InputInvalid: it is no such thing, a mixed cluster, or the GPU is not known.
+        InputInvalid: it is no such thing, a GPU is not known, or there are more than two classes.
     """
-    if "," in text:
+    parts = tuple(_part(text, part) for part in text.split(",", 2))
+    if len(parts) > 2:
         raise InputInvalid(
-            f"--gpus {text!r:.60} is a mixed cluster, which is not searched yet; search each part "
-            "for itself"
+            f"--gpus {text!r:.60} has more than two classes, which is not searched; search two of "
+            "them together"
         )
-    found = CLUSTER.fullmatch(text.strip())
+    if len({gpu.name for _, gpu in parts}) < len(parts):
+        raise InputInvalid(f"--gpus {text!r:.60} names one class twice; add its GPUs up")
+    return parts
+
+
+def _part(text: str, part: str) -> tuple[int, GpuClass]:
+    found = CLUSTER.fullmatch(part.strip())
     if found is None or int(found[1]) == 0:
-        raise InputInvalid(f"--gpus {text!r:.60} is not understood; write it like 256xh100")
+        raise InputInvalid(
+            f"--gpus {text!r:.60} is not understood; write it like 256xh100, or 128xh100,64xa100"
+        )
     try:
         return int(found[1]), gpu_class(found[2])
     except KeyError as error:

@@ -63,8 +63,11 @@ def expert_parallel_s(
     ep = np.asarray(layout.ep)
     # 2 bytes of each value, there and back, forward and backward.
     sent = 8 * np.asarray(tokens) / layout.tp * shape.topk * shape.hidden * part_sent(ep)
-    outside = np.clip(1 - np.asarray(hardware.domain) / np.maximum(ep, 1), 0, 1)
-    inside_s = (1 - outside) / link_rate(hardware, fitted)
+    domains = np.maximum(ep / np.asarray(hardware.domain), 1)
+    inside_s = 1 / link_rate(hardware, fitted)
+    # A token goes once to each domain that has one of its experts, and is copied inside it.
+    other = (domains - 1) * (1 - (1 - 1 / domains) ** np.maximum(shape.topk, 1))
+    outside = other / np.maximum(shape.topk, 1) / part_sent(np.maximum(ep, 2))
     seconds = sent * (inside_s + outside / network_rate(hardware, fitted))
     return np.asarray(with_experts * seconds * fitted.expert_exposed)
 

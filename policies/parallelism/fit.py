@@ -29,7 +29,7 @@ def fit(
     *,
     weights: NDArray[np.float64] | float = 1.0,
     start: Parameters | None = None,
-    evaluations: int = 60,
+    evaluations: int = 200,
 ) -> Parameters:
     """Find the parameters under which predictions are nearest to what was measured.
 

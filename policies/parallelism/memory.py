@@ -33,7 +33,8 @@ LOGIT_BYTES, LOGIT_BYTES_UNFUSED = 8.0, 16.0
 not (plain PyTorch, taken for every FSDP job)."""
 
 EMBEDDING_BYTES = 4.6
-"""More of each embedding parameter of a rank at the peak; measured."""
+"""More of each embedding parameter of a rank at the peak, of models without experts; measured.
+Those with experts peak elsewhere: their published peaks leave no room for it."""
 
 LAYER_INPUT_BYTES = 1.7
 """Of each hidden value of a microbatch that a rank has whole between matrices; measured."""
@@ -117,7 +118,8 @@ def _stage(
     each = np.where(fsdp, LOGIT_BYTES_UNFUSED, LOGIT_BYTES)
     logits = output * each * tokens * own.vocab / layout.tp
     gathered = np.where(fsdp, 6 * np.add(*map(np.asarray, held)) / layers, 0.0)
-    embeddings = np.where(fsdp, 0.0, EMBEDDING_BYTES) * own.vocab * own.hidden / layout.tp
+    elsewhere = fsdp | (np.asarray(own.experts) > 0)
+    embeddings = np.where(elsewhere, 0.0, EMBEDDING_BYTES) * own.vocab * own.hidden / layout.tp
     inputs = LAYER_INPUT_BYTES * tokens * own.hidden
     transient = logits + gathered + embeddings + inputs + BASE_BYTES
     total = state + activations + transient

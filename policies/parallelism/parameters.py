@@ -59,8 +59,11 @@ class Parameters:
     fp4: float
     half_rows: float
     half_columns: float
+    half_columns_short: float
     half_expert_rows: float
+    half_expert_columns: float
     passes: float
+    unfused: float
     cast_passes: float
     permute_passes: float
     launch_s: float
@@ -84,21 +87,24 @@ class Parameters:
 PRIORS: Mapping[str, tuple[Prior, ...]] = {
     "matmul": tuple(Prior(centre=0.65, spread=0.3) for _ in FAMILIES),
     "attention": tuple(Prior(centre=0.4, spread=0.5) for _ in GENERATIONS),
-    "grouped": tuple(Prior(centre=0.7, spread=0.4) for _ in GENERATIONS),
+    "grouped": tuple(Prior(centre=0.9, spread=0.2) for _ in GENERATIONS),
 } | {
     name: (Prior(centre=centre, spread=spread),)
     for name, centre, spread in (
-        ("fp8", 0.7, 0.3),
-        ("fp4", 0.6, 0.4),
+        ("fp8", 0.8, 0.1),
+        ("fp4", 0.7, 0.15),
         ("half_rows", 200, 1.0),
         ("half_columns", 100, 1.0),
+        ("half_columns_short", 500, 1.0),
         ("half_expert_rows", 100, 1.0),
+        ("half_expert_columns", 500, 1.0),
         ("passes", 30, 0.6),
+        ("unfused", 2, 0.5),
         ("cast_passes", 8, 1.0),
         ("permute_passes", 8, 0.8),
         ("launch_s", 200e-6, 1.2),
         ("expert_launches", 2, 1.0),
-        ("link", 0.6, 0.4),
+        ("link", 0.75, 0.1),
         ("network", 0.7, 0.4),
         ("latency_s", 10e-6, 1.0),
         ("tensor_exposed", 0.7, 0.5),
@@ -107,7 +113,7 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
         ("stage_exposed", 0.5, 0.7),
         ("reduction_hidden", 0.7, 0.5),
         ("reduction_tail", 0.1, 1.0),
-        ("gather_overhead", 0.1, 0.8),
+        ("gather_overhead", 0.2, 0.5),
         ("head", 1.0, 0.5),
         ("optimizer_bytes", 20, 0.5),
         ("step_s", 10e-3, 1.2),

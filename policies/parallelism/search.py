@@ -64,7 +64,9 @@ def megatron_like(job: Job, number_format: float = BF16) -> WorkColumns:
         number_format=number_format,
         sequence_parallel=1.0,
         fused_attention=1.0,
+        fused_passes=1.0,
         frozen_base=0.0,
+        captured=0.0,
     )
 
 
@@ -98,10 +100,6 @@ def search(
     front = undominated(*columns)
     step_s, j_per_token, peaks = (column[front] for column in columns)
     tokens_per_s = job.global_batch * job.seq_len / step_s
-    chain = lower_chain(tokens_per_s.tolist(), (tokens_per_s * j_per_token).tolist())
-    # What is slower and takes more joules for a token is no use to a job that holds its GPUs.
-    while len(chain) > 1 and j_per_token[chain[0]] >= j_per_token[chain[1]]:
-        chain.pop(0)
     return FoundLayouts(
         space=found,
         fitting=len(fits),
@@ -111,8 +109,17 @@ def search(
         j_per_token=j_per_token,
         memory_bytes=peaks,
         node_w=np.concatenate([np.asarray(each.node_w) for each in energies])[front],
-        on_hull=np.isin(np.arange(len(front)), chain),
+        on_hull=on_hull(tokens_per_s, j_per_token),
     )
+
+
+def on_hull(tokens_per_s: Array, j_per_token: Array) -> NDArray[np.bool_]:
+    """Tell which points no mixture of two others beats, from the least joules per token on."""
+    chain = lower_chain(tokens_per_s.tolist(), (tokens_per_s * j_per_token).tolist())
+    # What is slower and takes more joules for a token is no use to a job that holds its GPUs.
+    while len(chain) > 1 and j_per_token[chain[0]] >= j_per_token[chain[1]]:
+        chain.pop(0)
+    return np.isin(np.arange(len(tokens_per_s)), chain)
 
 
 def undominated(first: Array, second: Array, third: Array) -> NDArray[np.int64]:

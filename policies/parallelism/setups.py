@@ -68,7 +68,9 @@ class WorkColumns:
         number_format: `BF16`, `FP8` or `FP4`, of matrix products.
         sequence_parallel: 1 where tensor-parallel ranks deal positions between matrices.
         fused_attention: 1 where scores never reach memory (FlashAttention).
+        fused_passes: 1 where norms, activations and residuals are few kernels (Transformer Engine).
         frozen_base: 1 where only adapters are trained (LoRA).
+        captured: share of a step's kernels that are started as CUDA graphs, below 1.
     """
 
     global_batch: Number
@@ -76,7 +78,9 @@ class WorkColumns:
     number_format: Number
     sequence_parallel: Number
     fused_attention: Number
+    fused_passes: Number
     frozen_base: Number
+    captured: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

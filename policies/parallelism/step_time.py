@@ -106,7 +106,9 @@ def _speedup(setups: Setups, fitted: Parameters) -> Number:
 def _narrowness(setups: Setups, fitted: Parameters) -> Number:
     """Give how many times longer products take than ones with many rows and columns."""
     few_rows = 1 + fitted.half_rows / np.asarray(tokens_of_rank(setups))
-    return few_rows * (1 + fitted.half_columns * setups.layout.tp / setups.shape.hidden)
+    short = np.asarray(setups.work.number_format) != BF16
+    half_columns = np.where(short, fitted.half_columns_short, fitted.half_columns)
+    return few_rows * (1 + half_columns * setups.layout.tp / setups.shape.hidden)
 
 
 def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Number]:
@@ -120,7 +122,9 @@ def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Numbe
     rows = tokens / tp * np.maximum(shape.topk, 1) * setups.layout.ep / experts
     used = np.asarray(expert_weights(shape)) * shape.topk / experts
     grouped_rate = rate * fitted.grouped[hardware.generation]
-    grouped = 2 * tokens * used / tp / grouped_rate * (1 + fitted.half_expert_rows / rows)
+    width = np.maximum(np.asarray(shape.expert_ffn), 1) / tp
+    narrow = (1 + fitted.half_expert_rows / rows) * (1 + fitted.half_expert_columns / width)
+    grouped = 2 * tokens * used / tp / grouped_rate * narrow
     near = np.minimum(1, 2 * np.asarray(shape.window) / setups.work.seq_len)
     seen = np.where(np.asarray(shape.window) > 0, 0.5 + 0.5 * near, 1.0)
     scores = 2 * tokens * setups.work.seq_len * score_width(shape) * seen / tp
@@ -135,7 +139,8 @@ def _passes(setups: Setups, fitted: Parameters) -> tuple[Number, Number]:
     hidden, with_experts = np.asarray(shape.hidden), np.asarray(moe_share(shape))
     # Without sequence parallelism every rank has all positions between matrices.
     whole = np.where(np.asarray(work.sequence_parallel) > 0, 0.0, 0.4)
-    norms = fitted.passes * hidden * (whole + (1 - whole) / tp)
+    each = fitted.passes * np.where(np.asarray(work.fused_passes) > 0, 1.0, fitted.unfused)
+    norms = each * hidden * (whole + (1 - whole) / tp)
     dense = np.asarray(feed_forward_weights(shape)) / matrices(shape) / hidden
     width = dense + with_experts * np.asarray(shape.topk) * shape.expert_ffn
     casts = fitted.cast_passes * (np.asarray(work.number_format) != BF16) * (hidden + width) / tp
@@ -166,7 +171,8 @@ def _layer(setups: Setups, fitted: Parameters) -> _Layer:
         + collectives.context_parallel_s(setups, tokens, fitted)
         + collectives.expert_parallel_s(setups, tokens, with_experts, fitted)
     )
-    launches = fitted.launch_s * (1 + with_experts * fitted.expert_launches) * (3 + whole)
+    alone = 1 - np.asarray(work.captured)
+    launches = alone * fitted.launch_s * (1 + with_experts * fitted.expert_launches) * (3 + whole)
     total = _slower(products + memory + exposed, launches)
     return _Layer(products_s=products, memory_s=memory, exposed_s=exposed, total_s=total)
 

@@ -39,11 +39,21 @@ NEEDED = (
 FORMATS = {"fp4": FP4, "fp8": FP8, "float8": FP8, "16": BF16}
 """By what the name of a number format contains; the first that does counts."""
 
+SAME_FORMAT = {"fp8-mx": "mxfp8", "fp8-cs": "fp8", "float8": "fp8"}
+"""Names of one number format in different releases of one software."""
+
 LARGEST = 1e9
 """Above this no size of a model or cluster is believed."""
 
 UNFUSED = ("Megatron-LM 2021", "Megatron-LM 2022", "Megatron-DeepSpeed")
 """Software that writes attention scores to memory and keeps all positions on each tp rank."""
+
+UNFUSED_PASSES = (*UNFUSED, "llm-foundry")
+"""Software whose norms, activations and residuals are kernels of their own."""
+
+CAPTURED = {"NeMo MLPerf": 0.85, "Megatron-Bridge": 0.7}
+"""Share of a step's kernels that software starts as CUDA graphs: of the second on GB200 and GB300
+only, where its recipes capture attention and routing (its scripts/performance)."""
 
 SHOWN = 40
 """Characters of a wrong value that a reason quotes."""
@@ -276,18 +286,20 @@ def _work(row: Row) -> WorkColumns:
         number_format=float(number_format),
         sequence_parallel=float(not unfused),
         fused_attention=float(not unfused),
+        fused_passes=float(not software.startswith(UNFUSED_PASSES)),
         frozen_base=float("LoRA" in (row.get("notes") or "")),
+        captured=_captured(software, row.get("gpu") or ""),
     )
 
 
-def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Tags:
-    software = (row.get("framework") or "").strip()
-    named = RELEASE.search(software)
-    years = 0.0
-    if named:
-        year, month, patch = (int(part or 0) for part in named.groups())
-        years = year + month / 12 + patch / 40
-    batches = float(work.global_batch) / (float(layout.dp) * float(layout.micro_batch))
+def _captured(software: str, gpu: str) -> float:
+    known = next((share for name, share in CAPTURED.items() if software.startswith(name)), 0.0)
+    return known if gpu.startswith("GB") or not software.startswith("Megatron") else 0.0
+
+
+def place_of(shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> tuple[float, ...]:
+    """Give `Tags.place` of one configuration."""
+    batches = _one(work.global_batch) / (_one(layout.dp) * _one(layout.micro_batch))
     scaled = (
         (layout.gpus, 3),
         (layout.tp, 1.5),
@@ -301,15 +313,30 @@ def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: Wo
         (shape.layers, 2),
         (shape.hidden, 2),
     )
-    place = tuple(math.log2(float(value)) / scale for value, scale in scaled)
+    place = tuple(math.log2(_one(value)) / scale for value, scale in scaled)
+    return (*place, _one(layout.zero) / 2, _one(layout.recompute) / 1.5)
+
+
+def _one(value: object) -> float:
+    """Take the one entry of a column, or a plain number."""
+    return float(np.asarray(value).reshape(-1)[0])
+
+
+def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Tags:
+    software = (row.get("framework") or "").strip()
+    named = RELEASE.search(software)
+    years = 0.0
+    if named:
+        year, month, patch = (int(part or 0) for part in named.groups())
+        years = year + month / 12 + patch / 40
     return Tags(
         model=(row.get("model") or "").strip().lower(),
         gpu=gpu,
         software=RELEASE.sub("", software).strip(" /"),
-        number_format=_precision(row),
+        number_format=SAME_FORMAT.get(_precision(row), _precision(row)),
         release_years=years,
         has_experts=float(bool(shape.experts)),
-        place=(*place, float(layout.zero) / 2, float(layout.recompute) / 1.5),
+        place=place_of(shape, layout, work),
     )
 
 

@@ -139,6 +139,18 @@ def expert_bytes(of: Case) -> float:
     return forward + backward
 
 
+def expert_network_bytes(of: Case, domain: float) -> float:
+    """Count the bytes of them that leave a domain: a token goes once to each that it needs.
+
+    Of n domains, K experts drawn at random lie in (n - 1)(1 - (1 - 1/n)^K) others.
+    """
+    if not of.experts or domain >= of.E:
+        return 0.0
+    n = of.E / domain
+    others = (n - 1) * (1 - (1 - 1 / n) ** of.K)
+    return 4 * 2 * of.S / of.T * of.h * others
+
+
 def stage_bytes(of: Case) -> float:
     """Count bytes between stages of a microbatch: activations, and their gradients back."""
     return 0.0 if of.P == 1 else 2 * 2 * of.S * of.h / of.T * of.v

@@ -124,8 +124,8 @@ def test_one_measured_run_improves_its_neighbours_and_leaves_others_alone() -> N
         assert narrower > 0.3, said
     far = float(after.log_ratio[2]) / slower
     narrower = 1 - float(after.deviation[2] / before.deviation[2])
-    assert abs(far) < 0.02, f"another model on another cluster moved by {far:.1%}"
-    assert 0 <= narrower < 0.01, f"another cluster's interval is {narrower:.1%} narrower"
+    assert abs(far) < 0.2, f"another model on another cluster moved by {far:.1%}"
+    assert 0 <= narrower < 0.05, f"another cluster's interval is {narrower:.1%} narrower"
 
 
 def test_a_measurement_never_widens_an_interval() -> None:

@@ -32,7 +32,9 @@ IDEAL: Parameters = replace(
     grouped=np.linspace(0.3, 0.6, len(GENERATIONS)),
     half_rows=0.0,
     half_columns=0.0,
+    half_columns_short=0.0,
     half_expert_rows=0.0,
+    half_expert_columns=0.0,
     launch_s=0.0,
     latency_s=0.0,
     network=NETWORK,
@@ -121,7 +123,9 @@ def check_volumes(one: Row) -> None:
     near(collectives.tensor_parallel_s(same, tokens, IDEAL), [oracle.tensor_bytes(case)])
     near(collectives.context_parallel_s(same, tokens, IDEAL), [oracle.context_bytes(case)])
     experts = collectives.expert_parallel_s(same, tokens, with_experts, IDEAL)
-    near(experts, [oracle.expert_bytes(case)])
+    domain = float(np.asarray(same.hardware.domain)[0])
+    sent_by_experts = oracle.expert_bytes(case) + oracle.expert_network_bytes(case, domain)
+    near(experts, [sent_by_experts])
     near(collectives.stage_s(same, tokens, IDEAL), [oracle.stage_bytes(case)])
     held = tuple(np.array([each]) for each in oracle.rank_parameters(case))
     dealt = np.add(*collectives.dealt_parameters(same, *held))
@@ -129,7 +133,7 @@ def check_volumes(one: Row) -> None:
     near(dealt * bytes_each, [oracle.reduction_bytes(case)])
     if case.zero != 3:
         layers = case.m * case.L / case.P
-        inside = oracle.tensor_bytes(case) + oracle.context_bytes(case) + oracle.expert_bytes(case)
+        inside = oracle.tensor_bytes(case) + oracle.context_bytes(case) + sent_by_experts
         sent = layers * inside + case.m * oracle.stage_bytes(case) + oracle.reduction_bytes(case)
         near(step_time(same, IDEAL).exposed_s, [sent])
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_screens import plain
 from wattmesh.controller.cli.configs.search_screen import search_json, search_lines
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cost_model.asked_search import cluster, from_hugging_face, known_model
+from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
 from wattmesh.controller.cost_model.fitted import shipped
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.parallelism.hardware import CLASSES
@@ -101,13 +101,18 @@ def test_a_config_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "h100", "0xh100", "-1xh100", "8xv100", "8xh100,8xa100", "9999999xh100", "8 x h100"]
+    "text",
+    [
+        *("", "h100", "0xh100", "-1xh100", "8xv100", "9999999xh100", "8 x h100"),
+        *("8xh100,", "8xh100,8xh100", "8xh100,8xa100,8xh200", "8xh100;8xa100"),
+    ],
 )
 def test_a_cluster_that_is_none_is_refused(text: str) -> None:
     """With what to write instead."""
     with pytest.raises(InputInvalid, match="--gpus"):
-        cluster(text)
-    assert cluster("256xH100") == (256, CLASSES["h100"])
+        clusters(text)
+    assert clusters("256xH100") == ((256, CLASSES["h100"]),)
+    assert clusters("8xh100, 4xa100") == ((8, CLASSES["h100"]), (4, CLASSES["a100"]))
     with pytest.raises(InputInvalid, match=r"--hf-config, or one of .*llama3-8b"):
         known_model("llama5")
 

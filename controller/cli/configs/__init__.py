@@ -7,6 +7,9 @@ The map:
     configs_screen.py  the screens of `wattmesh configs`
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
     configs_worth.py   when each point of a catalogue is worth running
+    mixed_screen.py    what a search over two classes of GPUs found (pure)
     predicting.py      what `configs search` and `configs predict` do
+    ranking_screen.py  what measuring each point of a search would save (pure)
+    search_picture.py  the picture of a search, drawn in a child process
     search_screen.py   what a search found, as JSON and as a screen (pure)
 """

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wattmesh import quantities
-from wattmesh.controller.cli import options
+from wattmesh.controller.cli import drawing, options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.output import columns, print_json, print_lines
@@ -19,6 +19,8 @@ from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.ranges import clean_lines
 
 app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
+
+SEARCH_PICTURE = "wattmesh.controller.cli.configs.search_picture"
 
 Tell = Callable[[str], None]
 
@@ -83,7 +85,9 @@ def profile_job(
 @app.command("search")
 def search_layouts(
     *,
-    gpus: Annotated[str, typer.Option("--gpus", metavar="NxGPU", help="GPUs, like 256xh100.")],
+    gpus: Annotated[
+        str, typer.Option("--gpus", metavar="NxGPU", help="GPUs: 256xh100, or 128xh100,64xa100.")
+    ],
     model: Annotated[
         str, typer.Option("--model", metavar="NAME", help="A model that is known by name.")
     ] = "",
@@ -103,6 +107,32 @@ def search_layouts(
     why: Annotated[
         str, typer.Option("--why", metavar="LAYOUT", help="Say what keeps a layout out: tp16 pp3.")
     ] = "",
+    grid: Annotated[
+        Path | None,
+        typer.Option(
+            "--grid", metavar="FILE", help="Trace of a grid: rank what to measure next for it."
+        ),
+    ] = None,
+    deadline_h: Annotated[
+        float | None,
+        typer.Option(
+            "--deadline", min=1, max=8784, metavar="HOURS", help="Hours that the job may take."
+        ),
+    ] = None,
+    tokens: Annotated[
+        float | None,
+        typer.Option("--tokens", min=1, metavar="N", help="Tokens to train until the deadline."),
+    ] = None,
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(
+            "--catalogue", metavar="FILE", help="Catalogue of the job: what is measured already."
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Draw the points as a PNG as well."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Search all layouts and clocks of a model for those that nothing beats: worth measuring."""
@@ -112,14 +142,25 @@ def search_layouts(
     if bool(model) == (hf_config is not None):
         raise InputInvalid("give the model by --model NAME, or by --hf-config FILE")
     job = predicting.asked_job(model, hf_config, gpus, global_batch, seq_len)
-    if why:
+    asked = predicting.asked_ranking(grid, deadline_h, tokens, catalogue)
+    if isinstance(job, predicting.MixedJob):
+        if why or asked:
+            raise InputInvalid("--why and --grid are for one class of GPUs; leave them out")
+        answer, lines = predicting.searched_mixed(job), predicting.mixed_lines
+    elif why:
         print_lines(predicting.why(job, why))
         return
-    answer = predicting.searched(job)
+    else:
+        answer, lines = predicting.searched(job, asked), predicting.search_lines
+    if picture is not None:
+        drawing.put(picture, drawing.drawn(SEARCH_PICTURE, answer))
     if as_json:
         print_json(answer)
-    else:
-        print_lines(predicting.search_lines(answer, columns(), everything=everything))
+        return
+    print_lines(lines(answer, columns(), everything=everything))
+    print_lines(predicting.ranking_lines(answer, columns()))
+    if picture is not None:
+        print_lines([f"wrote {picture}"])
 
 
 @app.command("predict")

@@ -7,14 +7,30 @@ from typing import Any
 
 from rich.text import Text
 
+from wattmesh.controller.cli.configs.mixed_screen import mixed_json, mixed_lines
+from wattmesh.controller.cli.configs.ranking_screen import ranking_json, ranking_lines
 from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
 from wattmesh.controller.cost_model import csv_files, fitted
-from wattmesh.controller.cost_model.asked_search import cluster, from_hugging_face, known_model
+from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
+from wattmesh.controller.cost_model.profile_ranking import AskedRanking, asked_ranking, ranking_of
+from wattmesh.policies.parallelism.mixed import GpuPart, MixedJob, search_mixed
 from wattmesh.policies.parallelism.search import megatron_like, search
 from wattmesh.policies.parallelism.space import Job
 from wattmesh.reconfig.layout import Layout
 
-__all__ = ["asked_job", "predicted", "predicted_lines", "search_lines", "searched", "why"]
+__all__ = [
+    "MixedJob",
+    "asked_job",
+    "asked_ranking",
+    "mixed_lines",
+    "predicted",
+    "predicted_lines",
+    "ranking_lines",
+    "search_lines",
+    "searched",
+    "searched_mixed",
+    "why",
+]
 
 MOST_REASONS = 10
 """Reasons for which rows were left out that the screen tells."""
@@ -22,20 +38,41 @@ MOST_REASONS = 10
 
 def asked_job(
     model: str, hf_config: Path | None, gpus: str, global_batch: int, seq_len: int
-) -> Job:
+) -> Job | MixedJob:
     """Read what a search is asked for: a model by name, or by its config.json.
 
     Raises:
         InputInvalid: the model or the GPUs are not understood.
     """
     shape = from_hugging_face(hf_config) if hf_config else known_model(model)
-    count, gpu = cluster(gpus)
-    return Job(shape=shape, global_batch=global_batch, seq_len=seq_len, gpus=count, gpu=gpu)
+    parts = [GpuPart(gpus=count, gpu=gpu) for count, gpu in clusters(gpus)]
+    if len(parts) == 1:
+        (part,) = parts
+        return Job(
+            shape=shape, global_batch=global_batch, seq_len=seq_len, gpus=part.gpus, gpu=part.gpu
+        )
+    return MixedJob(
+        shape=shape, global_batch=global_batch, seq_len=seq_len, parts=(parts[0], parts[1])
+    )
 
 
-def searched(job: Job) -> dict[str, Any]:
-    """Search all layouts and clocks of a job."""
-    return search_json(job, search(job, megatron_like(job), fitted.shipped()))
+def searched_mixed(job: MixedJob) -> dict[str, Any]:
+    """Search all layouts of a job on two classes of GPUs."""
+    return mixed_json(job, search_mixed(job, fitted.shipped()))
+
+
+def searched(job: Job, asked: AskedRanking | None = None) -> dict[str, Any]:
+    """Search all layouts and clocks of a job; rank them where a grid is asked for.
+
+    Raises:
+        InputInvalid: the catalogue that was given is of another job.
+    """
+    work, model = megatron_like(job), fitted.shipped()
+    found = search(job, work, model)
+    answer = search_json(job, found)
+    if asked is not None:
+        answer |= ranking_json(answer, asked, ranking_of(job, work, found, model, asked))
+    return answer
 
 
 def why(job: Job, layout: str) -> list[Text | str]:

@@ -24,6 +24,7 @@ COLUMNS = (
     Column(title="J/TOKEN", right=True),
     Column(title="MEMORY", right=True),
 )
+NEXT = "next: measure the first ones with `wattmesh configs profile`"
 RECOMPUTE = {FULL: "full", SELECTIVE: "selective"}
 
 
@@ -105,7 +106,7 @@ def search_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> l
         *table,
         "",
         styled((f"predicted, not measured: {shown}", DIM)),
-        styled(("next: measure the first ones with `wattmesh configs profile`", DIM)),
+        styled((NEXT, DIM)),
     ]
 
 
