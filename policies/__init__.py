@@ -2,6 +2,7 @@
 
 The map:
     accounting/     the arithmetic of budgets and baselines
+    cluster/        plans several runs under one cap, with a bound (numpy, SciPy; offline)
     forecast/       forecasts of the grid: the provider's and our own, weighted by skill
     parallelism/    predicts time, memory and energy of parallel layouts (numpy)
     planner/        plans with a certified bound (numpy, in a worker)
