@@ -16,6 +16,7 @@ The map:
     layout.py          degrees of parallelism; which ranks take part
     link.py            HTTP to the daemon over its Unix socket, with a hard limit on every call
     position.py        the training position: steps, samples, tokens (torch-free)
+    profile_folder.py  the folder of one profiled launch
     ranges.py          ranges of numbers, texts and lists on the wire, with units
     step_log.py        the step log: one JSON line per training step
     switch.py          the durable state machine of one switch

@@ -53,10 +53,10 @@ class MemoryReading:
 class PowerRecorder:
     """Context manager that reads in a thread until it is left."""
 
-    def __init__(self, source: PowerSource, launcher_pid: int) -> None:
-        """Watch the devices of `source` and the ranks below `launcher_pid`."""
+    def __init__(self, source: PowerSource) -> None:
+        """Watch the devices of `source`, and the ranks below the pid that `watch_memory` gets."""
         self._source = source
-        self._launcher_pid = launcher_pid
+        self._launcher_pid = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="meter", daemon=True)
         self.counters: dict[str, Counter] = {uuid: Counter() for uuid in source.gpu_uuids()}
@@ -70,11 +70,16 @@ class PowerRecorder:
         self._stop.set()
         self._thread.join()
 
+    def watch_memory(self, launcher_pid: int) -> bool:
+        """Watch the ranks below `launcher_pid` from now on; never asks for the walk's end."""
+        self._launcher_pid = launcher_pid
+        return False
+
     def _watch(self) -> None:
         count = 0
         while not self._stop.wait(_READ_EVERY_S):
             self._read_power()
-            if count % _MEMORY_EVERY == 0:
+            if self._launcher_pid and count % _MEMORY_EVERY == 0:
                 self._read_memory()
             count += 1
 

@@ -8,8 +8,6 @@ Invariant: the catalogue says of every number whether it was measured, simulated
 paced by simulated GPUs has simulated speed and power, however real its switches are.
 """
 
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -17,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.process.children import Child, Children, wait_for
+from wattmesh.controller.process.children import Child, ChildFailed, Children, wait_for
 from wattmesh.controller.profile.job import ProfileJob, fill
+from wattmesh.controller.profile.launch import job_environment, run_walk
 from wattmesh.controller.profile.meter import PowerRecorder
 from wattmesh.controller.profile.numbers import (
     LayoutNumbers,
@@ -27,9 +26,8 @@ from wattmesh.controller.profile.numbers import (
     measure,
     probe_evidence,
 )
-from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
+from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.torchrun import words_of
 from wattmesh.reconfig import step_log
 from wattmesh.reconfig.catalogue import (
     Catalogue,
@@ -85,7 +83,7 @@ def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profi
     folder.mkdir(parents=True, exist_ok=True)
     # A paced step is shorter than the update interval of a real board's counter.
     fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
-    walk = ProfileWalk(job, tell)
+    walk = ProfileWalk(job.walk, tell, steps_each=job.steps_per_point)
     tell(f"starting {job.processes} processes, and the reference beside them")
     watched = _run(job, folder, walk, fake)
     return judge(job, walk, watched, time.monotonic() - began_s)
@@ -112,31 +110,32 @@ def judge(job: ProfileJob, walk: ProfileWalk, watched: RecordedWalk, wall_s: flo
 
 def _run(job: ProfileJob, folder: Path, walk: ProfileWalk, fake: FakeNvml) -> RecordedWalk:
     """Run the job and its reference to their ends, while NVML is read from outside."""
-    # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
     with (
         closing(NvmlSource(fake.library)) as source,  # a process has one NVML library at a time
-        tempfile.TemporaryDirectory(prefix="wattmesh-") as short,
-        WalkServer(Path(short) / "walk.sock", walk),
         Children() as children,
     ):
-        main = _start(job, folder, children, Path(short) / "walk.sock")
-        reference = _start_reference(job, folder, children)
         wait_for(
             lambda: len(source.gpu_uuids()) == job.processes,
             limit_s=_GPUS_LIMIT_S,
             what=f"Finding {job.processes} GPUs through {fake.library}",
         )
-        with PowerRecorder(source, main.pid) as meter:
-            main.finish(_PATIENCE_S)
+        reference = _start_reference(job, folder, children)
+        with PowerRecorder(source) as meter:
+            ended = run_walk(
+                job,
+                walk,
+                folder,
+                environment={FOLDER_VARIABLE: str(folder.resolve() / "gpus")},
+                follow=meter.watch_memory,
+            )
+        if ended.trouble is not None:
+            raise ChildFailed(ended.sentence)
         if reference is not None:
             reference.finish(_PATIENCE_S)
     counters = [meter.counters[each.uuid] for each in fake.gpus]
-    rows = step_log.read(folder / "steps.jsonl")
-    if not rows or not all(each.at_s for each in counters):
-        raise InputInvalid(f"the job logged no steps; look at {main.log}")
     proof = step_log.read(folder / "reference.jsonl") if reference is not None else ()
     return RecordedWalk(
-        rows=rows,
+        rows=ended.own_rows or ended.rows,
         reference={row.step: row.loss for row in proof},
         started=dict(walk.started),
         counters=counters,
@@ -145,47 +144,19 @@ def _run(job: ProfileJob, folder: Path, walk: ProfileWalk, fake: FakeNvml) -> Re
     )
 
 
-def _start(job: ProfileJob, folder: Path, children: Children, socket: Path) -> Child:
-    words = fill(
-        job.command,
-        {
-            "steps": str(job.steps),
-            "every": str(job.every),
-            "losses": str(folder.resolve() / "steps.jsonl"),
-            "checkpoints": str(folder.resolve() / "checkpoints"),
-        },
-    )
-    return children.start(
-        "profiled job",
-        words_of(job.processes, words),
-        log=folder / "job.log",
-        environment={
-            **_environment(job),
-            "WATTMESH_URL": f"unix://{socket}",
-            FOLDER_VARIABLE: str(folder.resolve() / "gpus"),
-        },
-        folder=job.directory,
-    )
-
-
 def _start_reference(job: ProfileJob, folder: Path, children: Children) -> Child | None:
     """Start the training that never switches, if the job names one."""
     if not job.reference_command:
         return None
     losses = str(folder.resolve() / "reference.jsonl")
-    words = fill(job.reference_command, {"steps": str(job.steps), "losses": losses})
+    words = fill(job.reference_command, {"steps": str(2 * job.steps), "losses": losses})
     return children.start(
         "reference run",
-        ["nice", "-n", "19", sys.executable, *words],  # must not slow the walk, which is measured
+        ["nice", "-n", "19", job.interpreter, *words],  # must not slow the walk, which is measured
         log=folder / "reference.log",
-        environment=_environment(job),
+        environment=job_environment(job),
         folder=job.directory,
     )
-
-
-def _environment(job: ProfileJob) -> dict[str, str]:
-    """Let the job's own modules be found, and keep its processes to one thread each."""
-    return {"PYTHONPATH": str(job.directory), "OMP_NUM_THREADS": "1"}
 
 
 def _why_unproven(

@@ -8,13 +8,15 @@ import os
 import socket
 import time
 
+from wattmesh.errors import CallHuman, FixInput, Refused
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client import reached
 from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
-from wattmesh.reconfig.client.reporter import Reporter, SilentReporter
+from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
 from wattmesh.reconfig.hook.job import AttachedJob
+from wattmesh.reconfig.hook.launcher import refuse
 from wattmesh.reconfig.hook.start import AttachRequest, FirstGeneration, first_generation
 from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
@@ -159,6 +161,21 @@ class LaunchLeader:
         for path in self._folder.failures.glob("*.json"):
             path.unlink(missing_ok=True)
         return words
+
+
+def begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
+    """Do global rank 0's part of a launch; a refusal is told to every rank."""
+    try:
+        leader = LaunchLeader(job.launch_store, job.folder, job.name)
+        leader.open(wanted, job)
+    except (Refused, CallHuman, FixInput) as error:
+        refuse(job.launch_store, error)
+        job.watchdog.stop()
+        raise
+    if not isinstance(leader.voice, SilentReporter):
+        job.client = leader.voice
+        job.pump = Pump(job.launch_store, leader.voice)
+    return leader
 
 
 def _capabilities(job: AttachedJob) -> tuple[str, ...]:

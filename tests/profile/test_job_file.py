@@ -49,6 +49,8 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         "job.reference",
         "job.tokens_per_step",
         "job.speed",
+        "job.power",
+        "power.volts",
         "point[0].layout",
         "point[1].layout",
         "point[1].id",

@@ -95,12 +95,12 @@ def test_a_layout_that_trains_something_else_is_not_proven(
 ) -> None:
     """The sabotaged twin: held against a run of another seed, no point may be switched to."""
     log = tmp_path / "reference.jsonl"
-    words = fill(job.reference_command[2:], {"steps": str(job.steps), "losses": str(log)})
+    words = fill(job.reference_command[2:], {"steps": str(2 * job.steps), "losses": str(log)})
     assert zygote.wait(start(zygote, tmp_path, *words, "--seed", "1")) == 0
     other = {row.step: row.loss for row in step_log.read(log)}
     watched = profiled[0].watched
     assert other.keys() == watched.reference.keys()
-    found = judge(job, ProfileWalk(job, print), replace(watched, reference=other), 0.0)
+    found = judge(job, ProfileWalk(job.walk, print), replace(watched, reference=other), 0.0)
     assert set(found.unproven) == {"A", "B"}
     assert "allowed is 1e-05" in found.unproven["B"]
     for point in found.catalogue.points:
