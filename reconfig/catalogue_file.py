@@ -38,8 +38,11 @@ SOURCES = ("measured", "simulated", "predicted", "assumed")
 _MAX_BYTES = 1 << 20
 _NO_LAYOUT = Layout()
 
-# Legal keys of DESIGN.md 5.3 that are not used yet.
-_UNUSED_IN_POINT = ("gpu_power_w", "samples", "spread", "fingerprint")
+# A legal key of DESIGN.md 5.3 that is not used yet.
+_UNUSED_IN_POINT = ("fingerprint",)
+
+_MAYBE_IN_POINT = ("gpu_power_w", "host_power_w", "parked_power_w", "spread", "speed_spread")
+"""Numbers of a point that may not be known."""
 
 
 def load(path: Path) -> Catalogue:
@@ -141,8 +144,15 @@ def _point_lines(point: OperatingPoint) -> list[str]:
     lines.append(_line("layout", point.layout.to_dict()))
     lines.append(_line("tokens_per_s", point.tokens_per_s))
     lines.append(_line("power_w", point.power_w))
-    if point.host_power_w is not None:
-        lines.append(_line("host_power_w", point.host_power_w))
+    lines += [
+        _line(name, value)
+        for name in _MAYBE_IN_POINT
+        if (value := getattr(point, name)) is not None
+    ]
+    if point.samples:
+        lines.append(_line("samples", point.samples))
+    if point.dominated_by:
+        lines.append(_line("dominated_by", point.dominated_by))
     if point.memory_gib is not None:
         lines.append(_line("memory_gib", point.memory_gib))
     lines.append(_line("equivalence", str(point.equivalence)))
@@ -163,14 +173,21 @@ def _pair_lines(pairs: Sequence[PairCost]) -> list[str]:
     return [
         _line(
             _value("key", origin),
-            {
-                _value("key", pair.target): {"seconds": pair.seconds, "energy_j": pair.energy_j}
-                for pair in pairs
-                if pair.origin == origin
-            },
+            {_value("key", pair.target): _cost(pair) for pair in pairs if pair.origin == origin},
         )
         for origin in origins
     ]
+
+
+def _cost(pair: PairCost) -> dict[str, float]:
+    """Return one pair's numbers; those that are not known are left out."""
+    found = {
+        "seconds": pair.seconds,
+        "energy_j": pair.energy_j,
+        "warm_s": pair.warm_s,
+        "warm_energy_j": pair.warm_energy_j,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _line(key: str, value: object) -> str:
@@ -248,8 +265,10 @@ def _pairs(table: Table) -> Iterator[PairCost]:
                 target=target,
                 seconds=cost.number("seconds"),
                 energy_j=cost.number("energy_j"),
+                warm_s=_maybe(cost, "warm_s"),
+                warm_energy_j=_maybe(cost, "warm_energy_j"),
             )
-            cost.finish()
+            cost.finish(also=("warm_s", "warm_energy_j"))
 
 
 def _point(table: Table) -> OperatingPoint:
@@ -260,7 +279,13 @@ def _point(table: Table) -> OperatingPoint:
         gpus=table.whole("gpus", layout.world_size, least=1),
         tokens_per_s=table.number("tokens_per_s", above=0),
         power_w=table.number("power_w", above=0),
-        host_power_w=table.number("host_power_w") if "host_power_w" in table.values else None,
+        host_power_w=_maybe(table, "host_power_w"),
+        gpu_power_w=_maybe(table, "gpu_power_w"),
+        parked_power_w=_maybe(table, "parked_power_w"),
+        samples=table.whole("samples", 0),
+        spread=_maybe(table, "spread"),
+        speed_spread=_maybe(table, "speed_spread"),
+        dominated_by=table.text("dominated_by", ""),
         clock_mhz=table.whole("clock_mhz", least=1) if "clock_mhz" in table.values else None,
         memory_gib=table.number("memory_gib", above=0) if "memory_gib" in table.values else None,
         equivalence=table.choice("equivalence", Equivalence, Equivalence.NONE),
@@ -268,8 +293,13 @@ def _point(table: Table) -> OperatingPoint:
         sources=table.words("sources", NUMBERS, SOURCES),
         probe=_probe(table.table("probe")) if "probe" in table.values else None,
     )
-    table.finish(also=("clock_mhz", "memory_gib", "host_power_w", "probe", *_UNUSED_IN_POINT))
+    table.finish(also=("clock_mhz", "memory_gib", "probe", *_MAYBE_IN_POINT, *_UNUSED_IN_POINT))
     return point
+
+
+def _maybe(table: Table, key: str) -> float | None:
+    """Read a number that may not be known."""
+    return table.number(key) if key in table.values else None
 
 
 def _probe(table: Table) -> ProbeEvidence:

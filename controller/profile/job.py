@@ -93,6 +93,8 @@ class ProfileJob:
         tolerance: relative loss difference up to which a layout counts as equal.
         precision: a point is measured until its joules per token are known to this share.
         longest_s: or for this long, whatever the interval is then.
+        idle_s: for how long the devices are read before the job begins.
+        warm_switches: whether every point is gone to once more, for switches that need not compile.
         start_limit_s, silence_limit_s: how long the job may take to its first step, and between two
             signs of life after that.
         digest: sha256 of the file.
@@ -118,6 +120,8 @@ class ProfileJob:
     tolerance: float = 1e-5
     precision: float = 0.02
     longest_s: float = 300.0
+    idle_s: float = 5.0
+    warm_switches: bool = True
     start_limit_s: float = 600.0
     silence_limit_s: float = 600.0
     embodied_g_per_gpu_hour: float = 0.0
@@ -200,6 +204,8 @@ def read_job(path: Path) -> ProfileJob:
         tolerance=table.number("tolerance", 1e-5, above=0),
         precision=table.number("precision", 0.02, above=0),
         longest_s=table.number("longest_s", 300.0, above=0),
+        idle_s=table.number("idle_s", 5.0, above=0),
+        warm_switches=table.flag("warm_switches", True),
         start_limit_s=table.number("start_limit_s", 600.0, above=0),
         silence_limit_s=table.number("silence_limit_s", 600.0, above=0),
         embodied_g_per_gpu_hour=table.number("embodied_g_per_gpu_hour", 0.0),

@@ -1,7 +1,7 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
-import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +11,10 @@ from wattmesh import quantities
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
+from wattmesh.controller.cli.configs.profile_json import profile_json
+from wattmesh.controller.cli.drawing import drawn, put
 from wattmesh.controller.cli.output import columns, print_json, print_lines
-from wattmesh.controller.profile.job import read_job
+from wattmesh.controller.profile.job import PowerKind, read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
@@ -21,6 +23,8 @@ from wattmesh.reconfig.ranges import clean_lines
 app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
 
 Tell = Callable[[str], None]
+
+PICTURE = "wattmesh.controller.cli.configs.profile_picture"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 
@@ -53,31 +57,48 @@ def show(
 @app.command("profile")
 def profile_job(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="Description of the job (TOML).")],
+    *,
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="File to write the catalogue to.")
     ] = Path("catalogue.toml"),
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="DIR", help="New folder that keeps logs and checkpoints."),
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="Folder that keeps logs and what was measured; a profile that was ended goes on "
+            "there.",
+        ),
+    ] = None,
+    fake_gpus: Annotated[
+        bool, typer.Option("--fake-gpus", help="Simulate GPUs, whatever the job file says.")
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="PNG", help="File for J/token against tokens/s."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a job in each of its layouts, measure it, and write the catalogue."""
+    """Run a job at each of its points, measure speed and power, and write the catalogue."""
     described = read_job(job)
-    with tempfile.TemporaryDirectory(prefix="wattmesh-profile-") as scratch:
-        tell: Tell = _silent if as_json else _say
-        found = profile(described, folder or Path(scratch) / "run", tell)
+    if fake_gpus:
+        described = replace(described, power=replace(described.power, kind=PowerKind.FAKE))
+    tell: Tell = _silent if as_json else _say
+    place = folder or out.with_suffix(".profile")
+    found = profile(described, place, tell)
     catalogue = catalogue_file.save(found.catalogue, out)
+    told = profile_json(found, catalogue, out)
+    if picture is not None:
+        put(picture, drawn(PICTURE, told))
     if as_json:
-        told = catalogue_json(catalogue)
-        print_json({**told, "unproven": found.unproven, "wall_s": found.wall_s, "file": str(out)})
+        print_json(told)
         return
     print_lines(listing(catalogue, columns()))
     print_lines(
         f"{point} may not be switched to automatically: {why}"
         for point, why in found.unproven.items()
     )
-    print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}"])
+    print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}; its logs are in {place}"])
 
 
 @app.command("search")
