@@ -54,6 +54,7 @@ class JobPower:
         watts, idle_watts: assumed of one GPU in use and of an idle one, where nothing measures it.
         url: of the Prometheus server, or of the agent's metrics.
         library: NVML's, where it is not the driver's own.
+        powercap: the tree of the host's counters, where it is not in /sys/class.
     """
 
     kind: PowerKind = PowerKind.AUTO
@@ -61,6 +62,7 @@ class JobPower:
     idle_watts: float = 0.0
     url: str = ""
     library: str = ""
+    powercap: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,7 @@ def _power(job: Table, table: Table) -> JobPower:
         idle_watts=table.number("idle_watts", 0.0),
         url=table.text("url", ""),
         library=table.text("library", ""),
+        powercap=table.text("powercap", ""),
     )
     table.finish()
     if found.kind is PowerKind.STATIC and not found.watts > found.idle_watts:

@@ -48,7 +48,9 @@ def catalogue_of(job: ProfileJob, progress: Progress) -> Catalogue:
         embodied_g_per_gpu_hour=job.embodied_g_per_gpu_hour,
         global_batch=job.global_batch,
         seq_len=job.seq_len,
-        switch=switch_cost(progress.switches),
+        switch=switch_cost(
+            progress.switches, assumed=any(each.power_source == "assumed" for _, each in found)
+        ),
         simulated=_simulated([each for _, each in found]),
     )
 
@@ -68,8 +70,11 @@ def idle_power_w(job: ProfileJob, progress: Progress) -> float | None:
     return (gpu_w or 0.0) + progress.idle_host_w / job.processes
 
 
-def switch_cost(switches: Sequence[MeasuredSwitch]) -> SwitchCost:
-    """Return what switches cost: the dearest cold one, and each pair by itself."""
+def switch_cost(switches: Sequence[MeasuredSwitch], *, assumed: bool) -> SwitchCost:
+    """Return what switches cost: the dearest cold one, and each pair by itself.
+
+    `assumed`: whether the watts behind their joules are.
+    """
     if not switches:
         return SwitchCost()
     cold = [each for each in switches if each.cold] or list(switches)
@@ -78,7 +83,7 @@ def switch_cost(switches: Sequence[MeasuredSwitch]) -> SwitchCost:
         # With a handful of switches, the largest is the best estimate of the 95 % quantile.
         layout_s=round(max(each.seconds for each in cold), 3),
         layout_energy_j=round(max(each.energy_j or 0.0 for each in cold), 1),
-        source="measured",
+        source="assumed" if assumed else "measured",
         pairs=tuple(pair for name in names if (pair := _pair(name, switches)) is not None),
     )
 

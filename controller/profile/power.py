@@ -67,7 +67,6 @@ class PowerMeter:
 
     job: ProfileJob
     folder: Path
-    rapl_root: Path = ROOT
     gpus: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
@@ -263,7 +262,7 @@ class PowerMeter:
         self.drivers = _drivers(library, self.gpus)
 
     def _open_host(self, *, required: bool) -> None:
-        source = RaplSource(self.rapl_root)
+        source = RaplSource(Path(self.job.power.powercap or ROOT))
         try:
             source.read()
         except SourceUnavailable as error:

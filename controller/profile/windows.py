@@ -159,6 +159,8 @@ def window_numbers(
     energy = drawn(window[0].start_s, window[-1].end_s)
     if energy is None or not energy.energy_j:
         return None
+    # Boards that a switch parks draw for a while as they did, so the newer half tells.
+    newer = drawn(window[len(window) // 2].start_s, window[-1].end_s)
     seconds = window[-1].end_s - window[0].start_s
     step_s = sum(each.end_s - each.first_s for each in window) / sum(each.plain for each in window)
     if not (step_s > 0 and seconds > 0):
@@ -180,7 +182,7 @@ def window_numbers(
         power_w=power_w,
         gpu_w=None if energy.gpu_j is None else scale * energy.gpu_j / seconds,
         host_w=None if energy.host_j is None else scale * energy.host_j / seconds,
-        parked_w=energy.parked_w,
+        parked_w=None if newer is None else newer.parked_w,
         speed_share=spread_share([each.step_s for each in window]),
         meter_share=energy.error_j / energy.energy_j,
         periods=len(window),
