@@ -5,9 +5,11 @@ evidence is `validated` and whose equivalence the operator allowed may be switch
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
 
 
@@ -86,6 +88,11 @@ class OperatingPoint:
         sources: per number (`tokens_per_s`, `power_w`, `memory_gib`): "measured", "simulated" or
             "assumed", as screens print it.
         probe: of the switch that proved the point; None without one.
+        fingerprint: what it was measured and proven on; None: not known.
+        validated_at, validated_by: when it was proven, and who asked for it; None and "": not
+            known.
+        tolerance: by how much its losses may differ from the reference's, relative; from the
+            measured noise of the reference; None: not known.
     """
 
     id: str
@@ -106,6 +113,10 @@ class OperatingPoint:
     evidence: Evidence = Evidence.ASSUMED
     sources: dict[str, str] = field(default_factory=dict)
     probe: ProbeEvidence | None = None
+    fingerprint: Fingerprint | None = None
+    validated_at: datetime | None = None
+    validated_by: str = ""
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         """Check that the numbers are positive."""

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from wattmesh import durable
@@ -26,6 +27,7 @@ from wattmesh.reconfig.catalogue import (
     Release,
     SwitchCost,
 )
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.tables import Table
 from wattmesh.toml_text import read_toml
@@ -38,11 +40,13 @@ SOURCES = ("measured", "simulated", "predicted", "assumed")
 _MAX_BYTES = 1 << 20
 _NO_LAYOUT = Layout()
 
-# A legal key of DESIGN.md 5.3 that is not used yet.
-_UNUSED_IN_POINT = ("fingerprint",)
-
-_MAYBE_IN_POINT = ("gpu_power_w", "host_power_w", "parked_power_w", "spread", "speed_spread")
+_MAYBE_IN_POINT = (
+    *("gpu_power_w", "host_power_w", "parked_power_w", "spread", "speed_spread", "tolerance"),
+)
 """Numbers of a point that may not be known."""
+
+_OTHERS_IN_POINT = ("clock_mhz", "memory_gib", "probe", "fingerprint", "validated_at")
+"""Keys of a point that may be missing, and are no such numbers."""
 
 
 def load(path: Path) -> Catalogue:
@@ -164,6 +168,12 @@ def _point_lines(point: OperatingPoint) -> list[str]:
             key: value for key, value in asdict(point.probe).items() if value not in (None, "")
         }
         lines.append(_line("probe", found))
+    if point.fingerprint is not None and point.fingerprint.known:
+        lines.append(_line("fingerprint", point.fingerprint.to_dict()))
+    if point.validated_at is not None:
+        lines.append(f"validated_at = {point.validated_at.astimezone(UTC).isoformat()}")
+    if point.validated_by:
+        lines.append(_line("validated_by", point.validated_by))
     return lines
 
 
@@ -292,9 +302,29 @@ def _point(table: Table) -> OperatingPoint:
         evidence=table.choice("evidence", Evidence, Evidence.ASSUMED),
         sources=table.words("sources", NUMBERS, SOURCES),
         probe=_probe(table.table("probe")) if "probe" in table.values else None,
+        fingerprint=_fingerprint(table) if "fingerprint" in table.values else None,
+        validated_at=_moment(table, "validated_at"),
+        validated_by=table.text("validated_by", ""),
+        tolerance=_maybe(table, "tolerance"),
     )
-    table.finish(also=("clock_mhz", "memory_gib", "probe", *_MAYBE_IN_POINT, *_UNUSED_IN_POINT))
+    table.finish(also=(*_OTHERS_IN_POINT, *_MAYBE_IN_POINT))
     return point
+
+
+def _fingerprint(table: Table) -> Fingerprint | None:
+    try:
+        return Fingerprint.from_dict(table.table("fingerprint").values)
+    except InputInvalid as error:
+        table.note("fingerprint", str(error).removeprefix("fingerprint: "))
+        return None
+
+
+def _moment(table: Table, key: str) -> datetime | None:
+    value = table.values.get(key)
+    if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
+        return value
+    table.note(key, "must be a time with its zone, like 2026-11-01T12:00:00Z")
+    return None
 
 
 def _maybe(table: Table, key: str) -> float | None:
