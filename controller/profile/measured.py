@@ -20,6 +20,7 @@ from wattmesh.reconfig.catalogue import (
     Release,
     SwitchCost,
 )
+from wattmesh.reconfig.fingerprint import Fingerprint
 
 
 def catalogue_of(job: ProfileJob, progress: Progress) -> Catalogue:
@@ -139,8 +140,21 @@ def _point(point: Candidate, one: MeasuredPoint, progress: Progress) -> Operatin
         dominated_by=one.dominated_by,
         evidence=Evidence.MEASURED,
         sources=sources,
+        fingerprint=_fingerprint(point, progress),
     )
     return replace(found, probe=probe_evidence(progress.evidence.get(point.id, {})))
+
+
+def _fingerprint(point: Candidate, progress: Progress) -> Fingerprint | None:
+    """Return what the numbers were measured on, as far as the driver says."""
+    topology = f"1 node, {point.layout.world_size} ranks"
+    found = Fingerprint(
+        gpu_models=progress.models or None,
+        vbios=progress.vbios or None,
+        driver=progress.driver or None,
+        topology=topology,
+    )
+    return found if found.gpu_models or found.driver else None
 
 
 def _rounded(watts: float | None) -> float | None:
