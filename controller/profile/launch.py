@@ -64,7 +64,7 @@ def by_torchrun(job: ProfileJob, command: Sequence[str]) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchEnd:
+class WalkEnd:
     """How one launch ended.
 
     Attributes:
@@ -89,7 +89,7 @@ def run_walk(
     environment: Mapping[str, str] | None = None,
     follow: Callable[[int], bool] = lambda pid: False,
     launcher: JobLauncher = by_torchrun,
-) -> LaunchEnd:
+) -> WalkEnd:
     """Run a job until its walk is over, or it cannot go on.
 
     Args:
@@ -129,7 +129,7 @@ def run_walk(
     if ended is None:
         ended = nonsense(job, rows)
     trouble, sentence = ended or (None, "")
-    return LaunchEnd(
+    return WalkEnd(
         rows=rows,
         own_rows=logged(place.own_steps),
         trouble=trouble,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.probes import probe_evidence
-from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, Progress
+from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.catalogue import (
     Catalogue,
@@ -23,7 +23,7 @@ from wattmesh.reconfig.catalogue import (
 from wattmesh.reconfig.fingerprint import Fingerprint
 
 
-def catalogue_of(job: ProfileJob, progress: Progress) -> Catalogue:
+def catalogue_of(job: ProfileJob, progress: ProfileState) -> Catalogue:
     """Write down every point that has numbers.
 
     Raises:
@@ -56,7 +56,7 @@ def catalogue_of(job: ProfileJob, progress: Progress) -> Catalogue:
     )
 
 
-def idle_power_w(job: ProfileJob, progress: Progress) -> float | None:
+def idle_power_w(job: ProfileJob, progress: ProfileState) -> float | None:
     """Return what one GPU draws that the job does not use; None: never read.
 
     Parked GPUs keep their context, so what they drew beside a smaller layout counts where there was
@@ -119,7 +119,7 @@ def _simulated(found: Sequence[MeasuredPoint]) -> tuple[str, ...]:
 
 
 def _point(
-    job: ProfileJob, point: Candidate, one: MeasuredPoint, progress: Progress
+    job: ProfileJob, point: Candidate, one: MeasuredPoint, progress: ProfileState
 ) -> OperatingPoint:
     sources = {"tokens_per_s": one.speed_source, "power_w": one.power_source}
     if one.memory_gib is not None:
@@ -147,7 +147,7 @@ def _point(
     return replace(found, probe=probe_evidence(progress.evidence.get(point.id, {})))
 
 
-def _fingerprint(job: ProfileJob, progress: Progress) -> Fingerprint | None:
+def _fingerprint(job: ProfileJob, progress: ProfileState) -> Fingerprint | None:
     """Return what the numbers were measured on, as far as the driver says."""
     if not progress.driver:
         return None

@@ -18,15 +18,15 @@ from wattmesh.controller.profile import results
 from wattmesh.controller.profile.job import ProfileJob
 from wattmesh.controller.profile.launch import (
     JobLauncher,
-    LaunchEnd,
     Trouble,
+    WalkEnd,
     by_torchrun,
     run_walk,
 )
 from wattmesh.controller.profile.measured import catalogue_of
 from wattmesh.controller.profile.power import PowerMeter
 from wattmesh.controller.profile.ranks import RankWatch
-from wattmesh.controller.profile.results import Progress
+from wattmesh.controller.profile.results import ProfileState
 from wattmesh.controller.profile.tour import Tour
 from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.errors import InputInvalid
@@ -48,7 +48,7 @@ class Profile:
     """
 
     catalogue: Catalogue
-    progress: Progress
+    progress: ProfileState
     unproven: dict[str, str]
     folder: Path
     wall_s: float
@@ -99,15 +99,15 @@ def profile(
     )
 
 
-def _left(job: ProfileJob, progress: Progress) -> bool:
+def _left(job: ProfileJob, progress: ProfileState) -> bool:
     """Tell whether a point has neither numbers nor a reason why not."""
     known = {each.id for each in progress.points}.union(progress.refused)
     return any(each.id not in known for each in job.points)
 
 
 def _launch(
-    job: ProfileJob, folder: Path, progress: Progress, tell: Tell, launcher: JobLauncher
-) -> Progress:
+    job: ProfileJob, folder: Path, progress: ProfileState, tell: Tell, launcher: JobLauncher
+) -> ProfileState:
     """Run one launch and return all that is known after it.
 
     Raises:
@@ -141,7 +141,7 @@ def _launch(
     return _after_trouble(job, tour, ended, tell, folder)
 
 
-def _with_surroundings(job: ProfileJob, progress: Progress, meter: PowerMeter) -> Progress:
+def _with_surroundings(job: ProfileJob, progress: ProfileState, meter: PowerMeter) -> ProfileState:
     """Read the devices while they idle, and what the driver says of them."""
     gpu_w, host_w = progress.idle_gpu_w, progress.idle_host_w
     if gpu_w is None and host_w is None:
@@ -162,7 +162,7 @@ def _with_surroundings(job: ProfileJob, progress: Progress, meter: PowerMeter) -
     )
 
 
-def _after_end(job: ProfileJob, tour: Tour) -> Progress:
+def _after_end(job: ProfileJob, tour: Tour) -> ProfileState:
     """Check that the launch that ended well has got somewhere."""
     progress = tour.progress
     if progress.point(job.reference) is None:
@@ -174,8 +174,8 @@ def _after_end(job: ProfileJob, tour: Tour) -> Progress:
 
 
 def _after_trouble(
-    job: ProfileJob, tour: Tour, ended: LaunchEnd, tell: Tell, folder: Path
-) -> Progress:
+    job: ProfileJob, tour: Tour, ended: WalkEnd, tell: Tell, folder: Path
+) -> ProfileState:
     """Keep what was measured, and count the failure against the point where it happened.
 
     Raises:

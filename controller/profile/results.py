@@ -76,7 +76,7 @@ class MeasuredSwitch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ProfileState:
     """All that was measured.
 
     Attributes:
@@ -105,7 +105,7 @@ class Progress:
         """Return a point's numbers; None without any."""
         return next((each for each in self.points if each.id == point_id), None)
 
-    def with_point(self, point: MeasuredPoint) -> "Progress":
+    def with_point(self, point: MeasuredPoint) -> "ProfileState":
         """Add a point, in place of an earlier one of that id."""
         others = tuple(each for each in self.points if each.id != point.id)
         return replace(self, points=(*others, point))
@@ -115,7 +115,7 @@ class Progress:
         durable.write_text(folder / PROGRESS, json.dumps(asdict(self), indent=1) + "\n")
 
 
-def load(folder: Path, digest: str) -> Progress:
+def load(folder: Path, digest: str) -> ProfileState:
     """Read what an earlier profile left in `folder`; a new one where there is nothing.
 
     Raises:
@@ -127,10 +127,10 @@ def load(folder: Path, digest: str) -> Progress:
             raise InputInvalid(
                 f"{folder} is not empty, and holds no profile to go on with; name a new folder"
             )
-        return Progress(digest=digest)
+        return ProfileState(digest=digest)
     try:
         data = json.loads(path.read_bytes())
-        found = Progress(
+        found = ProfileState(
             **{
                 **data,
                 "points": tuple(MeasuredPoint(**each) for each in data["points"]),

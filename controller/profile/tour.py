@@ -17,7 +17,7 @@ from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import nonsense, tokens_each
 from wattmesh.controller.profile.power import PowerMeter
 from wattmesh.controller.profile.ranks import RankWatch
-from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, Progress
+from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
 from wattmesh.controller.profile.step_tail import StepTail
 from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.controller.profile.windows import (
@@ -36,6 +36,9 @@ LOOK_EVERY_S = 0.25
 IDLE_MARGIN = 0.03
 """A draw this close to the idle draw is no draw of a job."""
 
+MOST_SPREAD = 0.5
+"""A point known no better than this is called worse than no other."""
+
 GIB = 1 << 30
 REAL_OVERRUN_S = 0.002
 
@@ -53,7 +56,7 @@ class Tour:
         meter: PowerMeter,
         ranks: RankWatch,
         folder: Path,
-        progress: Progress,
+        progress: ProfileState,
         tell: Tell,
     ) -> None:
         """Begin at the reference.
@@ -153,10 +156,11 @@ class Tour:
                 self._refuse(at, self._why_dark())
                 return self._leave(at)
             return False
-        if why := self._idle(at, numbers):
+        ripe = over or numbers.settled
+        if ripe and (why := self._idle(at, numbers)):
             self._refuse(at, why)
             return self._leave(at)
-        better = self._dominator(numbers)
+        better = self._dominator(numbers) if ripe else ""
         known = numbers.settled and numbers.share <= self._job.precision
         if not (known or over or better):
             return False
@@ -213,7 +217,7 @@ class Tour:
             gpu_w = known.idle_gpu_w
             idle_w = None if gpu_w is None else gpu_w * at.layout.world_size
             drawn_w = numbers.gpu_w
-        if idle_w is None or drawn_w is None or self._meter.is_static or not numbers.settled:
+        if idle_w is None or drawn_w is None or self._meter.is_static:
             return ""
         if drawn_w > idle_w * (1 + IDLE_MARGIN + numbers.meter_share):
             return ""
@@ -225,7 +229,7 @@ class Tour:
 
     def _dominator(self, numbers: WindowNumbers) -> str:
         """Return a point that is faster and needs fewer joules, beyond both intervals; else ""."""
-        if not numbers.settled or numbers.share > 0.5:
+        if numbers.share > MOST_SPREAD:
             return ""
         for each in self.progress.points:
             slower = numbers.tokens_per_s * (1 + numbers.speed_share) < each.tokens_per_s * (

@@ -1,7 +1,7 @@
 """From the ends of steps and the energy between them to a point's numbers. Pure.
 
 Steps and boundaries are measured separately, then combined for the job's own checkpoint interval,
-because profiling saves more often than the job does. A *period* begins at a boundary: the boundary
+because profiling saves more often than the job does. An *interval* begins at a boundary: the boundary
 with its first step, then plain steps.
 
 A job paced by simulated devices follows their timetable: a step that this machine ended late is
@@ -57,7 +57,7 @@ Drawn = Callable[[float, float], Draw | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
+class CheckpointInterval:
     """One boundary with the steps after it.
 
     Attributes:
@@ -121,7 +121,7 @@ def due_s(row: StepRow) -> float:
     return row.monotonic_s - row.overrun_s
 
 
-def periods(rows: Sequence[StepRow], every: int, after: int) -> list[Period]:
+def periods(rows: Sequence[StepRow], every: int, after: int) -> list[CheckpointInterval]:
     """Sort steps into periods that begin later than step `after`."""
     found = []
     steps = {row.step: row for row in rows}
@@ -130,7 +130,7 @@ def periods(rows: Sequence[StepRow], every: int, after: int) -> list[Period]:
         first = steps.get(begin.step + 1)
         if end.step - begin.step == every and first is not None and every > 1:
             found.append(
-                Period(
+                CheckpointInterval(
                     start_s=due_s(begin), first_s=due_s(first), end_s=due_s(end), plain=every - 1
                 )
             )
@@ -138,7 +138,7 @@ def periods(rows: Sequence[StepRow], every: int, after: int) -> list[Period]:
 
 
 def window_numbers(
-    found: Sequence[Period],
+    found: Sequence[CheckpointInterval],
     drawn: Drawn,
     *,
     tokens_per_step: int,
@@ -212,7 +212,7 @@ def at_pace(rows: Sequence[StepRow], after: int, step_s: float) -> StepRow | Non
     return None
 
 
-def _is_settled(window: Sequence[Period], drawn: Drawn, precision: float) -> bool:
+def _is_settled(window: Sequence[CheckpointInterval], drawn: Drawn, precision: float) -> bool:
     """Tell whether both halves of a window have one pace and one power, within their errors."""
     middle = len(window) // 2
     if middle < 1:
@@ -235,7 +235,11 @@ def _is_settled(window: Sequence[Period], drawn: Drawn, precision: float) -> boo
 
 
 def _apart(
-    window: Sequence[Period], drawn: Drawn, mean_w: float, step_s: float, precision: float
+    window: Sequence[CheckpointInterval],
+    drawn: Drawn,
+    mean_w: float,
+    step_s: float,
+    precision: float,
 ) -> tuple[float, float, float] | None:
     """Return the power of plain steps, that of boundaries, and the seconds that one adds.
 

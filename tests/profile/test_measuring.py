@@ -23,13 +23,14 @@ from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Evidence, PowerScope, Release
 from wattmesh.reconfig.layout import Layout
+from wattmesh.telemetry.fake_nvml import FakeNvml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 A = Candidate(id="A", layout=Layout(dp_shard=2))
 B = Candidate(id="B", layout=Layout())
 C = Candidate(id="C", layout=Layout(tp=2))
 ACT = Act(
-    step_s={"dp2": 0.004, "1 rank": 0.006, "tp2": 0.02},
+    step_s={"dp2": 0.004, "1 rank": 0.006, "tp2": 0.1},
     watts={"dp2": 500.0, "1 rank": 300.0, "tp2": 600.0},
 )
 JOB = ProfileJob(
@@ -44,7 +45,7 @@ JOB = ProfileJob(
     every=3,
     intervals=3,
     precision=0.1,
-    longest_s=30.0,
+    longest_s=3.0,
     idle_s=0.3,
     silence_limit_s=5.0,
     digest="one",
@@ -230,6 +231,7 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
             reference = "A"
             precision = 0.1
             idle_s = 0.3
+            longest_s = 3
             warm_switches = false
             {power}
             [[point]]
@@ -307,6 +309,25 @@ def test_the_hosts_own_counters_measure_without_any_gpu(
     }
     assert answer["simulated"] == []
     assert catalogue_file.load(tmp_path / "c.toml").power_scope is PowerScope.NODE
+
+
+def test_a_clock_is_locked_for_its_point_alone(tmp_path: Path) -> None:
+    """The same layout at another clock needs no switch, and the next point is free again."""
+    slow = Candidate(id="A1", layout=A.layout, clock_mhz=900)
+    job = replace(JOB, points=(A, slow, B), warm_switches=False)
+    told: list[str] = []
+    found = profiled(tmp_path / "p", job=job, told=told).catalogue
+    assert [(each.id, each.clock_mhz) for each in found.points] == [
+        ("A", None),
+        ("A1", 900),
+        ("B", None),
+    ]
+    assert [(each.origin, each.target) for each in found.switch.pairs] == [("A", "B")]
+    gpus = FakeNvml.open(tmp_path / "p" / "launch-1" / "gpus")
+    assert [each.truth().lock_mhz for each in gpus.gpus] == [None, None]
+    static = JobPower(kind=PowerKind.STATIC, watts=250, idle_watts=60)
+    other = profiled(tmp_path / "q", job=replace(job, power=static))
+    assert "clock cannot be set from here" in other.progress.refused["A1"]
 
 
 def test_assumed_watts_stay_assumed(tmp_path: Path) -> None:
