@@ -101,6 +101,58 @@ def profile_job(
     print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}; its logs are in {place}"])
 
 
+@app.command("validate")
+def validate_job(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Description of the job (TOML).")],
+    *,
+    file: Annotated[
+        Path,
+        typer.Option("--catalogue", metavar="FILE", help="Catalogue that `profile` has written."),
+    ] = Path("catalogue.toml"),
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="Folder that keeps logs and what was proven; a validation that was ended goes on "
+            "there.",
+        ),
+    ] = None,
+    points: Annotated[
+        list[str] | None,
+        typer.Option("--point", metavar="POINT", help="Prove only this one; may be repeated."),
+    ] = None,
+    largest_state_gib: Annotated[
+        float,
+        typer.Option(
+            "--largest-state-gib",
+            min=0.001,
+            metavar="GIB",
+            help="Largest state that rank 0 may gather, twice, in host memory.",
+        ),
+    ] = 8.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Prove with the job itself which of its measured points train alike, so that they count."""
+    # It loads numpy, which the other commands do without.
+    from wattmesh.controller.cli.configs import validate_screen  # noqa: PLC0415
+    from wattmesh.controller.validate.validate import Validator  # noqa: PLC0415
+
+    found = Validator(
+        job=read_job(job),
+        file=file,
+        folder=folder or file.with_suffix(".validation"),
+        tell=_silent if as_json else _say,
+        largest_bytes=int(largest_state_gib * 2**30),
+    ).run(points or ())
+    if as_json:
+        print_json(validate_screen.validation_json(found, file))
+        return
+    print_lines(validate_screen.proof_lines(found, columns()))
+    took = quantities.duration(found.wall_s)
+    print_lines([f"wrote {file} after {took}; its logs are in {found.folder}"])
+
+
 @app.command("search")
 def search_layouts(
     *,
