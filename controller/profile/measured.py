@@ -20,6 +20,7 @@ from wattmesh.reconfig.catalogue import (
     Release,
     SwitchCost,
 )
+from wattmesh.reconfig.fingerprint import Fingerprint
 
 
 def catalogue_of(job: ProfileJob, progress: Progress) -> Catalogue:
@@ -41,7 +42,7 @@ def catalogue_of(job: ProfileJob, progress: Progress) -> Catalogue:
         job=job.name,
         tokens_total=job.tokens_total,
         reference=job.reference,
-        points=tuple(_point(point, measured, progress) for point, measured in found),
+        points=tuple(_point(job, point, measured, progress) for point, measured in found),
         release=job.release,
         power_scope=PowerScope(progress.scope),
         idle_power_w_per_gpu=round(idle_w or 0.0, 2),
@@ -117,7 +118,9 @@ def _simulated(found: Sequence[MeasuredPoint]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _point(point: Candidate, one: MeasuredPoint, progress: Progress) -> OperatingPoint:
+def _point(
+    job: ProfileJob, point: Candidate, one: MeasuredPoint, progress: Progress
+) -> OperatingPoint:
     sources = {"tokens_per_s": one.speed_source, "power_w": one.power_source}
     if one.memory_gib is not None:
         sources["memory_gib"] = "measured"
@@ -139,8 +142,21 @@ def _point(point: Candidate, one: MeasuredPoint, progress: Progress) -> Operatin
         dominated_by=one.dominated_by,
         evidence=Evidence.MEASURED,
         sources=sources,
+        fingerprint=_fingerprint(job, progress),
     )
     return replace(found, probe=probe_evidence(progress.evidence.get(point.id, {})))
+
+
+def _fingerprint(job: ProfileJob, progress: Progress) -> Fingerprint | None:
+    """Return what the numbers were measured on, as far as the driver says."""
+    if not progress.driver:
+        return None
+    return Fingerprint(
+        gpu_models=f"{job.processes} x {progress.models}" if progress.models else None,
+        vbios=progress.vbios or None,
+        driver=progress.driver,
+        topology=f"1 x {job.processes} ranks",
+    )
 
 
 def _rounded(watts: float | None) -> float | None:

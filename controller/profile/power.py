@@ -42,6 +42,9 @@ RAPL_UPDATE_S = 0.001
 FAKE_HZ = 50.0
 """A fake counter is always up to date, so how often it is read bounds the error."""
 
+BOOKED_S = 1.0
+"""Agents and exporters count joules once a second."""
+
 EXPORTERS = ("dcgm", "wattmesh", "kepler")
 
 
@@ -278,7 +281,7 @@ class PowerMeter:
             source.read()
         except SourceUnavailable as error:
             raise InputInvalid(f"the GPUs' power cannot be read: {error}") from error
-        self._sample(source, UPDATE_S)
+        self._sample(source, BOOKED_S)
 
     def _open_exporter(self) -> None:
         said = []
@@ -290,7 +293,7 @@ class PowerMeter:
                 said.append(str(error))
                 source.close()
                 continue
-            self._sample(source, UPDATE_S)
+            self._sample(source, BOOKED_S)
             return
         raise InputInvalid(f"{self.job.power.url} gives no GPU's power: {said[0]}")
 

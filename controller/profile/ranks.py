@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Self
 
 from wattmesh.controller.process.children import descendants
-from wattmesh.errors import InputInvalid
 from wattmesh.telemetry.fake_nvml import FakeGpu
 
 _EVERY_S = 0.25
@@ -100,18 +99,16 @@ class RankWatch:
         if rank >= len(self._gpus):
             return
         gpu = self._gpus[rank]
-        if gpu.truth().owner_pid is not None:
-            self.driven = True
+        owned = gpu.truth().owner_pid is not None
+        self.driven = self.driven or owned
         now_s, used_s = time.monotonic(), _cpu_s(pid)
         before_s, before_used_s = self._cpu.get(pid, (now_s, used_s))
         self._cpu[pid] = (now_s, used_s)
-        if self.driven or now_s <= before_s:
+        if owned or now_s <= before_s:
             return
         share = (used_s - before_used_s) / (now_s - before_s)
-        try:
-            gpu.load(min(1.0, max(0.0, share)))
-        except InputInvalid:  # the job took it just now
-            self.driven = True
+        # One that the job drives is idle whenever the job lets go of it.
+        gpu.load(0.0 if self.driven else min(1.0, max(0.0, share)))
 
 
 def _rank(pid: int) -> int | None:

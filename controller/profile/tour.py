@@ -293,7 +293,7 @@ class Tour:
                 self.progress, evidence={**self.progress.evidence, at.id: evidence}
             )
         self.progress.save(self._folder)
-        self._tell(point_line(at, point))
+        self._tell(point_line(at, point, self._job.precision))
 
     def _keep_switch(self, rows: list[StepRow], step_s: float, *, cold: bool) -> None:
         """Keep what the newest switch took, if the present point was reached by it."""
@@ -333,8 +333,8 @@ def power_source(quality: str) -> str:
     return "assumed" if quality == Quality.STATIC else "measured"
 
 
-def point_line(at: Candidate, point: MeasuredPoint) -> str:
-    """Say in one line what was measured of a point."""
+def point_line(at: Candidate, point: MeasuredPoint, precision: float) -> str:
+    """Say in one line what was measured of a point; `precision`: the share that was wanted."""
     words = [
         f"{at.id} ({at.layout})",
         f"{point.tokens_per_s:,.4g} tokens/s ±{point.speed_share:.1%}",
@@ -348,6 +348,8 @@ def point_line(at: Candidate, point: MeasuredPoint) -> str:
         words.append(f"cut short: {point.dominated_by} is faster and takes fewer joules")
     elif not point.settled:
         words.append("not settled when its time was over")
+    elif point.share > precision:
+        words.append(f"±{precision:.1%} was not reached in its time")
     sources = {point.speed_source, point.power_source} - {"measured"}
     if sources:
         words.append(", ".join(sorted(sources)))

@@ -219,7 +219,9 @@ def _is_settled(window: Sequence[Period], drawn: Drawn, precision: float) -> boo
         return True
     halves = (window[:middle], window[middle:])
     paces = [fmean(each.step_s for each in half) for half in halves]
-    allowed = precision + spread_share([each.step_s for each in window])
+    # The older half may hold the warm-up, so its spread allows nothing.
+    spread = spread_share([each.step_s for each in halves[1]])
+    allowed = precision + math.sqrt(2) * (spread if math.isfinite(spread) else 0.0)
     if abs(paces[0] - paces[1]) > allowed * paces[1]:
         return False
     draws = [drawn(half[0].start_s, half[-1].end_s) for half in halves]

@@ -100,6 +100,9 @@ def test_every_number_is_what_the_devices_and_the_clock_say(
     assert pairs["A", "B"].warm_s is not None
     assert pairs["C", "A"].seconds >= 0
     assert {each.evidence for each in found.points} == {Evidence.MEASURED}
+    assert a.fingerprint is not None
+    assert "fake" in str(a.fingerprint.driver)
+    assert a.fingerprint.gpu_models
 
 
 def test_what_nothing_paces_was_measured_and_fake_watts_were_not(

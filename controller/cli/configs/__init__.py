@@ -8,5 +8,7 @@ The map:
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
     configs_worth.py   when each point of a catalogue is worth running
     predicting.py      what `configs search` and `configs predict` do
+    profile_json.py    what `configs profile --json` prints
+    profile_picture.py draws it
     search_screen.py   what a search found, as JSON and as a screen (pure)
 """

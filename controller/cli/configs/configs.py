@@ -75,7 +75,7 @@ def profile_job(
     ] = False,
     picture: Annotated[
         Path | None,
-        typer.Option("--picture", metavar="PNG", help="File for J/token against tokens/s."),
+        typer.Option("--png", metavar="FILE", help="Draw J/token against speed into FILE."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
