@@ -180,6 +180,8 @@ def dispatch_mode() -> Any:
 
 def nccl_version() -> tuple[int, ...]:
     """Return the version of NCCL that torch was built with; empty where it has none."""
+    import torch  # noqa: PLC0415
+
     if not torch.distributed.is_nccl_available():
         return ()
     version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]

@@ -6,7 +6,6 @@ Invariant: a file that is missing or cut is an answer that was not given, never 
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from wattmesh.errors import InputInvalid
 

@@ -1,7 +1,8 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from wattmesh import quantities
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
+from wattmesh.controller.cli.configs.configs_state import STALE, next_lines, states
 from wattmesh.controller.cli.configs.profile_json import profile_json
 from wattmesh.controller.cli.drawing import drawn, put
 from wattmesh.controller.cli.output import columns, print_json, print_lines
@@ -33,10 +35,14 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 def list_points(file: File, as_json: options.AsJson = False) -> None:
     """List the points of a catalogue: when each is worth running, and what a switch costs."""
     catalogue = catalogue_file.load(file)
+    found = states(catalogue, file, datetime.now(UTC))
     if as_json:
-        print_json(catalogue_json(catalogue))
+        told = [{**asdict(each), "command": each.command or None} for each in found]
+        print_json({**catalogue_json(catalogue), "states": told})
     else:
-        print_lines(listing(catalogue, columns()))
+        stale = [each.id for each in found if each.state == STALE]
+        print_lines(listing(catalogue, columns(), stale))
+        print_lines(next_lines(found, columns()))
 
 
 @app.command()
