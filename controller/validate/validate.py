@@ -69,6 +69,7 @@ class Validator:
     tell: Tell = lambda _: None
     launcher: JobLauncher = by_torchrun
     largest_bytes: int = 8 << 30
+    orders: Sequence[int] = ORDERS
     _progress: ValidationProgress = field(default_factory=partial(ValidationProgress, digest=""))
     _walk: ProfileWalk = field(init=False)
 
@@ -123,7 +124,8 @@ class Validator:
         told = place.facts.fingerprint
         self._progress = replace(self._progress, fingerprint=told)
         controls = []
-        for parts in ORDERS:
+        self._progress = replace(self._progress, lost={})
+        for parts in self.orders:
             name = f"control-{parts}"
             after = INTERVALS * job.every
             asked = AskedChecks(

@@ -1,4 +1,4 @@
-"""What a launch left is judged beside the reference's; whatever is missing or wrong proves nothing."""
+"""A launch is judged beside the reference's; whatever is missing or wrong proves nothing."""
 
 import json
 from collections.abc import Callable
@@ -46,7 +46,15 @@ class Launches:
         for step in STEPS:
             loss = 2.0 * (1 + (apart if step > SWITCHES[0] else 0.0))
             log.append(
-                StepRow(step=step, tokens=step, loss=loss, layout="x", gpus=1, monotonic_s=step)
+                StepRow(
+                    step=step,
+                    tokens=step,
+                    loss=loss,
+                    layout="x",
+                    gpus=1,
+                    monotonic_s=step,
+                    elapsed_s=1.0,
+                )
             )
         log.close()
         for step in (9, 17):
@@ -115,7 +123,9 @@ def _lose_gradient(each: Launches) -> None:
 
 def _drift(each: Launches) -> None:
     log = StepLog(ProfileFolder(each.point.folder).steps)
-    log.append(StepRow(step=24, tokens=24, loss=2.2, layout="x", gpus=1, monotonic_s=99.0))
+    log.append(
+        StepRow(step=24, tokens=24, loss=2.2, layout="x", gpus=1, monotonic_s=99.0, elapsed_s=1.0)
+    )
     log.close()
 
 
