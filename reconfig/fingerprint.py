@@ -3,7 +3,7 @@
 Invariant: a part that one side does not know is never a difference.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -61,6 +61,17 @@ class Fingerprint:
     def to_dict(self) -> dict[str, str]:
         """Return the parts that are known."""
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_words(cls, words: Iterable[str]) -> Self:
+        """Read what `to_words` gave; a word that is none of them is left out."""
+        parts = (each.partition(": ") for each in words)
+        names = {each.name for each in fields(cls)}
+        return cls(**{key: value for key, _, value in parts if key in names and value})
+
+    def to_words(self) -> tuple[str, ...]:
+        """Return the parts that are known as words, for a message: `torch: 2.13.0`."""
+        return tuple(f"{key}: {value}" for key, value in self.to_dict().items())
 
     @property
     def known(self) -> bool:

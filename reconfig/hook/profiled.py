@@ -7,15 +7,21 @@ beyond one comparison per step.
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 import torch
 
+from wattmesh.reconfig.equivalence.asked import ValidationFiles
+from wattmesh.reconfig.hook import own_code
 from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
-from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.profile_folder import DeviceMemory, ProfileFolder, memory_line
+from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.step_log import StepLog, StepRow
+
+if TYPE_CHECKING:
+    from wattmesh.reconfig.equivalence.witness import Witness
 
 
 def folder_of(folder: RunFolder) -> RunFolder:
@@ -52,12 +58,18 @@ class ProfileNotes:
         self._from_s = 0.0
         self._generation = 0
         self._peak_bytes = 0
+        self._witness = _witness(job, self._place)
 
     def resume(self, now_s: float) -> None:
         """Begin the next step at `now_s` (monotonic), so that a boundary is no part of it."""
         self._from_s = now_s
 
-    def begin(self, generation: Generation) -> None:
+    def leave(self, state: State, *, due: bool) -> None:
+        """Keep the state before a save step, for a validated run; a collective call then."""
+        if self._witness is not None and due:
+            self._witness.leave(state)
+
+    def begin(self, generation: Generation, state: State) -> None:
         """Count a layout's memory from its beginning; repeated calls change nothing."""
         if self._place is None or generation.number == self._generation:
             return
@@ -65,13 +77,19 @@ class ProfileNotes:
         self._from_s = time.monotonic()
         if self._job.device != "cpu":
             torch.cuda.reset_peak_memory_stats()
+        if self._witness is not None:
+            self._witness.begin(state, generation)
+            self._from_s = time.monotonic()
 
     def step(
-        self, generation: Generation, position: Position, loss: float | None, ended_s: float
+        self, generation: Generation, state: State, loss: float | None, ended_s: float
     ) -> None:
-        """Note the step that ended at `ended_s`."""
+        """Note the step that ended at `ended_s`; its position is the state's."""
         if self._place is None:
             return
+        position = state.position
+        if self._witness is not None:
+            self._witness.step(state)
         layout = str(generation.layout)
         if self._job.device != "cpu":
             self._note_memory(self._place, layout, position.step)
@@ -100,3 +118,14 @@ class ProfileNotes:
         row = DeviceMemory(rank=self._job.rank, step=step, layout=layout, peak_bytes=peak_bytes)
         with place.memory(self._job.rank).open("ab") as file:
             file.write(memory_line(row))
+
+
+def _witness(job: AttachedJob, place: ProfileFolder | None) -> "Witness | None":
+    """Return what watches this launch from inside, where it is validated."""
+    asked = ValidationFiles(place.path).asked() if place is not None else None
+    if place is None or asked is None:
+        return None
+    # Only a launch that is validated needs numpy and the gather.
+    from wattmesh.reconfig.equivalence.witness import Witness  # noqa: PLC0415
+
+    return Witness(place.path, asked, own_code.fingerprint(job.launch_store.launched))

@@ -175,7 +175,7 @@ class Session(Closing):
         ended_s = time.monotonic()
         self._pace.note(ended_s, state.position.tokens)
         self._first_steps.step(ended_s)
-        self._notes.step(self.generation, state.position, self._loss, ended_s)
+        self._notes.step(self.generation, state, self._loss, ended_s)
         self._rest()
         if self.leads:
             self._reached.note(state.position.step)
@@ -195,6 +195,7 @@ class Session(Closing):
         due = (due or self._due) and position.step > self._handled_step
         if not due and not self._boundary.saves.writing:
             return
+        self._notes.leave(self.state, due=due)
         with self._last_words():
             agreed = self._boundary.run(self._loss, due=due)
         self._first_steps.resume(ended_s := time.monotonic())
@@ -276,7 +277,7 @@ class Session(Closing):
         self._job.consumed.begin(self._expected.samples)
         self._pace.begin(generation.number)
         self._first_steps.begin(generation, time.monotonic())
-        self._notes.begin(generation)
+        self._notes.begin(generation, self.state)
         self._reached.rest()
         self._rest()
 

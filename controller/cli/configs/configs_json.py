@@ -65,6 +65,10 @@ def point_json(point: OperatingPoint) -> dict[str, Any]:
         "evidence": point.evidence.value,
         "sources": dict(point.sources),
         "probe": asdict(point.probe) if point.probe else None,
+        "validated_at": point.validated_at.isoformat() if point.validated_at else None,
+        "validated_by": point.validated_by or None,
+        "tolerance": point.tolerance,
+        "fingerprint": point.fingerprint.to_dict() if point.fingerprint else None,
     }
 
 
