@@ -1,8 +1,8 @@
 """From the ends of steps and the energy between them to a point's numbers. Pure.
 
 Steps and boundaries are measured separately, then combined for the job's own checkpoint interval,
-because profiling saves more often than the job does. An *interval* begins at a boundary: the boundary
-with its first step, then plain steps.
+because profiling saves more often than the job does. An *interval* begins at a boundary: the
+boundary with its first step, then plain steps.
 
 A job paced by simulated devices follows their timetable: a step that this machine ended late is
 taken to have ended when it was due, because the steps after it catch up.

@@ -21,7 +21,7 @@ def _blocks(page: Path, language: str) -> list[str]:
 
 
 def test_catalogue_example_is_a_catalogue(tmp_path: Path) -> None:
-    """The catalogue page shows a file that the daemon reads, and a job file that profiling reads."""
+    """The catalogue page shows a file that the daemon reads, and a job file for profiling."""
     example, job = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
     (tmp_path / "job.toml").write_text(job)
     assert [point.id for point in read_job(tmp_path / "job.toml").points] == ["A", "B"]
