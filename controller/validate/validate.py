@@ -20,7 +20,7 @@ from pathlib import Path
 
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob
-from wattmesh.controller.profile.launch import JobLauncher, LaunchEnd, by_torchrun, run_walk
+from wattmesh.controller.profile.launch import JobLauncher, WalkEnd, by_torchrun, run_walk
 from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.controller.validate import results, rules
 from wattmesh.controller.validate.judge import (
@@ -163,7 +163,7 @@ class Validator:
         self._progress = replace(self._progress, finished=(*self._progress.finished, name))
         self._progress.save(self.folder)
 
-    def _launch(self, place: Path, walk: Sequence[Candidate], steps_each: int) -> LaunchEnd:
+    def _launch(self, place: Path, walk: Sequence[Candidate], steps_each: int) -> WalkEnd:
         self._walk = ProfileWalk(walk, lambda _: None, steps_each=steps_each)
         return run_walk(self.job, self._walk, place, launcher=self.launcher)
 
