@@ -38,6 +38,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
+from wattmesh.controller.profile.proof import prove
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FakeNvml
@@ -363,7 +364,7 @@ def _profile(plan: DemoPlan) -> None:
     asked = replace(
         described, name=plan.run_name, tokens_total=plan.steps * described.tokens_per_step
     )
-    found: Catalogue = profile(asked, plan.folder / "profile", lambda _: None).catalogue
+    found: Catalogue = prove(asked, profile(asked, plan.folder / "profile")).catalogue
     catalogue_file.save(found, plan.catalogue)
 
 

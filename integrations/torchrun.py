@@ -65,10 +65,10 @@ class Launcher(Protocol):
         ...
 
 
-def words_of(nproc: int, command: Sequence[str]) -> list[str]:
+def words_of(nproc: int, command: Sequence[str], *, python: str = sys.executable) -> list[str]:
     """Return the command line that runs `command` once, on `nproc` ranks of this host."""
     return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *(python, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(nproc), "--max-restarts", "0"),
         *command,
     ]

@@ -4,6 +4,7 @@ Invariant: everything a decision depends on is in these types, `now` included; t
 always gives the same decision.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -239,6 +240,7 @@ class RunView:
         coverage: (GPUs it uses whose power was read lately, GPUs it uses); the site's when it named
             none, (0, 0) when not known.
         unreadable: why nothing can be decided about it, as a clause; "" when something can.
+        stale: why the proof of a point of its catalogue no longer holds, as a clause, by id.
     """
 
     run: str
@@ -280,6 +282,7 @@ class RunView:
     budget: BudgetLeft | None = None
     coverage: tuple[int, int] = (0, 0)
     unreadable: str = ""
+    stale: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +305,7 @@ class PolicySettings:
         failed_switch_s: longest time until a run trains again after a switch that failed, rollback
             and restart included; 0: twice the seconds of a switch.
         equivalence: classes the operator allows.
+        proof_days: for how long the proof of a point holds; 0: forever.
         sla_throughput_share: of the fastest point's speed, which plans keep on average over every
             `sla_window_s`; 0: none.
     """
@@ -317,6 +321,7 @@ class PolicySettings:
     equivalence: tuple[Equivalence, ...] = (Equivalence.EXACT, Equivalence.NUMERICAL)
     sla_throughput_share: float = 0.0
     sla_window_s: float = 86_400.0
+    proof_days: float = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

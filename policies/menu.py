@@ -15,7 +15,12 @@ from wattmesh.reconfig.catalogue import Equivalence, Evidence, OperatingPoint
 
 def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
     """Say why `run` may not be switched to `point`, as a clause; "" when it may."""
-    found = unproven(point, policy.equivalence) or _over(point, run) or _cannot(point, run)
+    found = (
+        unproven(point, policy.equivalence)
+        or _stale(point, run)
+        or _over(point, run)
+        or _cannot(point, run)
+    )
     if found:
         return found
     if run.clock_trouble and run.current and point.clock_mhz != run.current.clock_mhz:
@@ -31,16 +36,28 @@ def unproven(point: OperatingPoint, allowed: Sequence[Equivalence]) -> str:
         allowed: the classes of equivalence that the operator allows.
     """
     if point.evidence is not Evidence.VALIDATED:
-        return (
-            f"{point.id} is {point.evidence}, not validated; prove it first with "
-            "`wattmesh configs profile`"
-        )
+        return f"{point.id} is {point.evidence}, not validated; {next_command(point.evidence)}"
     if point.equivalence not in allowed:
         return (
             f"{point.id} trains with equivalence {point.equivalence} and the settings allow "
             f"{', '.join(allowed) or 'none'} (policy.equivalence)"
         )
     return ""
+
+
+def next_command(evidence: Evidence) -> str:
+    """Say what to run next for a point of this evidence."""
+    if evidence is Evidence.MEASURED:
+        return "prove it with `wattmesh configs validate`"
+    return (
+        "measure it with `wattmesh configs profile`, then prove it with `wattmesh configs validate`"
+    )
+
+
+def _stale(point: OperatingPoint, run: RunView) -> str:
+    """Say that the proof of a point no longer holds, as a clause."""
+    why = run.stale.get(point.id, "")
+    return f"{why}; prove it anew with `wattmesh configs validate`" if why else ""
 
 
 def _over(point: OperatingPoint, run: RunView) -> str:

@@ -12,10 +12,12 @@ The map:
     universal/         the universal checkpoint format, without torch
     catalogue.py       a job's operating points with their evidence (torch-free)
     catalogue_file.py  reads and writes the catalogue's TOML file
+    fingerprint.py     what evidence was made on: devices, libraries, the job's own code
     itinerary.py       walks a run through a list of layouts, one order at a time
     layout.py          degrees of parallelism; which ranks take part
     link.py            HTTP to the daemon over its Unix socket, with a hard limit on every call
     position.py        the training position: steps, samples, tokens (torch-free)
+    profile_folder.py  the folder of one profiled launch
     ranges.py          ranges of numbers, texts and lists on the wire, with units
     step_log.py        the step log: one JSON line per training step
     switch.py          the durable state machine of one switch

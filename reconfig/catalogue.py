@@ -5,9 +5,11 @@ evidence is `validated` and whose equivalence the operator allowed may be switch
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
 
 
@@ -75,10 +77,22 @@ class OperatingPoint:
     Attributes:
         tokens_per_s: throughput including the boundaries' checkpoints.
         power_w: of everything in use, in the catalogue's power scope; > 0.
-        host_power_w: of its nodes without their GPUs; None: not known.
+        gpu_power_w: of its GPUs; host_power_w: of its nodes without their GPUs; None: not known.
+        parked_power_w: of one GPU of the job that the layout leaves idle, its process alive; None:
+            not known.
+        samples: how many intervals between checkpoints it was measured over; 0: none.
+        spread: half of the interval of its joules per token, as a share of them; speed_spread: the
+            same of `tokens_per_s`; None: not measured.
+        dominated_by: the point that made its measurement stop early, because it is faster and takes
+            fewer joules; "".
         sources: per number (`tokens_per_s`, `power_w`, `memory_gib`): "measured", "simulated" or
             "assumed", as screens print it.
         probe: of the switch that proved the point; None without one.
+        fingerprint: what it was measured and proven on; None: not known.
+        validated_at, validated_by: when it was proven, and who asked for it; None and "": not
+            known.
+        tolerance: by how much its losses may differ from the reference's, relative; from the
+            measured noise of the reference; None: not known.
     """
 
     id: str
@@ -89,10 +103,20 @@ class OperatingPoint:
     clock_mhz: int | None = None
     memory_gib: float | None = None
     host_power_w: float | None = None
+    gpu_power_w: float | None = None
+    parked_power_w: float | None = None
+    samples: int = 0
+    spread: float | None = None
+    speed_spread: float | None = None
+    dominated_by: str = ""
     equivalence: Equivalence = Equivalence.NONE
     evidence: Evidence = Evidence.ASSUMED
     sources: dict[str, str] = field(default_factory=dict)
     probe: ProbeEvidence | None = None
+    fingerprint: Fingerprint | None = None
+    validated_at: datetime | None = None
+    validated_by: str = ""
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         """Check that the numbers are positive."""
@@ -114,12 +138,19 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCost:
-    """The measured cost of a switch from point `origin` to `target` (ids, or `paused`)."""
+    """The measured cost of a switch from point `origin` to `target` (ids, or `paused`).
+
+    Attributes:
+        seconds, energy_j: cold, with compilation, where it was measured so.
+        warm_s, warm_energy_j: once the target had been built before; None: not measured.
+    """
 
     origin: str
     target: str
     seconds: float
     energy_j: float
+    warm_s: float | None = None
+    warm_energy_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

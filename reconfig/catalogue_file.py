@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from wattmesh import durable
@@ -26,6 +27,7 @@ from wattmesh.reconfig.catalogue import (
     Release,
     SwitchCost,
 )
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.tables import Table
 from wattmesh.toml_text import read_toml
@@ -38,8 +40,13 @@ SOURCES = ("measured", "simulated", "predicted", "assumed")
 _MAX_BYTES = 1 << 20
 _NO_LAYOUT = Layout()
 
-# Legal keys of DESIGN.md 5.3 that are not used yet.
-_UNUSED_IN_POINT = ("gpu_power_w", "samples", "spread", "fingerprint")
+_MAYBE_IN_POINT = (
+    *("gpu_power_w", "host_power_w", "parked_power_w", "spread", "speed_spread", "tolerance"),
+)
+"""Numbers of a point that may not be known."""
+
+_OTHERS_IN_POINT = ("clock_mhz", "memory_gib", "probe", "fingerprint", "validated_at")
+"""Keys of a point that may be missing, and are no such numbers."""
 
 
 def load(path: Path) -> Catalogue:
@@ -141,8 +148,15 @@ def _point_lines(point: OperatingPoint) -> list[str]:
     lines.append(_line("layout", point.layout.to_dict()))
     lines.append(_line("tokens_per_s", point.tokens_per_s))
     lines.append(_line("power_w", point.power_w))
-    if point.host_power_w is not None:
-        lines.append(_line("host_power_w", point.host_power_w))
+    lines += [
+        _line(name, value)
+        for name in _MAYBE_IN_POINT
+        if (value := getattr(point, name)) is not None
+    ]
+    if point.samples:
+        lines.append(_line("samples", point.samples))
+    if point.dominated_by:
+        lines.append(_line("dominated_by", point.dominated_by))
     if point.memory_gib is not None:
         lines.append(_line("memory_gib", point.memory_gib))
     lines.append(_line("equivalence", str(point.equivalence)))
@@ -154,6 +168,12 @@ def _point_lines(point: OperatingPoint) -> list[str]:
             key: value for key, value in asdict(point.probe).items() if value not in (None, "")
         }
         lines.append(_line("probe", found))
+    if point.fingerprint is not None and point.fingerprint.known:
+        lines.append(_line("fingerprint", point.fingerprint.to_dict()))
+    if point.validated_at is not None:
+        lines.append(f"validated_at = {point.validated_at.astimezone(UTC).isoformat()}")
+    if point.validated_by:
+        lines.append(_line("validated_by", point.validated_by))
     return lines
 
 
@@ -163,14 +183,21 @@ def _pair_lines(pairs: Sequence[PairCost]) -> list[str]:
     return [
         _line(
             _value("key", origin),
-            {
-                _value("key", pair.target): {"seconds": pair.seconds, "energy_j": pair.energy_j}
-                for pair in pairs
-                if pair.origin == origin
-            },
+            {_value("key", pair.target): _cost(pair) for pair in pairs if pair.origin == origin},
         )
         for origin in origins
     ]
+
+
+def _cost(pair: PairCost) -> dict[str, float]:
+    """Return one pair's numbers; those that are not known are left out."""
+    found = {
+        "seconds": pair.seconds,
+        "energy_j": pair.energy_j,
+        "warm_s": pair.warm_s,
+        "warm_energy_j": pair.warm_energy_j,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _line(key: str, value: object) -> str:
@@ -248,8 +275,10 @@ def _pairs(table: Table) -> Iterator[PairCost]:
                 target=target,
                 seconds=cost.number("seconds"),
                 energy_j=cost.number("energy_j"),
+                warm_s=_maybe(cost, "warm_s"),
+                warm_energy_j=_maybe(cost, "warm_energy_j"),
             )
-            cost.finish()
+            cost.finish(also=("warm_s", "warm_energy_j"))
 
 
 def _point(table: Table) -> OperatingPoint:
@@ -260,16 +289,47 @@ def _point(table: Table) -> OperatingPoint:
         gpus=table.whole("gpus", layout.world_size, least=1),
         tokens_per_s=table.number("tokens_per_s", above=0),
         power_w=table.number("power_w", above=0),
-        host_power_w=table.number("host_power_w") if "host_power_w" in table.values else None,
+        host_power_w=_maybe(table, "host_power_w"),
+        gpu_power_w=_maybe(table, "gpu_power_w"),
+        parked_power_w=_maybe(table, "parked_power_w"),
+        samples=table.whole("samples", 0),
+        spread=_maybe(table, "spread"),
+        speed_spread=_maybe(table, "speed_spread"),
+        dominated_by=table.text("dominated_by", ""),
         clock_mhz=table.whole("clock_mhz", least=1) if "clock_mhz" in table.values else None,
         memory_gib=table.number("memory_gib", above=0) if "memory_gib" in table.values else None,
         equivalence=table.choice("equivalence", Equivalence, Equivalence.NONE),
         evidence=table.choice("evidence", Evidence, Evidence.ASSUMED),
         sources=table.words("sources", NUMBERS, SOURCES),
         probe=_probe(table.table("probe")) if "probe" in table.values else None,
+        fingerprint=_fingerprint(table) if "fingerprint" in table.values else None,
+        validated_at=_moment(table, "validated_at"),
+        validated_by=table.text("validated_by", ""),
+        tolerance=_maybe(table, "tolerance"),
     )
-    table.finish(also=("clock_mhz", "memory_gib", "host_power_w", "probe", *_UNUSED_IN_POINT))
+    table.finish(also=(*_OTHERS_IN_POINT, *_MAYBE_IN_POINT))
     return point
+
+
+def _fingerprint(table: Table) -> Fingerprint | None:
+    try:
+        return Fingerprint.from_dict(table.table("fingerprint").values)
+    except InputInvalid as error:
+        table.note("fingerprint", str(error).removeprefix("fingerprint: "))
+        return None
+
+
+def _moment(table: Table, key: str) -> datetime | None:
+    value = table.values.get(key)
+    if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
+        return value
+    table.note(key, "must be a time with its zone, like 2026-11-01T12:00:00Z")
+    return None
+
+
+def _maybe(table: Table, key: str) -> float | None:
+    """Read a number that may not be known."""
+    return table.number(key) if key in table.values else None
 
 
 def _probe(table: Table) -> ProbeEvidence:

@@ -1,4 +1,4 @@
-"""The step log: one JSON line per training step, written by the rank that has the loss.
+"""The step log: one JSON line per training step, by the hook or by the rank that has the loss.
 
 It continues over switches and restarts. A step that is repeated after a rollback or restart appears
 twice, and the later line counts. Invariant: reading never fails after a killed writer; a truncated
@@ -21,7 +21,7 @@ class StepRow:
     Attributes:
         step: counted from 1.
         tokens: total after this step.
-        loss: mean over the step's global batch, before the update.
+        loss: mean over the step's global batch, before the update; NaN: the job told none.
         layout: as shown on screens.
         gpus: number of devices.
         monotonic_s: CLOCK_MONOTONIC when the step ended, the same clock in every process.

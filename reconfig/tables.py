@@ -74,6 +74,14 @@ class Table:
             return value
         return max(least, 1)
 
+    def flag(self, key: str, default: bool) -> bool:
+        """Read true or false."""
+        value = self._get(key, default)
+        if isinstance(value, bool):
+            return value
+        self.note(key, f"{_shortened(value)} must be true or false")
+        return default
+
     def choice(self, key: str, kind: type[Choice], default: Choice) -> Choice:
         """Read a member of an enum."""
         value = self._get(key, default)

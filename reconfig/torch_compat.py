@@ -184,3 +184,13 @@ def abort_on_cuda(process_group: Any) -> None:
 def dispatch_mode() -> Any:
     """Return TorchDispatchMode, whose subclasses see every operator within a block."""
     return find("torch.utils._python_dispatch", "TorchDispatchMode")
+
+
+def nccl_version() -> tuple[int, ...]:
+    """Return the version of NCCL that torch was built with; empty where it has none."""
+    import torch  # noqa: PLC0415
+
+    if not torch.distributed.is_nccl_available():
+        return ()
+    version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return version

@@ -28,6 +28,7 @@ from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import Observation, RunView, SwitchView
 from wattmesh.policies.isolation import cause
 from wattmesh.policies.ladder import DAY_S
+from wattmesh.policies.staleness import stale_points
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
 from wattmesh.reconfig.switch import SwitchState
 
@@ -117,6 +118,9 @@ def _views(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterable[RunVi
                 view,
                 trained=trained(marks, snapshot.now, settings.policy.sla_window_s),
                 budget=settings.budgets.get(row.name),
+                stale=stale_points(
+                    row.catalogue, snapshot.now, settings.policy.proof_days, row.computes_with
+                ),
                 coverage=coverage,
             )
         except JournalUnavailable:

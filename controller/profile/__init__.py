@@ -1,9 +1,18 @@
 """Profiling: runs a job at each of its points, and measures it.
 
 The map:
-    job.py      the file that describes the job
-    meter.py    measures a profiled job from outside
-    numbers.py  the measured numbers of each layout
-    profile.py  `wattmesh configs profile`
-    walk.py     runs one job through a list of layouts
+    agent_page.py  GPUs as the node's agent tells them on its page of metrics
+    job.py         the file that describes the job
+    launch.py      runs one launch of the job along a walk; says what went wrong
+    measured.py    what was measured, as a catalogue (pure)
+    power.py       what measures power: opened as the job file asks
+    probes.py      what the probe's loss did at a switch (pure)
+    profile.py     `wattmesh configs profile`
+    proof.py       holds the losses of a profile against a run that never switches
+    ranks.py       memory and processor time of the ranks, from outside
+    results.py     what was measured so far, in a file that survives a kill
+    step_tail.py   reads a step log while it grows
+    tour.py        where a launch goes next, and when a point is measured
+    walk.py        the stand-in daemon that leads a job through layouts
+    windows.py     a point's numbers from step ends and joules (pure)
 """

@@ -1,51 +1,36 @@
-"""`wattmesh configs profile`: run a job through its layouts once, and write what was measured.
+"""`wattmesh configs profile`: run a job through its points, and write what was measured.
 
-It runs one real job, with real switches, under the torchrun launcher, and beside it the same
-training in one process that never switches. A layout whose losses all equal that reference's is
-*validated* (numerical equivalence); any other is only *measured*, and no policy switches to it.
+It runs the real job, with real switches, on whatever power is there, in one launch where nothing
+goes wrong. After a failure the next launch goes on with what is left. Nothing is proven here:
+`wattmesh.controller.profile.proof` does that, afterwards, from the same steps.
 
-Invariant: the catalogue says of every number whether it was measured, simulated or assumed; a job
-paced by simulated GPUs has simulated speed and power, however real its switches are.
+Invariant: the catalogue says of every number whether it was measured, simulated or assumed, and
+what was measured survives whatever ends the profile.
 """
 
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from wattmesh.controller.process.children import Child, Children, wait_for
-from wattmesh.controller.profile.job import ProfileJob, fill
-from wattmesh.controller.profile.meter import PowerRecorder
-from wattmesh.controller.profile.numbers import (
-    LayoutNumbers,
-    RecordedWalk,
-    idle_power_w,
-    measure,
-    probe_evidence,
+from wattmesh.controller.process.children import ChildFailed
+from wattmesh.controller.profile import results
+from wattmesh.controller.profile.job import ProfileJob
+from wattmesh.controller.profile.launch import (
+    JobLauncher,
+    Trouble,
+    WalkEnd,
+    by_torchrun,
+    run_walk,
 )
-from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
+from wattmesh.controller.profile.measured import catalogue_of
+from wattmesh.controller.profile.power import PowerMeter
+from wattmesh.controller.profile.ranks import RankWatch
+from wattmesh.controller.profile.results import ProfileState
+from wattmesh.controller.profile.tour import Tour
+from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.torchrun import words_of
-from wattmesh.reconfig import step_log
-from wattmesh.reconfig.catalogue import (
-    Catalogue,
-    Equivalence,
-    Evidence,
-    OperatingPoint,
-    SwitchCost,
-)
-from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeNvml
-from wattmesh.telemetry.sources.nvml_source import NvmlSource
-
-SIMULATED = ("tokens_per_s", "power_w", "idle_power_w_per_gpu", "switch.layout_energy_j")
-"""Numbers that come from the device model when GPUs are simulated."""
-
-_PATIENCE_S = 300.0
-_GPUS_LIMIT_S = 30.0
+from wattmesh.reconfig.catalogue import Catalogue
 
 Tell = Callable[[str], None]
 
@@ -55,217 +40,165 @@ class Profile:
     """What profiling found.
 
     Attributes:
-        measured: one entry per layout that could be measured. `unproven`: why a point may not be
-            switched to automatically, by id. `watched`: what the numbers were computed from.
-            `wall_s`: how long profiling took.
+        catalogue: its points are *measured*. `progress`: what it was made of.
+        unproven: why a point may not be switched to automatically, by id; also those without any
+            number.
+        folder: holds a folder `launch-N` per launch, with its logs.
+        wall_s: how long profiling took, this time.
     """
 
     catalogue: Catalogue
-    measured: tuple[LayoutNumbers, ...]
+    progress: ProfileState
     unproven: dict[str, str]
-    watched: RecordedWalk
+    folder: Path
     wall_s: float
 
 
-def profile(job: ProfileJob, folder: Path, tell: Tell = lambda _: None) -> Profile:
-    """Run `job` once through all its layouts on simulated GPUs.
+def profile(
+    job: ProfileJob,
+    folder: Path,
+    tell: Tell = lambda _: None,
+    *,
+    launcher: JobLauncher = by_torchrun,
+) -> Profile:
+    """Measure every point of `job`, or go on where an earlier call was ended.
 
     Args:
         job: what to run, from `read_job`.
-        folder: takes logs, checkpoints and simulated GPUs; new or empty.
+        folder: takes logs, checkpoints and what was measured; new, empty, or of the same job file.
         tell: called with a sentence whenever something happens.
+        launcher: starts every rank.
 
     Raises:
-        InputInvalid: the folder is in use, or the job does not begin at its reference.
-        WattmeshError: the job failed; the message says where its log is.
+        InputInvalid: the folder is in use, no power can be read, or the job's file and script do
+            not agree.
+        ChildFailed: the job failed before its reference was measured.
     """
     began_s = time.monotonic()
-    if folder.exists() and any(folder.iterdir()):
-        raise InputInvalid(f"{folder} is not empty; profile into a new folder")
+    job.check_python()
+    progress = results.load(folder, job.digest)
     folder.mkdir(parents=True, exist_ok=True)
-    # A paced step is shorter than the update interval of a real board's counter.
-    fake = FakeNvml.create(folder / "gpus", job.processes, DEMO_BOARD, update_ms=0)
-    walk = ProfileWalk(job, tell)
-    tell(f"starting {job.processes} processes, and the reference beside them")
-    watched = _run(job, folder, walk, fake)
-    return judge(job, walk, watched, time.monotonic() - began_s)
-
-
-def judge(job: ProfileJob, walk: ProfileWalk, watched: RecordedWalk, wall_s: float) -> Profile:
-    """Say what each layout costs and which may be switched to; nothing is run.
-
-    Raises:
-        InputInvalid: the job's reference could not be measured.
-    """
-    measured = measure(job, watched)
-    unproven = _why_unproven(job, walk, measured)
+    if progress.points:
+        names = ", ".join(each.id for each in progress.points)
+        tell(f"going on in {folder}: {names} measured before")
+    # What failed before is tried again: the user may have seen to it.
+    progress = replace(progress, refused={})
+    while _left(job, progress):
+        progress = replace(progress, launches=progress.launches + 1)
+        progress.save(folder)
+        progress = _launch(job, folder, progress, tell, launcher)
     return Profile(
-        catalogue=_with_probes(
-            _catalogue(job, measured, unproven, idle_power_w(watched)), walk.evidence
-        ),
-        measured=measured,
-        unproven=unproven,
-        watched=watched,
-        wall_s=wall_s,
-    )
-
-
-def _run(job: ProfileJob, folder: Path, walk: ProfileWalk, fake: FakeNvml) -> RecordedWalk:
-    """Run the job and its reference to their ends, while NVML is read from outside."""
-    # A Unix socket's path has room for 107 bytes; the given folder may be deeper than that.
-    with (
-        closing(NvmlSource(fake.library)) as source,  # a process has one NVML library at a time
-        tempfile.TemporaryDirectory(prefix="wattmesh-") as short,
-        WalkServer(Path(short) / "walk.sock", walk),
-        Children() as children,
-    ):
-        main = _start(job, folder, children, Path(short) / "walk.sock")
-        reference = _start_reference(job, folder, children)
-        wait_for(
-            lambda: len(source.gpu_uuids()) == job.processes,
-            limit_s=_GPUS_LIMIT_S,
-            what=f"Finding {job.processes} GPUs through {fake.library}",
-        )
-        with PowerRecorder(source, main.pid) as meter:
-            main.finish(_PATIENCE_S)
-        if reference is not None:
-            reference.finish(_PATIENCE_S)
-    counters = [meter.counters[each.uuid] for each in fake.gpus]
-    rows = step_log.read(folder / "steps.jsonl")
-    if not rows or not all(each.at_s for each in counters):
-        raise InputInvalid(f"the job logged no steps; look at {main.log}")
-    proof = step_log.read(folder / "reference.jsonl") if reference is not None else ()
-    return RecordedWalk(
-        rows=rows,
-        reference={row.step: row.loss for row in proof},
-        started=dict(walk.started),
-        counters=counters,
-        memory=meter.memory,
-        began_s=min(each.at_s[0] for each in counters),
-    )
-
-
-def _start(job: ProfileJob, folder: Path, children: Children, socket: Path) -> Child:
-    words = fill(
-        job.command,
-        {
-            "steps": str(job.steps),
-            "every": str(job.every),
-            "losses": str(folder.resolve() / "steps.jsonl"),
-            "checkpoints": str(folder.resolve() / "checkpoints"),
+        catalogue=catalogue_of(job, progress),
+        progress=progress,
+        unproven={
+            point.id: progress.refused.get(point.id, "nothing has proven it yet")
+            for point in job.points
         },
-    )
-    return children.start(
-        "profiled job",
-        words_of(job.processes, words),
-        log=folder / "job.log",
-        environment={
-            **_environment(job),
-            "WATTMESH_URL": f"unix://{socket}",
-            FOLDER_VARIABLE: str(folder.resolve() / "gpus"),
-        },
-        folder=job.directory,
+        folder=folder,
+        wall_s=time.monotonic() - began_s,
     )
 
 
-def _start_reference(job: ProfileJob, folder: Path, children: Children) -> Child | None:
-    """Start the training that never switches, if the job names one."""
-    if not job.reference_command:
-        return None
-    losses = str(folder.resolve() / "reference.jsonl")
-    words = fill(job.reference_command, {"steps": str(job.steps), "losses": losses})
-    return children.start(
-        "reference run",
-        ["nice", "-n", "19", sys.executable, *words],  # must not slow the walk, which is measured
-        log=folder / "reference.log",
-        environment=_environment(job),
-        folder=job.directory,
-    )
+def _left(job: ProfileJob, progress: ProfileState) -> bool:
+    """Tell whether a point has neither numbers nor a reason why not."""
+    known = {each.id for each in progress.points}.union(progress.refused)
+    return any(each.id not in known for each in job.points)
 
 
-def _environment(job: ProfileJob) -> dict[str, str]:
-    """Let the job's own modules be found, and keep its processes to one thread each."""
-    return {"PYTHONPATH": str(job.directory), "OMP_NUM_THREADS": "1"}
-
-
-def _why_unproven(
-    job: ProfileJob, walk: ProfileWalk, measured: tuple[LayoutNumbers, ...]
-) -> dict[str, str]:
-    """Say of each point why it may not be switched to automatically; empty when all may."""
-    found = {each.point.id: each for each in measured}
-    reasons = {}
-    for point in job.points:
-        one = found.get(point.id)
-        if point.id in walk.refused:
-            reasons[point.id] = f"the job did not reach it: {walk.refused[point.id]}"
-        elif one is None:
-            reasons[point.id] = "it trained too few steps to be measured"
-        elif one.loss_difference is None:
-            reasons[point.id] = "there is no reference run to hold its losses against"
-        elif not one.loss_difference <= job.tolerance:
-            reasons[point.id] = (
-                f"its losses differ from the reference by {one.loss_difference:.1e}, allowed is "
-                f"{job.tolerance:.0e}"
-            )
-    return reasons
-
-
-def _catalogue(
-    job: ProfileJob,
-    measured: tuple[LayoutNumbers, ...],
-    unproven: dict[str, str],
-    idle_w: float,
-) -> Catalogue:
-    """Put the numbers into a catalogue.
+def _launch(
+    job: ProfileJob, folder: Path, progress: ProfileState, tell: Tell, launcher: JobLauncher
+) -> ProfileState:
+    """Run one launch and return all that is known after it.
 
     Raises:
-        InputInvalid: the reference could not be measured, so nothing can be compared with it.
+        InputInvalid, ChildFailed: another launch would not get further.
     """
-    if job.reference not in {each.point.id for each in measured}:
-        raise InputInvalid(f"the reference {job.reference} could not be measured: {unproven}")
-    switches = [each for each in measured if each.switch_s is not None]
-    return Catalogue(
-        job=job.name,
-        tokens_total=job.tokens_total,
-        reference=job.reference,
-        points=tuple(_point(job, each, each.point.id not in unproven) for each in measured),
-        release=job.release,
-        idle_power_w_per_gpu=round(idle_w, 2),
-        embodied_g_per_gpu_hour=job.embodied_g_per_gpu_hour,
-        global_batch=job.global_batch,
-        seq_len=job.seq_len,
-        switch=SwitchCost(
-            # With a handful of switches, the largest is the best estimate of the 95 % quantile.
-            layout_s=round(max(each.switch_s or 0.0 for each in switches), 3),
-            layout_energy_j=round(max(each.switch_energy_j or 0.0 for each in switches), 1),
-            source="measured",
+    place = folder / f"launch-{progress.launches}"
+    place.mkdir(parents=True)
+    with PowerMeter(job, place) as meter, RankWatch(meter.fakes) as ranks:
+        progress = _with_surroundings(job, progress, meter)
+        tell(f"power: {meter.words}; starting {job.processes} processes")
+        walk = ProfileWalk(job.walk[:1], tell)
+        tour = Tour(
+            job,
+            walk=walk,
+            meter=meter,
+            ranks=ranks,
+            folder=folder,
+            progress=progress,
+            tell=tell,
         )
-        if switches
-        else SwitchCost(),
-        simulated=SIMULATED,
+        ended = run_walk(
+            job,
+            walk,
+            place,
+            environment=meter.environment,
+            follow=tour.follow,
+            launcher=launcher,
+        )
+    if ended.trouble is None:
+        return _after_end(job, tour)
+    return _after_trouble(job, tour, ended, tell, folder)
+
+
+def _with_surroundings(job: ProfileJob, progress: ProfileState, meter: PowerMeter) -> ProfileState:
+    """Read the devices while they idle, and what the driver says of them."""
+    gpu_w, host_w = progress.idle_gpu_w, progress.idle_host_w
+    if gpu_w is None and host_w is None:
+        gpu_w, host_w = meter.idle(job.idle_s)
+    if meter.gpus and len(meter.gpus) < job.processes:
+        raise InputInvalid(
+            f"{len(meter.gpus)} GPUs are read here, the job has {job.processes} processes; run it "
+            "where all of them are, or correct job.processes"
+        )
+    return replace(
+        progress,
+        idle_gpu_w=gpu_w,
+        idle_host_w=host_w,
+        scope=str(meter.scope),
+        models=meter.drivers.models,
+        vbios=meter.drivers.vbios,
+        driver=meter.drivers.driver,
     )
 
 
-def _with_probes(catalogue: Catalogue, told: Mapping[str, Mapping[str, Any]]) -> Catalogue:
-    points = tuple(
-        replace(each, probe=probe_evidence(told.get(each.id, {}))) for each in catalogue.points
-    )
-    return replace(catalogue, points=points)
+def _after_end(job: ProfileJob, tour: Tour) -> ProfileState:
+    """Check that the launch that ended well has got somewhere."""
+    progress = tour.progress
+    if progress.point(job.reference) is None:
+        raise InputInvalid(
+            f"the reference {job.reference} could not be measured: "
+            f"{progress.refused.get(job.reference, 'the job was ended before')}."
+        )
+    return progress
 
 
-def _point(job: ProfileJob, one: LayoutNumbers, proven: bool) -> OperatingPoint:
-    equivalence = Equivalence.EXACT if one.point.id == job.reference else Equivalence.NUMERICAL
-    sources = {"tokens_per_s": "simulated", "power_w": "simulated"}
-    if one.memory_gib is not None:
-        sources["memory_gib"] = "measured"
-    return OperatingPoint(
-        id=one.point.id,
-        layout=one.point.layout,
-        gpus=one.point.layout.world_size,
-        tokens_per_s=round(one.tokens_per_s, 2),
-        power_w=round(one.power_w, 2),
-        memory_gib=one.memory_gib,
-        equivalence=equivalence if proven else Equivalence.NONE,
-        evidence=Evidence.VALIDATED if proven else Evidence.MEASURED,
-        sources=sources,
-    )
+def _after_trouble(
+    job: ProfileJob, tour: Tour, ended: WalkEnd, tell: Tell, folder: Path
+) -> ProfileState:
+    """Keep what was measured, and count the failure against the point where it happened.
+
+    Raises:
+        InputInvalid, ChildFailed: the failure is the job's, not a point's.
+    """
+    progress, blamed = tour.progress, tour.blamed
+    kept = ", ".join(each.id for each in progress.points)
+    more = f" {kept} is kept in {folder}." if kept else ""
+    if ended.trouble in (Trouble.NONSENSE, Trouble.TURNED_AWAY):
+        raise InputInvalid(ended.sentence + more)
+    if blamed.id in progress.refused or progress.point(blamed.id) is not None:
+        if _left(job, progress):
+            raise ChildFailed(f"{ended.sentence}{more}")
+        tell(f"{ended.sentence} Every point had been measured before.")
+        return progress
+    if blamed.id == job.reference:
+        raise ChildFailed(f"{ended.sentence}{more}")
+    tell(f"{blamed.id} ({blamed.layout}) has no numbers: {ended.sentence}")
+    progress = replace(progress, refused={**progress.refused, blamed.id: _inner(ended.sentence)})
+    progress.save(folder)
+    return progress
+
+
+def _inner(sentence: str) -> str:
+    """Return a sentence as the second half of another one."""
+    return sentence.rstrip(".")

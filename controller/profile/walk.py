@@ -9,16 +9,20 @@ Invariant: one order at a time; the next one is given only after the one before 
 import json
 import socketserver
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.job import Candidate
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
-from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch import AT_PACE, SwitchState
 from wattmesh.reconfig.wire import (
+    Heartbeat,
+    HeartbeatAnswer,
     Message,
     Orders,
     Progress,
@@ -28,72 +32,165 @@ from wattmesh.reconfig.wire import (
 )
 
 _LONGEST_BODY = 1 << 20
+_NEVER_LATE = 1 << 40
+"""In steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One switch of the walk that was confirmed.
+
+    Attributes:
+        step: the boundary's.
+        elapsed_s: from the boundary until it was confirmed.
+        at_pace_s: from the boundary to the end of the first step at normal pace; None until the job
+            has reported it.
+    """
+
+    origin: str
+    target: str
+    step: int
+    elapsed_s: float
+    at_pace_s: float | None = None
 
 
 class ProfileWalk:
-    """Where the walk stands.
+    """Where the walk stands. Several threads may use it.
 
     Attributes:
-        started: step at which each point that was reached began, by id.
+        started: step at which each point that was reached began, by id; the first time.
         refused: why a point was not reached, by id.
         evidence: what the job reported of the switch to each point that was reached, by id.
+        arrivals: every confirmed switch, in order.
+        registered: how the job introduced itself; None before.
+        unwelcome: why the job was turned away; "".
+        newest: its newest progress; None before.
+        heard_s: when it last made headway (monotonic); a heartbeat is none.
     """
 
-    def __init__(self, job: ProfileJob, tell: Callable[[str], None]) -> None:
-        """Begin at the reference; `tell` is called with a sentence whenever something happens."""
-        self._job = job
+    def __init__(
+        self, points: Sequence[Candidate], tell: Callable[[str], None], *, steps_each: int = 0
+    ) -> None:
+        """Begin at `points[0]`, where the job begins.
+
+        Args:
+            points: the walk. It may grow, by `go`.
+            tell: called with a sentence whenever something happens.
+            steps_each: how many steps each point trains before the next is ordered; 0: each next
+                point is ordered by `go`.
+        """
         self._tell = tell
         self._lock = threading.Lock()
-        self._run: Register | None = None
+        self._points = list(points)
+        self._steps_each = steps_each
         self._itinerary = Itinerary(
-            layouts=[each.layout for each in job.walk], steps_each=job.steps_per_point, next=1
+            layouts=[each.layout for each in points], steps_each=steps_each, next=1
         )
+        self._may_go = steps_each > 0
+        self._here = self._points[0]
         self.started: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self.evidence: dict[str, dict[str, Any]] = {}
+        self.arrivals: list[Arrival] = []
+        self.registered: Register | None = None
+        self.unwelcome = ""
+        self.newest: Progress | None = None
+        self.heard_s = time.monotonic()
+
+    @property
+    def here(self) -> Candidate:
+        """The point that the job trains at."""
+        return self._here
+
+    @property
+    def bound_for(self) -> Candidate | None:
+        """The point of the order that is open; None without one."""
+        with self._lock:
+            return self._next if self._may_go and not self._itinerary.over else None
+
+    @property
+    def over(self) -> bool:
+        """Whether a walk of `steps_each` has trained them at every point that it reached."""
+        with self._lock:
+            step = self.newest.step if self.newest is not None else 0
+            return (
+                self._steps_each > 0
+                and self._itinerary.over
+                and step >= self._itinerary.since + self._steps_each
+            )
+
+    def go(self, point: Candidate) -> None:
+        """Order a switch to `point` at the next boundary; the switch before has ended."""
+        with self._lock:
+            self._points.append(point)
+            self._itinerary.layouts = [each.layout for each in self._points]
+            self._may_go = True
 
     def register(self, message: Register) -> Registered:
         """Register the job.
 
         Raises:
-            InputInvalid: it does not begin in the reference's layout.
+            InputInvalid: it does not begin in the first point's layout.
         """
-        reference = self._job.walk[0]
-        if message.layout != reference.layout:
-            raise InputInvalid(
-                f"the job begins in {message.layout}, its reference {reference.id} is "
-                f"{reference.layout}; correct `command` or `reference`"
-            )
+        first = self._points[0]
         with self._lock:
-            self._run = message
-            self.started.setdefault(reference.id, message.step)
-        self._tell(f"{reference.id} ({reference.layout}) trains")
+            self.heard_s = time.monotonic()
+            if message.layout != first.layout and self.registered is None:
+                self.unwelcome = (
+                    f"the job begins in {message.layout}, its reference {first.id} is "
+                    f"{first.layout}; correct `command` or `reference`"
+                )
+                raise InputInvalid(self.unwelcome)
+            new, self.registered = self.registered is None, message
+            self.started.setdefault(first.id, message.step)
+        if new:
+            self._tell(f"{first.id} ({first.layout}) trains")
         return Registered(
-            run=message.run, incarnation=message.incarnation, attempt=message.attempt, epoch=EPOCH
+            run=message.run,
+            incarnation=message.incarnation,
+            attempt=message.attempt,
+            epoch=EPOCH,
         )
 
     def orders(self) -> Orders:
-        """Give the order for the next point, or none when the walk is at its end."""
+        """Give the order for the next point, or none when there is none to go to."""
         with self._lock:
             order = None
-            if not self._itinerary.over and self._run is not None:
+            if self._may_go and not self._itinerary.over and self.registered is not None:
                 order = self._itinerary.order(
-                    run=self._run.run,
-                    attempt=self._run.attempt,
-                    point=self._next_candidate.id,
+                    run=self.registered.run,
+                    attempt=self.registered.attempt,
+                    point=self._next.id,
                     reason="profiling",
-                    late_steps=self._job.steps_per_point,
+                    late_steps=self._steps_each or _NEVER_LATE,
                 )
             return Orders(order=order, epoch=EPOCH)
+
+    def progress(self, message: Progress) -> None:
+        """Note how far the job is."""
+        with self._lock:
+            self.newest, self.heard_s = message, time.monotonic()
 
     def transition(self, message: Transition) -> None:
         """Go on to the next point when a switch has ended, confirmed or not."""
         with self._lock:
-            target = None if self._itinerary.over else self._next_candidate
+            self.heard_s = time.monotonic()
+            self._note_pace(message)
+            target = None if self._itinerary.over else self._next
             if target is None or not self._itinerary.ended(message):
                 return
+            self._may_go = self._steps_each > 0
             if message.state is SwitchState.CONFIRMED:
-                self.started[target.id] = message.step
+                self.arrivals.append(
+                    Arrival(
+                        origin=self._here.id,
+                        target=target.id,
+                        step=message.step,
+                        elapsed_s=message.elapsed_s,
+                    )
+                )
+                self._here = target
+                self.started.setdefault(target.id, message.step)
                 self.evidence[target.id] = message.evidence
                 words = f"{target.id} ({target.layout}) trains"
             else:
@@ -102,8 +199,21 @@ class ProfileWalk:
         self._tell(words)
 
     @property
-    def _next_candidate(self) -> Candidate:
-        return self._job.walk[self._itinerary.next]
+    def _next(self) -> Candidate:
+        return self._points[self._itinerary.next]
+
+    def _note_pace(self, message: Transition) -> None:
+        """Keep when the run was at pace, which a job tells some steps after the switch."""
+        at_pace_s = message.evidence.get(AT_PACE)
+        for index, each in enumerate(self.arrivals):
+            if each.step == message.step and isinstance(at_pace_s, int | float):
+                self.arrivals[index] = Arrival(
+                    origin=each.origin,
+                    target=each.target,
+                    step=each.step,
+                    elapsed_s=each.elapsed_s,
+                    at_pace_s=float(at_pace_s),
+                )
 
 
 class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -142,6 +252,7 @@ class _Handler(BaseHTTPRequestHandler):
             "register": Register.from_json,
             "progress": Progress.from_json,
             "transitions": Transition.from_json,
+            "heartbeat": Heartbeat.from_json,
         }
         walk, kind = self.server.walk, self.path.rpartition("/")[2]
         try:
@@ -151,6 +262,11 @@ class _Handler(BaseHTTPRequestHandler):
             if isinstance(message, Register):
                 self._answer(200, walk.register(message).to_json())
                 return
+            if isinstance(message, Heartbeat):
+                self._answer(200, HeartbeatAnswer().to_json())
+                return
+            if isinstance(message, Progress):
+                walk.progress(message)
             if isinstance(message, Transition):
                 walk.transition(message)
             self._answer(200, {})

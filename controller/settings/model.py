@@ -224,6 +224,9 @@ class PolicySection(Section):
         default=("exact", "numerical"), strict=False
     )
     """Classes of points that a run may be switched to: exact, numerical, statistical."""
+    proof_days: float = Field(default=90.0, ge=0, le=36_500)
+    """Days for which the proof of a point holds (`configs validate`). An older point is stale and
+    is not switched to. 0: forever. A point without a date is never stale by age."""
     sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
     """Service level: least average speed over every `sla_window_s` that plans keep, as a share of
     the speed at the run's fastest point. A power cap and a deadline come first. Default: none."""
@@ -246,6 +249,7 @@ class PolicySection(Section):
             failed_limit=self.failed_limit,
             failed_switch_s=self.failed_switch_s or self.switch_timeout_s,
             equivalence=tuple(Equivalence(each) for each in self.equivalence),
+            proof_days=self.proof_days,
             sla_throughput_share=self.sla_throughput_share or 0.0,
             sla_window_s=self.sla_window_s,
         )

@@ -34,6 +34,7 @@ from wattmesh import durable
 from wattmesh.controller.process.children import ChildFailed, Children, wait_for
 from wattmesh.controller.profile.job import read_job
 from wattmesh.controller.profile.profile import profile
+from wattmesh.controller.profile.proof import prove
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue
@@ -218,7 +219,11 @@ def _profile(plan: DemoPlan, progress: ProgressPrinter) -> Catalogue:
         boundary_every=plan.boundary_every,
         intervals=plan.profile_intervals,
     )
-    found = profile(asked, plan.folder / "profile", lambda text: progress.show(f"  {text}"))
+
+    def tell(text: str) -> None:
+        progress.show(f"  {text}")
+
+    found = prove(asked, profile(asked, plan.folder / "profile", tell), tell)
     for point in found.catalogue.points:
         progress.say(
             f"  {point.id}  {str(point.layout) + ' on ' + str(point.gpus):<14} "

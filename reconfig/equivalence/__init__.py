@@ -1,7 +1,7 @@
 """Checks that a job trains the same model however it is switched: V1 to V8, as a library.
 
 docs/convergence.md explains each check. Every check returns a `Verdict`, and none reads data that
-the checked code wrote about itself. Torch-free, except for the last three files.
+the checked code wrote about itself. Torch-free, except for the last four files.
 
     verdict.py      the result of one check, and the class that a point's results prove
     whole.py        an unsharded state as arrays; V1 bitwise, V2 and V7 to rounding
@@ -10,9 +10,11 @@ the checked code wrote about itself. Torch-free, except for the last three files
     ragged.py       V5 loss over ragged masks, by size of microbatch
     trials.py       V8 final losses over seeds: equivalence by two one-sided tests
     shelf.py        an unsharded state on disk, to compare across launches
+    asked.py        what a validated launch watches, and the files in which it answers
     script.py       a schedule of switches, passed to a real session as orders
     pieces.py       puts the pieces of a sharded tensor together
     gather.py       (torch) gathers the state of a distributed job, without our checkpoint code
     watch.py        (torch) records dropout masks by sample
+    witness.py      (torch) watches a real job from inside while it is validated
     lab.py          (torch) trains through a script and compares the state around each switch
 """

@@ -19,7 +19,8 @@ from wattmesh.reconfig.equivalence.script import Script
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
 from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
-from wattmesh.reconfig.hook.session import Session
+from wattmesh.reconfig.launch.generation import Generation
+from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.state import State
 
 
@@ -39,6 +40,38 @@ class Step(Protocol):
     @property
     def samples(self) -> int:
         """Consumed over all ranks."""
+        ...
+
+
+class TrainedSession(Protocol):
+    """What is used of the session that `attach` returns."""
+
+    @property
+    def done(self) -> bool:
+        """Whether training has ended."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """What this rank trains with."""
+        ...
+
+    @property
+    def generation(self) -> Generation:
+        """The present generation."""
+        ...
+
+    @property
+    def position(self) -> Position:
+        """Where training stands."""
+        ...
+
+    def report(self, *, tokens: int, samples: int, loss: float) -> None:
+        """Report one step."""
+        ...
+
+    def boundary(self) -> None:
+        """Do what is due after a step."""
         ...
 
 
@@ -71,7 +104,7 @@ class Notes:
 
 
 def train(
-    session: Session,
+    session: TrainedSession,
     script: Script,
     step: Callable[[State], Step],
     notes: Notes,
@@ -102,7 +135,7 @@ def train(
         session.boundary()
 
 
-def _compare(session: Session, before: WholeState | None, notes: Notes) -> None:
+def _compare(session: TrainedSession, before: WholeState | None, notes: Notes) -> None:
     after = gather_whole(session.state)
     if not after.arrays:
         return

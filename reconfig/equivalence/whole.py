@@ -168,23 +168,33 @@ def close_gradients(found: Arrays, reference: Arrays, *, dtype: str) -> Verdict:
         reference: the same step in another layout.
         dtype: of the reductions; chooses the limit.
     """
-    missing = sorted(set(found) ^ set(reference))
-    gap = math.inf
-    if reference and not missing:
-        apart = sum(
-            float(np.sum(np.square(np.subtract(found[key], each, dtype=np.float64))))
-            for key, each in reference.items()
-        )
-        size = sum(float(np.sum(np.square(each, dtype=np.float64))) for each in reference.values())
-        gap = math.sqrt(apart / size) if size > 0 else (math.inf if apart else 0.0)
-    told = f"; only one side has {missing[0]}" if missing else ""
+    gap, told = gradient_gap(found, reference)
     return Verdict(
         check="V7",
         name="one gradient, relative",
-        measured=gap if math.isfinite(gap) else math.inf,
+        measured=gap,
         limit=GRADIENT_LIMITS[dtype],
         sentence=f"the gradients of one step differ by {gap:.2e} of their norm{told}",
     )
+
+
+def gradient_gap(found: Arrays, reference: Arrays) -> tuple[float, str]:
+    """Return how far two gradients are apart, relative to the norm of `reference`.
+
+    Returns:
+        The gap, inf where it is no number; and a clause with the first parameter that only one
+        side has, or "".
+    """
+    missing = sorted(set(found) ^ set(reference))
+    if missing or not reference:
+        return math.inf, f"; only one side has {missing[0]}" if missing else ""
+    apart = sum(
+        float(np.sum(np.square(np.subtract(found[key], each, dtype=np.float64))))
+        for key, each in reference.items()
+    )
+    size = sum(float(np.sum(np.square(each, dtype=np.float64))) for each in reference.values())
+    gap = math.sqrt(apart / size) if size > 0 else (math.inf if apart else 0.0)
+    return gap if math.isfinite(gap) else math.inf, ""
 
 
 def _none_of(name: str, wrong: Sequence[str], told: str) -> Verdict:

@@ -14,6 +14,8 @@ The map:
     launch_leader.py     the duties of global rank 0: claim, registration, first generation
     launcher.py          the messages between a rank and its launcher
     observed.py          `observe`: the two-line entry
+    own_code.py          what a run computes with, as a fingerprint
+    profiled.py          what a run does differently while it is profiled or validated
     proof.py             the proof of a generation
     rank_runner.py       one rank's walk through the generations
     reported.py          what a script reports of its step, as numbers that JSON has

@@ -8,13 +8,16 @@ import os
 import socket
 import time
 
+from wattmesh.errors import CallHuman, FixInput, Refused
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client import reached
 from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
-from wattmesh.reconfig.client.reporter import Reporter, SilentReporter
+from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
+from wattmesh.reconfig.hook import own_code
 from wattmesh.reconfig.hook.job import AttachedJob
+from wattmesh.reconfig.hook.launcher import refuse
 from wattmesh.reconfig.hook.start import AttachRequest, FirstGeneration, first_generation
 from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
@@ -25,7 +28,7 @@ from wattmesh.reconfig.launch.launched import scheduler_key
 from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Register, Transition
+from wattmesh.reconfig.wire import COMPUTES_WITH, Register, Transition
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +100,7 @@ class LaunchLeader:
                 capabilities=(
                     *_capabilities(job),
                     *gpus_unknown(each.gpu_unknown for each in peers),
+                    *_computes_with(self._launch_store.launched),
                 ),
                 pid=os.getpid(),
                 host=socket.gethostname(),
@@ -161,7 +165,28 @@ class LaunchLeader:
         return words
 
 
+def begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
+    """Do global rank 0's part of a launch; a refusal is told to every rank."""
+    try:
+        leader = LaunchLeader(job.launch_store, job.folder, job.name)
+        leader.open(wanted, job)
+    except (Refused, CallHuman, FixInput) as error:
+        refuse(job.launch_store, error)
+        job.watchdog.stop()
+        raise
+    if not isinstance(leader.voice, SilentReporter):
+        job.client = leader.voice
+        job.pump = Pump(job.launch_store, leader.voice)
+    return leader
+
+
 def _capabilities(job: AttachedJob) -> tuple[str, ...]:
     restart = ("restart",) if job.relaunched else ()
     fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
     return (*CAPABILITIES, *restart, *fixed)
+
+
+def _computes_with(launched: int) -> tuple[str, ...]:
+    """Name what the run computes with; the daemon compares it with that of proven points."""
+    words = own_code.fingerprint(launched).to_words()
+    return tuple(ranges.clean(f"{COMPUTES_WITH}{each}")[:255] for each in words)

@@ -29,14 +29,14 @@ from wattmesh.reconfig import ranges
 from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.client.reached import ReachedStepFile
-from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
+from wattmesh.reconfig.client.reporter import Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpu_of_rank
-from wattmesh.reconfig.hook import reported
+from wattmesh.reconfig.hook import profiled, reported
 from wattmesh.reconfig.hook.attach_check import walker
 from wattmesh.reconfig.hook.boundary import Boundary
 from wattmesh.reconfig.hook.first_steps import FirstSteps
 from wattmesh.reconfig.hook.job import AttachedJob, Build, Probe
-from wattmesh.reconfig.hook.launch_leader import LaunchLeader
+from wattmesh.reconfig.hook.launch_leader import LaunchLeader, begin_launch
 from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.start import AttachRequest
@@ -74,6 +74,7 @@ class Session(Closing):
         self._boundary = Boundary(job, self._runner)
         self._pace = Pace(time.monotonic())
         self._first_steps = FirstSteps(job)
+        self._notes = profiled.ProfileNotes(job)
         self._loss: float | None = None
         self._expected = Position()
         self._due = False
@@ -174,6 +175,7 @@ class Session(Closing):
         ended_s = time.monotonic()
         self._pace.note(ended_s, state.position.tokens)
         self._first_steps.step(ended_s)
+        self._notes.step(self.generation, state, self._loss, ended_s)
         self._rest()
         if self.leads:
             self._reached.note(state.position.step)
@@ -193,9 +195,11 @@ class Session(Closing):
         due = (due or self._due) and position.step > self._handled_step
         if not due and not self._boundary.saves.writing:
             return
+        self._notes.leave(self.state, due=due)
         with self._last_words():
             agreed = self._boundary.run(self._loss, due=due)
-        self._first_steps.resume(time.monotonic())
+        self._first_steps.resume(ended_s := time.monotonic())
+        self._notes.resume(ended_s)
         if not due:
             return
         self._due = bool(agreed.deferred) and agreed.outcome is None
@@ -273,6 +277,7 @@ class Session(Closing):
         self._job.consumed.begin(self._expected.samples)
         self._pace.begin(generation.number)
         self._first_steps.begin(generation, time.monotonic())
+        self._notes.begin(generation, self.state)
         self._reached.rest()
         self._rest()
 
@@ -394,7 +399,7 @@ def attach(
         CallHuman: every checkpoint is damaged.
     """
     deadlines = deadlines or Deadlines()
-    folder = walker.folder_of(checkpoint_dir)
+    folder = profiled.folder_of(walker.folder_of(checkpoint_dir))
     launch_store = LaunchStore.connect(deadlines.wake_s)
     launch_store.introduce(*gpu_of_rank(gpu_uuid, device, launch_store.rank))
     job = AttachedJob(
@@ -419,6 +424,7 @@ def attach(
         gc_freeze=gc_freeze,
     )
     walker.prepare(job, layout)
+    profiled.prepare(job)
     wanted = AttachRequest(
         layout=layout, ranks=initial_ranks, launched=launch_store.launched, seekable=seekable
     )
@@ -430,22 +436,7 @@ def _join(job: AttachedJob, wanted: AttachRequest) -> Session:
     job.folder.path.mkdir(parents=True, exist_ok=True)
     unheed = heed_sigterm(job)
     job.watchdog.start()
-    session = Session(job, _begin_launch(job, wanted) if job.rank == 0 else None, unheed)
+    session = Session(job, begin_launch(job, wanted) if job.rank == 0 else None, unheed)
     atexit.register(session.close)
     session.begin()
     return session
-
-
-def _begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
-    """Do global rank 0's part of a launch; a refusal is told to every rank."""
-    try:
-        leader = LaunchLeader(job.launch_store, job.folder, job.name)
-        leader.open(wanted, job)
-    except (Refused, CallHuman, FixInput) as error:
-        refuse(job.launch_store, error)
-        job.watchdog.stop()
-        raise
-    if not isinstance(leader.voice, SilentReporter):
-        job.client = leader.voice
-        job.pump = Pump(job.launch_store, leader.voice)
-    return leader

@@ -10,7 +10,7 @@ useless on boards whose sensor samples 25 ms of every 100 ms (arXiv 2312.02741).
 
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -173,20 +173,42 @@ def _highest_w(readings: Sequence[PowerReading], marks: Sequence[_Mark]) -> floa
     return max([*seen, *between], default=0.0)
 
 
+def around(
+    readings: Sequence[PowerReading], start_s: float, end_s: float
+) -> Sequence[PowerReading]:
+    """Cut readings to those that a window needs: one before it, and one after it."""
+    first = bisect_right(readings, start_s, key=_moment) - 1
+    last = bisect_left(readings, end_s, key=_moment)
+    return readings[max(0, first) : last + 1] or readings[-1:]
+
+
+def _moment(reading: PowerReading) -> float:
+    return reading.monotonic_s
+
+
 class Burst:
     """A context that samples a source at 10 Hz until it is left."""
 
-    def __init__(self, source: PowerSource, gpus: Sequence[str] = (), *, hz: float = HZ) -> None:
+    def __init__(
+        self,
+        source: PowerSource,
+        gpus: Sequence[str] = (),
+        *,
+        hz: float = HZ,
+        update_s: float = UPDATE_S,
+    ) -> None:
         """Prepare.
 
         Args:
             source: the source to read; nobody else may read it meanwhile.
             gpus: only these devices; default all.
             hz: readings per second, in (0, 50].
+            update_s: seconds between two updates of the devices' counters.
         """
         self._source = source
         self._gpus = frozenset(gpus)
         self._every_s = 1 / hz
+        self._update_s = update_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, name="burst", daemon=True)
         self._readings: dict[str, list[PowerReading]] = {}
@@ -205,10 +227,15 @@ class Burst:
         self._stop.set()
         self._thread.join()
 
+    @property
+    def looked(self) -> bool:
+        """Whether a first reading was taken."""
+        return bool(self._readings)
+
     def figures(self, start_s: float, end_s: float) -> dict[str, Figure]:
         """Return the energy of each device in a window of monotonic time."""
         return {
-            gpu: figure(list(readings), start_s, end_s)
+            gpu: figure(around(readings, start_s, end_s), start_s, end_s, update_s=self._update_s)
             for gpu, readings in list(self._readings.items())
         }
 

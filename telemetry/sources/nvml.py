@@ -166,6 +166,10 @@ class Nvml:
         """Read the board's name, e.g. "NVIDIA H100 80GB HBM3"."""
         return str(self._ask(uuid, "name", "nvmlDeviceGetName"))
 
+    def vbios(self, uuid: str) -> str:
+        """Read the version of the board's firmware, e.g. "96.00.74.00.01"."""
+        return str(self._ask(uuid, "VBIOS version", "nvmlDeviceGetVbiosVersion"))
+
     def limits(self, uuid: str) -> BoardLimits:
         """Read the power limits of a board."""
         low_mw, high_mw = self._ask(

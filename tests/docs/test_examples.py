@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from wattmesh.controller.profile.job import read_job
 from wattmesh.errors import FixInput
 from wattmesh.reconfig import catalogue_file
 
@@ -19,16 +20,18 @@ def _blocks(page: Path, language: str) -> list[str]:
     )
 
 
-def test_catalogue_example_is_a_catalogue() -> None:
-    """The catalogue page shows a file that the daemon reads."""
-    (example,) = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
+def test_catalogue_example_is_a_catalogue(tmp_path: Path) -> None:
+    """The catalogue page shows a file that the daemon reads, and a job file for profiling."""
+    example, job = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
+    (tmp_path / "job.toml").write_text(job)
+    assert [point.id for point in read_job(tmp_path / "job.toml").points] == ["A", "B"]
     catalogue = catalogue_file.parse(example.encode(), "docs/catalogue.md")
     assert [point.id for point in catalogue.points] == ["A", "B"]
 
 
 def test_spoilt_example_is_caught() -> None:
     """Sabotaged twin: the same example with one key misspelt is refused."""
-    (example,) = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
+    example, _ = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
     with pytest.raises(FixInput, match="power_watts"):
         catalogue_file.parse(example.replace("power_w ", "power_watts ").encode(), "spoilt")
 

@@ -2,7 +2,8 @@
 
 controller   -> everything below
 integrations -> telemetry, reconfig, and its own file or folder
-policies     -> telemetry.readings, reconfig.layout, reconfig.catalogue
+policies     -> telemetry.readings, reconfig.layout, reconfig.catalogue,
+                reconfig.fingerprint
 telemetry, reconfig, migrations -> nothing of another room
 everybody    -> wattmesh.errors, wattmesh.durable, wattmesh.named_file, wattmesh.quantities,
                 wattmesh.toml_text
@@ -35,6 +36,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "wattmesh.telemetry.readings",
         "wattmesh.reconfig.layout",
         "wattmesh.reconfig.catalogue",
+        "wattmesh.reconfig.fingerprint",
     ),
     "telemetry": (),
     "reconfig": (),

@@ -128,7 +128,7 @@ def test_command_runs(installed: Installed) -> None:
     assert installed.run("wattmesh", "--version").startswith("wattmesh ")
 
 
-@pytest.mark.parametrize("name", ["demo", "pretrain"])
+@pytest.mark.parametrize("name", ["demo", "fsdp2", "pretrain"])
 def test_the_demo_and_what_it_trains_are_no_part_of_the_package(built: Path, name: str) -> None:
     """Both are in the wheel, whole, in a folder that is no package; no room holds any of it."""
     kept = {path.name for path in (sources.REPOSITORY / "examples" / name).glob("*.*")}

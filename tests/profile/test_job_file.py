@@ -28,11 +28,14 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         """
         [job]
         name = "x"
-        command = ["train.py", "{steps}"]
+        command = []
+        power = "guess"
         processes = 2
         reference = "Z"
-        tokens_per_step = 0
+        tokens_per_step = -1
         speed = 3
+        [power]
+        volts = 12
         [[point]]
         id = "A"
         layout = { tp = 4 }
@@ -49,6 +52,8 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         "job.reference",
         "job.tokens_per_step",
         "job.speed",
+        "job.power",
+        "power.volts",
         "point[0].layout",
         "point[1].layout",
         "point[1].id",

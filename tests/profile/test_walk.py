@@ -47,7 +47,7 @@ class Served:
     def __init__(self, path: Path) -> None:
         """Serve a fresh walk at `path`."""
         self.told: list[str] = []
-        self.walk = ProfileWalk(JOB, self.told.append)
+        self.walk = ProfileWalk(JOB.walk, self.told.append, steps_each=JOB.steps_per_point)
         self.server = WalkServer(path, self.walk)
         self.link = DaemonLink(str(path))
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from wattmesh.reconfig.catalogue import (
     SwitchCost,
 )
 from wattmesh.reconfig.catalogue_file import NUMBERS, SOURCES, load, parse, render, save
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import SCHEDULES, Layout
 
 DESIGN_EXAMPLE = """
@@ -103,6 +105,13 @@ PROBES = st.builds(
     orders=st.integers(0, 8),
     computed_in=st.sampled_from(["", "bfloat16"]),
 )
+PRINTS = st.builds(
+    Fingerprint,
+    gpu_models=st.none() | WORDS,
+    torch=st.none() | WORDS,
+    code_digest=st.none() | WORDS,
+)
+MOMENTS = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
 POINTS = st.builds(
     OperatingPoint,
     id=WORDS,
@@ -116,6 +125,10 @@ POINTS = st.builds(
     evidence=st.sampled_from(Evidence),
     sources=st.dictionaries(st.sampled_from(NUMBERS), st.sampled_from(SOURCES)),
     probe=st.none() | PROBES,
+    fingerprint=st.none() | PRINTS.filter(lambda each: each.known),
+    validated_at=st.none() | MOMENTS,
+    validated_by=st.just("") | WORDS,
+    tolerance=st.none() | SMALL,
 ).map(lambda point: replace(point, gpus=point.layout.world_size))
 
 
@@ -241,6 +254,8 @@ def test_every_mistake_is_named_at_once_with_its_key_path() -> None:
         ("gpus = 256", "gpus = 255", "point[0].gpus"),
         ("layout = {", "layout = { width = 3, ", "point[0].layout"),
         ("clock_mhz = 1980", "clock_mhz = 1980.5", "point[0].clock_mhz"),
+        ("memory_gib", "validated_at = 2026-11-01T12:00:00\nmemory_gib", "point[0].validated_at"),
+        ("memory_gib", "fingerprint = { cuda = '13' }\nmemory_gib", "point[0].fingerprint"),
         ("tokens_total = 2.0e11", "tokens_total = 1.0e20", "job.tokens_total"),
         ("[switch]", "switch = 3\n[other]", "job.switch"),
         ("[[point]]", "[point]", "point"),

@@ -2,14 +2,18 @@
 
 The map:
     attach_check.py    `wattmesh attach-check`
-    configs.py         `wattmesh configs`: list, show, search, predict, profile
+    configs.py         `wattmesh configs`: list, show, search, predict, profile, validate
     configs_json.py    the JSON of `wattmesh configs` (pure)
     configs_screen.py  the screens of `wattmesh configs`
+    configs_state.py   which of predicted, measured, validated and stale each point is (pure)
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
     configs_worth.py   when each point of a catalogue is worth running
     mixed_screen.py    what a search over two classes of GPUs found (pure)
     predicting.py      what `configs search` and `configs predict` do
+    profile_json.py    what `configs profile --json` prints
+    profile_picture.py draws what a profile measured
     ranking_screen.py  what measuring each point of a search would save (pure)
     search_picture.py  the picture of a search, drawn in a child process
     search_screen.py   what a search found, as JSON and as a screen (pure)
+    validate_screen.py what `configs validate` shows, and its JSON (pure)
 """

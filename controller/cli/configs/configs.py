@@ -1,7 +1,8 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
-import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,11 @@ from wattmesh import quantities
 from wattmesh.controller.cli import drawing, options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
+from wattmesh.controller.cli.configs.configs_state import STALE, next_lines, states
+from wattmesh.controller.cli.configs.profile_json import profile_json
+from wattmesh.controller.cli.drawing import drawn, put
 from wattmesh.controller.cli.output import columns, print_json, print_lines
-from wattmesh.controller.profile.job import read_job
+from wattmesh.controller.profile.job import PowerKind, read_job
 from wattmesh.controller.profile.profile import profile
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
@@ -24,6 +28,8 @@ SEARCH_PICTURE = "wattmesh.controller.cli.configs.search_picture"
 
 Tell = Callable[[str], None]
 
+PICTURE = "wattmesh.controller.cli.configs.profile_picture"
+
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 
 
@@ -31,10 +37,14 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 def list_points(file: File, as_json: options.AsJson = False) -> None:
     """List the points of a catalogue: when each is worth running, and what a switch costs."""
     catalogue = catalogue_file.load(file)
+    found = states(catalogue, file, datetime.now(UTC))
     if as_json:
-        print_json(catalogue_json(catalogue))
+        told = [{**asdict(each), "command": each.command or None} for each in found]
+        print_json({**catalogue_json(catalogue), "states": told})
     else:
-        print_lines(listing(catalogue, columns()))
+        stale = [each.id for each in found if each.state == STALE]
+        print_lines(listing(catalogue, columns(), stale))
+        print_lines(next_lines(found, columns()))
 
 
 @app.command()
@@ -55,31 +65,100 @@ def show(
 @app.command("profile")
 def profile_job(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="Description of the job (TOML).")],
+    *,
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="File to write the catalogue to.")
     ] = Path("catalogue.toml"),
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="DIR", help="New folder that keeps logs and checkpoints."),
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="Folder that keeps logs and what was measured; a profile that was ended goes on "
+            "there.",
+        ),
+    ] = None,
+    fake_gpus: Annotated[
+        bool, typer.Option("--fake-gpus", help="Simulate GPUs, whatever the job file says.")
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--png", metavar="FILE", help="Draw J/token against speed into FILE."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run a job in each of its layouts, measure it, and write the catalogue."""
+    """Run a job at each of its points, measure speed and power, and write the catalogue."""
     described = read_job(job)
-    with tempfile.TemporaryDirectory(prefix="wattmesh-profile-") as scratch:
-        tell: Tell = _silent if as_json else _say
-        found = profile(described, folder or Path(scratch) / "run", tell)
+    if fake_gpus:
+        described = replace(described, power=replace(described.power, kind=PowerKind.FAKE))
+    tell: Tell = _silent if as_json else _say
+    place = folder or out.with_suffix(".profile")
+    found = profile(described, place, tell)
     catalogue = catalogue_file.save(found.catalogue, out)
+    told = profile_json(found, catalogue, out)
+    if picture is not None:
+        put(picture, drawn(PICTURE, told))
     if as_json:
-        told = catalogue_json(catalogue)
-        print_json({**told, "unproven": found.unproven, "wall_s": found.wall_s, "file": str(out)})
+        print_json(told)
         return
     print_lines(listing(catalogue, columns()))
     print_lines(
         f"{point} may not be switched to automatically: {why}"
         for point, why in found.unproven.items()
     )
-    print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}"])
+    print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}; its logs are in {place}"])
+
+
+@app.command("validate")
+def validate_job(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="Description of the job (TOML).")],
+    *,
+    file: Annotated[
+        Path,
+        typer.Option("--catalogue", metavar="FILE", help="Catalogue that `profile` has written."),
+    ] = Path("catalogue.toml"),
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            metavar="DIR",
+            help="Folder that keeps logs and what was proven; a validation that was ended goes on "
+            "there.",
+        ),
+    ] = None,
+    points: Annotated[
+        list[str] | None,
+        typer.Option("--point", metavar="POINT", help="Prove only this one; may be repeated."),
+    ] = None,
+    largest_state_gib: Annotated[
+        float,
+        typer.Option(
+            "--largest-state-gib",
+            min=0.001,
+            metavar="GIB",
+            help="Largest state that rank 0 may gather, twice, in host memory.",
+        ),
+    ] = 8.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Prove with the job itself which of its measured points train alike, so that they count."""
+    # It loads numpy, which the other commands do without.
+    from wattmesh.controller.cli.configs import validate_screen  # noqa: PLC0415
+    from wattmesh.controller.validate.validate import Validator  # noqa: PLC0415
+
+    found = Validator(
+        job=read_job(job),
+        file=file,
+        folder=folder or file.with_suffix(".validation"),
+        tell=_silent if as_json else _say,
+        largest_bytes=int(largest_state_gib * 2**30),
+    ).run(points or ())
+    if as_json:
+        print_json(validate_screen.validation_json(found, file))
+        return
+    print_lines(validate_screen.proof_lines(found, columns()))
+    took = quantities.duration(found.wall_s)
+    print_lines([f"wrote {file} after {took}; its logs are in {found.folder}"])
 
 
 @app.command("search")

@@ -19,6 +19,7 @@ def catalogue_json(catalogue: Catalogue) -> dict[str, Any]:
         "tokens_total": catalogue.tokens_total,
         "reference": catalogue.reference,
         "release": catalogue.release.value,
+        "power_scope": catalogue.power_scope.value,
         "idle_power_w_per_gpu": catalogue.idle_power_w_per_gpu,
         "embodied_g_per_gpu_hour": catalogue.embodied_g_per_gpu_hour or None,
         "simulated": list(catalogue.simulated),
@@ -52,11 +53,22 @@ def point_json(point: OperatingPoint) -> dict[str, Any]:
         "tokens_per_s": point.tokens_per_s,
         "power_w": point.power_w,
         "j_per_token": point.j_per_token,
+        "gpu_power_w": point.gpu_power_w,
+        "host_power_w": point.host_power_w,
+        "parked_power_w": point.parked_power_w,
+        "spread": point.spread,
+        "speed_spread": point.speed_spread,
+        "samples": point.samples or None,
+        "dominated_by": point.dominated_by or None,
         "memory_gib": point.memory_gib,
         "equivalence": point.equivalence.value,
         "evidence": point.evidence.value,
         "sources": dict(point.sources),
         "probe": asdict(point.probe) if point.probe else None,
+        "validated_at": point.validated_at.isoformat() if point.validated_at else None,
+        "validated_by": point.validated_by or None,
+        "tolerance": point.tolerance,
+        "fingerprint": point.fingerprint.to_dict() if point.fingerprint else None,
     }
 
 
@@ -95,6 +107,8 @@ def _switch_json(catalogue: Catalogue) -> dict[str, Any]:
                 "to": pair.target,
                 "seconds": pair.seconds,
                 "energy_j": pair.energy_j,
+                "warm_s": pair.warm_s,
+                "warm_energy_j": pair.warm_energy_j,
             }
             for pair in switch.pairs
         ],

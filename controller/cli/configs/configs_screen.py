@@ -3,7 +3,7 @@
 Pure. Invariant: every number that was not measured says how it came to be.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.text import Text
 
@@ -32,15 +32,18 @@ LAYOUT = 1
 """The column that leaves the table on a narrow terminal: layouts can be long."""
 
 
-def listing(catalogue: Catalogue, columns: int) -> list[Text | str]:
-    """One line per point, the reference marked; then what is worth running, and switches."""
+def listing(catalogue: Catalogue, columns: int, stale: Collection[str] = ()) -> list[Text | str]:
+    """One line per point, the reference marked; then what is worth running, and switches.
+
+    `stale`: ids of the points whose proof no longer holds.
+    """
     lines: list[Text | str] = [
         styled(
             (catalogue.job, STRONG),
             f" · {words.count(catalogue.tokens_total)} tokens · baseline {catalogue.reference} (*)",
         ),
         "",
-        *_points(catalogue, columns),
+        *_points(catalogue, columns, stale),
         *_sources(catalogue, columns),
         "",
         *hull_lines(catalogue, columns),
@@ -61,6 +64,7 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
     )
     sources = facts.pop("sources")
     facts["probe"] = _probe(point)
+    facts["fingerprint"] = ", ".join(f"{key} {value}" for key, value in found_on(point).items())
     lines: list[Text | str] = [styled((f"{catalogue.job} {point.id}", STRONG))]
     for key, value in facts.items():
         shown = quantities.UNKNOWN if value in (None, "") else value
@@ -70,6 +74,11 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
         lines.append(styled((f"  {key:<{FACT - 2}}", DIM), first, (source, DIM)))
         lines += [" " * FACT + each for each in more]
     return [*lines, *point_lines(catalogue, point, columns)]
+
+
+def found_on(point: OperatingPoint) -> dict[str, str]:
+    """Return what a point was measured or proven on, as far as it is known."""
+    return point.fingerprint.to_dict() if point.fingerprint else {}
 
 
 def _probe(point: OperatingPoint) -> str:
@@ -85,9 +94,9 @@ def _probe(point: OperatingPoint) -> str:
     return f"moved by {found.moved:.1e} of {found.allowed:.1e} allowed{noise}"
 
 
-def _points(catalogue: Catalogue, columns: int) -> Iterator[Text | str]:
+def _points(catalogue: Catalogue, columns: int, stale: Collection[str]) -> Iterator[Text | str]:
     """Lay out the points; layouts in lines of their own where the table would be too wide."""
-    rows = [_row(each, each.id == catalogue.reference) for each in catalogue.points]
+    rows = [_row(each, catalogue.reference, stale) for each in catalogue.points]
     laid = table(COLUMNS, rows)
     if laid[0].cell_len <= columns:
         yield from laid
@@ -111,15 +120,16 @@ def _sources(catalogue: Catalogue, columns: int) -> Iterator[Text]:
         yield from (styled((each, DIM)) for each in words.wrapped(f"{ids}: {source}", columns))
 
 
-def _row(point: OperatingPoint, reference: bool) -> Sequence[str | Text]:
-    usable = point.evidence is Evidence.VALIDATED
+def _row(point: OperatingPoint, reference: str, stale: Collection[str]) -> Sequence[str | Text]:
+    usable = point.evidence is Evidence.VALIDATED and point.id not in stale
+    evidence = "stale" if point.id in stale else str(point.evidence)
     return (
-        Text(point.id + (" *" if reference else ""), style=STRONG),
+        Text(point.id + (" *" if point.id == reference else ""), style=STRONG),
         str(point.layout),
         str(point.gpus),
         quantities.UNKNOWN if point.clock_mhz is None else f"{point.clock_mhz} MHz",
         words.rate(point.tokens_per_s),
         words.watts(point.power_w),
-        Text(point.evidence, style=GOOD if usable else WARN),
+        Text(evidence, style=GOOD if usable else WARN),
         str(point.equivalence),
     )

@@ -12,8 +12,9 @@ from wattmesh.controller.journal.database.values import from_us, to_layout
 from wattmesh.controller.journal.runs.frozen_catalogue import from_text
 from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
+from wattmesh.reconfig.wire import COMPUTES_WITH, GPUS_UNKNOWN, OBSERVED
 
 DONE = "done"
 
@@ -120,6 +121,12 @@ class RunRow:
     def observed(self) -> bool:
         """Whether it is only measured and accounted, so that its layout is unknown."""
         return OBSERVED in self.capabilities
+
+    @property
+    def computes_with(self) -> Fingerprint:
+        """What it computes with, as far as it says."""
+        said = (each for each in self.capabilities if each.startswith(COMPUTES_WITH))
+        return Fingerprint.from_words(each.removeprefix(COMPUTES_WITH) for each in said)
 
     @property
     def gpus_unknown(self) -> str:

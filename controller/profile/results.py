@@ -1,0 +1,147 @@
+"""What profiling has measured so far, in a file that survives a kill.
+
+    progress.json   in the profile's folder, written after every finished point and switch
+
+Invariant: the file belongs to one job file, by its digest; another is refused, never mixed in.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from wattmesh import durable
+from wattmesh.errors import InputInvalid
+
+PROGRESS = "progress.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPoint:
+    """One point's numbers.
+
+    Attributes:
+        tokens_per_s, power_w: at the job's own checkpoint interval; `power_w` of what is read.
+        gpu_power_w, host_power_w: its parts; None: not read.
+        parked_w: of one GPU that the layout does not use, its process alive; None: not seen.
+        speed_share, share: half intervals of `tokens_per_s` and of the joules per token.
+        samples: periods between checkpoints. `seconds`: their time.
+        settled: False: pace or power still moved when the time was over.
+        dominated_by: the point because of which the measurement was cut short; "".
+        speed_source, power_source: "measured", "simulated" or "assumed".
+        overruns: steps that took longer than a simulated device paces them.
+    """
+
+    id: str
+    tokens_per_s: float
+    power_w: float
+    gpu_power_w: float | None
+    host_power_w: float | None
+    parked_w: float | None
+    memory_gib: float | None
+    step_s: float
+    boundary_s: float
+    speed_share: float
+    share: float
+    samples: int
+    steps: int
+    seconds: float
+    settled: bool
+    dominated_by: str = ""
+    speed_source: str = "measured"
+    power_source: str = "measured"
+    overruns: int = 0
+
+    @property
+    def j_per_token(self) -> float:
+        """Joules per token."""
+        return self.power_w / self.tokens_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSwitch:
+    """One switch: what it took beyond the steps that were trained in it.
+
+    Attributes:
+        seconds: from the boundary to the end of the first step at normal pace, less the steps.
+        energy_j: of all the job's devices in that time; None: not known.
+        cold: whether the target had not been built before in this launch.
+    """
+
+    origin: str
+    target: str
+    seconds: float
+    energy_j: float | None
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileState:
+    """All that was measured.
+
+    Attributes:
+        digest: of the job file.
+        idle_gpu_w: of one GPU before the job began. idle_host_w: of the host then. None: not read.
+        scope: what the watts contain. models, vbios, driver: of the GPUs; "" where nothing says.
+        refused: why a point has no numbers, by id.
+        evidence: what the job reported of the switch to a point, by id.
+        launches: how many were begun.
+    """
+
+    digest: str
+    points: tuple[MeasuredPoint, ...] = ()
+    switches: tuple[MeasuredSwitch, ...] = ()
+    idle_gpu_w: float | None = None
+    idle_host_w: float | None = None
+    scope: str = "gpu"
+    models: str = ""
+    vbios: str = ""
+    driver: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
+    evidence: dict[str, dict[str, Any]] = field(default_factory=dict)
+    launches: int = 0
+
+    def point(self, point_id: str) -> MeasuredPoint | None:
+        """Return a point's numbers; None without any."""
+        return next((each for each in self.points if each.id == point_id), None)
+
+    def with_point(self, point: MeasuredPoint) -> "ProfileState":
+        """Add a point, in place of an earlier one of that id."""
+        others = tuple(each for each in self.points if each.id != point.id)
+        return replace(self, points=(*others, point))
+
+    def save(self, folder: Path) -> None:
+        """Write the file durably."""
+        durable.write_text(folder / PROGRESS, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def load(folder: Path, digest: str) -> ProfileState:
+    """Read what an earlier profile left in `folder`; a new one where there is nothing.
+
+    Raises:
+        InputInvalid: the folder holds something else, or the profile of another job file.
+    """
+    path = folder / PROGRESS
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise InputInvalid(
+                f"{folder} is not empty, and holds no profile to go on with; name a new folder"
+            )
+        return ProfileState(digest=digest)
+    try:
+        data = json.loads(path.read_bytes())
+        found = ProfileState(
+            **{
+                **data,
+                "points": tuple(MeasuredPoint(**each) for each in data["points"]),
+                "switches": tuple(MeasuredSwitch(**each) for each in data["switches"]),
+            }
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputInvalid(f"{path} cannot be read ({error}); profile into a new folder") from error
+    if found.digest != digest:
+        raise InputInvalid(
+            f"{folder} holds the profile of another job file, or of this one before it was edited; "
+            "name a new folder, or take the old file back to go on"
+        )
+    return found

@@ -1,0 +1,360 @@
+"""Where one launch goes next, and when a point is measured: called while the job trains.
+
+It looks at the step log and the meters, and orders the next point once the present one is known
+well enough, is dominated, or cannot be measured. Invariant: nothing is kept of a point that has no
+numbers but the reason, and everything kept is on disk before the next point is ordered.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from wattmesh import quantities
+from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.launch import nonsense, tokens_each
+from wattmesh.controller.profile.power import PowerMeter
+from wattmesh.controller.profile.ranks import RankWatch
+from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
+from wattmesh.controller.profile.step_tail import StepTail
+from wattmesh.controller.profile.walk import ProfileWalk
+from wattmesh.controller.profile.windows import (
+    FEWEST,
+    WindowNumbers,
+    at_pace,
+    due_s,
+    periods,
+    window_numbers,
+)
+from wattmesh.reconfig.profile_folder import ProfileFolder
+from wattmesh.reconfig.step_log import StepRow
+from wattmesh.telemetry.readings import Quality, flags_of
+
+LOOK_EVERY_S = 0.25
+IDLE_MARGIN = 0.03
+"""A draw this close to the idle draw is no draw of a job."""
+
+MOST_SPREAD = 0.5
+"""A point known no better than this is called worse than no other."""
+
+GIB = 1 << 30
+REAL_OVERRUN_S = 0.002
+
+Tell = Callable[[str], None]
+
+
+class Tour:
+    """One launch's way through the points that are still to be measured."""
+
+    def __init__(
+        self,
+        job: ProfileJob,
+        *,
+        walk: ProfileWalk,
+        meter: PowerMeter,
+        ranks: RankWatch,
+        folder: Path,
+        progress: ProfileState,
+        tell: Tell,
+    ) -> None:
+        """Begin at the reference.
+
+        Args:
+            job: what is profiled.
+            walk: gives the orders.
+            meter: power, open.
+            ranks: memory, open.
+            folder: of the profile; the launch's own lies below it.
+            progress: what earlier launches measured.
+            tell: called with one line per point.
+        """
+        self._job, self._walk, self._meter, self._ranks = job, walk, meter, ranks
+        self._folder, self._tell = folder, tell
+        self.progress = progress
+        self._place = ProfileFolder(folder / f"launch-{progress.launches}")
+        self._tail = StepTail(self._place)
+        self._todo = deque(each for each in job.walk if not self._is_done(each))
+        self._again = deque(job.walk if job.warm_switches and len(job.points) > 1 else ())
+        self._at: Candidate | None = None
+        self._since = 0
+        self._began_s = 0.0
+        self._next_look_s = 0.0
+        self._rows = 0
+
+    @property
+    def blamed(self) -> Candidate:
+        """The point at which a failure of the launch would be counted."""
+        return self._walk.bound_for or self._at or self._walk.here
+
+    def follow(self, launcher_pid: int) -> bool:
+        """Look once; True when there is nothing more to measure in this launch."""
+        self._ranks.below(launcher_pid)
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return False
+        self._next_look_s = now_s + LOOK_EVERY_S
+        rows = self._tail.rows()
+        if self._walk.registered is None or self._walk.bound_for is not None or not rows:
+            return False
+        if len(rows) > FEWEST and nonsense(self._job, rows) is not None:
+            return True
+        if self._at is None:
+            self._arrive(rows)
+        if self._at is None or len(rows) == self._rows:
+            return False
+        self._rows = len(rows)
+        return self._look(self._at, rows, now_s)
+
+    def _arrive(self, rows: list[StepRow]) -> None:
+        """Begin to look at the point that was reached, or give up the one that was not."""
+        here = self._walk.here
+        target = self._todo[0] if self._todo else self._again[0] if self._again else here
+        if target.layout != here.layout:
+            why = self._walk.refused.get(target.id, "")
+            if why:
+                self._refuse(target, f"the job did not reach it: {why}")
+                self._leave(target)
+                return
+            if self._walk.bound_for is None:
+                self._walk.go(target)
+            return
+        why = self._lock(target)
+        if why:
+            self._refuse(target, why)
+            self._leave(target)
+            return
+        self._at, self._began_s = target, time.monotonic()
+        arrived = [each.step for each in self._walk.arrivals]
+        self._since = max([*arrived, 0 if target.id == here.id else rows[-1].step])
+
+    def _lock(self, point: Candidate) -> str:
+        """Lock or free the clocks; say why that is impossible, else ""."""
+        if point.clock_mhz is None and not self._meter.locked:
+            return ""
+        return self._meter.lock(point.clock_mhz)
+
+    def _look(self, at: Candidate, rows: list[StepRow], now_s: float) -> bool:
+        """Measure the present point as far as it goes."""
+        if not self._todo:
+            return self._look_again(at, rows)
+        found = periods(rows, self._job.every, self._since)
+        tokens = tokens_each(rows)
+        over = now_s - self._began_s > self._job.longest_s and len(found) >= 2 * FEWEST
+        numbers = None
+        if tokens and len(found) >= max(FEWEST, self._job.intervals):
+            numbers = window_numbers(
+                found,
+                partial(self._meter.draw, self._gpus(at), at.layout.world_size),
+                tokens_per_step=tokens,
+                boundary_every=self._job.boundary_every,
+                precision=self._job.precision,
+            )
+        if numbers is None:
+            if over:
+                self._refuse(at, self._why_dark())
+                return self._leave(at)
+            return False
+        ripe = over or numbers.settled
+        if ripe and (why := self._idle(at, numbers)):
+            self._refuse(at, why)
+            return self._leave(at)
+        better = self._dominator(numbers) if ripe else ""
+        known = numbers.settled and numbers.share <= self._job.precision
+        if not (known or over or better):
+            return False
+        self._keep(at, rows, numbers, better)
+        return self._leave(at)
+
+    def _look_again(self, at: Candidate, rows: list[StepRow]) -> bool:
+        """Wait until a point that was reached a second time is at its pace again."""
+        known = self.progress.point(at.id)
+        steps = rows[-1].step - self._since
+        if known is None or steps >= self._job.every:
+            if known is not None and self._walk.arrivals:
+                self._keep_switch(rows, known.step_s, cold=False)
+            return self._leave(at)
+        return False
+
+    def _leave(self, at: Candidate) -> bool:
+        """Order what comes next; True where nothing does."""
+        queue = self._todo or self._again
+        if queue and queue[0].id == at.id:
+            queue.popleft()
+        if not self._todo:
+            # Only what has numbers is worth going to again.
+            self._again = deque(
+                each for each in self._again if self.progress.point(each.id) is not None
+            )
+            while self._again and self._again[0].layout == self._walk.here.layout:
+                self._again.popleft()
+        self._at, self._rows = None, 0
+        return not self._todo and not self._again
+
+    def _gpus(self, at: Candidate) -> tuple[str, ...]:
+        """Return the GPUs of a layout's ranks, where the job has named them all."""
+        told = self._walk.registered
+        named = told.gpus[: at.layout.world_size] if told is not None else ()
+        return named if named and all(each in self._meter.gpus for each in named) else ()
+
+    def _is_done(self, point: Candidate) -> bool:
+        return self.progress.point(point.id) is not None or point.id in self.progress.refused
+
+    def _why_dark(self) -> str:
+        told = self._meter.trouble()
+        return (
+            f"its power was not known throughout any window of {FEWEST} checkpoint intervals in "
+            f"{self._job.longest_s:.0f} s: a device or its counter was lost or reset"
+            f"{f' ({told})' if told else ''}; look at the driver, and profile again"
+        )
+
+    def _idle(self, at: Candidate, numbers: WindowNumbers) -> str:
+        """Say that what was read is no job's power; "" where it may be one."""
+        known = self.progress
+        idle_w, drawn_w = known.idle_host_w, numbers.host_w
+        if numbers.gpu_w is not None:
+            gpu_w = known.idle_gpu_w
+            idle_w = None if gpu_w is None else gpu_w * at.layout.world_size
+            drawn_w = numbers.gpu_w
+        if idle_w is None or drawn_w is None or self._meter.is_static:
+            return ""
+        if drawn_w > idle_w * (1 + IDLE_MARGIN + numbers.meter_share):
+            return ""
+        return (
+            f"it drew {quantities.watts(drawn_w)} while it trained, and {quantities.watts(idle_w)} "
+            "before the job began: what is read is idle. Let the job compute on the devices that "
+            "are read, or name others by job.power"
+        )
+
+    def _dominator(self, numbers: WindowNumbers) -> str:
+        """Return a point that is faster and needs fewer joules, beyond both intervals; else ""."""
+        if numbers.share > MOST_SPREAD:
+            return ""
+        for each in self.progress.points:
+            slower = numbers.tokens_per_s * (1 + numbers.speed_share) < each.tokens_per_s * (
+                1 - each.speed_share
+            )
+            dearer = numbers.j_per_token * (1 - numbers.share) > each.j_per_token * (1 + each.share)
+            if slower and dearer and not self._leaner(each):
+                return each.id
+        return ""
+
+    def _leaner(self, other: MeasuredPoint) -> bool:
+        """Tell whether the present point needs clearly less memory than `other`."""
+        memory_gib = self._memory_gib(self._at) if self._at is not None else None
+        if memory_gib is None or other.memory_gib is None:
+            return False
+        return memory_gib < 0.98 * other.memory_gib
+
+    def _memory_gib(self, at: Candidate | None) -> float | None:
+        """Return the peak memory of one rank: of its device where it has one, else resident."""
+        if at is None:
+            return None
+        layout = str(at.layout)
+        told = [
+            each.peak_bytes
+            for each in self._place.device_memory()
+            if each.layout == layout and each.step > self._since
+        ]
+        peak = max(told, default=None)
+        if peak is None:
+            peak = self._ranks.peak_bytes(self._began_s, time.monotonic(), at.layout.world_size)
+        return None if peak is None else round(peak / GIB, 3)
+
+    def _keep(
+        self, at: Candidate, rows: list[StepRow], numbers: WindowNumbers, better: str
+    ) -> None:
+        mine = [row for row in rows if row.step > self._since]
+        paced = self._ranks.driven or any(row.computed_s > 0 for row in mine)
+        point = MeasuredPoint(
+            id=at.id,
+            tokens_per_s=numbers.tokens_per_s,
+            power_w=numbers.power_w,
+            gpu_power_w=numbers.gpu_w,
+            host_power_w=numbers.host_w,
+            parked_w=numbers.parked_w,
+            memory_gib=self._memory_gib(at),
+            step_s=numbers.step_s,
+            boundary_s=numbers.boundary_s,
+            speed_share=numbers.speed_share,
+            share=numbers.share,
+            samples=numbers.periods,
+            steps=len(mine),
+            seconds=numbers.seconds,
+            settled=numbers.settled,
+            dominated_by=better,
+            speed_source="simulated" if paced else "measured",
+            power_source=power_source(numbers.quality),
+            overruns=sum(row.overrun_s > REAL_OVERRUN_S for row in mine),
+        )
+        self.progress = self.progress.with_point(point)
+        if self._walk.arrivals:
+            self._keep_switch(rows, numbers.step_s, cold=True)
+        evidence = self._walk.evidence.get(at.id)
+        if evidence is not None:
+            self.progress = replace(
+                self.progress, evidence={**self.progress.evidence, at.id: evidence}
+            )
+        self.progress.save(self._folder)
+        self._tell(point_line(at, point, self._job.precision))
+
+    def _keep_switch(self, rows: list[StepRow], step_s: float, *, cold: bool) -> None:
+        """Keep what the newest switch took, if the present point was reached by it."""
+        arrival = self._walk.arrivals[-1]
+        start = next((row for row in rows if row.step == arrival.step), None)
+        steady = at_pace(rows, arrival.step, step_s) or next(
+            (row for row in rows if row.step > arrival.step), None
+        )
+        if start is None or steady is None or arrival.step < self._since:
+            return
+        trained_s = (steady.step - start.step) * step_s
+        seconds = max(0.0, due_s(steady) - due_s(start) - trained_s)
+        energy_j = self._meter.all_j(due_s(start), due_s(start) + seconds) if seconds else 0.0
+        switch = MeasuredSwitch(
+            origin=arrival.origin,
+            target=arrival.target,
+            seconds=seconds,
+            energy_j=energy_j,
+            cold=cold,
+        )
+        self.progress = replace(self.progress, switches=(*self.progress.switches, switch))
+        self.progress.save(self._folder)
+
+    def _refuse(self, point: Candidate, why: str) -> None:
+        if self.progress.point(point.id) is not None:
+            return
+        self.progress = replace(self.progress, refused={**self.progress.refused, point.id: why})
+        self.progress.save(self._folder)
+        self._tell(f"{point.id} ({point.layout}) has no numbers: {why}.")
+
+
+def power_source(quality: str) -> str:
+    """Return the catalogue's word for watts of a meter's quality."""
+    flags = flags_of(quality)
+    if Quality.SIMULATED in flags:
+        return "simulated"
+    return "assumed" if quality == Quality.STATIC else "measured"
+
+
+def point_line(at: Candidate, point: MeasuredPoint, precision: float) -> str:
+    """Say in one line what was measured of a point; `precision`: the share that was wanted."""
+    words = [
+        f"{at.id} ({at.layout})",
+        f"{point.tokens_per_s:,.4g} tokens/s ±{point.speed_share:.1%}",
+        quantities.watts(point.power_w),
+        f"{point.j_per_token:.4g} J/token ±{point.share:.1%}",
+    ]
+    if point.memory_gib is not None:
+        words.append(f"{point.memory_gib:g} GiB")
+    words.append(f"{point.samples} intervals in {quantities.duration(point.seconds)}")
+    if point.dominated_by:
+        words.append(f"cut short: {point.dominated_by} is faster and takes fewer joules")
+    elif not point.settled:
+        words.append("not settled when its time was over")
+    elif point.share > precision:
+        words.append(f"±{precision:.1%} was not reached in its time")
+    sources = {point.speed_source, point.power_source} - {"measured"}
+    if sources:
+        words.append(", ".join(sorted(sources)))
+    return "  ".join(words)

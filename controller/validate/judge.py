@@ -1,0 +1,227 @@
+"""Judges one launch beside the reference's and the controls': files in, verdicts out.
+
+It imports numpy, so the command line loads it only to validate. Invariant: an answer that a launch
+did not give is a check that was not made, and counts against the point.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.launch import logged
+from wattmesh.controller.validate.results import CheckRow, PointProof
+from wattmesh.reconfig.catalogue import Equivalence
+from wattmesh.reconfig.equivalence.asked import Facts, RoundTripRow, ValidationFiles
+from wattmesh.reconfig.equivalence.own_job import (
+    classify_own_job,
+    close_losses,
+    limit,
+    memory,
+)
+from wattmesh.reconfig.equivalence.shelf import read_whole
+from wattmesh.reconfig.equivalence.verdict import Verdict
+from wattmesh.reconfig.equivalence.whole import gradient_gap
+from wattmesh.reconfig.profile_folder import ProfileFolder
+
+DROPOUT = (
+    "its steps draw random numbers{layers}, so that samples meet other masks where the data "
+    "parallel degree is another. Key masks by position, as `wattmesh.integrations.pytorch.dropout` "
+    "does, for the class numerical; or show over 5 seeds or more that final losses are alike (V8, "
+    'docs/convergence.md) and allow "statistical" in policy.equivalence'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedLaunch:
+    """What one launch left in its folder."""
+
+    folder: Path
+
+    @property
+    def files(self) -> ValidationFiles:
+        """Its answers."""
+        return ValidationFiles(self.folder)
+
+    @property
+    def facts(self) -> Facts:
+        """What it found out; all unknown where it wrote nothing."""
+        return self.files.read_facts() or Facts()
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Its losses by step; one that the job did not tell is left out."""
+        rows = logged(ProfileFolder(self.folder).steps)
+        return {row.step: row.loss for row in rows if not math.isnan(row.loss)}
+
+    def gradient_steps(self) -> list[int]:
+        """Steps whose gradients were kept."""
+        return sorted(int(each.stem[9:]) for each in self.folder.glob("gradient-*.npz"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What every point is compared with: the reference never switched, and its controls."""
+
+    reference: WatchedLaunch
+    controls: tuple[WatchedLaunch, ...]
+
+    @property
+    def dtype(self) -> str:
+        """The coarsest dtype of the job's products."""
+        seen = [each.facts.products for each in self.controls if each.facts.products]
+        return seen[0] if seen else (self.reference.facts.parameters or ["float32"])[0]
+
+    def noise(self, step: int) -> float | None:
+        """Return how far the controls' gradient of a step is from the reference's."""
+        found = [gap for each in self.controls if math.isfinite(gap := self.gap(each, step)[0])]
+        return max(found, default=None)
+
+    def gap(self, launch: WatchedLaunch, step: int) -> tuple[float, str]:
+        """Return how far a launch's gradient of a step is from the reference's."""
+        mine, other = launch.files.gradient(step), self.reference.files.gradient(step)
+        if not (mine.exists() and other.exists()):
+            return math.inf, f"; step {step} was not caught in both"
+        return gradient_gap(read_whole(mine).arrays, read_whole(other).arrays)
+
+
+def reference_proof(point: Candidate, beside: Beside) -> PointProof:
+    """Judge the reference itself: its state must come back from a checkpoint bit for bit."""
+    rows = [row for row in beside.reference.files.read_round_trips() if row.how == "load"]
+    verdicts = [_round_trip(row) for row in rows[-1:]]
+    return _proof(point, verdicts, beside.reference.facts, same_layout=True)
+
+
+def point_proof(
+    job: ProfileJob, point: Candidate, launch: WatchedLaunch, beside: Beside
+) -> PointProof:
+    """Judge a launch that went from the reference to `point` and back."""
+    rows = [row for row in launch.files.read_round_trips() if row.how == "switch"]
+    verdicts = [_round_trip(row) for row in rows]
+    if len(rows) < 2:
+        verdicts.append(
+            _unmade("V1", "the state around the switch there and back was not gathered")
+        )
+    arrived = [row.step for row in rows]
+    for step in arrived:
+        verdicts.append(_gradient(launch, beside, step + 1))
+    losses, start = launch.losses, min(arrived, default=0)
+    after = {step: loss for step, loss in losses.items() if step > start}
+    verdicts.append(
+        close_losses(
+            after, beside.reference.losses, [each.losses for each in beside.controls], beside.dtype
+        )
+    )
+    peak = max(
+        (
+            each.peak_bytes
+            for each in ProfileFolder(launch.folder).device_memory()
+            if each.layout == str(point.layout)
+        ),
+        default=None,
+    )
+    room = memory(peak, launch.facts.device_bytes)
+    verdicts += [room] if room is not None else []
+    return _proof(point, verdicts, launch.facts, same_layout=point.layout == job.walk[0].layout)
+
+
+def _gradient(launch: WatchedLaunch, beside: Beside, step: int) -> Verdict:
+    gap, told = beside.gap(launch, step)
+    noise = beside.noise(step)
+    beside_it = f"{noise:.1e} in the control" if noise is not None else "no control"
+    return Verdict(
+        check="V7",
+        name=f"gradient of step {step}",
+        measured=gap,
+        limit=limit(noise, beside.dtype),
+        sentence=(
+            f"the gradient of step {step} differs by {gap:.1e} of its norm from the reference's"
+            f"{told} ({beside_it})"
+        ),
+    )
+
+
+def _round_trip(row: RoundTripRow) -> Verdict:
+    return Verdict(
+        check="V1",
+        name=f"tensors changed by the {row.how} at step {row.step}",
+        measured=row.measured,
+        limit=0,
+        sentence=row.sentence,
+    )
+
+
+def _unmade(check: str, why: str) -> Verdict:
+    return Verdict(check=check, name="not checked", measured=math.inf, limit=0, sentence=why)
+
+
+def _proof(
+    point: Candidate, verdicts: Sequence[Verdict], facts: Facts, *, same_layout: bool
+) -> PointProof:
+    found = classify_own_job(verdicts, same_layout=same_layout)
+    failed = {each.check for each in verdicts if not each.ok}
+    because, next_step = found.because, ""
+    if facts.too_large_bytes:
+        because = (
+            f"its state of about {facts.too_large_bytes / 2**30:.1f} GiB is above what rank 0 may "
+            "gather"
+        )
+        next_step = "raise --largest-state-gib, or validate a model with fewer layers"
+    elif found.equivalence is Equivalence.NONE:
+        next_step = _next_step(failed, facts)
+    losses = [each for each in verdicts if each.check == "V2"]
+    return PointProof(
+        id=point.id,
+        layout=str(point.layout),
+        equivalence=found.equivalence.value,
+        because=because,
+        checks=tuple(_row(each) for each in verdicts),
+        next_step=next_step,
+        tolerance=losses[0].limit if losses else None,
+    )
+
+
+def _next_step(failed: set[str], facts: Facts) -> str:
+    """Say what to do about a point that is not proven, by what failed."""
+    if "V1" in failed:
+        return "the state does not survive the switch: look at `build` and the rules it declares"
+    if facts.draws and failed & {"V7", "V2"}:
+        layers = f" (dropout in {', '.join(facts.dropout)})" if facts.dropout else ""
+        return DROPOUT.format(layers=layers)
+    if failed & {"V7", "V2"}:
+        return (
+            "the layout computes something else than the reference from the same state: look for "
+            "the breaker in docs/convergence.md, first at the batch of a rank and the loss's mean"
+        )
+    return "see docs/convergence.md for what each check needs"
+
+
+def _row(verdict: Verdict) -> CheckRow:
+    return CheckRow(
+        check=verdict.check,
+        name=verdict.name,
+        measured=verdict.measured,
+        limit=verdict.limit,
+        ok=verdict.ok,
+        sentence=verdict.sentence,
+    )
+
+
+def unreproduced(launches: Mapping[str, WatchedLaunch], beside: Beside, until: int) -> str:
+    """Say which launch did not train the same first steps as the reference; "" for none."""
+    reference = beside.reference.losses
+    for name, each in launches.items():
+        mine = each.losses
+        apart = [
+            step
+            for step in range(1, until + 1)
+            if step in mine and step in reference and mine[step] != reference[step]
+        ]
+        if apart:
+            return (
+                f"two launches of the same layout differ from step {apart[0]} on ({name}), so the "
+                "noise that points are held to includes this: seed the job, or use deterministic "
+                "kernels, to compare more sharply"
+            )
+    return ""

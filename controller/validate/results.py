@@ -1,0 +1,118 @@
+"""What validation has proven so far, in a file that survives a kill.
+
+    validation.json   in the validation's folder, written after every launch
+
+Invariant: the file belongs to one job file, by its digest; another is refused, never mixed in.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from wattmesh import durable
+from wattmesh.errors import InputInvalid
+
+RESULTS = "validation.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """One check of a point: a figure, and its limit."""
+
+    check: str
+    name: str
+    measured: float
+    limit: float
+    ok: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointProof:
+    """What was found of one point.
+
+    Attributes:
+        equivalence: the class that is proven. because: why it is not a better one.
+        next_step: what to do where it is not proven; "".
+        tolerance: by how much its losses may differ from the reference's; None: not known.
+        at: when, ISO 8601.
+    """
+
+    id: str
+    layout: str
+    equivalence: str
+    because: str
+    checks: tuple[CheckRow, ...] = ()
+    next_step: str = ""
+    tolerance: float | None = None
+    at: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether the point may be called validated."""
+        return self.equivalence != "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationProgress:
+    """All that was found.
+
+    Attributes:
+        digest: of the job file.
+        finished: launches that ended well, by the names of their folders.
+        lost: why a control gave no noise, by its name.
+        fingerprint: of the reference's launch.
+    """
+
+    digest: str
+    points: tuple[PointProof, ...] = ()
+    finished: tuple[str, ...] = ()
+    lost: dict[str, str] = field(default_factory=dict)
+    fingerprint: dict[str, str] = field(default_factory=dict)
+
+    def point(self, point_id: str) -> PointProof | None:
+        """Return what was found of a point; None before."""
+        return next((each for each in self.points if each.id == point_id), None)
+
+    def with_point(self, proof: PointProof) -> "ValidationProgress":
+        """Add a proof, in place of an earlier one of that point."""
+        others = tuple(each for each in self.points if each.id != proof.id)
+        return replace(self, points=(*others, proof))
+
+    def save(self, folder: Path) -> None:
+        """Write the file durably."""
+        durable.write_text(folder / RESULTS, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def load(folder: Path, digest: str) -> ValidationProgress:
+    """Read what an earlier validation left in `folder`; a new one where there is nothing.
+
+    Raises:
+        InputInvalid: the folder holds something else, or the validation of another job file.
+    """
+    path = folder / RESULTS
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise InputInvalid(
+                f"{folder} is not empty, and holds no validation to go on with; name a new folder"
+            )
+        return ValidationProgress(digest=digest)
+    try:
+        data = json.loads(path.read_bytes())
+        points = tuple(
+            PointProof(**{**each, "checks": tuple(CheckRow(**row) for row in each["checks"])})
+            for each in data["points"]
+        )
+        found = ValidationProgress(
+            **{**data, "points": points, "finished": tuple(data["finished"])}
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputInvalid(
+            f"{path} cannot be read ({error}); validate into a new folder"
+        ) from error
+    if found.digest != digest:
+        raise InputInvalid(
+            f"{folder} holds the validation of another job file, or of this one before it was "
+            "edited; name a new folder"
+        )
+    return found

@@ -1,0 +1,53 @@
+"""A proof that is too old, or of something else, makes a point stale; what is unknown does not."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from tests.builders.observations import observation, run
+from wattmesh.policies.menu import menu, why_not
+from wattmesh.policies.staleness import stale, stale_points
+from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
+from wattmesh.reconfig.fingerprint import Fingerprint
+from wattmesh.reconfig.layout import Layout
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+POINT = OperatingPoint(
+    id="B",
+    layout=Layout(),
+    gpus=1,
+    tokens_per_s=1.0,
+    power_w=1.0,
+    equivalence=Equivalence.NUMERICAL,
+    evidence=Evidence.VALIDATED,
+    fingerprint=Fingerprint(torch="2.13.0", driver="580"),
+    validated_at=NOW - timedelta(days=80),
+)
+
+
+def test_an_old_proof_is_stale_and_one_without_a_date_is_not() -> None:
+    """The age is a setting; 0 is forever."""
+    assert stale(POINT, NOW, 90, Fingerprint()) == ""
+    assert "80 days ago, and proofs hold for 30" in stale(POINT, NOW, 30, Fingerprint())
+    assert stale(POINT, NOW, 0, Fingerprint()) == ""
+    assert stale(replace(POINT, validated_at=None), NOW, 30, Fingerprint()) == ""
+    assert stale(replace(POINT, evidence=Evidence.MEASURED), NOW, 30, Fingerprint()) == ""
+
+
+def test_a_proof_of_something_else_is_stale_and_an_unknown_part_is_not() -> None:
+    """The clause names both sides."""
+    told = stale(POINT, NOW, 90, Fingerprint(torch="2.14.0"))
+    assert told == "B is stale: it was proven with torch 2.13.0, now 2.14.0"
+    assert stale(POINT, NOW, 90, Fingerprint(torch="2.13.0", nccl="2.27")) == ""
+    assert stale(replace(POINT, fingerprint=None), NOW, 90, Fingerprint(torch="2.14.0")) == ""
+
+
+def test_a_stale_point_is_on_no_menu_and_the_reason_says_what_to_run() -> None:
+    """The same run with the same point fresh may be switched to it."""
+    catalogue = Catalogue(job="j", tokens_total=1, reference="B", points=(POINT,))
+    seen = run(catalogue=catalogue, current=POINT, layout=POINT.layout)
+    policy = observation().policy
+    found = stale_points(catalogue, NOW, 30, Fingerprint())
+    assert [each.id for each in menu(seen, policy)] == ["B"]
+    assert menu(replace(seen, stale=found), policy) == ()
+    why = why_not(POINT, replace(seen, stale=found), policy)
+    assert why.endswith("prove it anew with `wattmesh configs validate`")

@@ -1,0 +1,1 @@
+"""Validation: what a job proves of its points, and what never is."""

@@ -1,0 +1,189 @@
+"""A launch is judged beside the reference's; whatever is missing or wrong proves nothing."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.validate.judge import Beside, WatchedLaunch, point_proof, reference_proof
+from wattmesh.controller.validate.results import PointProof
+from wattmesh.reconfig.equivalence.asked import Facts, RoundTripRow, ValidationFiles
+from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
+from wattmesh.reconfig.equivalence.whole import WholeState
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.profile_folder import DeviceMemory, ProfileFolder, memory_line
+from wattmesh.reconfig.step_log import StepLog, StepRow
+
+STEPS, SWITCHES = range(1, 25), (8, 16)
+A, B = Candidate(id="A", layout=Layout(dp_shard=2)), Candidate(id="B", layout=Layout())
+JOB = ProfileJob(
+    name="j", directory=Path(), command=("x",), processes=2, reference="A", points=(A, B), every=4
+)
+
+
+class Launches:
+    """Three launches in files: the reference, a control that adds in another order, a point's."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write them as an honest bf16 job would."""
+        for name, apart in (("reference", 0.0), ("control", 3e-3), ("point", 4e-3)):
+            self.write(folder / name, apart, switched=name == "point")
+        self.point = WatchedLaunch(folder / "point")
+        self.beside = Beside(
+            reference=WatchedLaunch(folder / "reference"),
+            controls=(WatchedLaunch(folder / "control"),),
+        )
+
+    def write(self, place: Path, apart: float, *, switched: bool) -> None:
+        """Write one launch whose figures are apart from the reference's by a share."""
+        place.mkdir()
+        files = ValidationFiles(place)
+        log = StepLog(ProfileFolder(place).steps)
+        for step in STEPS:
+            loss = 2.0 * (1 + (apart if step > SWITCHES[0] else 0.0))
+            log.append(
+                StepRow(
+                    step=step,
+                    tokens=step,
+                    loss=loss,
+                    layout="x",
+                    gpus=1,
+                    monotonic_s=step,
+                    elapsed_s=1.0,
+                )
+            )
+        log.close()
+        for step in (9, 17):
+            self.gradient(files, step, np.arange(1.0, 5.0) * (1 + apart))
+        files.facts.write_text(json.dumps(asdict(Facts(products="bfloat16"))))
+        rows = [("switch", step) for step in SWITCHES] if switched else [("load", 24)]
+        self.round_trips(files, [(how, step, 0.0) for how, step in rows])
+
+    @staticmethod
+    def gradient(files: ValidationFiles, step: int, values: np.ndarray) -> None:
+        """Write one gradient of two experts."""
+        write_whole(
+            files.gradient(step), WholeState(arrays={"grad.e0": values[:2], "grad.e1": values[2:]})
+        )
+
+    @staticmethod
+    def round_trips(files: ValidationFiles, rows: list[tuple[str, int, float]]) -> None:
+        """Write V1 of some events."""
+        told = [
+            RoundTripRow(how=how, origin="a", target="b", step=step, measured=wrong, sentence="V1")
+            for how, step, wrong in rows
+        ]
+        files.round_trips.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in told))
+
+    def proof(self) -> PointProof:
+        """Judge the point."""
+        return point_proof(JOB, B, self.point, self.beside)
+
+
+@pytest.fixture
+def launches(tmp_path: Path) -> Launches:
+    """Three honest launches."""
+    return Launches(tmp_path)
+
+
+def test_an_honest_bf16_job_is_numerical_and_its_reference_exact(launches: Launches) -> None:
+    """Its figures are far above fp32's limits, and within four times its own noise."""
+    found = launches.proof()
+    assert (found.equivalence, found.next_step) == ("numerical", "")
+    assert [each.check for each in found.checks] == ["V1", "V1", "V7", "V7", "V2"]
+    assert found.tolerance == pytest.approx(1.2e-2)
+    assert reference_proof(A, launches.beside).equivalence == "exact"
+
+
+def _swap_experts(each: Launches) -> None:
+    found = read_whole(each.point.files.gradient(9)).arrays
+    swapped = {"grad.e0": found["grad.e1"], "grad.e1": found["grad.e0"]}
+    write_whole(each.point.files.gradient(9), WholeState(arrays=swapped))
+
+
+def _harm_gradient(share: float) -> Callable[[Launches], None]:
+    return lambda each: each.gradient(each.point.files, 17, np.arange(1.0, 5.0) * (1 + share))
+
+
+def _change_state(each: Launches) -> None:
+    each.round_trips(each.point.files, [("switch", 8, 0.0), ("switch", 16, 3.0)])
+
+
+def _gather_once(each: Launches) -> None:
+    each.round_trips(each.point.files, [("switch", 8, 0.0)])
+
+
+def _lose_gradient(each: Launches) -> None:
+    each.point.files.gradient(9).unlink()
+
+
+def _drift(each: Launches) -> None:
+    log = StepLog(ProfileFolder(each.point.folder).steps)
+    log.append(
+        StepRow(step=24, tokens=24, loss=2.2, layout="x", gpus=1, monotonic_s=99.0, elapsed_s=1.0)
+    )
+    log.close()
+
+
+def _fill_memory(each: Launches) -> None:
+    row = DeviceMemory(rank=0, step=10, layout=str(B.layout), peak_bytes=98)
+    ProfileFolder(each.point.folder).memory(0).write_bytes(memory_line(row))
+    facts = replace(each.point.facts, device_bytes=100)
+    each.point.files.facts.write_text(json.dumps(asdict(facts)))
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "check"),
+    [
+        (_swap_experts, "V7"),
+        (_harm_gradient(0.5), "V7"),
+        (_change_state, "V1"),
+        (_gather_once, "V1"),
+        (_lose_gradient, "V7"),
+        (_drift, "V2"),
+        (_fill_memory, "memory"),
+    ],
+)
+def test_a_point_made_wrong_is_never_proven(
+    launches: Launches, sabotage: Callable[[Launches], None], check: str
+) -> None:
+    """Each sabotage fails the check that is there for it, with a sentence and what to do."""
+    sabotage(launches)
+    found = launches.proof()
+    assert not found.proven
+    assert check in {each.check for each in found.checks if not each.ok}
+    assert found.because
+    assert found.next_step
+
+
+def test_dropout_is_told_apart_from_a_wrong_layout(launches: Launches) -> None:
+    """Masks that differ are no noise; the next step names the layers, and both ways out."""
+    _harm_gradient(0.3)(launches)
+    facts = Facts(products="bfloat16", draws=True, dropout=["h.0.drop"])
+    launches.point.files.facts.write_text(json.dumps(asdict(facts)))
+    found = launches.proof()
+    assert not found.proven
+    assert "dropout in h.0.drop" in found.next_step
+    assert "policy.equivalence" in found.next_step
+
+
+def test_a_state_that_is_too_large_says_so(launches: Launches) -> None:
+    """Nothing was gathered, so nothing is proven."""
+    launches.point.files.round_trips.unlink()
+    facts = Facts(products="bfloat16", too_large_bytes=10 << 30)
+    launches.point.files.facts.write_text(json.dumps(asdict(facts)))
+    found = launches.proof()
+    assert not found.proven
+    assert "10.0 GiB" in found.because
+    assert "--largest-state-gib" in found.next_step
+
+
+def test_without_a_control_the_dtype_alone_limits(launches: Launches, tmp_path: Path) -> None:
+    """The sentence says that there was none."""
+    alone = replace(launches.beside, controls=())
+    found = point_proof(JOB, B, launches.point, alone)
+    assert any("no control" in each.sentence for each in found.checks)
