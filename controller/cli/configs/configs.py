@@ -37,7 +37,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 def list_points(file: File, as_json: options.AsJson = False) -> None:
     """List the points of a catalogue: when each is worth running, and what a switch costs."""
     catalogue = catalogue_file.load(file)
-    found = states(catalogue, file, datetime.now(UTC))
+    found = states(catalogue, str(file), datetime.now(UTC))
     if as_json:
         told = [{**asdict(each), "command": each.command or None} for each in found]
         print_json({**catalogue_json(catalogue), "states": told})
@@ -154,7 +154,7 @@ def validate_job(
         largest_bytes=int(largest_state_gib * 2**30),
     ).run(points or ())
     if as_json:
-        print_json(validate_screen.validation_json(found, file))
+        print_json(validate_screen.validation_json(found, str(file)))
         return
     print_lines(validate_screen.proof_lines(found, columns()))
     took = quantities.duration(found.wall_s)

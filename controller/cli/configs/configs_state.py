@@ -6,7 +6,6 @@ Invariant: only a validated point that is not stale has nothing to run next.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from wattmesh.controller.cli import words
 from wattmesh.policies.decision import PolicySettings
@@ -27,7 +26,7 @@ class PointState:
     command: str = ""
 
 
-def states(catalogue: Catalogue, file: Path, now: datetime) -> tuple[PointState, ...]:
+def states(catalogue: Catalogue, file: str, now: datetime) -> tuple[PointState, ...]:
     """Return where every point stands.
 
     By age alone, with the default of `policy.proof_days`: what a run computes with is known once it
@@ -36,7 +35,7 @@ def states(catalogue: Catalogue, file: Path, now: datetime) -> tuple[PointState,
     return tuple(_state(each, file, now) for each in catalogue.points)
 
 
-def _state(point: OperatingPoint, file: Path, now: datetime) -> PointState:
+def _state(point: OperatingPoint, file: str, now: datetime) -> PointState:
     prove = f"wattmesh configs validate JOB --catalogue {file} --point {point.id}"
     if why := stale(point, now, PolicySettings().proof_days, Fingerprint()):
         return PointState(id=point.id, state=STALE, why=why, command=prove)
