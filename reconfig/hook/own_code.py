@@ -40,22 +40,23 @@ def fingerprint(launched: int) -> Fingerprint:
 
 
 def code_digest() -> str | None:
-    """Return the sha256 of the run's own source files that are loaded; None without any."""
-    whole, known = hashlib.sha256(), False
-    for name, path in sorted(_own_files().items()):
+    """Return the sha256 of the run's own source files that are loaded; None without any.
+
+    Neither their folder nor the order of imports counts.
+    """
+    files = []
+    for path in _own_files():
         try:
-            data = Path(path).read_bytes()
+            files.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
         except OSError:
             continue
-        whole.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
-        known = True
-    return whole.hexdigest() if known else None
+    return hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest() if files else None
 
 
-def _own_files() -> dict[str, str]:
-    """Return the files of the run's own modules, by the modules' names."""
+def _own_files() -> set[Path]:
+    """Return the files of the run's own modules; several modules may come from one."""
     installed = _installed()
-    found = {}
+    found = set()
     for name, module in list(sys.modules.items()):
         # From its dict: some modules import others when they are asked for what they lack.
         path = getattr(module, "__dict__", {}).get("__file__")
@@ -63,9 +64,9 @@ def _own_files() -> dict[str, str]:
             continue
         if name.partition(".")[0] == "wattmesh" or path.startswith(installed):
             continue
-        full = os.path.realpath(path)
-        if not full.startswith(installed) and not _PACKAGES.intersection(Path(full).parts):
-            found[name] = full
+        full = Path(os.path.realpath(path))
+        if not str(full).startswith(installed) and not _PACKAGES.intersection(full.parts):
+            found.add(full)
     return found
 
 
