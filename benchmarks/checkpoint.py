@@ -36,7 +36,7 @@ from wattmesh.reconfig.universal.convert.virtual import write_virtual
 from wattmesh.reconfig.universal.folder import open_checkpoint
 from wattmesh.reconfig.universal.index.index import Index, TensorEntry, from_table
 from wattmesh.reconfig.universal.sources.detect import open_source
-from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
+from wattmesh.reconfig.universal.sources.source import FileFingerprint, Source
 
 ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 MILLION = 1_000_000
@@ -290,7 +290,7 @@ def million_segments_s(folder: Path) -> float:
         index=Index(entries=entries, files=names, segments=from_table(table, 1)),
         values={},
         files={
-            name: Fingerprint(each.st_size, each.st_mtime_ns, each.st_ino)
+            name: FileFingerprint(each.st_size, each.st_mtime_ns, each.st_ino)
             for name, each in looked.items()
         },
     )

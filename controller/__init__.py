@@ -19,6 +19,7 @@ The map:
     settings/      the settings file: read, checked, shown
     signals/       the grid signals: polling, history, forecast
     status/        the status screen's facts, and what needs a human
+    validate/      proves with a job itself which of its points train alike
     marks.py       the flags estimated, provisional, simulated
     pictures.py    the style of pictures
     pulse.py       the newest facts of the daemon's loops, in memory

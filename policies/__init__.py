@@ -20,6 +20,7 @@ The map:
     run_context.py  one run with its menu and its guard, or why it cannot be decided about
     slowing.py      which runs a power cap slows, the cheapest step first
     speed.py        the speed that can be counted on at each point
+    staleness.py    which points were proven too long ago, or on something else
     switch_time.py  how long a switch takes, as the deadline guard counts it
     words.py        writes times and points in sentences
 """

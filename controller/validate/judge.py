@@ -13,7 +13,7 @@ from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import logged
 from wattmesh.controller.validate.results import CheckRow, PointProof
 from wattmesh.reconfig.catalogue import Equivalence
-from wattmesh.reconfig.equivalence.asked import Facts, RoundTripRow, ValidationFiles
+from wattmesh.reconfig.equivalence.asked import JobFacts, RoundTripRow, ValidationFiles
 from wattmesh.reconfig.equivalence.own_job import (
     classify_own_job,
     close_losses,
@@ -45,9 +45,9 @@ class WatchedLaunch:
         return ValidationFiles(self.folder)
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> JobFacts:
         """What it found out; all unknown where it wrote nothing."""
-        return self.files.read_facts() or Facts()
+        return self.files.read_facts() or JobFacts()
 
     @property
     def losses(self) -> dict[int, float]:
@@ -157,7 +157,7 @@ def _unmade(check: str, why: str) -> Verdict:
 
 
 def _proof(
-    point: Candidate, verdicts: Sequence[Verdict], facts: Facts, *, same_layout: bool
+    point: Candidate, verdicts: Sequence[Verdict], facts: JobFacts, *, same_layout: bool
 ) -> PointProof:
     found = classify_own_job(verdicts, same_layout=same_layout)
     failed = {each.check for each in verdicts if not each.ok}
@@ -182,7 +182,7 @@ def _proof(
     )
 
 
-def _next_step(failed: set[str], facts: Facts) -> str:
+def _next_step(failed: set[str], facts: JobFacts) -> str:
     """Say what to do about a point that is not proven, by what failed."""
     if "V1" in failed:
         return "the state does not survive the switch: look at `build` and the rules it declares"

@@ -31,7 +31,7 @@ class AskedChecks:
 
 
 @dataclass(slots=True, kw_only=True)
-class Facts:
+class JobFacts:
     """What a launch found out about its job.
 
     Attributes:
@@ -111,10 +111,10 @@ class ValidationFiles:
                 f"{path} cannot be read ({error}); validate into a new folder"
             ) from error
 
-    def read_facts(self) -> Facts | None:
+    def read_facts(self) -> JobFacts | None:
         """Read what the launch found out; None where it wrote nothing."""
         try:
-            return Facts(**json.loads(self.facts.read_bytes()))
+            return JobFacts(**json.loads(self.facts.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 

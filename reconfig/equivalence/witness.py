@@ -26,7 +26,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from wattmesh import durable
-from wattmesh.reconfig.equivalence.asked import AskedChecks, Facts, ValidationFiles
+from wattmesh.reconfig.equivalence.asked import AskedChecks, JobFacts, ValidationFiles
 from wattmesh.reconfig.equivalence.gather import gather_gradients, gather_whole, shard_again
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
@@ -56,7 +56,7 @@ class Witness:
         self._hooks: list[Any] = []
         self._products: Products | None = None
         self._streams = ""
-        self._facts = Facts(fingerprint=fingerprint.to_dict())
+        self._facts = JobFacts(fingerprint=fingerprint.to_dict())
 
     def begin(self, state: State, generation: Generation) -> None:
         """Compare the state of a new generation with the one before. A collective call."""

@@ -236,7 +236,7 @@ def test_what_each_point_is_and_what_to_run_next() -> None:
         (proven(91, evidence=Evidence.PREDICTED), "predicted", profile),
         (proven(91, evidence=Evidence.ASSUMED), "assumed", profile),
     ):
-        first, other = states(known, Path("my cat.toml"), WHEN)
+        first, other = states(known, "my cat.toml", WHEN)
         assert (first.state, first.command) == ("validated", "")
         assert (other.state, other.command) == (state, command)
         assert state_json(other)["command"] == (command or None)

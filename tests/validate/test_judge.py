@@ -11,7 +11,7 @@ import pytest
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.validate.judge import Beside, WatchedLaunch, point_proof, reference_proof
 from wattmesh.controller.validate.results import PointProof
-from wattmesh.reconfig.equivalence.asked import Facts, RoundTripRow, ValidationFiles
+from wattmesh.reconfig.equivalence.asked import JobFacts, RoundTripRow, ValidationFiles
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.whole import WholeState
 from wattmesh.reconfig.layout import Layout
@@ -25,7 +25,7 @@ JOB = ProfileJob(
 )
 
 
-class Launches:
+class JudgedLaunches:
     """Three launches in files: the reference, a control that adds in another order, a point's."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class Launches:
         log.close()
         for step in (9, 17):
             self.gradient(files, step, np.arange(1.0, 5.0) * (1 + apart))
-        files.facts.write_text(json.dumps(asdict(Facts(products="bfloat16"))))
+        files.facts.write_text(json.dumps(asdict(JobFacts(products="bfloat16"))))
         rows = [("switch", step) for step in SWITCHES] if switched else [("load", 24)]
         self.round_trips(files, [(how, step, 0.0) for how, step in rows])
 
@@ -85,12 +85,12 @@ class Launches:
 
 
 @pytest.fixture
-def launches(tmp_path: Path) -> Launches:
+def launches(tmp_path: Path) -> JudgedLaunches:
     """Three honest launches."""
-    return Launches(tmp_path)
+    return JudgedLaunches(tmp_path)
 
 
-def test_an_honest_bf16_job_is_numerical_and_its_reference_exact(launches: Launches) -> None:
+def test_an_honest_bf16_job_is_numerical_and_its_reference_exact(launches: JudgedLaunches) -> None:
     """Its figures are far above fp32's limits, and within four times its own noise."""
     found = launches.proof()
     assert (found.equivalence, found.next_step) == ("numerical", "")
@@ -99,29 +99,29 @@ def test_an_honest_bf16_job_is_numerical_and_its_reference_exact(launches: Launc
     assert reference_proof(A, launches.beside).equivalence == "exact"
 
 
-def _swap_experts(each: Launches) -> None:
+def _swap_experts(each: JudgedLaunches) -> None:
     found = read_whole(each.point.files.gradient(9)).arrays
     swapped = {"grad.e0": found["grad.e1"], "grad.e1": found["grad.e0"]}
     write_whole(each.point.files.gradient(9), WholeState(arrays=swapped))
 
 
-def _harm_gradient(share: float) -> Callable[[Launches], None]:
+def _harm_gradient(share: float) -> Callable[[JudgedLaunches], None]:
     return lambda each: each.gradient(each.point.files, 17, np.arange(1.0, 5.0) * (1 + share))
 
 
-def _change_state(each: Launches) -> None:
+def _change_state(each: JudgedLaunches) -> None:
     each.round_trips(each.point.files, [("switch", 8, 0.0), ("switch", 16, 3.0)])
 
 
-def _gather_once(each: Launches) -> None:
+def _gather_once(each: JudgedLaunches) -> None:
     each.round_trips(each.point.files, [("switch", 8, 0.0)])
 
 
-def _lose_gradient(each: Launches) -> None:
+def _lose_gradient(each: JudgedLaunches) -> None:
     each.point.files.gradient(9).unlink()
 
 
-def _drift(each: Launches) -> None:
+def _drift(each: JudgedLaunches) -> None:
     log = StepLog(ProfileFolder(each.point.folder).steps)
     log.append(
         StepRow(step=24, tokens=24, loss=2.2, layout="x", gpus=1, monotonic_s=99.0, elapsed_s=1.0)
@@ -129,7 +129,7 @@ def _drift(each: Launches) -> None:
     log.close()
 
 
-def _fill_memory(each: Launches) -> None:
+def _fill_memory(each: JudgedLaunches) -> None:
     row = DeviceMemory(rank=0, step=10, layout=str(B.layout), peak_bytes=98)
     ProfileFolder(each.point.folder).memory(0).write_bytes(memory_line(row))
     facts = replace(each.point.facts, device_bytes=100)
@@ -149,7 +149,7 @@ def _fill_memory(each: Launches) -> None:
     ],
 )
 def test_a_point_made_wrong_is_never_proven(
-    launches: Launches, sabotage: Callable[[Launches], None], check: str
+    launches: JudgedLaunches, sabotage: Callable[[JudgedLaunches], None], check: str
 ) -> None:
     """Each sabotage fails the check that is there for it, with a sentence and what to do."""
     sabotage(launches)
@@ -160,10 +160,10 @@ def test_a_point_made_wrong_is_never_proven(
     assert found.next_step
 
 
-def test_dropout_is_told_apart_from_a_wrong_layout(launches: Launches) -> None:
+def test_dropout_is_told_apart_from_a_wrong_layout(launches: JudgedLaunches) -> None:
     """Masks that differ are no noise; the next step names the layers, and both ways out."""
     _harm_gradient(0.3)(launches)
-    facts = Facts(products="bfloat16", draws=True, dropout=["h.0.drop"])
+    facts = JobFacts(products="bfloat16", draws=True, dropout=["h.0.drop"])
     launches.point.files.facts.write_text(json.dumps(asdict(facts)))
     found = launches.proof()
     assert not found.proven
@@ -171,10 +171,10 @@ def test_dropout_is_told_apart_from_a_wrong_layout(launches: Launches) -> None:
     assert "policy.equivalence" in found.next_step
 
 
-def test_a_state_that_is_too_large_says_so(launches: Launches) -> None:
+def test_a_state_that_is_too_large_says_so(launches: JudgedLaunches) -> None:
     """Nothing was gathered, so nothing is proven."""
     launches.point.files.round_trips.unlink()
-    facts = Facts(products="bfloat16", too_large_bytes=10 << 30)
+    facts = JobFacts(products="bfloat16", too_large_bytes=10 << 30)
     launches.point.files.facts.write_text(json.dumps(asdict(facts)))
     found = launches.proof()
     assert not found.proven
@@ -182,7 +182,7 @@ def test_a_state_that_is_too_large_says_so(launches: Launches) -> None:
     assert "--largest-state-gib" in found.next_step
 
 
-def test_without_a_control_the_dtype_alone_limits(launches: Launches, tmp_path: Path) -> None:
+def test_without_a_control_the_dtype_alone_limits(launches: JudgedLaunches, tmp_path: Path) -> None:
     """The sentence says that there was none."""
     alone = replace(launches.beside, controls=())
     found = point_proof(JOB, B, launches.point, alone)

@@ -21,7 +21,7 @@ OTHER_BATCH, MOMENT_DROPPED = 1, 2
 """Harms, by `micro_batch`."""
 
 
-class Steps:
+class HarmedSteps:
     """What the present layout does to a step."""
 
     def __init__(self, layout: Layout) -> None:
@@ -45,7 +45,7 @@ def build(layout: Layout, ranks: wattmesh.Ranks) -> State:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     fully_shard(net, mesh=mesh, mp_policy=policy)
     state = State(modules=[net], optimizers=[torch.optim.AdamW(net.parameters(), lr=1e-3)])
-    state.parts.steps = Steps(layout)
+    state.parts.steps = HarmedSteps(layout)
     return state
 
 
@@ -75,7 +75,7 @@ def probe(state: State) -> float:
 
 def train_step(state: State) -> float:
     """Train one step, harmed where the layout says so, and return its loss."""
-    steps: Steps = state.parts.steps
+    steps: HarmedSteps = state.parts.steps
     batch = BATCH // 2 if steps.harm == OTHER_BATCH else BATCH
     loss = mean_loss(state, state.position.samples, batch)
     torch.autograd.backward(loss)

@@ -35,7 +35,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Catalogue (TOML).")]
 def list_points(file: File, as_json: options.AsJson = False) -> None:
     """List the points of a catalogue: when each is worth running, and what a switch costs."""
     catalogue = catalogue_file.load(file)
-    found = states(catalogue, file, datetime.now(UTC))
+    found = states(catalogue, str(file), datetime.now(UTC))
     if as_json:
         told = [state_json(each) for each in found]
         print_json({**catalogue_json(catalogue), "states": told})
@@ -54,7 +54,9 @@ def show(
     """Show everything about one point, with the switches between it and all others."""
     catalogue = catalogue_file.load(file)
     found = catalogue.point(point)
-    state = next(each for each in states(catalogue, file, datetime.now(UTC)) if each.id == found.id)
+    state = next(
+        each for each in states(catalogue, str(file), datetime.now(UTC)) if each.id == found.id
+    )
     if as_json:
         print_json({**shown_json(catalogue, found), "standing": state_json(state)})
     else:
@@ -154,7 +156,7 @@ def validate_job(
         largest_bytes=int(largest_state_gib * 2**30),
     ).run(points or ())
     if as_json:
-        print_json(validate_screen.validation_json(found, file))
+        print_json(validate_screen.validation_json(found, str(file)))
         return
     print_lines(validate_screen.proof_lines(found, columns()))
     took = quantities.duration(found.wall_s)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from wattmesh.controller.cli import words
@@ -29,7 +28,7 @@ class PointState:
     command: str = ""
 
 
-def states(catalogue: Catalogue, file: Path, now: datetime) -> tuple[PointState, ...]:
+def states(catalogue: Catalogue, file: str, now: datetime) -> tuple[PointState, ...]:
     """Return where every point stands.
 
     By age alone, with the default of `policy.proof_days`: what a run computes with is known once it
@@ -38,8 +37,8 @@ def states(catalogue: Catalogue, file: Path, now: datetime) -> tuple[PointState,
     return tuple(_state(each, file, now) for each in catalogue.points)
 
 
-def _state(point: OperatingPoint, file: Path, now: datetime) -> PointState:
-    name = shlex.quote(str(file))
+def _state(point: OperatingPoint, file: str, now: datetime) -> PointState:
+    name = shlex.quote(file)
     prove = f"wattmesh configs validate JOB --catalogue {name} --point {shlex.quote(point.id)}"
     if why := stale(point, now, PolicySettings().proof_days, Fingerprint()):
         return PointState(id=point.id, state=STALE, why=why, command=prove)

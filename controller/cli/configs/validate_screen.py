@@ -6,7 +6,6 @@ Invariant: a figure that is no number is null in JSON and "-" on the screen.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -46,7 +45,7 @@ def proof_lines(found: Validation, columns: int) -> Iterator[Text | str]:
         yield from words.wrapped(f"{control} gave no noise: {why}", columns)
 
 
-def validation_json(found: Validation, file: Path) -> dict[str, Any]:
+def validation_json(found: Validation, file: str) -> dict[str, Any]:
     """Return the catalogue's object with what validation adds to it."""
     return {
         **catalogue_json(found.catalogue),
@@ -55,7 +54,7 @@ def validation_json(found: Validation, file: Path) -> dict[str, Any]:
         "lost_controls": found.progress.lost,
         "fingerprint": found.progress.fingerprint,
         "wall_s": found.wall_s,
-        "file": str(file),
+        "file": file,
         "folder": str(found.folder),
     }
 

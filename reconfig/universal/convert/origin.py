@@ -12,7 +12,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal import folder
 from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind, DataFile, Manifest
-from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
+from wattmesh.reconfig.universal.sources.source import FileFingerprint, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def check_unchanged(source: Source) -> None:
             )
 
 
-def look(path: Path, words: str) -> Fingerprint:
+def look(path: Path, words: str) -> FileFingerprint:
     """Fingerprint a file by its path; `words`: its name in errors.
 
     Raises:
@@ -94,4 +94,4 @@ def look(path: Path, words: str) -> Fingerprint:
         raise InputInvalid(
             f"{words} can no longer be read ({error.strerror}); it was deleted while it was read."
         ) from error
-    return Fingerprint(found.st_size, found.st_mtime_ns, found.st_ino)
+    return FileFingerprint(found.st_size, found.st_mtime_ns, found.st_ino)

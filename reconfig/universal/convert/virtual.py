@@ -20,7 +20,7 @@ from wattmesh.reconfig.universal.convert.origin import check_unchanged, look, or
 from wattmesh.reconfig.universal.files.regular_files import check_relative
 from wattmesh.reconfig.universal.files.staging import Fence, staged, unfenced
 from wattmesh.reconfig.universal.folder import CheckpointKind, DataFile
-from wattmesh.reconfig.universal.sources.source import Fingerprint, Source
+from wattmesh.reconfig.universal.sources.source import FileFingerprint, Source
 
 FILES = "files"
 
@@ -81,7 +81,7 @@ def _up_to(top: Path, below: Path) -> Iterable[Path]:
         below = below.parent
 
 
-def _link_one(source: Source, name: str, path: Path, expected: Fingerprint) -> None:
+def _link_one(source: Source, name: str, path: Path, expected: FileFingerprint) -> None:
     try:
         # The file was no symbolic link when it was read; one put there since fails the check below.
         os.link(source.folder / name, path, follow_symlinks=False)

@@ -26,7 +26,7 @@ do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprint:
+class FileFingerprint:
     """Status of a file when it was indexed, to detect any change."""
 
     size: int
@@ -56,10 +56,10 @@ class Source:
     index: Index
     values: dict[str, Any]
     position: Mapping[str, int] = field(default_factory=dict)
-    files: Mapping[str, Fingerprint] = field(default_factory=dict)
+    files: Mapping[str, FileFingerprint] = field(default_factory=dict)
 
 
-def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
+def fingerprints(files: Files, names: Iterable[str]) -> dict[str, FileFingerprint]:
     """Fingerprint files through their open descriptors.
 
     Raises:
@@ -68,11 +68,11 @@ def fingerprints(files: Files, names: Iterable[str]) -> dict[str, Fingerprint]:
     found = {}
     for name in names:
         status = os.fstat(files.opened(name)[0])
-        found[name] = Fingerprint(status.st_size, status.st_mtime_ns, status.st_ino)
+        found[name] = FileFingerprint(status.st_size, status.st_mtime_ns, status.st_ino)
     return found
 
 
-def check_amount(folder: Path, index: Index, files: Mapping[str, Fingerprint]) -> None:
+def check_amount(folder: Path, index: Index, files: Mapping[str, FileFingerprint]) -> None:
     """Refuse tensors that are far larger than the files that hold them.
 
     A tensor that repeats one element, or a thousand tensors over the same bytes, are small in a
@@ -95,7 +95,7 @@ class WatchedFiles(Files):
     def __init__(self, folder: Path, allowance: Allowance | None = None) -> None:
         """Open nothing yet."""
         super().__init__(folder, allowance)
-        self.seen: dict[str, Fingerprint] = {}
+        self.seen: dict[str, FileFingerprint] = {}
 
     def opened(self, name: str) -> tuple[int, int]:
         """See `Files.opened`.
@@ -107,7 +107,7 @@ class WatchedFiles(Files):
             return self._open[name]
         found = super().opened(name)
         status = os.fstat(found[0])
-        look = Fingerprint(status.st_size, status.st_mtime_ns, status.st_ino)
+        look = FileFingerprint(status.st_size, status.st_mtime_ns, status.st_ino)
         if self.seen.setdefault(name, look) != look:
             raise InputInvalid(
                 f"{self.folder}: {name} was changed while it was read; try again when nobody "
