@@ -13,14 +13,22 @@ from wattmesh.reconfig.fingerprint import Fingerprint
 DAY_S = 86_400.0
 
 
-def stale(point: OperatingPoint, now: datetime, age_days: float, ran: Fingerprint) -> str:
+def stale(
+    point: OperatingPoint,
+    at: datetime,
+    age_days: float,
+    ran: Fingerprint,
+    *,
+    when: str = "ago",
+) -> str:
     """Say why the proof of a point no longer holds, as a clause; "" while it does.
 
     Args:
         point: of a catalogue.
-        now: an aware time.
+        at: when the proof is relied on, an aware time.
         age_days: for how long a proof holds; 0: forever.
         ran: what the run computes with now, as far as it is known.
+        when: what `at` is, behind a number of days.
     """
     if point.evidence is not Evidence.VALIDATED:
         return ""
@@ -28,18 +36,24 @@ def stale(point: OperatingPoint, now: datetime, age_days: float, ran: Fingerprin
         return f"{point.id} is stale: it was proven with {'; '.join(others)}"
     if point.validated_at is None or age_days <= 0:
         return ""
-    old_days = (now - point.validated_at).total_seconds() / DAY_S
+    old_days = (at - point.validated_at).total_seconds() / DAY_S
     if old_days <= age_days:
         return ""
     return (
-        f"{point.id} is stale: it was proven {old_days:.0f} days ago, and proofs hold for "
+        f"{point.id} is stale: it was proven {old_days:.0f} days {when}, and proofs hold for "
         f"{age_days:g} (policy.proof_days)"
     )
 
 
 def stale_points(
-    catalogue: Catalogue | None, now: datetime, age_days: float, ran: Fingerprint
+    catalogue: Catalogue | None, began: datetime, age_days: float, ran: Fingerprint
 ) -> Mapping[str, str]:
-    """Return the clause of every stale point, by id."""
+    """Return the clause of every stale point of a run, by id.
+
+    The age counts from when the run `began`, for its catalogue is frozen then and cannot be proven
+    anew: a run at a slow point keeps its way back to a fast one, which its deadline counts on.
+    """
     points = catalogue.points if catalogue is not None else ()
-    return {each.id: why for each in points if (why := stale(each, now, age_days, ran))}
+    when = "before the run began"
+    found = {each.id: stale(each, began, age_days, ran, when=when) for each in points}
+    return {point: why for point, why in found.items() if why}

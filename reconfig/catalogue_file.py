@@ -159,6 +159,8 @@ def _point_lines(point: OperatingPoint) -> list[str]:
         lines.append(_line("dominated_by", point.dominated_by))
     if point.memory_gib is not None:
         lines.append(_line("memory_gib", point.memory_gib))
+    # Before the evidence, so that a cut file never has a proof that does not expire.
+    lines += _proof_lines(point)
     lines.append(_line("equivalence", str(point.equivalence)))
     lines.append(_line("evidence", str(point.evidence)))
     if point.sources:
@@ -168,6 +170,12 @@ def _point_lines(point: OperatingPoint) -> list[str]:
             key: value for key, value in asdict(point.probe).items() if value not in (None, "")
         }
         lines.append(_line("probe", found))
+    return lines
+
+
+def _proof_lines(point: OperatingPoint) -> list[str]:
+    """Write what a point was proven on, when and by whom, as far as it is known."""
+    lines = []
     if point.fingerprint is not None and point.fingerprint.known:
         lines.append(_line("fingerprint", point.fingerprint.to_dict()))
     if point.validated_at is not None:

@@ -119,7 +119,7 @@ def _views(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterable[RunVi
                 trained=trained(marks, snapshot.now, settings.policy.sla_window_s),
                 budget=settings.budgets.get(row.name),
                 stale=stale_points(
-                    row.catalogue, snapshot.now, settings.policy.proof_days, row.computes_with
+                    row.catalogue, row.registered_at, settings.policy.proof_days, row.computes_with
                 ),
                 coverage=coverage,
             )

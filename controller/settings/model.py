@@ -225,8 +225,9 @@ class PolicySection(Section):
     )
     """Classes of points that a run may be switched to: exact, numerical, statistical."""
     proof_days: float = Field(default=90.0, ge=0, le=36_500)
-    """Days for which the proof of a point holds (`configs validate`). An older point is stale and
-    is not switched to. 0: forever. A point without a date is never stale by age."""
+    """Days for which the proof of a point holds (`configs validate`). A point whose proof was older
+    when a run began is stale, and the run is not switched to it. 0: forever. A point without a date
+    is never stale by age."""
     sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
     """Service level: least average speed over every `sla_window_s` that plans keep, as a share of
     the speed at the run's fastest point. A power cap and a deadline come first. Default: none."""

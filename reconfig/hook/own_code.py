@@ -16,6 +16,8 @@ import torch
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.fingerprint import Fingerprint
 
+_PACKAGES = frozenset(("site-packages", "dist-packages"))
+
 
 def fingerprint(launched: int) -> Fingerprint:
     """Return what is known in this process.
@@ -26,7 +28,7 @@ def fingerprint(launched: int) -> Fingerprint:
     models = nccl = None
     if torch.cuda.is_available():
         models = f"{launched} x {torch.cuda.get_device_name()}"
-        nccl = ".".join(map(str, torch_compat.nccl_version()))
+        nccl = ".".join(map(str, torch_compat.nccl_version())) or None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
     return Fingerprint(
         gpu_models=models,
@@ -38,27 +40,38 @@ def fingerprint(launched: int) -> Fingerprint:
 
 
 def code_digest() -> str | None:
-    """Return the sha256 of the run's own source files that are loaded; None without any."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if path and name.partition(".")[0] != "wattmesh" and _is_own(Path(path)):
-            found[name] = Path(path)
-    whole = hashlib.sha256()
-    for name, path in sorted(found.items()):
+    """Return the sha256 of the run's own source files that are loaded; None without any.
+
+    Neither their folder nor the order of imports counts.
+    """
+    files = []
+    for path in _own_files():
         try:
-            whole.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+            files.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
         except OSError:
             continue
-    return whole.hexdigest() if found else None
+    return hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest() if files else None
 
 
-def _is_own(path: Path) -> bool:
-    if path.suffix != ".py":
-        return False
-    full = path.resolve()
-    others = [*site.getsitepackages(), site.getusersitepackages()]
-    others += [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-    if "site-packages" in full.parts or "dist-packages" in full.parts:
-        return False
-    return not any(full.is_relative_to(Path(each).resolve()) for each in others)
+def _own_files() -> set[Path]:
+    """Return the files of the run's own modules; several modules may come from one."""
+    installed = _installed()
+    found = set()
+    for name, module in list(sys.modules.items()):
+        # From its dict: some modules import others when they are asked for what they lack.
+        path = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        if name.partition(".")[0] == "wattmesh" or path.startswith(installed):
+            continue
+        full = Path(os.path.realpath(path))
+        if not str(full).startswith(installed) and not _PACKAGES.intersection(full.parts):
+            found.add(full)
+    return found
+
+
+def _installed() -> tuple[str, ...]:
+    """Return the folders of the standard library and of installed packages."""
+    given = [*site.getsitepackages(), site.getusersitepackages()]
+    given += [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    return tuple({f"{each}{os.sep}" for path in given for each in (path, os.path.realpath(path))})

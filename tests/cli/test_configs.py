@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,20 @@ from tests.builders.points import catalogue, point
 from tests.cli.test_screens import plain
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
+from wattmesh.controller.cli.configs.configs_state import next_lines, state_json, states
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.output import PIPE_WIDTH
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import (
     PAUSED,
     Catalogue,
+    Evidence,
     PairCost,
     ProbeEvidence,
     Release,
     SwitchCost,
 )
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
 
 LLAMA = Path(__file__).parents[2] / "examples" / "catalogues" / "llama-70b.toml"
@@ -169,6 +173,8 @@ def test_the_keys_of_list_are_stable_and_what_is_not_stated_is_null() -> None:
         "to": "B",
         "seconds": 1.2,
         "energy_j": 310.0,
+        "warm_s": None,
+        "warm_energy_j": None,
     }
     assert [each["point"] for each in found["worth"]] == ["B", "A"]
     assert found["worth"][0]["break_even"] is None
@@ -202,3 +208,58 @@ def test_the_commands_print_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert "worth running, slowest first" in capsys.readouterr().out
     assert main(["configs", "show", str(LLAMA), "C", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["worth"]["useful"] is True
+
+
+WHEN = datetime(2026, 11, 23, tzinfo=UTC)
+
+
+def proven(days_ago: int, **facts: Any) -> Catalogue:
+    """A pair whose second point was proven so long before `WHEN`."""
+    other = replace(
+        B,
+        validated_at=WHEN - timedelta(days=days_ago),
+        validated_by="ann@head",
+        tolerance=2e-4,
+        fingerprint=Fingerprint(torch="2.11.0"),
+    )
+    return replace(PAIR, points=(A, replace(other, **facts)))
+
+
+def test_what_each_point_is_and_what_to_run_next() -> None:
+    """Predicted, measured, validated or stale; only a fresh proof needs no command."""
+    validate = "wattmesh configs validate JOB --catalogue 'my cat.toml' --point B"
+    profile = "wattmesh configs profile JOB --out 'my cat.toml'"
+    for known, state, command in (
+        (proven(89), "validated", ""),
+        (proven(91), "stale", validate),
+        (proven(91, evidence=Evidence.MEASURED), "measured", validate),
+        (proven(91, evidence=Evidence.PREDICTED), "predicted", profile),
+        (proven(91, evidence=Evidence.ASSUMED), "assumed", profile),
+    ):
+        first, other = states(known, "my cat.toml", WHEN)
+        assert (first.state, first.command) == ("validated", "")
+        assert (other.state, other.command) == (state, command)
+        assert state_json(other)["command"] == (command or None)
+        said = " ".join(next_lines((first, other), 80))
+        assert said.endswith(f"Next: {command}") if command else said == ""
+        assert all(len(line) <= 80 for line in next_lines((first, other), 80))
+
+
+def test_a_stale_point_is_shown_as_such_by_list_and_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a file, at the present time, on the screen and in JSON; a fresh one as validated."""
+    path = tmp_path / "cat.toml"
+    today = datetime.now(UTC)
+    for at, state in ((today, "validated"), (today - timedelta(days=1000), "stale")):
+        catalogue_file.save(proven(0, validated_at=at), path)
+        for words in (["list", str(path)], ["show", str(path), "B"]):
+            assert main(["configs", *words]) == 0
+            assert ("stale" in flat(capsys.readouterr().out)) == (state == "stale")
+        assert main(["configs", "list", str(path), "--json"]) == 0
+        listed = json.loads(capsys.readouterr().out)
+        assert [each["state"] for each in listed["states"]] == ["validated", state]
+        assert main(["configs", "show", str(path), "B", "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["standing"]["state"], shown["validated_by"]) == (state, "ann@head")
+        assert shown["fingerprint"] == {"torch": "2.11.0"}

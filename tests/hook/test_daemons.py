@@ -11,7 +11,7 @@ from tests.hook.daemon import SLOW_S, FakeDaemon, Misbehaving, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from tests.hook.test_switch import GOOD
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Transition
+from wattmesh.reconfig.wire import COMPUTES_WITH, Transition
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 MISDEEDS = (
@@ -43,6 +43,9 @@ def test_an_absent_daemon_changes_nothing(
     first, second = daemon.heard.finishes
     assert (first.attempt, first.step, second.attempt, second.step) == (1, 15, 2, 20)
     assert daemon.heard.registers[0].supersedes == first.incarnation
+    said = [each for each in daemon.heard.registers[0].capabilities if COMPUTES_WITH in each]
+    assert any(each.startswith(f"{COMPUTES_WITH}torch: ") for each in said)
+    assert any(each.startswith(f"{COMPUTES_WITH}code_digest: ") for each in said)
     assert list((run.checkpoints / "outbox").iterdir()) == []
 
 

@@ -1,7 +1,7 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from wattmesh import quantities
 from wattmesh.controller.cli import drawing, options
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
-from wattmesh.controller.cli.configs.configs_state import STALE, next_lines, states
+from wattmesh.controller.cli.configs.configs_state import STALE, next_lines, state_json, states
 from wattmesh.controller.cli.configs.profile_json import profile_json
 from wattmesh.controller.cli.drawing import drawn, put
 from wattmesh.controller.cli.output import columns, print_json, print_lines
@@ -39,7 +39,7 @@ def list_points(file: File, as_json: options.AsJson = False) -> None:
     catalogue = catalogue_file.load(file)
     found = states(catalogue, str(file), datetime.now(UTC))
     if as_json:
-        told = [{**asdict(each), "command": each.command or None} for each in found]
+        told = [state_json(each) for each in found]
         print_json({**catalogue_json(catalogue), "states": told})
     else:
         stale = [each.id for each in found if each.state == STALE]
@@ -56,10 +56,14 @@ def show(
     """Show everything about one point, with the switches between it and all others."""
     catalogue = catalogue_file.load(file)
     found = catalogue.point(point)
+    state = next(
+        each for each in states(catalogue, str(file), datetime.now(UTC)) if each.id == found.id
+    )
     if as_json:
-        print_json(shown_json(catalogue, found))
+        print_json({**shown_json(catalogue, found), "standing": state_json(state)})
     else:
         print_lines(details(catalogue, found, columns()))
+        print_lines(next_lines((state,), columns()))
 
 
 @app.command("profile")

@@ -3,9 +3,11 @@
 Invariant: only a validated point that is not stale has nothing to run next.
 """
 
+import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 from wattmesh.controller.cli import words
 from wattmesh.policies.decision import PolicySettings
@@ -36,7 +38,8 @@ def states(catalogue: Catalogue, file: str, now: datetime) -> tuple[PointState, 
 
 
 def _state(point: OperatingPoint, file: str, now: datetime) -> PointState:
-    prove = f"wattmesh configs validate JOB --catalogue {file} --point {point.id}"
+    name = shlex.quote(file)
+    prove = f"wattmesh configs validate JOB --catalogue {name} --point {shlex.quote(point.id)}"
     if why := stale(point, now, PolicySettings().proof_days, Fingerprint()):
         return PointState(id=point.id, state=STALE, why=why, command=prove)
     if point.evidence is Evidence.VALIDATED:
@@ -46,8 +49,13 @@ def _state(point: OperatingPoint, file: str, now: datetime) -> PointState:
         id=point.id,
         state=str(point.evidence),
         why=f"{point.id} is {point.evidence}, not validated",
-        command=prove if measured else f"wattmesh configs profile JOB --out {file}",
+        command=prove if measured else f"wattmesh configs profile JOB --out {name}",
     )
+
+
+def state_json(found: PointState) -> dict[str, Any]:
+    """Give the keys of one point's state; null where nothing is to be run."""
+    return {**asdict(found), "command": found.command or None}
 
 
 def next_lines(found: tuple[PointState, ...], columns: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import functools
 import json
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from wattmesh.controller.journal.database.values import to_text
@@ -17,12 +18,17 @@ from wattmesh.reconfig.catalogue import (
     Release,
     SwitchCost,
 )
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
 
 
 def to_stored(catalogue: Catalogue) -> str:
     """Write a catalogue as JSON text."""
-    return to_text(asdict(catalogue))
+    values = asdict(catalogue)
+    for point, each in zip(catalogue.points, values["points"], strict=True):
+        at = point.validated_at
+        each["validated_at"] = at.isoformat() if at is not None else None
+    return to_text(values)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -52,8 +58,9 @@ def _switch(data: dict[str, Any]) -> SwitchCost:
 
 
 def _point(data: dict[str, Any]) -> OperatingPoint:
-    """Read one operating point; what the probe did came with a later version than the rest."""
-    probe = data.pop("probe", None)
+    """Read one operating point; its proof came with a later version than the rest."""
+    probe, fingerprint = data.pop("probe", None), data.pop("fingerprint", None)
+    at = data.pop("validated_at", None)
     layout = Layout.from_dict(data.pop("layout"))
     equivalence = Equivalence(data.pop("equivalence"))
     evidence = Evidence(data.pop("evidence"))
@@ -62,6 +69,8 @@ def _point(data: dict[str, Any]) -> OperatingPoint:
         equivalence=equivalence,
         evidence=evidence,
         probe=ProbeEvidence(**probe) if probe else None,
+        fingerprint=Fingerprint(**fingerprint) if fingerprint is not None else None,
+        validated_at=datetime.fromisoformat(at) if at else None,
         **data,
     )
 
