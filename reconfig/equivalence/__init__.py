@@ -10,6 +10,7 @@ the checked code wrote about itself. Torch-free, except for the last four files.
     ragged.py       V5 loss over ragged masks, by size of microbatch
     trials.py       V8 final losses over seeds: equivalence by two one-sided tests
     shelf.py        an unsharded state on disk, to compare across launches
+    own_job.py      the limits and the class of a point, from the job's own noise
     asked.py        what a validated launch watches, and the files in which it answers
     script.py       a schedule of switches, passed to a real session as orders
     pieces.py       puts the pieces of a sharded tensor together

@@ -102,7 +102,8 @@ def test_the_legend_explains_a_column_that_is_there(slack: float) -> None:
     """The first of the slacks that were replayed, as its column is headed."""
     text = plain(screen([replace(each, slack=slack) for each in rows()], ASKED))
     assert f" {slack:g}x " in text
-    assert f"\n{slack:g}x: the deadline is at {slack:g} times what the fastest point needs" in text
+    times = "exactly" if slack == 1 else f"{slack:g} times"
+    assert f"\n{slack:g}x: the deadline is at {times} what the fastest point needs" in text
     assert "1.1x" not in text
 
 

@@ -231,7 +231,7 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
             reference = "A"
             precision = 0.1
             idle_s = 0.3
-            longest_s = 3
+            longest_s = 15
             warm_switches = false
             {power}
             [[point]]
