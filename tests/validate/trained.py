@@ -4,6 +4,8 @@
 that the session's own proof of a switch passes, and only what watches the training can see it.
 """
 
+import os
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
