@@ -40,6 +40,8 @@ _WHOLE = ("linear", "matmul")
 _OTHERS = ("convolution", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")
 """Products whose dtype is recorded but which are not split; also names with `attention`."""
 
+_PRODUCTS = frozenset((*_SUMMED, *_WHOLE, *_OTHERS))
+
 
 class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
     """Records the dtypes of products, and splits their sums into `parts`."""
@@ -60,10 +62,13 @@ class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Handle one operator; DTensors and other wrappers come back as their inner tensors."""
+        name = func.overloadpacket.__name__
         # `Tensor.view` to another dtype lists torch.Tensor itself, which is no wrapper.
         if any(each is not torch.Tensor for each in types):
-            return NotImplemented
-        name = func.overloadpacket.__name__
+            # DTensor takes some operators from no mode: norms of lists, as clipping uses them, and
+            # an optimizer's first zeros. They hold no product, so nothing is missed.
+            inner = name in _PRODUCTS or "attention" in name
+            return NotImplemented if inner else func(*args, **(kwargs or {}))
         if name in _WHOLE:
             with self:
                 return func.decompose(*args, **(kwargs or {}))

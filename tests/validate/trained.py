@@ -85,6 +85,7 @@ def train_step(state: State) -> float:
             slots["exp_avg"].zero_()
             slots["exp_avg_sq"].zero_()
     steps.fresh = False
+    nn.utils.clip_grad_norm_(state.modules[0].parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     return over_ranks(loss)
@@ -98,7 +99,7 @@ def main() -> None:
         build=build,
         probe=probe,
         layout=Layout(dp_shard=2),
-        checkpoint_dir=os.environ["TRAINED_FOLDER"],
+        checkpoint_dir="never-written",  # a validated run saves into its own folder
         boundary_every=4,
     )
     while not session.done:
