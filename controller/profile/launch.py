@@ -247,6 +247,11 @@ def _stuck(job: ProfileJob, walk: ProfileWalk, now_s: float) -> tuple[Trouble, s
             f"the job hung{_where(walk)}: no step in {quiet_s:.0f} s, so it was ended; if its "
             "steps take that long, raise job.silence_limit_s."
         )
+    if walk.due_s is not None and now_s - walk.due_s > job.silence_limit_s:
+        return Trouble.HANG, (
+            f"the job trained on{_where(walk)} for {now_s - walk.due_s:.0f} s and never took the "
+            "order, so it was ended; call `session.boundary()` after each `session.report`."
+        )
     return None
 
 

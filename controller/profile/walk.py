@@ -66,6 +66,8 @@ class ProfileWalk:
         unwelcome: why the job was turned away; "".
         newest: its newest progress; None before.
         heard_s: when it last made headway (monotonic); a heartbeat is none.
+        due_s: since when it trains on past a boundary at which it should have switched (monotonic);
+            None while it does not.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class ProfileWalk:
         self.unwelcome = ""
         self.newest: Progress | None = None
         self.heard_s = time.monotonic()
+        self.due_s: float | None = None
 
     @property
     def here(self) -> Candidate:
@@ -162,7 +165,7 @@ class ProfileWalk:
                     attempt=self.registered.attempt,
                     point=self._next.id,
                     reason="profiling",
-                    late_steps=self._steps_each or _NEVER_LATE,
+                    late_steps=_NEVER_LATE,
                 )
             return Orders(order=order, epoch=EPOCH)
 
@@ -170,11 +173,14 @@ class ProfileWalk:
         """Note how far the job is."""
         with self._lock:
             self.newest, self.heard_s = message, time.monotonic()
+            open_ = self._may_go and not self._itinerary.over
+            if open_ and message.step > self._itinerary.since + self._steps_each:
+                self.due_s = self.due_s or self.heard_s
 
     def transition(self, message: Transition) -> None:
         """Go on to the next point when a switch has ended, confirmed or not."""
         with self._lock:
-            self.heard_s = time.monotonic()
+            self.heard_s, self.due_s = time.monotonic(), None
             self._note_pace(message)
             target = None if self._itinerary.over else self._next
             if target is None or not self._itinerary.ended(message):

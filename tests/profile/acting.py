@@ -36,7 +36,7 @@ class Act:
     Attributes:
         step_s, watts: seconds of a step, and watts of a GPU in use, by layout.
         layout: in which it begins.
-        never: "attach" | "report": what it leaves out.
+        never: "attach" | "report" | "boundary": what it leaves out.
         fails: by layout, what happens there after `after` steps: "crash", "memory", "hang", "end".
         tokens: of a step, in turn. loss: of every step.
         resets: whether GPU 0's counter starts at zero in every layout's eighth step.
@@ -175,7 +175,9 @@ class Actor:
         if (self.place.run / "stop").exists():
             return True
         order = Orders.from_json(self.link.call("GET", f"/v1/runs/{RUN}/order", None, 5).body).order
-        if order is None or not order.not_before_step <= self.step:
+        if order is None or not order.not_before_step <= self.step <= order.valid_until_step:
+            return False
+        if self.act.never == "boundary":
             return False
         self.layout, self.here = order.layout, 0
         self._draw()

@@ -166,6 +166,15 @@ def test_a_point_that_hangs_is_ended(tmp_path: Path) -> None:
     assert "silence_limit_s" in found.progress.refused["B"]
 
 
+def test_a_job_that_takes_no_order_is_ended(tmp_path: Path) -> None:
+    """It reports step after step, so it never hangs; it would train for ever."""
+    job = replace(JOB, warm_switches=False, silence_limit_s=1.0)
+    found = profiled(tmp_path / "p", replace(ACT, never="boundary"), job)
+    assert [each.id for each in found.catalogue.points] == ["A"]
+    assert "never took the order" in found.progress.refused["B"]
+    assert "session.boundary()" in found.progress.refused["B"]
+
+
 @pytest.mark.parametrize(
     ("act", "sentence"),
     [

@@ -92,6 +92,8 @@ def test_a_job_is_walked_through_every_layout_in_turn(served: Served) -> None:
     first = served.order()
     assert first is not None
     assert (first.point, first.ranks, first.not_before_step, first.attempt) == ("B", (0, 1), 6, 7)
+    # However fast it trains: an order that grew void would leave it where it is, for ever.
+    assert first.valid_until_step > 1 << 30
     served.end(first, SwitchState.LOADED, step=9)
     assert served.order() == first
     served.end(first, SwitchState.CONFIRMED, step=9)
