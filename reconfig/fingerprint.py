@@ -9,6 +9,10 @@ from typing import Any, Self
 
 from wattmesh.errors import InputInvalid
 
+COMPUTES_WITH = "computes with "
+"""Prefix of the capabilities by which a run names the parts of its fingerprint: `computes with
+torch: 2.13.0`."""
+
 _LONGEST_SHOWN = 40
 _LONGEST = 1000
 
@@ -63,15 +67,16 @@ class Fingerprint:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def from_words(cls, words: Iterable[str]) -> Self:
-        """Read what `to_words` gave; a word that is none of them is left out."""
-        parts = (each.partition(": ") for each in words)
+    def from_capabilities(cls, capabilities: Iterable[str]) -> Self:
+        """Read what a run says of itself; a capability that is no part is left out."""
+        said = (each for each in capabilities if each.startswith(COMPUTES_WITH))
+        parts = (each.removeprefix(COMPUTES_WITH).partition(": ") for each in said)
         names = {each.name for each in fields(cls)}
         return cls(**{key: value for key, _, value in parts if key in names and value})
 
-    def to_words(self) -> tuple[str, ...]:
-        """Return the parts that are known as words, for a message: `torch: 2.13.0`."""
-        return tuple(f"{key}: {value}" for key, value in self.to_dict().items())
+    def to_capabilities(self) -> tuple[str, ...]:
+        """Return the parts that are known as a run says them."""
+        return tuple(f"{COMPUTES_WITH}{key}: {value}" for key, value in self.to_dict().items())
 
     @property
     def known(self) -> bool:

@@ -33,10 +33,6 @@ OBSERVED = "observed"
 GPUS_UNKNOWN = "gpus unknown: "
 """Prefix of the capability that says in a sentence why a run did not name a GPU."""
 
-COMPUTES_WITH = "computes with "
-"""Prefix of the capabilities that name the parts of a run's `Fingerprint`: `computes with torch:
-2.13.0`."""
-
 HEARTBEAT_S = 5.0
 """Default interval of heartbeats."""
 
@@ -94,7 +90,8 @@ class Register(Message):
         step, tokens: the training position.
         tokens_total: the target; 0 when not known.
         capabilities: abilities of the run, e.g. "in_place", "restart", "parking",
-            "fixed_data_parallel", `OBSERVED`, `GPUS_UNKNOWN`, `COMPUTES_WITH`.
+            "fixed_data_parallel", `OBSERVED`, `GPUS_UNKNOWN`, those of
+            `Fingerprint.to_capabilities`.
     """
 
     run: ranges.RunId

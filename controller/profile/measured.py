@@ -142,21 +142,23 @@ def _point(
         dominated_by=one.dominated_by,
         evidence=Evidence.MEASURED,
         sources=sources,
-        fingerprint=_fingerprint(job, progress),
+        fingerprint=_fingerprint(job, progress, one),
     )
     return replace(found, probe=probe_evidence(progress.evidence.get(point.id, {})))
 
 
-def _fingerprint(job: ProfileJob, progress: ProfileState) -> Fingerprint | None:
-    """Return what the numbers were measured on, as far as the driver says."""
-    if not progress.driver:
-        return None
-    return Fingerprint(
-        gpu_models=f"{job.processes} x {progress.models}" if progress.models else None,
-        vbios=progress.vbios or None,
-        driver=progress.driver,
-        topology=f"1 x {job.processes} ranks",
-    )
+def _fingerprint(job: ProfileJob, progress: ProfileState, one: MeasuredPoint) -> Fingerprint | None:
+    """Return what a point was measured on, as far as the driver and the job say."""
+    driver = Fingerprint()
+    if progress.driver:
+        driver = Fingerprint(
+            gpu_models=f"{job.processes} x {progress.models}" if progress.models else None,
+            vbios=progress.vbios or None,
+            driver=progress.driver,
+            topology=f"1 x {job.processes} ranks",
+        )
+    found = driver.with_known(Fingerprint.from_dict(one.computes_with))
+    return found if found.known else None
 
 
 def _rounded(watts: float | None) -> float | None:

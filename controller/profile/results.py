@@ -30,6 +30,7 @@ class MeasuredPoint:
         dominated_by: the point because of which the measurement was cut short; "".
         speed_source, power_source: "measured", "simulated" or "assumed".
         overruns: steps that took longer than a simulated device paces them.
+        computes_with: what the job said of itself, as `Fingerprint.to_dict` gives it.
     """
 
     id: str
@@ -51,6 +52,7 @@ class MeasuredPoint:
     speed_source: str = "measured"
     power_source: str = "measured"
     overruns: int = 0
+    computes_with: dict[str, str] = field(default_factory=dict)
 
     @property
     def j_per_token(self) -> float:

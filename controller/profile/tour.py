@@ -287,6 +287,7 @@ class Tour:
             speed_source="simulated" if paced else "measured",
             power_source=power_source(numbers.quality),
             overruns=sum(row.overrun_s > REAL_OVERRUN_S for row in mine),
+            computes_with=self._walk.computes_with.to_dict(),
         )
         self.progress = self.progress.with_point(point)
         if self._walk.arrivals:

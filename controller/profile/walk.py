@@ -7,6 +7,7 @@ Invariant: one order at a time; the next one is given only after the one before 
 """
 
 import json
+import math
 import socketserver
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Any
 
 from wattmesh.controller.profile.job import Candidate
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.itinerary import EPOCH, Itinerary
 from wattmesh.reconfig.switch import AT_PACE, SwitchState
 from wattmesh.reconfig.wire import (
@@ -71,7 +73,12 @@ class ProfileWalk:
     """
 
     def __init__(
-        self, points: Sequence[Candidate], tell: Callable[[str], None], *, steps_each: int = 0
+        self,
+        points: Sequence[Candidate],
+        tell: Callable[[str], None],
+        *,
+        steps_each: int = 0,
+        least_s: float = 0.0,
     ) -> None:
         """Begin at `points[0]`, where the job begins.
 
@@ -80,11 +87,14 @@ class ProfileWalk:
             tell: called with a sentence whenever something happens.
             steps_each: how many steps each point trains before the next is ordered; 0: each next
                 point is ordered by `go`.
+            least_s: for how long a walk of `steps_each` trains at least, counted from its first
+                report: the orders of another walk take their time, however fast the job is.
         """
         self._tell = tell
         self._lock = threading.Lock()
         self._points = list(points)
-        self._steps_each = steps_each
+        self._steps_each, self._least_s = steps_each, least_s
+        self._first_s: float | None = None
         self._itinerary = Itinerary(
             layouts=[each.layout for each in points], steps_each=steps_each, next=1
         )
@@ -106,6 +116,12 @@ class ProfileWalk:
         return self._here
 
     @property
+    def computes_with(self) -> Fingerprint:
+        """What the job says that it computes with; nothing is known before it registers."""
+        said = self.registered.capabilities if self.registered is not None else ()
+        return Fingerprint.from_capabilities(said)
+
+    @property
     def bound_for(self) -> Candidate | None:
         """The point of the order that is open; None without one."""
         with self._lock:
@@ -120,6 +136,7 @@ class ProfileWalk:
                 self._steps_each > 0
                 and self._itinerary.over
                 and step >= self._itinerary.since + self._steps_each
+                and time.monotonic() - (self._first_s or math.inf) >= self._least_s
             )
 
     def go(self, point: Candidate) -> None:
@@ -173,6 +190,7 @@ class ProfileWalk:
         """Note how far the job is."""
         with self._lock:
             self.newest, self.heard_s = message, time.monotonic()
+            self._first_s = self._first_s or self.heard_s
             open_ = self._may_go and not self._itinerary.over
             if open_ and message.step > self._itinerary.since + self._steps_each:
                 self.due_s = self.due_s or self.heard_s

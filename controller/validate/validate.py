@@ -43,6 +43,11 @@ ORDERS = (2, 3)
 INTERVALS = 2
 """Checkpoint intervals at the reference before a switch, at the point, and after it."""
 
+LEAST_S = 6.0
+"""For how long the reference and its controls train at least. A job takes an order within some two
+seconds, so that a fast one is switched later than it was asked to be; the reference must have
+trained those steps too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
@@ -157,14 +162,17 @@ class Validator:
             shutil.rmtree(place, ignore_errors=True)
         ValidationFiles(place).ask(asked)
         self.tell(f"training {name}")
-        ended = self._launch(place, walk, max(1, intervals * self.job.every))
+        least_s = LEAST_S if intervals else 0.0
+        ended = self._launch(place, walk, max(1, intervals * self.job.every), least_s)
         if ended.trouble is not None:
             raise ChildFailed(ended.sentence)
         self._progress = replace(self._progress, finished=(*self._progress.finished, name))
         self._progress.save(self.folder)
 
-    def _launch(self, place: Path, walk: Sequence[Candidate], steps_each: int) -> WalkEnd:
-        self._walk = ProfileWalk(walk, lambda _: None, steps_each=steps_each)
+    def _launch(
+        self, place: Path, walk: Sequence[Candidate], steps_each: int, least_s: float = 0.0
+    ) -> WalkEnd:
+        self._walk = ProfileWalk(walk, lambda _: None, steps_each=steps_each, least_s=least_s)
         return run_walk(self.job, self._walk, place, launcher=self.launcher)
 
     def _prove(self, point: Candidate, beside: Beside) -> PointProof:

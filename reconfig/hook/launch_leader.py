@@ -28,7 +28,7 @@ from wattmesh.reconfig.launch.launched import scheduler_key
 from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import COMPUTES_WITH, Register, Transition
+from wattmesh.reconfig.wire import Register, Transition
 
 log = logging.getLogger(__name__)
 
@@ -188,5 +188,5 @@ def _capabilities(job: AttachedJob) -> tuple[str, ...]:
 
 def _computes_with(launched: int) -> tuple[str, ...]:
     """Name what the run computes with; the daemon compares it with that of proven points."""
-    words = own_code.fingerprint(launched).to_words()
-    return tuple(ranges.clean(f"{COMPUTES_WITH}{each}")[:255] for each in words)
+    said = own_code.fingerprint(launched).to_capabilities()
+    return tuple(ranges.clean(each)[:255] for each in said)

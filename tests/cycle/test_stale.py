@@ -12,7 +12,6 @@ from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.staleness import stale_points
 from wattmesh.reconfig.fingerprint import Fingerprint
-from wattmesh.reconfig.wire import COMPUTES_WITH
 
 PROVEN = Fingerprint(torch="2.11.0", code_digest="ab12", gpu_models="4 x H200")
 
@@ -42,7 +41,7 @@ def _live(
 
 def _capabilities(words: tuple[str, ...]) -> tuple[str, ...]:
     """What a launch can do, and what it computes with."""
-    return ("in_place", "parking", *(f"{COMPUTES_WITH}{each}" for each in words))
+    return ("in_place", "parking", *words)
 
 
 def _reason(journal: Journal) -> str:
@@ -52,10 +51,15 @@ def _reason(journal: Journal) -> str:
 @pytest.mark.parametrize(
     "present",
     [
-        PROVEN.to_words(),
+        PROVEN.to_capabilities(),
         (),
         # A newer hook may say more, and anything may say nonsense: neither is a difference.
-        (*PROVEN.to_words(), "firmware: 7", "vbios: ", "nothing"),
+        (
+            *PROVEN.to_capabilities(),
+            "computes with firmware: 7",
+            "computes with vbios: ",
+            "computes with",
+        ),
     ],
 )
 def test_a_fresh_proof_of_what_the_run_trains_on_is_switched_to(
@@ -70,7 +74,7 @@ def test_a_fresh_proof_of_what_the_run_trains_on_is_switched_to(
 
 def test_a_proof_on_another_torch_is_not_and_the_reason_says_what_to_run(journal: Journal) -> None:
     """The sabotaged twin: `why` names both versions, and the command."""
-    turn(_live(journal, replace(PROVEN, torch="2.13.0").to_words()))
+    turn(_live(journal, replace(PROVEN, torch="2.13.0").to_capabilities()))
     assert journal.switches.open("r") is None
     assert "B is stale: it was proven with torch 2.11.0, now 2.13.0" in _reason(journal)
     assert "`wattmesh configs validate`" in _reason(journal)
@@ -79,7 +83,7 @@ def test_a_proof_on_another_torch_is_not_and_the_reason_says_what_to_run(journal
 def test_a_proof_that_was_too_old_when_the_run_began_is_not(journal: Journal) -> None:
     """By the setting, in the reason with both figures."""
     turn(
-        _live(journal, PROVEN.to_words()),
+        _live(journal, PROVEN.to_capabilities()),
         policy=PolicySettings(dwell_s=600.0, proof_days=79),
     )
     assert journal.switches.open("r") is None
@@ -88,7 +92,7 @@ def test_a_proof_that_was_too_old_when_the_run_began_is_not(journal: Journal) ->
 
 def test_a_point_does_not_grow_stale_while_a_run_trains(journal: Journal) -> None:
     """Fresh when the run began: it stays on the menu, or a slow run could not speed up again."""
-    _live(journal, PROVEN.to_words(), at=T0 - timedelta(days=89, hours=23))
+    _live(journal, PROVEN.to_capabilities(), at=T0 - timedelta(days=89, hours=23))
     at = T0 + timedelta(hours=3)
     report(journal, step=2, at=at)
     turn(journal, at=at)
@@ -104,7 +108,7 @@ def test_a_point_does_not_grow_stale_while_a_run_trains(journal: Journal) -> Non
 
 def test_what_the_next_launch_says_counts(journal: Journal) -> None:
     """A requeued run with other code is held to that; with the old code the proof holds again."""
-    _live(journal, PROVEN.to_words())
+    _live(journal, PROVEN.to_capabilities())
     for attempt, code, ordered in ((2, "cd34", False), (3, "ab12", True)):
         register(
             journal,
@@ -115,7 +119,7 @@ def test_what_the_next_launch_says_counts(journal: Journal) -> None:
             tokens_total=10_000_000,
             boundary_every=20,
             host="",
-            capabilities=_capabilities(replace(PROVEN, code_digest=code).to_words()),
+            capabilities=_capabilities(replace(PROVEN, code_digest=code).to_capabilities()),
         )
         report(journal, step=5 * attempt, attempt=attempt)
         turn(journal, at=T0 + timedelta(seconds=5 * attempt))

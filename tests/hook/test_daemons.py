@@ -10,8 +10,9 @@ from typing import Any
 from tests.hook.daemon import SLOW_S, FakeDaemon, Misbehaving, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from tests.hook.test_switch import GOOD
+from wattmesh.reconfig.fingerprint import COMPUTES_WITH
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import COMPUTES_WITH, Transition
+from wattmesh.reconfig.wire import Transition
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 MISDEEDS = (

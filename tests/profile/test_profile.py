@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.examples.launched import start
 from tests.hook.harness import Zygote
@@ -88,6 +89,11 @@ def test_a_job_is_measured_and_nothing_is_proven_by_that(
     assert "tokens_per_s" in found.catalogue.simulated
     assert large.probe is None
     assert small.probe is not None
+    for each in (large.fingerprint, small.fingerprint):
+        assert each is not None
+        assert each.torch == torch.__version__
+        assert each.code_digest
+        assert each.driver
     assert small.probe.moved <= small.probe.allowed == pytest.approx(4e-6)
     assert found.catalogue.switch.source == "measured"
     assert found.catalogue.switch.layout_s > 0

@@ -14,7 +14,7 @@ from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import COMPUTES_WITH, GPUS_UNKNOWN, OBSERVED
+from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
 
 DONE = "done"
 
@@ -125,8 +125,7 @@ class RunRow:
     @property
     def computes_with(self) -> Fingerprint:
         """What it computes with, as far as it says."""
-        said = (each for each in self.capabilities if each.startswith(COMPUTES_WITH))
-        return Fingerprint.from_words(each.removeprefix(COMPUTES_WITH) for each in said)
+        return Fingerprint.from_capabilities(self.capabilities)
 
     @property
     def gpus_unknown(self) -> str:
