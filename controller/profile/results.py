@@ -124,6 +124,8 @@ def load(folder: Path, digest: str) -> ProfileState:
         InputInvalid: the folder holds something else, or the profile of another job file.
     """
     path = folder / PROGRESS
+    if folder.is_symlink() and not folder.exists():
+        raise InputInvalid(f"{folder} is a link to nothing; name a folder")
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
             raise InputInvalid(

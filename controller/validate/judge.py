@@ -23,6 +23,7 @@ from wattmesh.reconfig.equivalence.own_job import (
 from wattmesh.reconfig.equivalence.shelf import read_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
 from wattmesh.reconfig.equivalence.whole import gradient_gap
+from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.profile_folder import ProfileFolder
 
 DROPOUT = (
@@ -50,10 +51,14 @@ class WatchedLaunch:
         return self.files.read_facts() or JobFacts()
 
     @property
+    def ran(self) -> Fingerprint:
+        """What it ran on, as far as it says."""
+        return Fingerprint.from_dict(self.facts.fingerprint)
+
+    @property
     def losses(self) -> dict[int, float]:
-        """Its losses by step; one that the job did not tell is left out."""
-        rows = logged(ProfileFolder(self.folder).steps)
-        return {row.step: row.loss for row in rows if not math.isnan(row.loss)}
+        """Its losses by step; nan where the job told none, which compares with nothing."""
+        return {row.step: row.loss for row in logged(ProfileFolder(self.folder).steps)}
 
     def gradient_steps(self) -> list[int]:
         """Steps whose gradients were kept."""
@@ -97,6 +102,15 @@ def point_proof(
     job: ProfileJob, point: Candidate, launch: WatchedLaunch, beside: Beside
 ) -> PointProof:
     """Judge a launch that went from the reference to `point` and back."""
+    others = beside.reference.ran.differences(launch.ran)
+    if others:
+        return PointProof(
+            id=point.id,
+            layout=str(point.layout),
+            equivalence=Equivalence.NONE.value,
+            because=f"the reference was trained with something else ({'; '.join(others)})",
+            next_step="name a new --folder, so that the reference is trained anew as well",
+        )
     rows = [row for row in launch.files.read_round_trips() if row.how == "switch"]
     verdicts = [_round_trip(row) for row in rows]
     if len(rows) < 2:
@@ -216,7 +230,7 @@ def unreproduced(launches: Mapping[str, WatchedLaunch], beside: Beside, until: i
         apart = [
             step
             for step in range(1, until + 1)
-            if step in mine and step in reference and mine[step] != reference[step]
+            if step in mine and step in reference and repr(mine[step]) != repr(reference[step])
         ]
         if apart:
             return (

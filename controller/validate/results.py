@@ -7,10 +7,12 @@ Invariant: the file belongs to one job file, by its digest; another is refused, 
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.catalogue import Equivalence
 
 RESULTS = "validation.json"
 
@@ -50,7 +52,21 @@ class PointProof:
     @property
     def proven(self) -> bool:
         """Whether the point may be called validated."""
-        return self.equivalence != "none"
+        held = bool(self.checks) and all(each.ok for each in self.checks)
+        return held and self.equivalence != "none"
+
+    def checked(self, now: datetime) -> "PointProof":
+        """Return it, if a validation may have written it until `now`.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        Equivalence(self.equivalence)
+        if self.at and not datetime.fromisoformat(self.at) <= now:
+            raise ValueError(f"point {self.id} was proven in the future, at {self.at}")
+        if not isinstance(self.tolerance, float | int | None):
+            raise ValueError(f"point {self.id} has the tolerance {self.tolerance!r}")
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +107,8 @@ def load(folder: Path, digest: str) -> ValidationProgress:
         InputInvalid: the folder holds something else, or the validation of another job file.
     """
     path = folder / RESULTS
+    if folder.is_symlink() and not folder.exists():
+        raise InputInvalid(f"{folder} is a link to nothing; name a folder")
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
             raise InputInvalid(
@@ -100,7 +118,9 @@ def load(folder: Path, digest: str) -> ValidationProgress:
     try:
         data = json.loads(path.read_bytes())
         points = tuple(
-            PointProof(**{**each, "checks": tuple(CheckRow(**row) for row in each["checks"])})
+            PointProof(
+                **{**each, "checks": tuple(CheckRow(**row) for row in each["checks"])}
+            ).checked(datetime.now(UTC))
             for each in data["points"]
         )
         found = ValidationProgress(

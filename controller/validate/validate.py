@@ -28,6 +28,7 @@ from wattmesh.controller.validate.judge import (
     WatchedLaunch,
     point_proof,
     reference_proof,
+    unreproduced,
 )
 from wattmesh.controller.validate.results import PointProof, ValidationProgress
 from wattmesh.reconfig import catalogue_file
@@ -138,13 +139,22 @@ class Validator:
             )
             try:
                 self._once(name, asked, [reference], 4 * INTERVALS)
-                controls.append(WatchedLaunch(self.folder / name))
+                control = WatchedLaunch(self.folder / name)
+                others = place.ran.differences(control.ran)
+                if others:
+                    raise ChildFailed(f"it ran on something else ({'; '.join(others)})")
+                controls.append(control)
             except ChildFailed as error:
                 lost = {**self._progress.lost, name: str(error)}
                 self._progress = replace(self._progress, lost=lost)
                 self.tell(f"no noise from {name}: {error}")
         self._progress.save(self.folder)
-        return Beside(reference=place, controls=tuple(controls))
+        beside = Beside(reference=place, controls=tuple(controls))
+        named = {each.folder.name: each for each in controls}
+        noisy = unreproduced(named, beside, INTERVALS * job.every)
+        if noisy:
+            self.tell(noisy)
+        return beside
 
     def _once(
         self, name: str, asked: AskedChecks, walk: Sequence[Candidate], intervals: int

@@ -1,5 +1,7 @@
 """The job file: what it needs, and every mistake at once."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,23 @@ def test_places_are_filled_and_other_braces_left() -> None:
     """A command may hold braces of its own."""
     words = fill(["--out", "{losses}/{x}", "{steps}"], {"losses": "a", "steps": "7"})
     assert words == ["--out", "a/{x}", "7"]
+
+
+def test_a_catalogue_is_not_written_over_something_else(tmp_path: Path) -> None:
+    """The job file itself stays, and nothing is started."""
+    path = tmp_path / "job.toml"
+    text = Path("examples/fsdp2/profile.toml").read_text()
+    path.write_text(text)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "wattmesh.controller.cli.main"),
+            *("configs", "profile", str(path), "--out", str(path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "is there and is no catalogue" in done.stderr
+    assert path.read_text() == text
+    assert [*tmp_path.iterdir()] == [path]

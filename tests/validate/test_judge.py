@@ -1,6 +1,7 @@
 """A launch is judged beside the reference's; whatever is missing or wrong proves nothing."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,7 +11,13 @@ import pytest
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.validate.judge import Beside, WatchedLaunch, point_proof, reference_proof
-from wattmesh.controller.validate.results import PointProof
+from wattmesh.controller.validate.results import (
+    RESULTS,
+    PointProof,
+    ValidationProgress,
+    load,
+)
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.equivalence.asked import JobFacts, RoundTripRow, ValidationFiles
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.whole import WholeState
@@ -187,3 +194,67 @@ def test_without_a_control_the_dtype_alone_limits(launches: JudgedLaunches, tmp_
     alone = replace(launches.beside, controls=())
     found = point_proof(JOB, B, launches.point, alone)
     assert any("no control" in each.sentence for each in found.checks)
+
+
+def test_a_loss_that_is_no_number_is_not_left_out(launches: JudgedLaunches) -> None:
+    """At the point it compares with nothing, so it cannot hold."""
+    log = StepLog(ProfileFolder(launches.point.folder).steps)
+    log.append(
+        StepRow(
+            step=12,
+            tokens=12,
+            loss=math.nan,
+            layout="x",
+            gpus=1,
+            monotonic_s=99.0,
+            elapsed_s=1.0,
+        )
+    )
+    log.close()
+    found = launches.proof()
+    assert found.equivalence == "none"
+    assert "V2" in {each.check for each in found.checks if not each.ok}
+
+
+def test_a_point_is_not_compared_with_a_reference_of_other_code(launches: JudgedLaunches) -> None:
+    """Mending the script after the reference was trained needs another reference."""
+    for each, code in ((launches.beside.reference, "old"), (launches.point, "mended")):
+        facts = replace(each.facts, fingerprint={"torch": "2.13.0", "code_digest": code})
+        each.files.facts.write_text(json.dumps(asdict(facts)))
+    found = launches.proof()
+    assert not found.proven
+    assert "the job's code old, now mended" in found.because
+    assert "--folder" in found.next_step
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"equivalence": "foo"},
+        {"at": "2999-01-01T00:00:00+00:00"},
+        {"at": "yesterday"},
+        {"tolerance": "x"},
+    ],
+)
+def test_damaged_results_are_refused(
+    tmp_path: Path, launches: JudgedLaunches, harm: dict[str, str]
+) -> None:
+    """By the file's name; nothing of them is stamped."""
+    kept = ValidationProgress(digest="d").with_point(launches.proof())
+    (tmp_path / "v").mkdir()
+    kept.save(tmp_path / "v")
+    assert load(tmp_path / "v", "d") == kept
+    data = json.loads((tmp_path / "v" / RESULTS).read_text())
+    data["points"][0] |= harm
+    (tmp_path / "v" / RESULTS).write_text(json.dumps(data))
+    with pytest.raises(InputInvalid, match=r"validation\.json cannot be read"):
+        load(tmp_path / "v", "d")
+
+
+def test_a_class_without_its_checks_proves_nothing(launches: JudgedLaunches) -> None:
+    """The word alone is not believed."""
+    honest = launches.proof()
+    assert honest.proven
+    assert not replace(honest, checks=()).proven
+    harmed = replace(honest.checks[0], ok=False)
+    assert not replace(honest, checks=(harmed, *honest.checks[1:])).proven

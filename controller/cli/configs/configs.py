@@ -18,8 +18,9 @@ from wattmesh.controller.cli.drawing import drawn, put
 from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.profile.job import PowerKind, read_job
 from wattmesh.controller.profile.profile import profile
-from wattmesh.errors import InputInvalid
+from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.catalogue import Evidence
 from wattmesh.reconfig.ranges import clean_lines
 
 app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
@@ -97,6 +98,7 @@ def profile_job(
         described = replace(described, power=replace(described.power, kind=PowerKind.FAKE))
     tell: Tell = _silent if as_json else _say
     place = folder or out.with_suffix(".profile")
+    _check_out(out, tell)
     found = profile(described, place, tell)
     catalogue = catalogue_file.save(found.catalogue, out)
     told = profile_json(found, catalogue, out)
@@ -111,6 +113,31 @@ def profile_job(
         for point, why in found.unproven.items()
     )
     print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}; its logs are in {place}"])
+
+
+def _check_out(out: Path, tell: Tell) -> None:
+    """Refuse to write a catalogue over something else; say what is lost of an older one.
+
+    Raises:
+        InputInvalid: the file is there, and is no catalogue.
+    """
+    if not out.exists():
+        return
+    try:
+        proven = [
+            each.id
+            for each in catalogue_file.load(out).points
+            if each.evidence is Evidence.VALIDATED
+        ]
+    except WattmeshError as error:
+        raise InputInvalid(
+            f"{out} is there and is no catalogue that can be read; name another file with --out"
+        ) from error
+    if proven:
+        tell(
+            f"{out} is written anew at the end: its points {', '.join(proven)} are measured then, "
+            "and have to be validated again"
+        )
 
 
 @app.command("validate")
