@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.reconfig.equivalence.verdict import Classified, Verdict
+from wattmesh.reconfig.equivalence.whole import relative
 
 KNOWN = {
     "float64": 1e-12,
@@ -56,7 +57,7 @@ def losses_apart(found: Mapping[int, float], reference: Mapping[int, float]) -> 
         mine, other = found[step], reference[step]
         if not (math.isfinite(mine) and math.isfinite(other)):
             return math.inf, step
-        gap = 0.0 if mine == other else abs(mine - other) / max(abs(other), math.ulp(1.0))
+        gap = relative(mine, other)
         if gap > worst:
             worst, at = gap, step
     return (worst, at) if steps else (math.inf, 0)
