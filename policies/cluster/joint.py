@@ -105,6 +105,9 @@ class _Generation:
             self.rounds += 1
             told(1)
             mixed = self.pool.mixed()
+            if mixed is None:
+                # What was found so far stands: the bound holds, and there are plans to choose from.
+                return None
             self.mixed = mixed
             if mixed.grams - self.bound_g <= NEAR * abs(mixed.grams) and not mixed.undone:
                 return None

@@ -17,7 +17,7 @@ from wattmesh.policies.planner.arrays import Floats
 TOO_MUCH = 100.0
 """Share of a limit above which a plan is just too large: keeps the numbers of the program alike."""
 
-NEVER = 1e3
+NEVER = 20.0
 """Price of leaving a run's work undone, in multiples of its dearest plan."""
 
 
@@ -68,8 +68,8 @@ class PlanPool:
                 found.add(each)
         return found
 
-    def mixed(self) -> MixedPlans:
-        """Solve the linear program."""
+    def mixed(self) -> MixedPlans | None:
+        """Solve the linear program; None when its numbers are beyond the solver."""
         costs, limited, once = self._program()
         runs = len(self._runs)
         never = NEVER * max(costs.max(initial=0.0), 1.0)
@@ -83,6 +83,8 @@ class PlanPool:
             b_eq=np.ones(runs),
             method="highs",
         )
+        if solved.x is None or solved.status != 0:
+            return None
         duals = np.maximum(0.0, -solved.ineqlin.marginals).reshape(self._limit.shape)
         return MixedPlans(
             grams=float(solved.fun),
