@@ -65,8 +65,8 @@ class Products(torch_compat.dispatch_mode()):  # type: ignore[misc]
         name = func.overloadpacket.__name__
         # `Tensor.view` to another dtype lists torch.Tensor itself, which is no wrapper.
         if any(each is not torch.Tensor for each in types):
-            # DTensor takes some operators from no mode: norms of lists, as clipping uses them, and
-            # an optimizer's first zeros. They hold no product, so nothing is missed.
+            # DTensor refuses some operators that it meets for the first time under a mode, such as
+            # norms of lists and an optimizer's first zeros. They hold no product.
             inner = name in _PRODUCTS or "attention" in name
             return NotImplemented if inner else func(*args, **(kwargs or {}))
         if name in _WHOLE:
