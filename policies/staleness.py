@@ -5,12 +5,10 @@ a fingerprint that one side does not know, stay as they are.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
 from wattmesh.reconfig.fingerprint import Fingerprint
-
-DAY_S = 86_400.0
 
 
 def stale(
@@ -36,7 +34,7 @@ def stale(
         return f"{point.id} is stale: it was proven with {'; '.join(others)}"
     if point.validated_at is None or age_days <= 0:
         return ""
-    old_days = (at - point.validated_at).total_seconds() / DAY_S
+    old_days = (at - point.validated_at) / timedelta(days=1)
     if old_days <= age_days:
         return ""
     return (

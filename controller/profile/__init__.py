@@ -3,6 +3,7 @@
 The map:
     agent_page.py  GPUs as the node's agent tells them on its page of metrics
     job.py         the file that describes the job
+    kept.py        what an earlier call left in the folder, or why it is refused
     launch.py      runs one launch of the job along a walk; says what went wrong
     measured.py    what was measured, as a catalogue (pure)
     power.py       what measures power: opened as the job file asks

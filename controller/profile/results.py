@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh import durable
-from wattmesh.errors import InputInvalid
+from wattmesh.controller.profile.kept import read_kept
 
 PROGRESS = "progress.json"
 
@@ -123,29 +123,15 @@ def load(folder: Path, digest: str) -> ProfileState:
     Raises:
         InputInvalid: the folder holds something else, or the profile of another job file.
     """
-    path = folder / PROGRESS
-    if folder.is_symlink() and not folder.exists():
-        raise InputInvalid(f"{folder} is a link to nothing; name a folder")
-    if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise InputInvalid(
-                f"{folder} is not empty, and holds no profile to go on with; name a new folder"
-            )
-        return ProfileState(digest=digest)
-    try:
-        data = json.loads(path.read_bytes())
-        found = ProfileState(
-            **{
-                **data,
-                "points": tuple(MeasuredPoint(**each) for each in data["points"]),
-                "switches": tuple(MeasuredSwitch(**each) for each in data["switches"]),
-            }
-        )
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputInvalid(f"{path} cannot be read ({error}); profile into a new folder") from error
-    if found.digest != digest:
-        raise InputInvalid(
-            f"{folder} holds the profile of another job file, or of this one before it was edited; "
-            "name a new folder, or take the old file back to go on"
-        )
-    return found
+    found = read_kept(folder / PROGRESS, "profile", digest, _decoded)
+    return found if found is not None else ProfileState(digest=digest)
+
+
+def _decoded(data: dict[str, Any]) -> ProfileState:
+    return ProfileState(
+        **{
+            **data,
+            "points": tuple(MeasuredPoint(**each) for each in data["points"]),
+            "switches": tuple(MeasuredSwitch(**each) for each in data["switches"]),
+        }
+    )

@@ -12,7 +12,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -231,13 +231,7 @@ class ProfileWalk:
         at_pace_s = message.evidence.get(AT_PACE)
         for index, each in enumerate(self.arrivals):
             if each.step == message.step and isinstance(at_pace_s, int | float):
-                self.arrivals[index] = Arrival(
-                    origin=each.origin,
-                    target=each.target,
-                    step=each.step,
-                    elapsed_s=each.elapsed_s,
-                    at_pace_s=float(at_pace_s),
-                )
+                self.arrivals[index] = replace(each, at_pace_s=float(at_pace_s))
 
 
 class WalkServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

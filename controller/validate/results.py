@@ -9,9 +9,10 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from wattmesh import durable
-from wattmesh.errors import InputInvalid
+from wattmesh.controller.profile.kept import read_kept
 from wattmesh.reconfig.catalogue import Equivalence
 
 RESULTS = "validation.json"
@@ -106,33 +107,16 @@ def load(folder: Path, digest: str) -> ValidationProgress:
     Raises:
         InputInvalid: the folder holds something else, or the validation of another job file.
     """
-    path = folder / RESULTS
-    if folder.is_symlink() and not folder.exists():
-        raise InputInvalid(f"{folder} is a link to nothing; name a folder")
-    if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise InputInvalid(
-                f"{folder} is not empty, and holds no validation to go on with; name a new folder"
-            )
-        return ValidationProgress(digest=digest)
-    try:
-        data = json.loads(path.read_bytes())
-        points = tuple(
-            PointProof(
-                **{**each, "checks": tuple(CheckRow(**row) for row in each["checks"])}
-            ).checked(datetime.now(UTC))
-            for each in data["points"]
+    found = read_kept(folder / RESULTS, "validation", digest, _decoded)
+    return found if found is not None else ValidationProgress(digest=digest)
+
+
+def _decoded(data: dict[str, Any]) -> ValidationProgress:
+    now = datetime.now(UTC)
+    points = tuple(
+        PointProof(**{**each, "checks": tuple(CheckRow(**row) for row in each["checks"])}).checked(
+            now
         )
-        found = ValidationProgress(
-            **{**data, "points": points, "finished": tuple(data["finished"])}
-        )
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputInvalid(
-            f"{path} cannot be read ({error}); validate into a new folder"
-        ) from error
-    if found.digest != digest:
-        raise InputInvalid(
-            f"{folder} holds the validation of another job file, or of this one before it was "
-            "edited; name a new folder"
-        )
-    return found
+        for each in data["points"]
+    )
+    return ValidationProgress(**{**data, "points": points, "finished": tuple(data["finished"])})

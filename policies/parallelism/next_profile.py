@@ -14,8 +14,9 @@ import numpy as np
 
 from wattmesh import quantities
 from wattmesh.policies.hull import lower_chain
+from wattmesh.telemetry.readings import J_PER_KWH
 
-J_PER_KWH, HOUR_S = 3.6e6, 3600.0
+HOUR_S = 3600.0
 
 NODES = 7
 """Values of a prediction's error that an expectation is summed over (Gauss and Hermite)."""

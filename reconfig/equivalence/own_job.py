@@ -13,16 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.reconfig.equivalence.verdict import Classified, Verdict
-from wattmesh.reconfig.equivalence.whole import relative
+from wattmesh.reconfig.equivalence.whole import GRADIENT_LIMITS, relative
 
-KNOWN = {
-    "float64": 1e-12,
-    "float32": 1e-5,
-    "tf32": 2e-3,
-    "float16": 2e-3,
-    "bfloat16": 2e-2,
-    "float8": 1e-1,
-}
+KNOWN = {**GRADIENT_LIMITS, "tf32": 2e-3, "float16": 2e-3, "float8": 1e-1}
 """One gradient summed in two orders, relative, by the dtype of its products (T2)."""
 
 TIMES_NOISE = 4.0

@@ -2,7 +2,11 @@
 
 from datetime import datetime, timedelta
 
+from wattmesh.integrations.carbon.reading.http import RetryPolicy
 from wattmesh.telemetry.carbon import CarbonBatch, Provider
+
+PATIENT = RetryPolicy(pause_s=0.001)
+"""The product's deadlines, which no answer of a busy machine misses, without its pauses."""
 
 
 def asked(source: Provider, now: datetime) -> CarbonBatch:

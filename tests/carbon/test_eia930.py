@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.carbon.asking import PATIENT
 from tests.carbon.one_answer import answering
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.eia930 import Eia930
@@ -21,7 +22,7 @@ from wattmesh.integrations.carbon.reading.fuel_mix import (
     Mix,
     derived,
 )
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
 
@@ -29,7 +30,6 @@ NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
 KEY = "eia-key-0123456789"
-SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 DAY = (NOON - 24 * HOUR, NOON)
 
 
@@ -42,7 +42,7 @@ def grid() -> Iterator[GridServer]:
 
 def eia(base: str, *, key: str = KEY, zone: str = "CISO", **more: Any) -> Eia930:
     """Give a provider that asks `base`, impatiently."""
-    http = JsonHttp(base, patience=SHORT, pause=lambda _: None)
+    http = JsonHttp(base, patience=PATIENT, pause=lambda _: None)
     return Eia930(zone=zone, key=key, http=http, **more)
 
 

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.carbon.asking import PATIENT
 from wattmesh.errors import (
     AuthFailed,
     InputInvalid,
@@ -23,7 +24,7 @@ from wattmesh.errors import (
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer, Measure
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import CarbonPoint, Provider, Signal
 from wattmesh.telemetry.readings import Quality
 
@@ -31,7 +32,6 @@ NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
 KEY = "em-key-0123456789"
-SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 SERVICE = "electricity_maps"
 
 
@@ -56,7 +56,7 @@ def closed() -> Iterator[None]:
 def provider(grid: GridServer, *, key: str = KEY, zone: str = "DE", **more: Any) -> ElectricityMaps:
     """Give a provider that asks the server, impatiently."""
     base = grid.base(SERVICE).replace("/v4", f"/{more.get('api_version', 'v4')}")
-    http = JsonHttp(base, patience=SHORT, pause=lambda _: None, breaker=Breaker(failures=1000))
+    http = JsonHttp(base, patience=PATIENT, pause=lambda _: None, breaker=Breaker(failures=1000))
     OPENED.append(http)
     return ElectricityMaps(zone=zone, key=key, http=http, **more)
 

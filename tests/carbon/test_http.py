@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.carbon.asking import PATIENT
 from wattmesh.errors import (
     AuthFailed,
     InputInvalid,
@@ -38,7 +39,6 @@ from wattmesh.integrations.carbon.reading.http import LONGEST_WAIT_S, JsonHttp, 
 from wattmesh.integrations.carbon.watttime import WattTime
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
-SHORT = RetryPolicy(connect_s=0.5, read_s=0.5, try_s=0.8, pause_s=0.001)
 SECRET = "s3cr3t/key+with=signs"
 PATH = "/neso/intensity"
 
@@ -68,7 +68,7 @@ def asking(
 ) -> Iterator[JsonHttp]:
     """Give an impatient client."""
     http = JsonHttp(
-        url, patience=SHORT, pause=lambda _: None, clock_s=clock_s or Now(), breaker=breaker
+        url, patience=PATIENT, pause=lambda _: None, clock_s=clock_s or Now(), breaker=breaker
     )
     try:
         yield http

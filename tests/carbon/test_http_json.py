@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.carbon.asking import PATIENT
 from tests.carbon.one_answer import Answering, answering
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, SourceUnavailable, Transient
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.http_json import HttpJson
 from wattmesh.integrations.carbon.reading.credentials import Credentials
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.json_shape import (
     G_PER_KWH,
     JsonShape,
@@ -33,7 +34,6 @@ NOON = NOW.replace(minute=0)
 HOUR = timedelta(hours=1)
 TOKEN = "in-house-token-0123456789"
 SIGNAL = Signal(provider="http_json", zone="DE", factor="direct", gas="CO2")
-SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 SPAN = (NOON - 12 * HOUR, NOW)
 
 
@@ -64,7 +64,7 @@ def source(grid: GridServer, *, token: str = TOKEN, zone: str = "DE", **changes:
         signal=replace(SIGNAL, zone=zone),
         shape=shape(grid, **changes),
         credentials=Credentials.header("Authorization", token, scheme="Bearer"),
-        http=JsonHttp(grid.url, patience=SHORT, pause=lambda _: None),
+        http=JsonHttp(grid.url, patience=PATIENT, pause=lambda _: None),
     )
 
 
@@ -150,7 +150,7 @@ def test_rows_off_the_grid_are_refused(grid: GridServer) -> None:
         shape=shape(grid),
         interval_s=1800.0,
         credentials=Credentials.header("Authorization", TOKEN, scheme="Bearer"),
-        http=JsonHttp(grid.url, patience=SHORT, pause=lambda _: None),
+        http=JsonHttp(grid.url, patience=PATIENT, pause=lambda _: None),
     )
     batch = json.history(*SPAN, now=NOW)
     assert batch.points == ()
@@ -301,7 +301,7 @@ def told(document: Answering, *, kind: str = "average", **changes: Any) -> HttpJ
         signal=replace(SIGNAL, kind=kind),
         shape=JsonShape(url=document.url, **changes),
         lag_s=lag_s,
-        http=JsonHttp(document.url, patience=SHORT, pause=lambda _: None),
+        http=JsonHttp(document.url, patience=PATIENT, pause=lambda _: None),
     )
 
 

@@ -5,19 +5,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.carbon.asking import PATIENT
 from tests.carbon.one_answer import answering
 from wattmesh.errors import InputInvalid, NoData, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
 
 NOW = datetime(2026, 11, 20, 12, 10, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
 HALF_HOUR = timedelta(minutes=30)
-SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def grid() -> Iterator[GridServer]:
 
 def http(grid: GridServer) -> JsonHttp:
     """Ask the server, impatiently."""
-    return JsonHttp(grid.base("neso"), patience=SHORT, pause=lambda _: None)
+    return JsonHttp(grid.base("neso"), patience=PATIENT, pause=lambda _: None)
 
 
 def test_a_region_has_a_forecast_and_nothing_observed(grid: GridServer) -> None:

@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.carbon.asking import PATIENT
 from tests.carbon.clock import Clock
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.errors import AuthFailed, Transient
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
@@ -42,7 +43,7 @@ def http(grid: GridServer, clock: Clock) -> Iterator[dict[str, JsonHttp]]:
     clients = {
         name: JsonHttp(
             grid.base(name),
-            patience=RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0),
+            patience=PATIENT,
             pause=lambda _: None,
             clock_s=clock.seconds,
         )

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.carbon.asking import PATIENT
 from tests.daemon.clocks import SteppedClock
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
 from wattmesh.controller.daemon.loop_bodies import REFUSED_AGAIN_S, PollDuty
@@ -20,7 +21,7 @@ from wattmesh.integrations.carbon.grid_server import Fault, GridServer
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.policies.decision import Rung
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.readings import Quality
@@ -30,7 +31,6 @@ NOON = NOW.replace(minute=0)
 HALF_HOUR = timedelta(minutes=30)
 DAY = timedelta(days=1)
 KEY = "a-key-of-this-test"
-SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class World:
         """Connect, impatiently; a breaker that opens is another file's."""
         http = JsonHttp(
             self.server.base(service),
-            patience=SHORT,
+            patience=PATIENT,
             pause=lambda _: None,
             breaker=Breaker(failures=1000),
         )

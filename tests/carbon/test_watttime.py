@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.carbon.asking import PATIENT
 from tests.carbon.clock import Clock
 from wattmesh.errors import (
     AuthFailed,
@@ -22,7 +23,7 @@ from wattmesh.errors import (
 from wattmesh.integrations.carbon.grid_server import Fault, GridServer, Measure
 from wattmesh.integrations.carbon.reading.answers import ErrorAnswer
 from wattmesh.integrations.carbon.reading.breaker import Breaker
-from wattmesh.integrations.carbon.reading.http import JsonHttp, RetryPolicy
+from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.watttime import WattTime
 from wattmesh.integrations.carbon.watttime_answers import (
     G_PER_KWH,
@@ -40,7 +41,6 @@ STEP = timedelta(minutes=5)
 HOUR = timedelta(hours=1)
 ZONE = "CAISO_NORTH"
 USER, PASSWORD = "ann", "correct horse"
-SHORT = RetryPolicy(connect_s=0.5, read_s=2.0, try_s=3.0, pause_s=0.001)
 SERVICE = "watttime"
 OPENED: list[JsonHttp] = []
 
@@ -69,7 +69,7 @@ def grid(clock: Clock) -> Iterator[GridServer]:
 def provider(grid: GridServer, **more: Any) -> WattTime:
     """Give a provider that asks the server, impatiently."""
     http = JsonHttp(
-        grid.base(SERVICE), patience=SHORT, pause=lambda _: None, breaker=Breaker(failures=1000)
+        grid.base(SERVICE), patience=PATIENT, pause=lambda _: None, breaker=Breaker(failures=1000)
     )
     OPENED.append(http)
     login = {"zone": ZONE, "username": USER, "password": PASSWORD}

@@ -9,11 +9,11 @@ from scipy.optimize import linprog  # type: ignore[import-untyped]
 
 from wattmesh.policies.parallelism.next_profile import (
     HOUR_S,
-    J_PER_KWH,
     ProfileCandidate,
     least_grams,
     what_to_profile_next,
 )
+from wattmesh.telemetry.readings import J_PER_KWH
 
 HOURS = (100.0, 300.0, 200.0, 50.0)
 
