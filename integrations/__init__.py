@@ -3,7 +3,6 @@
 The map:
     carbon/        providers of grid carbon intensity
     pytorch/       parallelism in five dimensions, from PyTorch's own parts
-    launchers/     what starts a job's ranks, and holds its next launch while it sleeps
     deepspeed.py   DeepSpeed ZeRO jobs: switched by restart, into another world size or stage
     torchrun.py    the launcher: starts a training job and starts it again
     torchtitan.py  torchtitan (0.3): its trainer under a session, through its extension points

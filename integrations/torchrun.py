@@ -4,7 +4,9 @@
 
 If a launch asks for a restart (a switch that cannot be made in place), the next one follows at
 once. If it failed, the next one follows after a pause. If it was refused (two live launches,
-damaged checkpoints), none follows. SIGTERM asks the job to checkpoint at its next boundary and end.
+damaged checkpoints), none follows. A run that is told to sleep leaves only after this supervisor
+has said that it holds the next launch, and is launched again in time, whoever else is alive.
+SIGTERM asks the job to checkpoint at its next boundary and end.
 
 Invariant: exit status 0 means that the run is finished, and no process of a launch is left behind
 when the next one starts. This process never imports torch.
@@ -28,7 +30,16 @@ from types import FrameType
 from typing import Protocol
 
 from wattmesh.reconfig.client.last_word import tell_end
-from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, read_json, step_of
+from wattmesh.reconfig.launch.folder import (
+    HOLDS_VARIABLE,
+    OUTCOME_VARIABLE,
+    RunFolder,
+    read_json,
+    step_of,
+)
+from wattmesh.reconfig.launcher.contract import LaunchQueue
+from wattmesh.reconfig.launcher.own_clock import OwnClock
+from wattmesh.reconfig.launcher.sleeper import Sleeper
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +143,7 @@ def end_all_with(token: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchEnd:
-    """How one launch ended. `outcome`: done | restart | stopped | refused | failed."""
+    """How one launch ended. `outcome`: done | restart | suspended | stopped | refused | failed."""
 
     outcome: str
     sentence: str
@@ -150,6 +161,7 @@ class Supervisor:
         max_restarts: int = 5,
         stop_grace_s: float = 600.0,
         say: Callable[[str], None] = log.info,
+        queue: LaunchQueue | None = None,
     ) -> None:
         """Prepare to supervise.
 
@@ -159,6 +171,7 @@ class Supervisor:
             max_restarts: failed launches in a row, without a new checkpoint, before giving up.
             stop_grace_s: seconds that a stop at a boundary may take before ranks are killed.
             say: called with sentences for people.
+            queue: holds the next launch of a run that sleeps; None: this supervisor does.
         """
         self._launcher = launcher
         self._folder = RunFolder(checkpoint_dir)
@@ -167,6 +180,7 @@ class Supervisor:
         self._say = say
         self._stop = threading.Event()
         self._stop_now = threading.Event()
+        self._sleeper = Sleeper(self._folder, queue or OwnClock(), self._stop, say)
 
     def ask_to_stop(self) -> None:
         """Ask the job to checkpoint at its next boundary and end; a second call ends it at once."""
@@ -187,6 +201,9 @@ class Supervisor:
             if ended.outcome == "restart" and not self._stop.is_set():
                 self._say(f"the job left at step {step} to restart: {ended.sentence}")
                 continue
+            if ended.outcome == "suspended" and self._sleeper.sleep(step):
+                lost_at = time.monotonic()
+                continue
             if ended.outcome != "failed":
                 return self._finish(ended)
             failures += 1
@@ -206,7 +223,8 @@ class Supervisor:
         token = str(uuid.uuid4())
         with tempfile.TemporaryDirectory(prefix="wattmesh-launch-") as scratch:
             note = Path(scratch) / "outcome.json"
-            launch = self._launcher.launch({TOKEN_VARIABLE: token, OUTCOME_VARIABLE: str(note)})
+            environment = {TOKEN_VARIABLE: token, OUTCOME_VARIABLE: str(note), HOLDS_VARIABLE: "1"}
+            launch = self._launcher.launch(environment)
             try:
                 status = self._watch(launch, note, lost_at)
             except BaseException:
@@ -215,7 +233,9 @@ class Supervisor:
             told = read_json(note) or {}
         outcome = str(told.get("outcome", ""))
         sentence = str(told.get("sentence", ""))
-        if outcome in ("done", "restart", "stopped", "refused"):
+        if outcome != "suspended":
+            self._sleeper.let_go()
+        if outcome in ("done", "restart", "suspended", "stopped", "refused"):
             return LaunchEnd(outcome=outcome, sentence=sentence, status=status)
         if self._stop_now.is_set():
             return LaunchEnd(outcome="stopped", sentence="ended by force", status=status)
@@ -231,6 +251,7 @@ class Supervisor:
                     f"{time.monotonic() - lost_at:.1f} s after the launch before had ended."
                 )
                 lost_at = None
+            self._sleeper.serve()
             if self._stop.is_set():
                 if asked_at is None:
                     asked_at = time.monotonic()

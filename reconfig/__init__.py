@@ -7,6 +7,7 @@ The map:
     gpus/              finds the GPUs that a launch's processes compute on
     hook/              what runs in a rank of a training job
     launch/            coordination of the processes of one launch
+    launcher/          what a launcher does for a run: it holds the next launch while the run sleeps
     probe/             compares a rebuilt state with the one before
     state/             the training state of a rank, as named tensors and plain values
     universal/         the universal checkpoint format, without torch

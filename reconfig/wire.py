@@ -37,11 +37,21 @@ HEARTBEAT_S = 5.0
 """Default interval of heartbeats."""
 
 
+SUSPENDS = "suspend"
+"""Capability of a run that can sleep to save carbon: its launcher holds its next launch."""
+
+
 class SwitchMode(StrEnum):
-    """How a switch is carried out."""
+    """How a switch is carried out.
+
+    SUSPEND stops the run at its checkpoint, and its launcher starts it again later; RESUME asks the
+    launcher to do so now.
+    """
 
     IN_PLACE = "in_place"
     RESTART = "restart"
+    SUSPEND = "suspend"
+    RESUME = "resume"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +208,10 @@ class Progress(Message):
 class Order(Message):
     """An order of the daemon to a run. Void outside [not_before_step, valid_until_step].
 
-    `journal`: identity of the journal that `epoch` belongs to; "": from an older daemon.
+    Attributes:
+        journal: identity of the journal that `epoch` belongs to; "": from an older daemon.
+        wakes_at: of a suspension: when the run trains again if nobody says otherwise; None else.
+            `layout` and `ranks` are those that it has.
     """
 
     plan: ranges.Token
@@ -213,6 +226,7 @@ class Order(Message):
     mode: SwitchMode = SwitchMode.IN_PLACE
     reason: str = ""
     journal: ranges.Token = ""
+    wakes_at: ranges.At | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +272,13 @@ class Transition(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Message):
-    """A run, or one launch of it, has ended. `reason`: "done", "restart", "failed: ..."."""
+    """A run, or one launch of it, has ended.
+
+    Attributes:
+        reason: "done", "restart", "suspended", "stopped: ...", "failed: ...".
+        wakes_at: of a suspended run: when its next launch begins at the latest. `held_as`: what
+            holds that launch, as people find it.
+    """
 
     run: ranges.RunId
     incarnation: ranges.Token
@@ -267,6 +287,8 @@ class Finish(Message):
     tokens: ranges.Tokens
     reason: ranges.Said
     loss: ranges.Loss | None = None
+    wakes_at: ranges.At | None = None
+    held_as: ranges.Label = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 from wattmesh.reconfig.client.orders import OrderAnswer, OrderContext, judge
+from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.wire import Order, Orders
@@ -39,6 +40,7 @@ class OrderBook:
         step: int,
         launched: int,
         relaunched: bool,
+        holds: bool = False,
         seekable: bool = True,
     ) -> Order | None:
         """Return the order to carry out at this boundary, if any."""
@@ -56,6 +58,7 @@ class OrderBook:
                 ranks=generation.ranks,
                 launched=launched,
                 relaunched=relaunched,
+                holds=holds,
                 seekable=seekable,
                 epoch=int(book["epochs"].get(order.journal, 0)),
                 done=frozenset(book["done"]),
@@ -69,6 +72,30 @@ class OrderBook:
             self._told.add(order.plan)
             log.warning("the order to go to %s is not taken: %s", order.layout, why)
         return None
+
+    def pick_resume(self, heard: Orders, asleep: AsleepNote) -> Order | None:
+        """Return the order to wake a run that sleeps, if any; a frozen run is woken too."""
+        order = heard.order
+        if order is None:
+            return None
+        book = self._read()
+        answer, _ = judge(
+            order,
+            OrderContext(
+                run=asleep.run,
+                attempt=asleep.attempt,
+                step=asleep.step,
+                layout=asleep.layout,
+                ranks=asleep.ranks,
+                launched=asleep.launched,
+                relaunched=True,
+                asleep=True,
+                seekable=asleep.seekable,
+                epoch=int(book["epochs"].get(order.journal, 0)),
+                done=frozenset(book["done"]),
+            ),
+        )
+        return order if answer is OrderAnswer.TAKE else None
 
     def begin(self, order: Order, *, step: int, attempt: int) -> None:
         """Record durably that `order` is begun."""

@@ -28,6 +28,8 @@ class OrderContext:
         relaunched: whether this job is launched again when it ends for a restart.
         epoch: the highest epoch seen of the order's journal.
         done: plans already begun.
+        asleep: whether the run sleeps, and its launcher asks for it.
+        holds: whether the launcher can hold the next launch of a run that sleeps.
         seekable: whether the data can be divided among another number of data parallel ranks.
     """
 
@@ -41,6 +43,8 @@ class OrderContext:
     epoch: int
     done: frozenset[str]
     seekable: bool = True
+    holds: bool = False
+    asleep: bool = False
 
 
 def judge(order: Order, standing: OrderContext) -> tuple[OrderAnswer, str]:
@@ -55,6 +59,8 @@ def judge(order: Order, standing: OrderContext) -> tuple[OrderAnswer, str]:
 
 def _void_reason(order: Order, standing: OrderContext) -> str:
     """Say why this order can never be taken; "" when it can."""
+    stays = order.layout == standing.layout and order.ranks == standing.ranks
+    suspends = order.mode is SwitchMode.SUSPEND
     checks = (
         (order.run != standing.run, f"it is for run {order.run}"),
         (
@@ -82,9 +88,20 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
             "sample",
         ),
         (
-            order.layout == standing.layout and order.ranks == standing.ranks,
-            "the run is in that layout already",
+            suspends and not (standing.holds and order.wakes_at),
+            "it asks the run to sleep, but nobody would wake it",
         ),
+        (
+            suspends and not stays,
+            f"it asks for sleep in {order.layout}, and the run is in {standing.layout}",
+        ),
+        (
+            (order.mode is SwitchMode.RESUME) is not standing.asleep,
+            "it wakes a run that sleeps, and this one trains"
+            if not standing.asleep
+            else "it is for a run that trains, and this one sleeps",
+        ),
+        (stays and not suspends and not standing.asleep, "the run is in that layout already"),
     )
     return next((reason for wrong, reason in checks if wrong), "")
 

@@ -21,6 +21,7 @@ The map:
     reported.py          what a script reports of its step, as numbers that JSON has
     saves.py             one rank's part in the checkpoints of a run
     session.py           `attach`, `report`, `boundary`, `done`
+    sleep.py             how a run falls asleep
     start.py             how a launch begins: global rank 0 decides checkpoint and layout, and tells
                          the others
     switch_line.py       the one line that a switch leaves in the training log

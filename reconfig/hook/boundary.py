@@ -13,10 +13,10 @@ from functools import partial
 
 from wattmesh.errors import Fenced
 from wattmesh.reconfig.client.orderbook import OrderBook
-from wattmesh.reconfig.hook import switch_line
+from wattmesh.reconfig.hook import sleep, switch_line
 from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
 from wattmesh.reconfig.hook.boundary_vote import Fact, VoteResult, conclude, left_out
-from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
+from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch import group, usage
@@ -200,6 +200,7 @@ class Boundary:
             step=state.position.step,
             launched=self._job.launch_store.launched,
             relaunched=self._job.relaunched,
+            holds=self._job.holds,
             seekable=self._job.seekable,
         )
 
@@ -281,6 +282,9 @@ class Boundary:
         short: str,
     ) -> None:
         """Switch to the ordered layout; `short`: which resource it would run out of here."""
+        if order.mode is SwitchMode.SUSPEND:
+            self._suspend(story, order, saved, loss)
+            return
         if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
             self._restart(story, order, saved, loss, short or "the order asks for it")
             return
@@ -365,7 +369,45 @@ class Boundary:
             )
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
 
-    def _end(self, outcome: Outcome, detail: str, loss: float | None) -> None:
+    def _suspend(
+        self, story: SwitchReporter, order: Order, saved: SavedCheckpoint, loss: float | None
+    ) -> None:
+        """Leave for a while, or train on where the launcher does not hold the next launch."""
+        leads, answer = self._job.leads(story.generation), None
+        with self._phase(Phase.SAVE):
+            if leads:
+                answer = sleep.hold_next_launch(self._job, story, order, saved)
+            told = group.agree_on_problem(answer.problem if answer else "")
+        held_as = answer.held_as if answer else ""
+        if told:
+            if leads:
+                log.error("training goes on instead of sleep: %s", told)
+            story.tell(SwitchState.ROLLED_BACK, detail=f"not asleep: {told}")
+            self._orders.end()
+            return
+        story.tell(SwitchState.STOPPING, detail=f"the next launch is held by {held_as}")
+        total: Evidence = {"total_s": round(story.elapsed_s, 4)}
+        story.tell(SwitchState.CONFIRMED, evidence=total)
+        if leads:
+            self._orders.end()
+            log.warning("%s", switch_line.asleep(story.generation.step, order, held_as))
+        self._end(
+            Outcome.SUSPENDED,
+            f"until {order.wakes_at}",
+            loss,
+            wakes_at=order.wakes_at,
+            held_as=held_as,
+        )
+
+    def _end(
+        self,
+        outcome: Outcome,
+        detail: str,
+        loss: float | None,
+        *,
+        wakes_at: str | None = None,
+        held_as: str = "",
+    ) -> None:
         """End training in this launch: tell the daemon, and publish a final generation."""
         generation = self._runner.generation
         assert generation is not None
@@ -393,6 +435,8 @@ class Boundary:
                     tokens=position.tokens,
                     reason=outcome if outcome is not Outcome.STOPPED else f"stopped: {detail}",
                     loss=loss,
+                    wakes_at=wakes_at,
+                    held_as=held_as,
                 )
             )
             self._job.launch_store.publish(over)

@@ -41,6 +41,7 @@ class AttachedJob:
         pump: on global rank 0, forwards the messages of leaders on other ranks.
         backend: of the process group, as torch takes it; "" for the device's usual one.
         relaunched: whether a supervisor launches this job again after it ends for a restart.
+        holds: whether its launcher can hold its next launch while the run sleeps.
         seekable: whether the loader can begin at any global sample in any layout.
         save: the job's own checkpointer, where it has one.
         gc_freeze: whether objects alive at `attach` are excluded from garbage collection.
@@ -71,6 +72,7 @@ class AttachedJob:
     keep: int
     client: Reporter
     relaunched: bool
+    holds: bool = False
     backend: str = ""
     seekable: bool = True
     save: Save | None = None

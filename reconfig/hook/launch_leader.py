@@ -19,6 +19,7 @@ from wattmesh.reconfig.hook import own_code
 from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.hook.launcher import refuse
 from wattmesh.reconfig.hook.start import AttachRequest, FirstGeneration, first_generation
+from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
@@ -28,7 +29,7 @@ from wattmesh.reconfig.launch.launched import scheduler_key
 from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Register, Transition
+from wattmesh.reconfig.wire import SUSPENDS, Register, Transition
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class LaunchLeader:
     def open(self, wanted: AttachRequest, job: AttachedJob) -> Generation:
         """Decide how this launch begins, tell the daemon, and announce generation 1."""
         self._folder.stop_file.unlink(missing_ok=True)
+        asleep.awake(self._folder)
         begun = first_generation(self._folder, self._claim.identity, wanted)
         generation = begun.generation
         self._launch_store.put("attempt", self._claim.identity.attempt)
@@ -182,8 +184,9 @@ def begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
 
 def _capabilities(job: AttachedJob) -> tuple[str, ...]:
     restart = ("restart",) if job.relaunched else ()
+    suspends = (SUSPENDS,) if job.holds else ()
     fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
-    return (*CAPABILITIES, *restart, *fixed)
+    return (*CAPABILITIES, *restart, *suspends, *fixed)
 
 
 def _computes_with(launched: int) -> tuple[str, ...]:

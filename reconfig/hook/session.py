@@ -45,7 +45,7 @@ from wattmesh.reconfig.launch.closing import Closing
 from wattmesh.reconfig.launch.failures.bounded import within
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
-from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
+from wattmesh.reconfig.launch.folder import HOLDS_VARIABLE, OUTCOME_VARIABLE
 from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.layout import Layout
@@ -103,7 +103,7 @@ class Session(Closing):
 
     @property
     def outcome(self) -> str:
-        """How this launch ended: "done", "restart" (another launch follows), "stopped"; else ""."""
+        """How this launch ended: "done", "stopped", "restart", "suspended"; "" while it trains."""
         over = self._over
         return str(over.outcome) if over is not None and over.outcome is not None else ""
 
@@ -419,6 +419,7 @@ def attach(
         keep=keep,
         client=reporter or SilentReporter(),
         relaunched=OUTCOME_VARIABLE in os.environ,
+        holds=HOLDS_VARIABLE in os.environ,
         seekable=seekable,
         save=save,
         gc_freeze=gc_freeze,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.switch import how_equal
+from wattmesh.reconfig.wire import Order
 
 TAKEN_BACK = "not switched from "
 """How the line of a switch that was taken back begins."""
@@ -37,6 +38,15 @@ def taken_back(note: SwitchNote, step: int, elapsed_s: float, why: str) -> str:
         f"{TAKEN_BACK}{note.old_layout} to {note.to or 'another layout'}: taken back at "
         f"step {step} after {elapsed_s:.2f} s. Why: {why.rstrip('.')}. The job goes back to "
         f"{note.old_layout}."
+    )
+
+
+def asleep(step: int, order: Order, held_as: str) -> str:
+    """Say that the run leaves to sleep, once its next launch is held."""
+    why = f" Why: {order.reason.rstrip('.')}." if order.reason else ""
+    return (
+        f"asleep from step {step} until {order.wakes_at} at the latest; {held_as} holds the next "
+        f"launch.{why}"
     )
 
 

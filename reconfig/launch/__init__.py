@@ -2,6 +2,7 @@
 
 The map:
     failures/            how failures and calls that never return end a launch
+    asleep.py            what a run leaves in its folder while it sleeps
     attempt.py           who a launch is: the run it continues, and the attempt number that fences
                          older launches
     closing.py           how a session and an observed run end

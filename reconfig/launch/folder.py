@@ -12,9 +12,12 @@
     outbox/                       reports that the daemon has not acknowledged
     reached                       the last step that any launch reported
     stop                          asks the run to checkpoint and end at the next boundary
+    hold.json                     asks the launcher to hold the next launch of a run that will sleep
+    held.json                     the launcher's answer
+    asleep.json                   where a run that sleeps trains on
     failures/                     one sentence per rank that was ended
 
-Invariant: only the job itself writes here, under its own uid.
+Invariant: only the job and its launcher write here, under the job's uid.
 """
 
 import json
@@ -29,6 +32,9 @@ from wattmesh import durable
 
 OUTCOME_VARIABLE = "WATTMESH_OUTCOME_FILE"
 """Environment variable: the file in which a supervisor wants to read its launch's outcome."""
+
+HOLDS_VARIABLE = "WATTMESH_HOLDS_LAUNCHES"
+"""Environment variable, set where the launcher can hold a run's next launch while it sleeps."""
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 _STAGING = re.compile(r"\.step-\d{8,}\.attempt-\d+\.staging")
@@ -89,6 +95,21 @@ class RunFolder:
     def stop_file(self) -> Path:
         """A file that asks the run to checkpoint and end at its next boundary."""
         return self.path / "stop"
+
+    @property
+    def hold_file(self) -> Path:
+        """What the launcher is asked to hold while the run sleeps."""
+        return self.path / "hold.json"
+
+    @property
+    def held_file(self) -> Path:
+        """The launcher's answer."""
+        return self.path / "held.json"
+
+    @property
+    def asleep_file(self) -> Path:
+        """Where a run that sleeps trains on."""
+        return self.path / "asleep.json"
 
     @property
     def failures(self) -> Path:

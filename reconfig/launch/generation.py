@@ -28,6 +28,7 @@ class Outcome(StrEnum):
 
     DONE = "done"
     RESTART = "restart"
+    SUSPENDED = "suspended"
     STOPPED = "stopped"
 
 

@@ -7,6 +7,7 @@ import json
 import threading
 import uuid
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Wish:
 
     Attributes:
         at: the step the order is for. `late_by`: its window ended this many steps before `at`.
+        wakes_in_s: of sleep: how long.
         epoch, attempt, plan, run: what the order says, where not what is right.
     """
 
@@ -41,6 +43,7 @@ class Wish:
     at: int
     mode: SwitchMode = SwitchMode.IN_PLACE
     late_by: int = 0
+    wakes_in_s: float | None = None
     epoch: int = 1
     attempt: int | None = None
     plan: str = ""
@@ -140,6 +143,7 @@ class FakeDaemon(UnixHttp):
                 valid_until_step=last,
                 mode=wish.mode,
                 reason="the test asks for it",
+                wakes_at=_later(wish.wakes_in_s) if wish.wakes_in_s is not None else None,
             )
             self._served += 1
         elif self._open is not None:
@@ -156,6 +160,10 @@ class FakeDaemon(UnixHttp):
         """Of every switch that was told to be at its pace: state, total_s, at_pace_s."""
         told = (each for each in self.heard.transitions if AT_PACE in each.evidence)
         return [(each.state, each.evidence["total_s"], each.evidence[AT_PACE]) for each in told]
+
+
+def _later(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
 SLOW_S = 300.0

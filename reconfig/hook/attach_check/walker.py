@@ -74,7 +74,8 @@ def prepare(job: AttachedJob, layout: Layout) -> None:
     )
     for name in (URL_VARIABLE, OUTCOME_VARIABLE):
         os.environ.pop(name, None)
-    job.boundary_every, job.save, job.relaunched = attached.steps_each, None, False
+    job.boundary_every, job.save = attached.steps_each, None
+    job.relaunched = job.holds = False
     if job.rank == 0:
         place.tell(attached)
         walker = Walker(place, job, layouts, attached.steps_each)

@@ -1,0 +1,75 @@
+"""How a run falls asleep: its launcher holds its next launch before this one leaves.
+
+The leader asks through the run folder, because the launcher may be on another host than the leader.
+
+Invariant: a run leaves only after its checkpoint was read back and its launcher has answered that
+it holds the next launch. Otherwise the request is taken back, and training goes on.
+"""
+
+import time
+
+from wattmesh.errors import CallHuman
+from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
+from wattmesh.reconfig.hook.start import newest_whole
+from wattmesh.reconfig.launch import asleep
+from wattmesh.reconfig.launch.asleep import AsleepNote, HoldAnswer, HoldRequest
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launch.launch_store import POLL_S
+from wattmesh.reconfig.wire import Order
+
+HOLD_S = 120.0
+"""How long the launcher may take to answer; training waits meanwhile."""
+
+
+def hold_next_launch(
+    job: AttachedJob, story: SwitchReporter, order: Order, saved: SavedCheckpoint
+) -> HoldAnswer:
+    """Have the next launch held until `order.wakes_at`; called by the leader.
+
+    Unless the answer names no problem, the run must not leave.
+    """
+    folder, here = job.folder, story.generation
+    launched = job.launch_store.launched
+    try:
+        found = newest_whole(folder)
+        if found is None or found[0].name != saved.name:
+            return _no(order, f"checkpoint {saved.name} cannot be read back whole")
+        note = AsleepNote(
+            key=order.plan,
+            run=order.run,
+            attempt=job.attempt(here),
+            launched=launched,
+            step=here.step,
+            checkpoint=saved.name,
+            layout=here.layout,
+            ranks=here.ranks,
+            probe=float(story.note.evidence["probe_before"]),
+            seekable=job.seekable,
+        )
+        folder.held_file.unlink(missing_ok=True)
+        asleep.write(folder.asleep_file, note)
+        wakes_at = order.wakes_at or ""
+        request = HoldRequest(key=order.plan, run=order.run, ranks=launched, wakes_at=wakes_at)
+        asleep.write(folder.hold_file, request)
+        answer = _answer(folder, order)
+    except (OSError, CallHuman) as error:
+        answer = _no(order, str(error))
+    if answer.problem:
+        asleep.awake(folder)
+    return answer
+
+
+def _answer(folder: RunFolder, order: Order) -> HoldAnswer:
+    """Wait for the launcher's answer."""
+    until = time.monotonic() + HOLD_S
+    while time.monotonic() < until:
+        told = asleep.read(folder.held_file, HoldAnswer)
+        if told is not None and told.key == order.plan:
+            return told
+        time.sleep(POLL_S)
+    return _no(order, f"the launcher did not say within {HOLD_S:g} s that it holds the next launch")
+
+
+def _no(order: Order, problem: str) -> HoldAnswer:
+    return HoldAnswer(key=order.plan, problem=problem)

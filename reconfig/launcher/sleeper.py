@@ -1,0 +1,136 @@
+"""A supervisor's part in sleep: it has the next launch held, waits, and says when to begin.
+
+Invariant: a launch that was asked for and is not wanted any more is withdrawn before another one
+begins; what cannot be asked or read wakes the run rather than letting it sleep.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from wattmesh.errors import WattmeshError
+from wattmesh.reconfig.client import waking
+from wattmesh.reconfig.launch import asleep
+from wattmesh.reconfig.launch.asleep import AsleepNote, HoldAnswer, HoldRequest
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher.contract import LaunchQueue, NextLaunch
+from wattmesh.reconfig.launcher.own_clock import OwnClock
+
+LOOK_S = 0.5
+"""How often the run folder is looked at for a request."""
+
+ASK_S = 5.0
+"""How often the daemon is asked whether the run is to wake."""
+
+DUE_S = 0.2
+
+
+class Sleeper:
+    """Has the next launch of one run held."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        queue: LaunchQueue,
+        stop: threading.Event,
+        say: Callable[[str], None],
+    ) -> None:
+        """Begin with nothing held.
+
+        Args:
+            folder: the run's folder.
+            queue: holds launches.
+            stop: set when this supervisor is asked to stop.
+            say: called with sentences for people.
+        """
+        self._folder = folder
+        self._queue = queue
+        self._stop = stop
+        self._say = say
+        self._asked: HoldRequest | None = None
+        self._over = ""
+        self._look_at_s = 0.0
+
+    def serve(self) -> None:
+        """Answer the job's request while its launch runs, or note that it was taken back."""
+        now_s = time.monotonic()
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_S
+        request = asleep.read(self._folder.hold_file, HoldRequest)
+        if self._asked is not None and (request is None or request.key != self._asked.key):
+            self.let_go()
+        # A request that was slept for lies there until the next launch has begun.
+        if request is not None and self._asked is None and request.key != self._over:
+            self._asked = request
+            self._answer(request)
+
+    def let_go(self) -> None:
+        """Withdraw what is held; a launch that is not known to be withdrawn is told of."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        try:
+            if not self._queue.withdraw(asked.key):
+                self._say(f"the next launch of {asked.key} has started already.")
+        except WattmeshError as error:
+            self._say(f"the held launch of {asked.key} may still start: {error}")
+
+    def sleep(self, step: int) -> bool:
+        """Wait until the next launch is due; False: it is not this supervisor's to start."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return True
+        self._over, until = asked.key, asked.wakes_at
+        if self._queue.outlives:
+            self._say(f"the run sleeps at step {step}; its launcher starts it at {until}.")
+            return False
+        self._say(f"the run sleeps at step {step} and is started again at {until} at the latest.")
+        ask_at_s = 0.0
+        while not self._due() and not self._stop.wait(DUE_S):
+            if time.monotonic() >= ask_at_s:
+                if self._ordered():
+                    break
+                ask_at_s = time.monotonic() + ASK_S
+        if self._stop.is_set():
+            asleep.awake(self._folder)
+            return False
+        return True
+
+    def _due(self) -> bool:
+        return not isinstance(self._queue, OwnClock) or self._queue.due()
+
+    def _ordered(self) -> bool:
+        """Return whether the run is to begin now: by an order, or because its note is lost."""
+        note = asleep.read(self._folder.asleep_file, AsleepNote)
+        if note is None:
+            return True
+        order = waking.resume_order(self._folder, note)
+        if order is None:
+            return False
+        try:
+            waking.begin(self._folder, note, order)
+        except OSError as error:
+            self._say(f"the order to wake at {order.point} cannot be noted ({error}).")
+        self._say(f"the run is woken: {order.reason}")
+        return True
+
+    def _answer(self, request: HoldRequest) -> None:
+        held_as, problem = "", ""
+        try:
+            held = self._queue.hold(
+                NextLaunch(
+                    key=request.key,
+                    run=request.run,
+                    ranks=request.ranks,
+                    begins_at=request.begins_at,
+                )
+            )
+            held_as = held.name
+        except WattmeshError as error:
+            problem = str(error)
+        answer = HoldAnswer(key=request.key, held_as=held_as[:255], problem=problem)
+        try:
+            asleep.write(self._folder.held_file, answer)
+        except OSError as error:
+            self._say(f"the answer that the next launch is held cannot be written ({error}).")
