@@ -10,26 +10,24 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from wattmesh.controller.metrics.figures import Figures
 from wattmesh.controller.pulse import Pulse
 
-LABELS = ["run", "run_id", "point"]
-
 
 def point_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     """How far each point of each live run is from its catalogue."""
     speed = GaugeMetricFamily(
         "wattmesh_run_point_throughput_ratio",
         "Moving average of the measured speed of a point over its catalogue's.",
-        labels=LABELS,
+        labels=["run", "run_id", "point"],
     )
     power = GaugeMetricFamily(
         "wattmesh_run_point_power_ratio",
         "Moving average of the measured power of a point over its catalogue's.",
-        labels=[*LABELS, "flags"],
+        labels=["run", "run_id", "point", "flags"],
     )
     alarm = GaugeMetricFamily(
         "wattmesh_run_point_alert",
         "1 while a point is further from its catalogue than policy.catalogue_alarm; quantity: "
         "speed, power.",
-        labels=[*LABELS, "quantity"],
+        labels=["run", "run_id", "point", "quantity"],
     )
     names = {run.run: run.name for run in figures.runs}
     for run_id, lines in pulse.points.items():
