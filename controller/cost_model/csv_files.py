@@ -21,6 +21,7 @@ from wattmesh.policies.parallelism.measured import (
     Measured,
     measured_rows,
     misstated,
+    seconds_of,
     with_measurements,
 )
 from wattmesh.policies.parallelism.predict import CostModel, Predictions, physics_errors, predict
@@ -149,7 +150,8 @@ def measured_table(path: Path, model: CostModel) -> Measured:
     for number, row in enumerate(rows, 1):
         if why := misstated(row):
             raise InputInvalid(f"{path}, row {number}: {why}")
-    measured = measured_rows(rows, np.ones(len(rows)))
+    timed = [number for number, row in enumerate(rows, 1) if seconds_of(row) > 0]
+    measured = measured_rows([rows[number - 1] for number in timed], np.ones(len(timed)))
     if not len(measured.seconds):
         why = next(iter(measured.rows.excluded.values()), "no row states step_time_s")
         raise InputInvalid(f"{path}: no measured step can be used: {why}")
@@ -158,7 +160,7 @@ def measured_table(path: Path, model: CostModel) -> Measured:
     for place, (index, over) in enumerate(zip(measured.rows.kept, times, strict=True)):
         if not 1 / MOST_TIMES_FASTER <= over <= MOST_TIMES_SLOWER:
             raise InputInvalid(
-                f"{path}, row {index + 1}: a step of {steps_s[place]:.3g} s is {over:.2g} times "
+                f"{path}, row {timed[index]}: a step of {steps_s[place]:.3g} s is {over:.2g} times "
                 "what the hardware is expected to take; step_time_s is in seconds, "
                 "tokens_per_s_per_gpu of one GPU: correct the row, or leave it out"
             )
