@@ -16,7 +16,7 @@ from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.process.loops import Clock, LoopState
 from wattmesh.controller.process.trusted_time import TrustedTime
 from wattmesh.controller.settings.model import Settings
-from wattmesh.controller.views import StatusView
+from wattmesh.controller.views import PointLine, StatusView
 from wattmesh.policies.decision import Decision
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.sampler import Sample
@@ -138,6 +138,7 @@ class Pulse:
             nodes and runs as it left them; None before the first that the journal answered.
         sampled: the newest sample (owner: the sampler); None before the first.
         budgets: where they stand (owner: the `periods` job).
+        points: by run, what was measured of its points (owner: the `points` job).
         trusted: whether the wall clock may be trusted now.
         newest_status: the last screen that was built while the journal answered.
         loops: the state of each loop, read live.
@@ -161,6 +162,7 @@ class Pulse:
     snapshot: FleetSnapshot | None = None
     sampled: NewestSample | None = None
     budgets: Budgets = field(default_factory=Budgets)
+    points: Mapping[str, tuple[PointLine, ...]] = field(default_factory=dict)
     outage: Outage | None = None
     trusted: TrustedTime = field(init=False)
     newest_status: StatusView | None = None

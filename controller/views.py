@@ -245,6 +245,37 @@ class SwitchLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PointLine:
+    """What was measured of one point of a run, beside what its catalogue says.
+
+    Averages of the last week's steady time: without switches, outages, stalls and power caps.
+
+    Attributes:
+        tokens_per_s: the moving average. `catalogue_tokens_per_s`: what the catalogue says.
+        power_w: of all the run's devices; None: not, or not wholly, measured.
+            `catalogue_power_w`: what the catalogue says of them, idle GPUs that the run holds
+            included; None: its watts and the meters' do not contain the same.
+        speed_ratio, power_ratio: measured over the catalogue's; `power_ratio` None: not known.
+        speed_alarm, power_alarm: whether the ratio is off by more than `policy.catalogue_alarm`.
+        measured_s: seconds that the averages are over. `until`: where they end.
+        flags: of the watts.
+    """
+
+    point: str
+    tokens_per_s: float
+    catalogue_tokens_per_s: float
+    speed_ratio: float
+    power_w: float | None
+    catalogue_power_w: float | None
+    power_ratio: float | None
+    speed_alarm: bool
+    power_alarm: bool
+    measured_s: float
+    until: datetime
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
     """One run.
 
@@ -270,6 +301,7 @@ class RunLine:
         waits_for: what a live run waits for when a step takes longer than usual; "" otherwise.
         simulated: the values of this line that are simulated (`power_w`, ...).
         flags: of `j_per_token`, as the catalogue says, and of the grams in `sentence`.
+        measured: what was measured of its points lately, as its daemon last looked.
     """
 
     name: str
@@ -303,6 +335,7 @@ class RunLine:
     waits_for: str = ""
     trouble: str = ""
     ended: str = ""
+    measured: tuple[PointLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

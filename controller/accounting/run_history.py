@@ -5,6 +5,7 @@ undisturbed: not during a switch of ours, nor until its speed was steady again.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -23,13 +24,30 @@ from wattmesh.policies.accounting.baseline import (
     active,
     measured_pace,
 )
+from wattmesh.policies.accounting.point_ratio import SteadySlot
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.energy.ledger import SlotGrid
 from wattmesh.telemetry.energy.unobserved import PATIENCE
-from wattmesh.telemetry.readings import SPREAD
+from wattmesh.telemetry.readings import SPREAD, Quality
 
 MOST_STRETCHES = 12
 """The most stays over which drift is followed, the newest; each takes a query of the ledger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WholeSlot:
+    """A whole slot at one point. `power`: None where not all of its joules were measured."""
+
+    start: datetime
+    end: datetime
+    tokens: int
+    tokens_s: float
+    power: SlotPower | None
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return (self.end - self.start).total_seconds()
 
 
 class RunHistory:
@@ -64,7 +82,7 @@ class RunHistory:
         self._stays = journal.stays.of(run.run)
         self._launches = journal.stays.launches(run.run)
         self._points = [catalogue.find(each.layout, each.clock_mhz) for each in self._stays]
-        self._slots: dict[datetime, tuple[MeasuredSlot, ...]] = {}
+        self._slots: dict[datetime, tuple[_WholeSlot, ...]] = {}
 
     def active_s(self, start: datetime, end: datetime) -> float:
         """Give the seconds in which the baseline's clock runs: all but outages."""
@@ -136,13 +154,30 @@ class RunHistory:
         return [each for each in self.stretches() if each.start >= moment][-MOST_STRETCHES:]
 
     def slots(self, stretch: Stretch) -> tuple[MeasuredSlot, ...]:
-        """Give whole slots of a stretch in time order: its first and its newest."""
+        """Give measured whole slots of a stretch in time order: its first and its newest."""
+        return tuple(
+            MeasuredSlot(
+                tokens=each.tokens,
+                tokens_s=each.tokens_s,
+                power_w=each.power.energy_mj / 1000 / each.seconds,
+                upper_w=(each.power.energy_mj + each.power.upper_mj) / 1000 / each.seconds,
+                quality=each.power.quality,
+            )
+            for each in self._trained(stretch)
+            if each.power is not None
+        )
+
+    def steady(self, stretch: Stretch) -> tuple[SteadySlot, ...]:
+        """Give the same slots, and those whose joules are not all measured, without their watts."""
+        return tuple(map(_steady, self._trained(stretch)))
+
+    def _trained(self, stretch: Stretch) -> tuple["_WholeSlot", ...]:
         if stretch.start not in self._slots:
-            self._slots[stretch.start] = tuple(self._measured(stretch))
+            self._slots[stretch.start] = tuple(self._read(stretch))
         return self._slots[stretch.start]
 
-    def _measured(self, stretch: Stretch) -> Iterator[MeasuredSlot]:
-        """Read the slots of a stretch that are whole and booked, and that all its GPUs are in."""
+    def _read(self, stretch: Stretch) -> Iterator["_WholeSlot"]:
+        """Read the slots of a stretch that are whole and booked."""
         whole = [
             (start, until)
             for start, until in self._grid.parts(stretch.start, stretch.end)
@@ -165,10 +200,10 @@ class RunHistory:
         }
         for start, until in chosen:
             power, mark = powers.get((start, until)), marks.get((start, until))
-            if power is None or mark is None or power.gpus < self._gpus_at(start):
+            if mark is None:
                 continue
-            if SPREAD in power.quality:
-                continue  # spread over slots by time, so some of its joules are of other points
+            if power is not None and (power.gpus < self._gpus_at(start) or SPREAD in power.quality):
+                power = None  # not of all its GPUs, or some of its joules are of other points
             before, after = mark
             if before.at < stretch.start:
                 continue  # some of its tokens were trained at another point
@@ -177,12 +212,12 @@ class RunHistory:
             seconds = (until - start).total_seconds()
             if self.lived_s(start, until) < seconds:
                 continue  # its joules cover less time than the slot
-            yield MeasuredSlot(
+            yield _WholeSlot(
+                start=start,
+                end=until,
                 tokens=after.tokens - before.tokens,
                 tokens_s=self.active_s(before.at, after.at),
-                power_w=power.energy_mj / 1000 / seconds,
-                upper_w=(power.energy_mj + power.upper_mj) / 1000 / seconds,
-                quality=power.quality,
+                power=power,
             )
 
     def _slot_before(self, slot_start: datetime) -> datetime:
@@ -206,3 +241,18 @@ class RunHistory:
         held = [each for each in self._launches if each.start <= moment] or self._launches[:1]
         gpus = held[-1].gpus if held else ()
         return len({*gpus} - {""}) + sum(each == "" for each in gpus)
+
+
+def _steady(slot: _WholeSlot) -> SteadySlot:
+    """Leave out watts of which some were nobody's, dark, or assumed: they are no measurement."""
+    power, read = slot.power, False
+    if power is not None:
+        read = power.upper_mj == 0 and Quality.ESTIMATED not in power.quality
+    return SteadySlot(
+        start=slot.start,
+        end=slot.end,
+        tokens=slot.tokens,
+        tokens_s=slot.tokens_s,
+        power_w=power.energy_mj / 1000 / slot.seconds if power and read else None,
+        quality=power.quality if power and read else "",
+    )

@@ -17,8 +17,14 @@ import numpy as np
 from wattmesh.durable import write_text
 from wattmesh.errors import InputInvalid
 from wattmesh.named_file import read_named
-from wattmesh.policies.parallelism.measured import measured_rows, with_measurements
-from wattmesh.policies.parallelism.predict import CostModel, Predictions, predict
+from wattmesh.policies.parallelism.measured import (
+    Measured,
+    measured_rows,
+    misstated,
+    seconds_of,
+    with_measurements,
+)
+from wattmesh.policies.parallelism.predict import CostModel, Predictions, physics_errors, predict
 from wattmesh.policies.parallelism.training_rows import Row, TrainingRows, read_rows
 
 ADDED = (
@@ -31,6 +37,12 @@ ADDED = (
     "excluded_reason",
 )
 GIB = 2**30
+MOST_TIMES_FASTER = 5.0
+"""Predictions use some 40 % of a GPU's peak: a step so many times faster is beyond the hardware."""
+
+MOST_TIMES_SLOWER = 100.0
+"""No cluster that trains is so many times slower; milliseconds taken for seconds are a thousand."""
+
 LARGEST_BYTES = 256 * 2**20
 """A larger table is refused: it would not fit into memory as text."""
 
@@ -95,6 +107,17 @@ def _fields(path: Path, text: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     return names, tuple(rows)
 
 
+def check_out(out: Path, *inputs: Path | None) -> None:
+    """Refuse to write over a table that is read, by whatever name.
+
+    Raises:
+        InputInvalid: `out` is one of `inputs`, or a link to it.
+    """
+    for each in inputs:
+        if each is not None and out.exists() and each.exists() and out.samefile(each):
+            raise InputInvalid(f"--out {out} is the table {each} that is read; name another file")
+
+
 def predict_table(names: Sequence[str], rows: Sequence[Row], model: CostModel) -> Predicted:
     """Predict the rows of a table."""
     read = read_rows(rows)
@@ -112,12 +135,36 @@ def corrected(model: CostModel, path: Path) -> tuple[CostModel, int]:
     Raises:
         InputInvalid: the table cannot be read, or no row of it states a time and can be predicted.
     """
+    measured = measured_table(path, model)
+    return with_measurements(model, measured), len(measured.seconds)
+
+
+def measured_table(path: Path, model: CostModel) -> Measured:
+    """Read a table of measured steps: the rows that state a time and can be predicted.
+
+    Raises:
+        InputInvalid: the table cannot be read, none of its rows can be used, or a row states what
+            cannot have been measured.
+    """
     _, rows = read_table(path)
-    measured = measured_rows(rows, np.ones(len(rows)))
+    for number, row in enumerate(rows, 1):
+        if why := misstated(row):
+            raise InputInvalid(f"{path}, row {number}: {why}")
+    timed = [number for number, row in enumerate(rows, 1) if seconds_of(row) > 0]
+    measured = measured_rows([rows[number - 1] for number in timed], np.ones(len(timed)))
     if not len(measured.seconds):
         why = next(iter(measured.rows.excluded.values()), "no row states step_time_s")
         raise InputInvalid(f"{path}: no measured step can be used: {why}")
-    return with_measurements(model, measured), len(measured.seconds)
+    setups, steps_s = measured.rows.setups, measured.seconds
+    times = np.exp(physics_errors(setups, steps_s, model.parameters))
+    for place, (index, over) in enumerate(zip(measured.rows.kept, times, strict=True)):
+        if not 1 / MOST_TIMES_FASTER <= over <= MOST_TIMES_SLOWER:
+            raise InputInvalid(
+                f"{path}, row {timed[index]}: a step of {steps_s[place]:.3g} s is {over:.2g} times "
+                "what the hardware is expected to take; step_time_s is in seconds, "
+                "tokens_per_s_per_gpu of one GPU: correct the row, or leave it out"
+            )
+    return measured
 
 
 def write_table(predicted: Predicted, path: Path) -> None:

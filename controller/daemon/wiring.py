@@ -38,6 +38,7 @@ from wattmesh.controller.daemon.loop_bodies import (
 )
 from wattmesh.controller.daemon.metering import hold_s
 from wattmesh.controller.daemon.period_roll import PeriodRoll
+from wattmesh.controller.daemon.point_watch import EVERY_S, PointWatch
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.journal.database.failures import Locked
 from wattmesh.controller.journal.database.schema import bring_up_to_date
@@ -336,8 +337,7 @@ class Parts:
         flush_s = min(settings.loops.cycle_s, slots.interval_s)
         pids = compute_pids(source)
         node = NodeClaims(pids, socket.gethostname()) if pids else None
-        newest = partial(self.journal.ledger_slots.known, lambda: self._grid.slots)
-        return SampleDuty(sampler, self.pulse, flush_s, newest, node)
+        return SampleDuty(sampler, self.pulse, flush_s, self._slots_at, node)
 
     def _sample(self) -> None:
         if self._sampling is not None:
@@ -394,6 +394,12 @@ class Parts:
         self.jobs.daily("retention", 3, duty.turn)
         # Hourly and level-triggered: a period that ended while no daemon ran is not missed.
         self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.pulse).turn)
+        watch = PointWatch(self.journal, self.pulse, self._slots_at)
+        self.jobs.every("points", EVERY_S, watch.turn)
+
+    def _slots_at(self, now: datetime) -> SlotGrid:
+        """Give the slots of the ledger; while the journal is away, as the settings cut them."""
+        return self.journal.ledger_slots.known(lambda: self._grid.slots, now)
 
     def _schedule(self) -> None:
         """Schedule the polls of each signal at its provider's cadence."""

@@ -7,6 +7,7 @@ The map:
     ledger.py   metrics of joules, grams, unobserved time and savings
     metrics.py  metrics of the daemon and its runs; serves them all
     planner.py  metrics of plans
+    points.py   metrics of points beside their catalogues
     scrapes.py  the server of /metrics, with a limit on silent connections
     signals.py  metrics of the grid signals
 """

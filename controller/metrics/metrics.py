@@ -20,6 +20,7 @@ from wattmesh.controller.metrics.caps import cap_metrics
 from wattmesh.controller.metrics.figures import FigureReader, Figures
 from wattmesh.controller.metrics.ledger import ledger_metrics
 from wattmesh.controller.metrics.planner import plan_metrics
+from wattmesh.controller.metrics.points import point_metrics
 from wattmesh.controller.metrics.scrapes import ScrapeServer
 from wattmesh.controller.metrics.signals import carbon_metrics
 from wattmesh.controller.process.loops import Loop
@@ -53,6 +54,7 @@ class FiguresCollector(Collector):
         yield from carbon_metrics(self._pulse, figures)
         yield from ledger_metrics(figures, self._pulse.settings.site.energy_boundary)
         yield from run_metrics(self._pulse, figures)
+        yield from point_metrics(self._pulse, figures)
         yield from budget_metrics(self._pulse)
         yield from cap_metrics(self._pulse)
         yield from plan_metrics(self._pulse)

@@ -228,6 +228,9 @@ class PolicySection(Section):
     """Days for which the proof of a point holds (`configs validate`). A point whose proof was older
     when a run began is stale, and the run is not switched to it. 0: forever. A point without a date
     is never stale by age."""
+    catalogue_alarm: float = Field(default=0.1, gt=0, lt=1)
+    """Share by which the measured speed or power of a point may differ from its catalogue's before
+    `wattmesh status` asks to profile it again. The alarm ends within half of it."""
     sla_throughput_share: float | None = Field(default=None, gt=0, lt=1, examples=[0.5])
     """Service level: least average speed over every `sla_window_s` that plans keep, as a share of
     the speed at the run's fastest point. A power cap and a deadline come first. Default: none."""

@@ -158,6 +158,7 @@ def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunL
         waits_for=waits_for(row, now),
         trouble=row.trouble,
         ended=row.finish_reason if row.ending else "",
+        measured=pulse.points.get(row.run, ()),
     )
 
 

@@ -11,7 +11,7 @@ from wattmesh.controller.cycle import fences
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.process.trusted_time import UNREAD
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.views import CarbonLine, RunLine, StatusView
+from wattmesh.controller.views import CarbonLine, PointLine, RunLine, StatusView
 from wattmesh.quantities import joules
 from wattmesh.reconfig.ranges import clean
 from wattmesh.telemetry.energy.attribution import is_gpu
@@ -54,6 +54,16 @@ def span(seconds: float) -> str:
             value = seconds / unit
             return f"{value:.0f} {word}" if value >= 10 or unit == 1 else f"{value:.1f} {word}"
     return f"{seconds / 86_400:.1f} d"
+
+
+def off_catalogue(line: PointLine) -> str:
+    """Say how far a point is from its catalogue; "" where there is no alarm."""
+    said = [f"trains at {100 * line.speed_ratio:.0f} % of the speed"] if line.speed_alarm else []
+    if line.power_alarm and line.power_ratio is not None:
+        share = marks.marked(f"{100 * line.power_ratio:.0f} %", line.flags)
+        said.append(f"draws {share} of the watts")
+    over = f"that its catalogue states (over {span(line.measured_s)} of steady training)"
+    return f"{' and '.join(said)} {over}" if said else ""
 
 
 def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
@@ -269,6 +279,13 @@ def _run(run: RunLine, word: str) -> Iterator[str]:
             f"{run.name} has no new checkpoint ({why}): mend what it names; until then it trains "
             "on and is measured, and its layout is not switched."
         )
+    for line in run.measured:
+        if said := off_catalogue(line):
+            yield (
+                f"{run.name} at {line.point} {said}, by which plans are made: measure it again "
+                "with `wattmesh configs profile JOB --out FILE`, and name FILE in "
+                f"runs.{run.name}.catalogue for the next run."
+            )
     if run.frozen.startswith("wattmesh"):
         yield (
             f"{run.name} is frozen: {run.frozen.rstrip('.')}. It trains on unswitched; read "

@@ -77,6 +77,11 @@ def unstampable(catalogue: Catalogue, point_id: str, ran: Fingerprint) -> str:
             f"its numbers are {point.evidence}, not measured; measure it by "
             "`wattmesh configs profile`"
         )
+    if point.evidence is Evidence.MEASURED and not (point.fingerprint and point.fingerprint.known):
+        return (
+            "on what it was measured is not known, because it has no fingerprint; measure it here "
+            "by `wattmesh configs profile`"
+        )
     # What was proven before is proven anew; numbers of another machine stay what they are.
     known = point.fingerprint if point.evidence is Evidence.MEASURED else None
     others = known.differences(ran) if known is not None else ()

@@ -1,5 +1,6 @@
 """Measured training runs, and the cost model that they make. Pure. Imports SciPy."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,13 +12,16 @@ from wattmesh.policies.parallelism.fit import fit
 from wattmesh.policies.parallelism.known_errors import Habits, KnownErrors, learn, observe
 from wattmesh.policies.parallelism.parameters import Parameters
 from wattmesh.policies.parallelism.predict import CostModel, physics_errors
-from wattmesh.policies.parallelism.training_rows import Row, TrainingRows, read_rows, take
+from wattmesh.policies.parallelism.training_rows import SHOWN, Row, TrainingRows, read_rows, take
 
 EVERY = 12
 """Of rows that count less than one, each so-manieth is kept as a neighbour: they are many alike."""
 
 FOLDS = 5
 """Parts into which clusters are dealt, to see how physics err on what they were not fitted to."""
+
+MOST_APART = 2.0
+"""A row's time and its tokens per second may be of different steps, and differ by this factor."""
 
 USUAL = {False: 0.08, True: 0.15}
 """How far off the physics is expected to be in each way, without and with experts."""
@@ -55,6 +59,29 @@ def seconds_of(row: Row) -> float:
     rate = number("tokens_per_s_per_gpu") * number("num_gpus")
     tokens = number("global_batch") * number("seq_len")
     return tokens / rate if rate > 0 else float("nan")
+
+
+def misstated(row: Row) -> str:
+    """Say what of a row's time cannot have been measured; "" where it may, or states none."""
+    stated = {
+        name: (row.get(name) or "").strip() for name in ("step_time_s", "tokens_per_s_per_gpu")
+    }
+    for name, text in stated.items():
+        try:
+            number = float(text or "1")
+        except ValueError:
+            number = math.nan
+        if not (number > 0 and math.isfinite(number)):
+            return f"{name} must be a number above 0, not {text[:SHOWN]!r}"
+    apart = (
+        seconds_of(row) / seconds_of({**row, "step_time_s": ""}) if all(stated.values()) else 1.0
+    )
+    if not 1 / MOST_APART <= apart <= MOST_APART and math.isfinite(apart):
+        return (
+            "step_time_s and tokens_per_s_per_gpu contradict each other by a factor of "
+            f"{apart:.2g}: the first is in seconds, the second of one GPU"
+        )
+    return ""
 
 
 def measured_rows(rows: Sequence[Row], weights: NDArray[np.float64]) -> Measured:

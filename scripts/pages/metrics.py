@@ -28,6 +28,7 @@ SOURCES = (
     ("wattmesh.controller.metrics", "ledger.py"),
     ("wattmesh.controller.metrics", "metrics.py"),
     ("wattmesh.controller.metrics", "planner.py"),
+    ("wattmesh.controller.metrics", "points.py"),
     ("wattmesh.controller.metrics", "signals.py"),
     ("wattmesh.telemetry.energy", "exporter.py"),
 )

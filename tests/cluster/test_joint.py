@@ -11,6 +11,7 @@ from tests.cluster.cluster_cases import HOUR, cluster, tiny, try_all, waiting
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.cluster.account import account
 from wattmesh.policies.cluster.joint import JointPlan, plan_together
+from wattmesh.policies.cluster.master import MixedPlans, PlanPool
 from wattmesh.policies.cluster.neighbourhood import improved
 from wattmesh.policies.cluster.pricing import PricedPlan, priced
 from wattmesh.policies.cluster.relaxation import first_prices
@@ -127,6 +128,28 @@ def test_runs_that_cannot_fit_have_no_joint_plan() -> None:
     site = cluster(gpus=4)
     runs = [checked(site, waiting(f"r{n}", 0, 5, 4.0)) for n in range(4)]
     assert isinstance(plan_together(laid_out(site, runs), limits(site)), NoPlan)
+
+
+def test_a_program_that_the_solver_gives_up_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With grams of 10^19 HiGHS ends without a solution: plans and bound are those of before."""
+    given_up: list[bool] = []
+    solve = PlanPool.mixed
+
+    def watched(pool: PlanPool) -> MixedPlans | None:
+        found = solve(pool)
+        given_up.append(found is None)
+        return found
+
+    monkeypatch.setattr(PlanPool, "mixed", watched)
+    site, runs = crowded()
+    huge = replace(site, g_per_kwh=tuple(1e15 * each for each in site.g_per_kwh))
+    found = together(huge, runs)
+    assert given_up == [True]
+    assert set(found.columns) == {each.name for each in runs}
+    assert 0 < found.bound_g <= found.grams
+    assert found.mixed_g == found.bound_g
 
 
 def test_no_runs_are_a_plan_of_nothing() -> None:

@@ -11,6 +11,7 @@ from tests.parallelism.rows import RIGHT, Row, row
 from wattmesh.controller.cli.main import main
 
 MINE = row(framework="a trainer of our own", model="our-13b", gpu="A100-80GB-SXM")
+STEP = MINE | {"step_time_s": "9"}
 NEAR, FAR = MINE | {"micro_batch": "2"}, RIGHT
 
 
@@ -59,8 +60,17 @@ def test_a_measured_step_improves_its_neighbours(tmp_path: Path) -> None:
     [
         ((MINE,), "no row states step_time_s"),
         ((MINE | {"step_time_s": "2", "layers": ""},), "layers is missing"),
-        ((MINE | {"step_time_s": "-2"},), "no row states step_time_s"),
-        ((MINE | {"step_time_s": "fast"},), "no row states step_time_s"),
+        ((STEP, STEP | {"step_time_s": "-2"}), "row 2: step_time_s must be a number above 0"),
+        ((STEP, STEP | {"step_time_s": "inf"}), "row 2: step_time_s must be a number above 0"),
+        ((STEP, STEP | {"step_time_s": "fast"}), "not 'fast'"),
+        ((STEP, STEP | {"step_time_s": "0"}), "row 2: step_time_s must be a number above 0"),
+        (
+            (STEP, MINE | {"step_time_s": ""}, STEP | {"step_time_s": "9000"}),
+            "row 3: a step of 9e+03",
+        ),
+        ((STEP, STEP | {"step_time_s": "0.009"}), "step_time_s is in seconds"),
+        (({**STEP, "tokens_per_s_per_gpu": "-1"},), "tokens_per_s_per_gpu must be a number"),
+        (({**STEP, "tokens_per_s_per_gpu": "1e6"},), "contradict each other by a factor of"),
     ],
 )
 def test_a_table_without_a_usable_step_is_refused(

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def table(folder: Path, rows: list[Row]) -> Path:
     """Write a table."""
     path = folder / "in.csv"
     with path.open("w", encoding="utf-8", newline="") as opened:
-        writer = csv.DictWriter(opened, RIGHT)
+        writer = csv.DictWriter(opened, rows[0])
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -83,18 +84,6 @@ def test_a_table_of_which_nothing_can_be_predicted_is_written_all_the_same(
     assert [bool(each["excluded_reason"]) for each in read(out)] == [True] * 3
 
 
-def test_a_table_may_take_its_own_place(tmp_path: Path) -> None:
-    """It keeps all it had; a second time changes nothing."""
-    path = table(tmp_path, ROWS)
-    assert main(typed(path, path)) == 0
-    once = path.read_bytes()
-    found = read(path)
-    assert list(found[0]) == [*RIGHT, *ADDED]
-    assert [{name: each[name] for name in RIGHT} for each in found] == ROWS
-    assert main(typed(path, path)) == 0
-    assert path.read_bytes() == once
-
-
 def failed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Run a command that fails for what it was given: one sentence, and exit status 1."""
     assert main(words) == 1
@@ -103,6 +92,38 @@ def failed(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert "bug in wattmesh" not in said.err
     assert "Traceback" not in said.err
     return said.err
+
+
+@pytest.mark.parametrize("linked", [None, Path.symlink_to, Path.hardlink_to])
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_table_that_is_read_is_not_written_over(
+    tmp_path: Path,
+    linked: Callable[[Path, Path], None] | None,
+    measured: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By its own name or through a link; written again with its columns, it would win nothing."""
+    asked = table(tmp_path, ROWS)
+    (tmp_path / "other").mkdir()
+    steps = table(tmp_path / "other", [row(step_time_s=2)])
+    taken = steps if measured else asked
+    before, out = taken.read_bytes(), taken
+    if linked is not None:
+        out = tmp_path / "link.csv"
+        linked(out, taken)
+    told = failed(typed(asked, out, "--measured", str(steps)), capsys)
+    assert "that is read; name another file" in told
+    assert taken.read_bytes() == before
+
+
+def test_predictions_may_be_written_again(tmp_path: Path) -> None:
+    """Over what they were before; a second time changes nothing."""
+    asked, out = table(tmp_path, ROWS), tmp_path / "out.csv"
+    assert main(typed(asked, out)) == 0
+    once = out.read_bytes()
+    assert list(read(out)[0]) == [*RIGHT, *ADDED]
+    assert main(typed(asked, out)) == 0
+    assert out.read_bytes() == once
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])

@@ -84,6 +84,11 @@ def test_a_measured_point_moves_the_others_and_is_not_asked_for(
         ([*SEARCH, "--grid", str(TRACE), "--tokens", "1e9"], "add --deadline HOURS"),
         ([*SEARCH, "--grid", str(TRACE), "--deadline", "3"], "--tokens N"),
         ([*SEARCH, "--grid", str(TRACE), "--deadline", "4000", "--tokens", "1"], "longer trace"),
+        *(
+            ([*SEARCH, "--grid", str(TRACE), "--deadline", "4", "--tokens", each], "'--tokens'")
+            for each in ("inf", "nan", "0", "-1")
+        ),
+        ([*SEARCH, "--grid", str(TRACE), "--deadline", "nan", "--tokens", "1"], "'--deadline'"),
         ([*SEARCH, "--grid", "gone.csv", "--deadline", "4", "--tokens", "1"], "gone.csv"),
     ],
 )

@@ -1,5 +1,6 @@
 """A real bf16 FSDP2 job is proven where it trains alike, and never where it was made wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def catalogue(path: Path, evidence: Evidence = Evidence.MEASURED) -> Path:
             tokens_per_s=1.0,
             power_w=1.0,
             evidence=evidence,
+            fingerprint=Fingerprint(driver="none"),
         )
         for each in POINTS
     )
@@ -105,9 +107,15 @@ def test_a_catalogue_that_contradicts_the_job_starts_nothing(tmp_path: Path) -> 
 
 
 def test_only_measured_points_of_this_machine_are_stamped(tmp_path: Path) -> None:
-    """A predicted point, and one that was measured on something else, keep their evidence."""
+    """Predicted points, and those that were measured elsewhere or nobody knows where, stay so."""
     from wattmesh.controller.validate.rules import unstampable  # noqa: PLC0415
 
     found = catalogue_file.load(catalogue(tmp_path / "c.toml", Evidence.PREDICTED))
     assert "predicted, not measured" in unstampable(found, "B", Fingerprint())
     assert "not in the catalogue" in unstampable(found, "Z", Fingerprint())
+    typed = replace(found.point("B"), evidence=Evidence.MEASURED, fingerprint=None)
+    found = replace(found, points=(found.point("A"), typed))
+    assert "it has no fingerprint" in unstampable(found, "B", Fingerprint(torch="2.13.0"))
+    known = replace(typed, fingerprint=Fingerprint(torch="2.13.0"))
+    found = replace(found, points=(found.point("A"), known))
+    assert unstampable(found, "B", Fingerprint(torch="2.13.0")) == ""

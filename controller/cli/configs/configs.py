@@ -231,7 +231,9 @@ def search_layouts(
     ] = None,
     tokens: Annotated[
         float | None,
-        typer.Option("--tokens", min=1, metavar="N", help="Tokens to train until the deadline."),
+        typer.Option(
+            "--tokens", min=1, max=1e18, metavar="N", help="Tokens to train until the deadline."
+        ),
     ] = None,
     catalogue: Annotated[
         Path | None,

@@ -88,8 +88,9 @@ def predicted(table: Path, out: Path, measured: Path | None) -> dict[str, Any]:
     """Predict the rows of a table, write them, and say how many there were.
 
     Raises:
-        InputInvalid: a table cannot be read or written.
+        InputInvalid: a table cannot be read or written, or would be written over itself.
     """
+    csv_files.check_out(out, table, measured)
     names, rows = csv_files.read_table(table)
     model, steps = fitted.shipped(), 0
     if measured is not None:

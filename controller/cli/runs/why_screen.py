@@ -15,6 +15,7 @@ from rich.text import Text
 from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
+from wattmesh.controller.marks import marked
 from wattmesh.reconfig.switch import how_equal
 
 CONFIRMED = "confirmed"
@@ -66,6 +67,23 @@ def over(run: Mapping[str, Any]) -> list[Text]:
         return []
     heard = f", last heard {quantities.duration(run['last_seen_s'])} ago at step {run['step']:,}"
     return [styled((f"{run['name']}: ", STRONG), f"{said}{heard}")]
+
+
+def measured(run: Mapping[str, Any]) -> list[Text]:
+    """Say how far each point that was measured lately is from its catalogue."""
+    lines = []
+    for each in run.get("measured", ()):
+        said = f"{words.percent(each['speed_ratio'])} of its catalogue's speed"
+        if each["power_ratio"] is not None:
+            power = marked(words.percent(each["power_ratio"]), each["flags"])
+            said += f", {power} of its watts"
+        off = each["speed_alarm"] or each["power_alarm"]
+        over_s = quantities.duration(each["measured_s"])
+        told = f"{said}, over {over_s} of steady training"
+        lines.append(
+            styled((f"{run['name']} at {each['point']}: ", DIM), (told, WARN if off else DIM))
+        )
+    return lines
 
 
 def basis(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> list[Text]:
