@@ -117,6 +117,7 @@ def _launch(
     place.mkdir(parents=True)
     with PowerMeter(job, place) as meter, RankWatch(meter.fakes) as ranks:
         progress = _with_surroundings(job, progress, meter)
+        progress = _without_clocks(job, progress, meter.clockless, tell)
         tell(f"power: {meter.words}; starting {job.processes} processes")
         walk = ProfileWalk(job.walk[:1], tell)
         tour = Tour(
@@ -160,6 +161,29 @@ def _with_surroundings(job: ProfileJob, progress: ProfileState, meter: PowerMete
         vbios=meter.drivers.vbios,
         driver=meter.drivers.driver,
     )
+
+
+def _without_clocks(job: ProfileJob, progress: ProfileState, why: str, tell: Tell) -> ProfileState:
+    """Refuse the points whose clock nothing here can lock, before the job is started.
+
+    Raises:
+        InputInvalid: the reference is one of them.
+    """
+    if not why:
+        return progress
+    why = (
+        f"its clock cannot be set: {why}; start the actuator in mode enforce (docs/safety.md), or "
+        "leave clock_mhz out"
+    )
+    refused = {}
+    for each in job.points:
+        if each.clock_mhz is None or progress.point(each.id) is not None:
+            continue
+        if each.id == job.reference:
+            raise InputInvalid(f"the reference {each.id} cannot be measured: {why}")
+        tell(f"{each.id} ({each.layout}) has no numbers: {why}.")
+        refused[each.id] = why
+    return replace(progress, refused={**progress.refused, **refused})
 
 
 def _after_end(job: ProfileJob, tour: Tour) -> ProfileState:

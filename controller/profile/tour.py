@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from wattmesh import quantities
+from wattmesh.controller.profile.clocks import SETTLING_S, clock_fault
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import nonsense, tokens_each
 from wattmesh.controller.profile.power import PowerMeter
@@ -78,8 +79,10 @@ class Tour:
         self._todo = deque(each for each in job.walk if not self._is_done(each))
         self._again = deque(job.walk if job.warm_switches and len(job.points) > 1 else ())
         self._at: Candidate | None = None
-        self._since = 0
-        self._began_s = 0.0
+        self._asked: Candidate | None = None
+        self._since = self._well_since = 0
+        self._fault = ""
+        self._began_s = self._judged_s = 0.0
         self._next_look_s = 0.0
         self._rows = 0
 
@@ -102,6 +105,8 @@ class Tour:
             return True
         if self._at is None:
             self._arrive(rows)
+            if not self._todo and not self._again:
+                return True
         if self._at is None or len(rows) == self._rows:
             return False
         self._rows = len(rows)
@@ -120,28 +125,57 @@ class Tour:
             if self._walk.bound_for is None:
                 self._walk.go(target)
             return
-        why = self._lock(target)
-        if why:
-            self._refuse(target, why)
-            self._leave(target)
+        if not self._at_its_clock(target):
             return
         self._at, self._began_s = target, time.monotonic()
+        self._judged_s = self._began_s + (0.0 if target.clock_mhz is None else SETTLING_S)
         arrived = [each.step for each in self._walk.arrivals]
         self._since = max([*arrived, 0 if target.id == here.id else rows[-1].step])
+        self._well_since = self._since if target.clock_mhz is None else rows[-1].step
 
-    def _lock(self, point: Candidate) -> str:
-        """Lock or free the clocks; say why that is impossible, else ""."""
-        if point.clock_mhz is None and not self._meter.locked:
-            return ""
-        return self._meter.lock(point.clock_mhz)
+    def _at_its_clock(self, target: Candidate) -> bool:
+        """Ask for a point's clock; True once the GPUs are there. One that cannot be is refused."""
+        clocks, why = self._meter.clocks, ""
+        if self._asked is not target and (target.clock_mhz or clocks.wanted_mhz) is not None:
+            gpus = self._devices(target)
+            if target.clock_mhz is not None and not gpus:
+                why = "neither the job nor job.power names its GPUs"
+            clocks.ask(gpus, target.clock_mhz)
+            if not clocks.ready():
+                self._tell(f"{target.id} ({target.layout}): its clocks are being set")
+        self._asked = target
+        why = why or clocks.trouble()
+        if why:
+            self._refuse(target, f"its clock cannot be set: {why}")
+            self._leave(target)
+            return False
+        return clocks.ready()
+
+    def _note_fault(self, at: Candidate, rows: list[StepRow], now_s: float) -> None:
+        """Leave out what was measured before the boards were last away from the clock asked for."""
+        clocks = self._meter.clocks
+        why = clocks.trouble()
+        if not why and not clocks.ready():
+            why = "the actuator holds its clocks no more"
+        if not why and now_s > self._judged_s:
+            readings = self._meter.readings(self._devices(at), self._judged_s, now_s)
+            why, self._judged_s = clock_fault(readings, at.clock_mhz), now_s
+        if not why:
+            return
+        self._well_since = rows[-1].step
+        if why != self._fault:
+            self._tell(f"{at.id} ({at.layout}): {why}; what was measured before is left out")
+        self._fault = why
 
     def _look(self, at: Candidate, rows: list[StepRow], now_s: float) -> bool:
         """Measure the present point as far as it goes."""
         if not self._todo:
             return self._look_again(at, rows)
-        found = periods(rows, self._job.every, self._since)
+        self._note_fault(at, rows, now_s)
+        found = periods(rows, self._job.every, self._well_since)
         tokens = tokens_each(rows)
-        over = now_s - self._began_s > self._job.longest_s and len(found) >= 2 * FEWEST
+        late = now_s - self._began_s > self._job.longest_s
+        over = late and (len(found) >= 2 * FEWEST or bool(self._fault))
         numbers = None
         if tokens and len(found) >= max(FEWEST, self._job.intervals):
             numbers = window_numbers(
@@ -153,7 +187,7 @@ class Tour:
             )
         if numbers is None:
             if over:
-                self._refuse(at, self._why_dark())
+                self._refuse(at, self._fault or self._why_dark())
                 return self._leave(at)
             return False
         ripe = over or numbers.settled
@@ -189,7 +223,7 @@ class Tour:
             )
             while self._again and self._again[0].layout == self._walk.here.layout:
                 self._again.popleft()
-        self._at, self._rows = None, 0
+        self._at, self._asked, self._fault, self._rows = None, None, "", 0
         return not self._todo and not self._again
 
     def _gpus(self, at: Candidate) -> tuple[str, ...]:
@@ -197,6 +231,13 @@ class Tour:
         told = self._walk.registered
         named = told.gpus[: at.layout.world_size] if told is not None else ()
         return named if named and all(each in self._meter.gpus for each in named) else ()
+
+    def _devices(self, at: Candidate) -> tuple[str, ...]:
+        """Return the GPUs that a layout uses: as the job names them, else the first that are read."""
+        used = at.layout.world_size
+        told = self._walk.registered
+        named = told.gpus[:used] if told is not None else ()
+        return self._gpus(at) or self._meter.gpus[:used] or tuple(each for each in named if each)
 
     def _is_done(self, point: Candidate) -> bool:
         return self.progress.point(point.id) is not None or point.id in self.progress.refused
@@ -265,7 +306,7 @@ class Tour:
     def _keep(
         self, at: Candidate, rows: list[StepRow], numbers: WindowNumbers, better: str
     ) -> None:
-        mine = [row for row in rows if row.step > self._since]
+        mine = [row for row in rows if row.step > self._well_since]
         paced = self._ranks.driven or any(row.computed_s > 0 for row in mine)
         point = MeasuredPoint(
             id=at.id,

@@ -232,6 +232,12 @@ class Burst:
         """Whether a first reading was taken."""
         return bool(self._readings)
 
+    def readings(self, gpu: str, start_s: float, end_s: float) -> Sequence[PowerReading]:
+        """Return the readings of a device in a window of monotonic time."""
+        mine = self._readings.get(gpu, [])
+        first = bisect_left(mine, start_s, key=_moment)
+        return mine[first : bisect_left(mine, end_s, key=_moment)]
+
     def figures(self, start_s: float, end_s: float) -> dict[str, Figure]:
         """Return the energy of each device in a window of monotonic time."""
         return {

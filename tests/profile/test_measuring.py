@@ -336,7 +336,7 @@ def test_a_clock_is_locked_for_its_point_alone(tmp_path: Path) -> None:
     assert [each.truth().lock_mhz for each in gpus.gpus] == [None, None]
     static = JobPower(kind=PowerKind.STATIC, watts=250, idle_watts=60)
     other = profiled(tmp_path / "q", job=replace(job, power=static))
-    assert "clock cannot be set from here" in other.progress.refused["A1"]
+    assert "clock cannot be set: no actuator answers at" in other.progress.refused["A1"]
 
 
 def test_assumed_watts_stay_assumed(tmp_path: Path) -> None:
