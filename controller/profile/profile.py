@@ -116,6 +116,7 @@ def _launch(
     place = folder / f"launch-{progress.launches}"
     place.mkdir(parents=True)
     with PowerMeter(job, place) as meter, RankWatch(meter.fakes) as ranks:
+        _check_machine(folder, progress, meter)
         progress = _with_surroundings(job, progress, meter)
         progress = _without_clocks(job, progress, meter.clockless, tell)
         tell(f"power: {meter.words}; starting {job.processes} processes")
@@ -140,6 +141,26 @@ def _launch(
     if ended.trouble is None:
         return _after_end(job, tour)
     return _after_trouble(job, tour, ended, tell, folder)
+
+
+def _check_machine(folder: Path, progress: ProfileState, meter: PowerMeter) -> None:
+    """Refuse to add to what was measured on other GPUs or under another driver.
+
+    Raises:
+        InputInvalid: the driver says something else of the GPUs than it did then.
+    """
+    found = meter.drivers
+    now = (found.models, found.vbios, found.driver)
+    then = (progress.models, progress.vbios, progress.driver)
+    if progress.points and now != then:
+        raise InputInvalid(
+            f"{folder} was measured on {_machine(*then)}, here is {_machine(*now)}: go on where it "
+            "was begun, or name a new folder"
+        )
+
+
+def _machine(models: str, vbios: str, driver: str) -> str:
+    return f"{models or 'no GPU that is named'} (VBIOS {vbios or '?'}, driver {driver or '?'})"
 
 
 def _with_surroundings(job: ProfileJob, progress: ProfileState, meter: PowerMeter) -> ProfileState:

@@ -80,6 +80,7 @@ class Tour:
         self._again = deque(job.walk if job.warm_switches and len(job.points) > 1 else ())
         self._at: Candidate | None = None
         self._asked: Candidate | None = None
+        self._reclocked = False
         self._since = self._well_since = 0
         self._fault = ""
         self._began_s = self._judged_s = 0.0
@@ -128,10 +129,12 @@ class Tour:
         if not self._at_its_clock(target):
             return
         self._at, self._began_s = target, time.monotonic()
-        self._judged_s = self._began_s + (0.0 if target.clock_mhz is None else SETTLING_S)
+        self._judged_s = self._began_s + (SETTLING_S if self._reclocked else 0.0)
         arrived = [each.step for each in self._walk.arrivals]
         self._since = max([*arrived, 0 if target.id == here.id else rows[-1].step])
-        self._well_since = self._since if target.clock_mhz is None else rows[-1].step
+        # What was trained while clocks were on their way is of neither point.
+        self._well_since = rows[-1].step if self._reclocked else self._since
+        self._reclocked = False
 
     def _at_its_clock(self, target: Candidate) -> bool:
         """Ask for a point's clock; True once the GPUs are there. One that cannot be is refused."""
@@ -141,6 +144,7 @@ class Tour:
             if target.clock_mhz is not None and not gpus:
                 why = "neither the job nor job.power names its GPUs"
             clocks.ask(gpus, target.clock_mhz)
+            self._reclocked = True
             if not clocks.ready():
                 self._tell(f"{target.id} ({target.layout}): its clocks are being set")
         self._asked = target
@@ -233,7 +237,7 @@ class Tour:
         return named if named and all(each in self._meter.gpus for each in named) else ()
 
     def _devices(self, at: Candidate) -> tuple[str, ...]:
-        """Return the GPUs that a layout uses: as the job names them, else the first that are read."""
+        """Return the GPUs of a layout: as the job names them, else the first that are read."""
         used = at.layout.world_size
         told = self._walk.registered
         named = told.gpus[:used] if told is not None else ()

@@ -74,7 +74,8 @@ def test_a_clock_is_set_measured_and_given_back(node: Node) -> None:
     a, slow, b = found.catalogue.points
     full_w, slow_w = BOARD.power_w(1980, 1), BOARD.power_w(1200, 1)
     assert a.power_w == pytest.approx(2 * full_w, rel=0.05)
-    assert (slow.clock_mhz, slow.power_w) == (1200, pytest.approx(2 * slow_w, rel=0.05))
+    assert slow.clock_mhz == 1200
+    assert slow.power_w == pytest.approx(2 * slow_w, rel=0.05)
     assert b.power_w == pytest.approx(full_w, rel=0.05)
     node.until(node.free)
 
@@ -143,7 +144,7 @@ def test_a_stranger_on_the_gpus_is_named_and_nothing_is_locked(node: Node) -> No
         node.job(uid=54_001)
     with ActuatorClocks(str(node.folder / "actuator.sock")) as clocks:
         clocks.ask([node.uuid(0)], 1200)
-        wait_for(clocks.trouble, limit_s=60, what="The refusal")
+        wait_for(lambda: bool(clocks.trouble()), limit_s=60, what="The refusal")
         assert not clocks.ready()
         assert "uid 54001, not of 0" in clocks.trouble() or "no process" in clocks.trouble()
     assert node.free()

@@ -210,6 +210,10 @@ def test_a_profile_goes_on_after_a_failure_with_what_it_has(tmp_path: Path) -> N
     assert [each.id for each in again.catalogue.points] == ["A", "B"]
     with pytest.raises(InputInvalid, match="another job file"):
         profiled(tmp_path / "p", job=replace(JOB, digest="two"))
+    kept = tmp_path / "p" / PROGRESS
+    kept.write_text(kept.read_text().replace('"driver": "', '"driver": "other '))
+    with pytest.raises(InputInvalid, match=r"driver other .*here is .*go on where it was begun"):
+        profiled(tmp_path / "p", job=replace(JOB, points=(A, B, C)))
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / "mine").touch()
     with pytest.raises(InputInvalid, match="is not empty"):
