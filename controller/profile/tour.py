@@ -6,6 +6,7 @@ numbers but the reason, and everything kept is on disk before the next point is 
 """
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,7 +86,7 @@ class Tour:
         self._fault = ""
         self._began_s = self._judged_s = 0.0
         self._next_look_s = 0.0
-        self._rows = 0
+        self._rows = self._checked = 0
 
     @property
     def blamed(self) -> Candidate:
@@ -102,7 +103,7 @@ class Tour:
         rows = self._tail.rows()
         if self._walk.registered is None or self._walk.bound_for is not None or not rows:
             return False
-        if len(rows) > FEWEST and nonsense(self._job, rows) is not None:
+        if len(rows) > FEWEST and self._nonsense(rows):
             return True
         if self._at is None:
             self._arrive(rows)
@@ -112,6 +113,15 @@ class Tour:
             return False
         self._rows = len(rows)
         return self._look(self._at, rows, now_s)
+
+    def _nonsense(self, rows: list[StepRow]) -> bool:
+        """Tell whether the log cannot be right; what was checked before is not checked again."""
+        # Two rows of before say how many tokens a step had then.
+        newer = rows[max(0, self._checked - 2) :]
+        if len(rows) == self._checked or nonsense(self._job, newer) is None:
+            self._checked = len(rows)
+            return False
+        return nonsense(self._job, rows) is not None
 
     def _arrive(self, rows: list[StepRow]) -> None:
         """Begin to look at the point that was reached, or give up the one that was not."""
@@ -176,8 +186,9 @@ class Tour:
         if not self._todo:
             return self._look_again(at, rows)
         self._note_fault(at, rows, now_s)
-        found = periods(rows, self._job.every, self._well_since)
-        tokens = tokens_each(rows)
+        mine = rows[bisect_right(rows, self._well_since, key=lambda row: row.step) :]
+        found = periods(mine, self._job.every, self._well_since)
+        tokens = tokens_each(rows[-2:])
         late = now_s - self._began_s > self._job.longest_s
         over = late and (len(found) >= 2 * FEWEST or bool(self._fault))
         numbers = None
