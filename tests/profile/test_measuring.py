@@ -16,12 +16,12 @@ import pytest
 from tests.profile.acting import PARKED_W, Act
 from wattmesh.controller.process.children import ChildFailed, wait_for
 from wattmesh.controller.profile.job import Candidate, JobPower, PowerKind, ProfileJob
-from wattmesh.controller.profile.measured import catalogue_of
+from wattmesh.controller.profile.measured import catalogue_of, with_proofs
 from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.controller.profile.results import PROGRESS, load
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.catalogue import Evidence, PowerScope, Release
+from wattmesh.reconfig.catalogue import Catalogue, Evidence, PowerScope, Release
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
@@ -136,6 +136,34 @@ def test_a_catalogue_reads_back_with_all_that_was_measured(
     assert replace(written, digest="") == three[0].catalogue
     assert catalogue_file.load(path) == written
     assert catalogue_of(replace(JOB, points=(A, B, C)), three[0].progress) == three[0].catalogue
+
+
+def test_a_proof_stays_where_what_was_proven_is_the_same(
+    three: tuple[Profile, list[str]],
+) -> None:
+    """The same fingerprint, layout and clock, of the reference too; in all else it is lost."""
+    found = three[0].catalogue
+    stamp = {"evidence": Evidence.VALIDATED, "tolerance": 1e-6, "validated_by": "me"}
+
+    def proven(catalogue: Catalogue, **changes: object) -> list[str]:
+        points = tuple(
+            replace(each, **stamp, **(changes if each.id == "B" else {}))  # type: ignore[arg-type]
+            for each in catalogue.points
+        )
+        kept = with_proofs(found, replace(catalogue, points=points))
+        assert [each.power_w for each in kept.points] == [each.power_w for each in found.points]
+        return [each.id for each in kept.points if each.tolerance == 1e-6]
+
+    assert found.points[1].fingerprint is not None
+    assert proven(found) == ["A", "B", "C"]
+    other = replace(found.points[1].fingerprint, driver="other")
+    more = replace(found.points[1].fingerprint, code_digest="of code")
+    assert proven(found, fingerprint=other) == ["A", "C"]
+    assert proven(found, fingerprint=more) == ["A", "C"]
+    assert proven(found, fingerprint=None) == ["A", "C"]
+    assert proven(found, clock_mhz=1200) == ["A", "C"]
+    assert proven(replace(found, reference="B"), fingerprint=other) == []
+    assert proven(replace(found, global_batch=7)) == []
 
 
 @pytest.mark.parametrize(
