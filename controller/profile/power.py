@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from wattmesh.controller.process.children import wait_for
-from wattmesh.controller.profile.agent_page import AgentPage
+from wattmesh.controller.profile.agent_page import BOOKED_S, AgentPage
 from wattmesh.controller.profile.clocks import ActuatorClocks, Clocks, FakeClocks, NoClocks
 from wattmesh.controller.profile.job import PowerKind, ProfileJob
 from wattmesh.controller.profile.windows import Draw
@@ -43,9 +43,6 @@ RAPL_UPDATE_S = 0.001
 
 FAKE_HZ = 50.0
 """A fake counter is always up to date, so how often it is read bounds the error."""
-
-BOOKED_S = 1.0
-"""Agents and exporters count joules once a second."""
 
 EXPORTERS = ("dcgm", "wattmesh", "kepler")
 
@@ -189,6 +186,12 @@ class PowerMeter:
         draw = self.draw(self.gpus[: self.job.processes], self.job.processes, start_s, end_s)
         return None if draw is None else draw.energy_j
 
+    def known_until_s(self, used: Sequence[str], held: int) -> float:
+        """Return up to when these GPUs and the host were read; arguments as in `draw`."""
+        needed = () if self.is_static else (*(used or self.gpus[:held]), *self.hosts)
+        newest = [burst.newest_s(each) for each in needed for burst in self._bursts]
+        return min((each for each in newest if each is not None), default=math.inf)
+
     def readings(
         self, gpus: Sequence[str], start_s: float, end_s: float
     ) -> dict[str, Sequence[PowerReading]]:
@@ -291,7 +294,8 @@ class PowerMeter:
             source.read()
         except SourceUnavailable as error:
             raise InputInvalid(f"the GPUs' power cannot be read: {error}") from error
-        self._sample(source, BOOKED_S)
+        # Read sooner, the page's counter would stand still and then jump by more than is plausible.
+        self._sample(source, BOOKED_S, hz=1 / BOOKED_S)
 
     def _open_exporter(self) -> None:
         said = []

@@ -189,13 +189,17 @@ class Tour:
         mine = rows[bisect_right(rows, self._well_since, key=lambda row: row.step) :]
         found = periods(mine, self._job.every, self._well_since)
         tokens = tokens_each(rows[-2:])
+        used, held = self._gpus(at), at.layout.world_size
+        # Exporters are read late, so the newest intervals wait for their watts.
+        until_s = self._meter.known_until_s(used, held)
+        read = [each for each in found if each.end_s <= until_s]
         late = now_s - self._began_s > self._job.longest_s
         over = late and (len(found) >= 2 * FEWEST or bool(self._fault))
         numbers = None
-        if tokens and len(found) >= max(FEWEST, self._job.intervals):
+        if tokens and len(read) >= max(FEWEST, self._job.intervals):
             numbers = window_numbers(
-                found,
-                partial(self._meter.draw, self._gpus(at), at.layout.world_size),
+                read,
+                partial(self._meter.draw, used, held),
                 tokens_per_step=tokens,
                 boundary_every=self._job.boundary_every,
                 precision=self._job.precision,

@@ -353,6 +353,10 @@ class Burst:
         """Whether a first reading was taken."""
         return bool(self._devices)
 
+    def newest_s(self, gpu: str) -> float | None:
+        """Return the moment of a device's newest reading; None without one."""
+        return self._devices[gpu].readings[-1].monotonic_s if gpu in self._devices else None
+
     def readings(self, gpu: str, start_s: float, end_s: float) -> Sequence[PowerReading]:
         """Return the readings of a device in a window of monotonic time."""
         mine = self._devices[gpu].readings if gpu in self._devices else []

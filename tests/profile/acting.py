@@ -110,6 +110,7 @@ class Actor:
             layout=self.layout,
             ranks=tuple(range(self.layout.world_size)),
             world_size=2,
+            gpus=tuple(each.uuid for each in self.gpus),
         )
 
     def _train(self) -> None:
