@@ -2,6 +2,7 @@
 
 The map:
     agent_page.py  GPUs as the node's agent tells them on its page of metrics
+    clocks.py      clocks of the GPUs, locked by the node's actuator
     job.py         the file that describes the job
     kept.py        what an earlier call left in the folder, or why it is refused
     launch.py      runs one launch of the job along a walk; says what went wrong

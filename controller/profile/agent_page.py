@@ -17,6 +17,8 @@ from wattmesh.telemetry.readings import PowerReading, Quality, utc_now
 PAGE = "http://127.0.0.1:9466/metrics"
 ENERGY, POWER = "wattmesh_gpu_energy_joules_total", "wattmesh_gpu_power_watts"
 LIMIT_S = 5.0
+BOOKED_S = 1.0
+"""The agent counts joules once a second (its default), so a page that is read sooner repeats it."""
 
 
 class AgentPage:
@@ -82,6 +84,7 @@ def page_readings(text: str, now_s: float) -> list[PowerReading]:
             clock_mhz=None,
             power_limit_w=None,
             source="agent",
+            every_s=BOOKED_S,
             quality=Quality.SIMULATED if gpu in simulated else Quality.MEASURED,
         )
         for gpu in sorted(energy_j.keys() | power_w.keys())

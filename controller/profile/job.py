@@ -55,6 +55,7 @@ class JobPower:
         url: of the Prometheus server, or of the agent's metrics.
         library: NVML's, where it is not the driver's own.
         powercap: the tree of the host's counters, where it is not in /sys/class.
+        actuator: the socket of the node's actuator, where it is not the usual one.
     """
 
     kind: PowerKind = PowerKind.AUTO
@@ -63,6 +64,7 @@ class JobPower:
     url: str = ""
     library: str = ""
     powercap: str = ""
+    actuator: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +251,7 @@ def _power(job: Table, table: Table) -> JobPower:
         url=table.text("url", ""),
         library=table.text("library", ""),
         powercap=table.text("powercap", ""),
+        actuator=table.text("actuator", ""),
     )
     table.finish()
     if found.kind is PowerKind.STATIC and not found.watts > found.idle_watts:

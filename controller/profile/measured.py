@@ -56,6 +56,42 @@ def catalogue_of(job: ProfileJob, progress: ProfileState) -> Catalogue:
     )
 
 
+def with_proofs(found: Catalogue, before: Catalogue) -> Catalogue:
+    """Keep the proofs of an older catalogue where what was proven is what was measured now.
+
+    The same job, reference, layout and clock, and every part of the fingerprint that was known
+    then is known now and the same; of the reference as well, for a proof is a comparison with it.
+    """
+    jobs = [(each.job, each.reference, each.global_batch, each.seq_len) for each in (found, before)]
+    if jobs[0] != jobs[1] or not _is_proven_now(found.point(found.reference), before):
+        return found
+    points = tuple(
+        _with_proof(each, before.point(each.id)) if _is_proven_now(each, before) else each
+        for each in found.points
+    )
+    return replace(found, points=points)
+
+
+def _is_proven_now(point: OperatingPoint, before: Catalogue) -> bool:
+    old = next((each for each in before.points if each.id == point.id), None)
+    if old is None or old.evidence is not Evidence.VALIDATED:
+        return False
+    then, now = old.fingerprint or Fingerprint(), point.fingerprint or Fingerprint()
+    same = then.known and then.to_dict().items() <= now.to_dict().items()
+    return same and (old.layout, old.clock_mhz) == (point.layout, point.clock_mhz)
+
+
+def _with_proof(point: OperatingPoint, old: OperatingPoint) -> OperatingPoint:
+    return replace(
+        point,
+        equivalence=old.equivalence,
+        evidence=old.evidence,
+        validated_at=old.validated_at,
+        validated_by=old.validated_by,
+        tolerance=old.tolerance,
+    )
+
+
 def idle_power_w(job: ProfileJob, progress: ProfileState) -> float | None:
     """Return what one GPU draws that the job does not use; None: never read.
 

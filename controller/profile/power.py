@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from wattmesh.controller.process.children import wait_for
-from wattmesh.controller.profile.agent_page import AgentPage
+from wattmesh.controller.profile.agent_page import BOOKED_S, AgentPage
+from wattmesh.controller.profile.clocks import ActuatorClocks, Clocks, FakeClocks, NoClocks
 from wattmesh.controller.profile.job import PowerKind, ProfileJob
 from wattmesh.controller.profile.windows import Draw
 from wattmesh.errors import InputInvalid, SourceUnavailable
@@ -25,6 +26,7 @@ from wattmesh.telemetry.fake_nvml import DEMO_BOARD, FOLDER_VARIABLE, FakeGpu, F
 from wattmesh.telemetry.readings import (
     Closes,
     Component,
+    PowerReading,
     PowerSource,
     Quality,
     component_of,
@@ -41,9 +43,6 @@ RAPL_UPDATE_S = 0.001
 
 FAKE_HZ = 50.0
 """A fake counter is always up to date, so how often it is read bounds the error."""
-
-BOOKED_S = 1.0
-"""Agents and exporters count joules once a second."""
 
 EXPORTERS = ("dcgm", "wattmesh", "kepler")
 
@@ -66,6 +65,8 @@ class PowerMeter:
         hosts: processors and memory.
         environment: what the job must be started with.
         fakes: fake GPUs, in the order of ranks.
+        clocks: what locks the GPUs' clocks.
+        clockless: why no point's clock can be locked here; "" where it can.
     """
 
     job: ProfileJob
@@ -74,11 +75,12 @@ class PowerMeter:
     hosts: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     fakes: tuple[FakeGpu, ...] = ()
+    clocks: Clocks = field(default_factory=NoClocks)
+    clockless: str = ""
     drivers: Drivers = field(default_factory=Drivers)
     _bursts: list[Burst] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _why: str = ""
-    _locked: bool = False
 
     def __enter__(self) -> Self:
         """Open what the job file asks for, and begin to sample.
@@ -88,6 +90,7 @@ class PowerMeter:
         """
         try:
             self._open()
+            self._open_clocks()
         except BaseException:
             self._stack.close()
             raise
@@ -120,23 +123,6 @@ class PowerMeter:
         parts = [f"{len(self.gpus)} GPUs"] if self.gpus else []
         parts += [f"{len(self.hosts)} counters of the host"] if self.hosts else []
         return f"{' and '.join(parts)} ({kind})"
-
-    @property
-    def locked(self) -> bool:
-        """Whether a clock is locked through this meter."""
-        return self._locked
-
-    def lock(self, clock_mhz: int | None) -> str:
-        """Lock every GPU's clock, or free it; say why that is impossible, else ""."""
-        if not self.fakes:
-            return (
-                "its clock cannot be set from here: lock the GPUs' clocks yourself and profile "
-                "that clock alone, or leave clock_mhz out"
-            )
-        for gpu in self.fakes:
-            gpu.foreign_lock(clock_mhz)
-        self._locked = clock_mhz is not None
-        return ""
 
     def idle(self, seconds: float) -> tuple[float | None, float | None]:
         """Read for so long; return the mean watts of one GPU and of the host, None: not read."""
@@ -200,6 +186,23 @@ class PowerMeter:
         draw = self.draw(self.gpus[: self.job.processes], self.job.processes, start_s, end_s)
         return None if draw is None else draw.energy_j
 
+    def known_until_s(self, used: Sequence[str], held: int) -> float:
+        """Return up to when these GPUs and the host were read; arguments as in `draw`."""
+        needed = () if self.is_static else (*(used or self.gpus[:held]), *self.hosts)
+        newest = [burst.newest_s(each) for each in needed for burst in self._bursts]
+        return min((each for each in newest if each is not None), default=math.inf)
+
+    def readings(
+        self, gpus: Sequence[str], start_s: float, end_s: float
+    ) -> dict[str, Sequence[PowerReading]]:
+        """Return what was read of these GPUs in a time, where anything was."""
+        return {
+            gpu: found
+            for burst in self._bursts
+            for gpu in gpus
+            if (found := burst.readings(gpu, start_s, end_s))
+        }
+
     def figures(self, start_s: float, end_s: float) -> dict[str, Figure]:
         """Return the energy of every device in a window."""
         return {
@@ -235,6 +238,16 @@ class PowerMeter:
             limit_s=OPEN_LIMIT_S,
             what="The first reading of power",
         )
+
+    def _open_clocks(self) -> None:
+        """Ask for an actuator where a point needs one."""
+        if self.fakes:
+            self.clocks = FakeClocks(self.fakes)
+        elif any(each.clock_mhz is not None for each in self.job.points):
+            clocks = ActuatorClocks(self.job.power.actuator, patience_s=self.job.silence_limit_s)
+            self.clockless = clocks.refused()
+            if not self.clockless:
+                self.clocks = self._stack.enter_context(clocks)
 
     def _open_fake(self) -> None:
         folder = (self.folder / "gpus").resolve()
@@ -281,7 +294,8 @@ class PowerMeter:
             source.read()
         except SourceUnavailable as error:
             raise InputInvalid(f"the GPUs' power cannot be read: {error}") from error
-        self._sample(source, BOOKED_S)
+        # Read sooner, the page's counter would stand still and then jump by more than is plausible.
+        self._sample(source, BOOKED_S, hz=1 / BOOKED_S)
 
     def _open_exporter(self) -> None:
         said = []

@@ -116,7 +116,9 @@ def _launch(
     place = folder / f"launch-{progress.launches}"
     place.mkdir(parents=True)
     with PowerMeter(job, place) as meter, RankWatch(meter.fakes) as ranks:
+        _check_machine(folder, progress, meter)
         progress = _with_surroundings(job, progress, meter)
+        progress = _without_clocks(job, progress, meter.clockless, tell)
         tell(f"power: {meter.words}; starting {job.processes} processes")
         walk = ProfileWalk(job.walk[:1], tell)
         tour = Tour(
@@ -141,6 +143,26 @@ def _launch(
     return _after_trouble(job, tour, ended, tell, folder)
 
 
+def _check_machine(folder: Path, progress: ProfileState, meter: PowerMeter) -> None:
+    """Refuse to add to what was measured on other GPUs or under another driver.
+
+    Raises:
+        InputInvalid: the driver says something else of the GPUs than it did then.
+    """
+    found = meter.drivers
+    now = (found.models, found.vbios, found.driver)
+    then = (progress.models, progress.vbios, progress.driver)
+    if progress.points and now != then:
+        raise InputInvalid(
+            f"{folder} was measured on {_machine(*then)}, here is {_machine(*now)}: go on where it "
+            "was begun, or name a new folder"
+        )
+
+
+def _machine(models: str, vbios: str, driver: str) -> str:
+    return f"{models or 'no GPU that is named'} (VBIOS {vbios or '?'}, driver {driver or '?'})"
+
+
 def _with_surroundings(job: ProfileJob, progress: ProfileState, meter: PowerMeter) -> ProfileState:
     """Read the devices while they idle, and what the driver says of them."""
     gpu_w, host_w = progress.idle_gpu_w, progress.idle_host_w
@@ -160,6 +182,29 @@ def _with_surroundings(job: ProfileJob, progress: ProfileState, meter: PowerMete
         vbios=meter.drivers.vbios,
         driver=meter.drivers.driver,
     )
+
+
+def _without_clocks(job: ProfileJob, progress: ProfileState, why: str, tell: Tell) -> ProfileState:
+    """Refuse the points whose clock nothing here can lock, before the job is started.
+
+    Raises:
+        InputInvalid: the reference is one of them.
+    """
+    if not why:
+        return progress
+    why = (
+        f"its clock cannot be set: {why}; start the actuator in mode enforce (docs/safety.md), or "
+        "leave clock_mhz out"
+    )
+    refused = {}
+    for each in job.points:
+        if each.clock_mhz is None or progress.point(each.id) is not None:
+            continue
+        if each.id == job.reference:
+            raise InputInvalid(f"the reference {each.id} cannot be measured: {why}")
+        tell(f"{each.id} ({each.layout}) has no numbers: {why}.")
+        refused[each.id] = why
+    return replace(progress, refused={**progress.refused, **refused})
 
 
 def _after_end(job: ProfileJob, tour: Tour) -> ProfileState:

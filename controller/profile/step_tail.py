@@ -18,16 +18,29 @@ class StepTail:
         self._hook, self._own = _Tail(place.steps), _Tail(place.own_steps)
         self._rows: dict[int, StepRow] = {}
         self._own_steps: set[int] = set()
+        self._ordered: list[StepRow] = []
 
     def rows(self) -> list[StepRow]:
-        """Return all steps so far, in order."""
+        """Return all steps so far, in order: a list of ours that grows, not to be changed."""
         for row in self._own.read():
-            self._rows[row.step] = row
+            self._take(row)
             self._own_steps.add(row.step)
         for row in self._hook.read():
             if row.step not in self._own_steps:
-                self._rows[row.step] = row
-        return [self._rows[step] for step in sorted(self._rows)]
+                self._take(row)
+        if len(self._ordered) < len(self._rows):
+            self._ordered = [self._rows[step] for step in sorted(self._rows)]
+        return self._ordered
+
+    def _take(self, row: StepRow) -> None:
+        """Add a step; in its place where the log is in order, which it nearly always is."""
+        self._rows[row.step] = row
+        if len(self._ordered) == len(self._rows) - 1 and (
+            not self._ordered or row.step > self._ordered[-1].step
+        ):
+            self._ordered.append(row)
+        else:
+            self._ordered = []
 
 
 class _Tail:

@@ -6,6 +6,7 @@ numbers but the reason, and everything kept is on disk before the next point is 
 """
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from wattmesh import quantities
+from wattmesh.controller.profile.clocks import SETTLING_S, clock_fault
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import nonsense, tokens_each
 from wattmesh.controller.profile.power import PowerMeter
@@ -78,10 +80,13 @@ class Tour:
         self._todo = deque(each for each in job.walk if not self._is_done(each))
         self._again = deque(job.walk if job.warm_switches and len(job.points) > 1 else ())
         self._at: Candidate | None = None
-        self._since = 0
-        self._began_s = 0.0
+        self._asked: Candidate | None = None
+        self._reclocked = False
+        self._since = self._well_since = 0
+        self._fault = ""
+        self._began_s = self._judged_s = 0.0
         self._next_look_s = 0.0
-        self._rows = 0
+        self._rows = self._checked = 0
 
     @property
     def blamed(self) -> Candidate:
@@ -98,14 +103,25 @@ class Tour:
         rows = self._tail.rows()
         if self._walk.registered is None or self._walk.bound_for is not None or not rows:
             return False
-        if len(rows) > FEWEST and nonsense(self._job, rows) is not None:
+        if len(rows) > FEWEST and self._nonsense(rows):
             return True
         if self._at is None:
             self._arrive(rows)
+            if not self._todo and not self._again:
+                return True
         if self._at is None or len(rows) == self._rows:
             return False
         self._rows = len(rows)
         return self._look(self._at, rows, now_s)
+
+    def _nonsense(self, rows: list[StepRow]) -> bool:
+        """Tell whether the log cannot be right; what was checked before is not checked again."""
+        # Two rows of before say how many tokens a step had then.
+        newer = rows[max(0, self._checked - 2) :]
+        if len(rows) == self._checked or nonsense(self._job, newer) is None:
+            self._checked = len(rows)
+            return False
+        return nonsense(self._job, rows) is not None
 
     def _arrive(self, rows: list[StepRow]) -> None:
         """Begin to look at the point that was reached, or give up the one that was not."""
@@ -120,40 +136,77 @@ class Tour:
             if self._walk.bound_for is None:
                 self._walk.go(target)
             return
-        why = self._lock(target)
-        if why:
-            self._refuse(target, why)
-            self._leave(target)
+        if not self._at_its_clock(target):
             return
         self._at, self._began_s = target, time.monotonic()
+        self._judged_s = self._began_s + (SETTLING_S if self._reclocked else 0.0)
         arrived = [each.step for each in self._walk.arrivals]
         self._since = max([*arrived, 0 if target.id == here.id else rows[-1].step])
+        # What was trained while clocks were on their way is of neither point.
+        self._well_since = rows[-1].step if self._reclocked else self._since
+        self._reclocked = False
 
-    def _lock(self, point: Candidate) -> str:
-        """Lock or free the clocks; say why that is impossible, else ""."""
-        if point.clock_mhz is None and not self._meter.locked:
-            return ""
-        return self._meter.lock(point.clock_mhz)
+    def _at_its_clock(self, target: Candidate) -> bool:
+        """Ask for a point's clock; True once the GPUs are there. One that cannot be is refused."""
+        clocks, why = self._meter.clocks, ""
+        if self._asked is not target and (target.clock_mhz or clocks.wanted_mhz) is not None:
+            gpus = self._devices(target)
+            if target.clock_mhz is not None and not gpus:
+                why = "neither the job nor job.power names its GPUs"
+            clocks.ask(gpus, target.clock_mhz)
+            self._reclocked = True
+            if not clocks.ready():
+                self._tell(f"{target.id} ({target.layout}): its clocks are being set")
+        self._asked = target
+        why = why or clocks.trouble()
+        if why:
+            self._refuse(target, f"its clock cannot be set: {why}")
+            self._leave(target)
+            return False
+        return clocks.ready()
+
+    def _note_fault(self, at: Candidate, rows: list[StepRow], now_s: float) -> None:
+        """Leave out what was measured before the boards were last away from the clock asked for."""
+        clocks = self._meter.clocks
+        why = clocks.trouble()
+        if not why and not clocks.ready():
+            why = "the actuator holds its clocks no more"
+        if not why and now_s > self._judged_s:
+            readings = self._meter.readings(self._devices(at), self._judged_s, now_s)
+            why, self._judged_s = clock_fault(readings, at.clock_mhz), now_s
+        if not why:
+            return
+        self._well_since = rows[-1].step
+        if why != self._fault:
+            self._tell(f"{at.id} ({at.layout}): {why}; what was measured before is left out")
+        self._fault = why
 
     def _look(self, at: Candidate, rows: list[StepRow], now_s: float) -> bool:
         """Measure the present point as far as it goes."""
         if not self._todo:
             return self._look_again(at, rows)
-        found = periods(rows, self._job.every, self._since)
-        tokens = tokens_each(rows)
-        over = now_s - self._began_s > self._job.longest_s and len(found) >= 2 * FEWEST
+        self._note_fault(at, rows, now_s)
+        mine = rows[bisect_right(rows, self._well_since, key=lambda row: row.step) :]
+        found = periods(mine, self._job.every, self._well_since)
+        tokens = tokens_each(rows[-2:])
+        used, held = self._gpus(at), at.layout.world_size
+        # Exporters are read late, so the newest intervals wait for their watts.
+        until_s = self._meter.known_until_s(used, held)
+        read = [each for each in found if each.end_s <= until_s]
+        late = now_s - self._began_s > self._job.longest_s
+        over = late and (len(found) >= 2 * FEWEST or bool(self._fault))
         numbers = None
-        if tokens and len(found) >= max(FEWEST, self._job.intervals):
+        if tokens and len(read) >= max(FEWEST, self._job.intervals):
             numbers = window_numbers(
-                found,
-                partial(self._meter.draw, self._gpus(at), at.layout.world_size),
+                read,
+                partial(self._meter.draw, used, held),
                 tokens_per_step=tokens,
                 boundary_every=self._job.boundary_every,
                 precision=self._job.precision,
             )
         if numbers is None:
             if over:
-                self._refuse(at, self._why_dark())
+                self._refuse(at, self._fault or self._why_dark())
                 return self._leave(at)
             return False
         ripe = over or numbers.settled
@@ -189,7 +242,7 @@ class Tour:
             )
             while self._again and self._again[0].layout == self._walk.here.layout:
                 self._again.popleft()
-        self._at, self._rows = None, 0
+        self._at, self._asked, self._fault, self._rows = None, None, "", 0
         return not self._todo and not self._again
 
     def _gpus(self, at: Candidate) -> tuple[str, ...]:
@@ -197,6 +250,13 @@ class Tour:
         told = self._walk.registered
         named = told.gpus[: at.layout.world_size] if told is not None else ()
         return named if named and all(each in self._meter.gpus for each in named) else ()
+
+    def _devices(self, at: Candidate) -> tuple[str, ...]:
+        """Return the GPUs of a layout: as the job names them, else the first that are read."""
+        used = at.layout.world_size
+        told = self._walk.registered
+        named = told.gpus[:used] if told is not None else ()
+        return self._gpus(at) or self._meter.gpus[:used] or tuple(each for each in named if each)
 
     def _is_done(self, point: Candidate) -> bool:
         return self.progress.point(point.id) is not None or point.id in self.progress.refused
@@ -265,7 +325,7 @@ class Tour:
     def _keep(
         self, at: Candidate, rows: list[StepRow], numbers: WindowNumbers, better: str
     ) -> None:
-        mine = [row for row in rows if row.step > self._since]
+        mine = [row for row in rows if row.step > self._well_since]
         paced = self._ranks.driven or any(row.computed_s > 0 for row in mine)
         point = MeasuredPoint(
             id=at.id,

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from wattmesh.telemetry.actuator.wire import (
     ProcessClaim,
     write_request,
 )
-from wattmesh.telemetry.desired import Applied, Desired
+from wattmesh.telemetry.desired import Applied, Desired, LeaseKind, Wish
 
 _ERRORS: dict[str, type[WattmeshError]] = {
     "fenced": Fenced,
@@ -51,6 +51,33 @@ class ActuatorClient:
             RetryLater: the actuator does not answer.
         """
         answer = self._ask(ActuatorRequest(op=Op.APPLY, desired=desired, claims=claims))
+        return Applied.from_json(answer.get("applied"))
+
+    def lock(self, gpus: Sequence[str], clock_mhz: int, lease_s: float) -> Applied:
+        """Lock the clocks of GPUs on which only processes of this user compute.
+
+        Args:
+            gpus: replace those that this user held before; none gives them all back.
+            clock_mhz: highest SM clock, in [1, 100000].
+            lease_s: seconds until the lock ends unless this is repeated; at most 60.
+
+        Returns:
+            what is in force now: the clock goes there in the steps that the settings allow.
+
+        Raises:
+            Refused: it may not be locked; the message says what to do. RetryLater: see `apply`.
+        """
+        wishes = tuple(
+            Wish(
+                gpu_uuid=each,
+                kind=LeaseKind.ECONOMY,
+                holder="own",
+                clock_mhz=clock_mhz,
+                lease_s=lease_s,
+            )
+            for each in gpus
+        )
+        answer = self._ask(ActuatorRequest(op=Op.LOCK, wishes=wishes))
         return Applied.from_json(answer.get("applied"))
 
     def state(self) -> Applied:

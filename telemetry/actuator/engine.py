@@ -13,22 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from wattmesh.errors import Fenced, InputInvalid, JournalUnavailable, WattmeshError
+from wattmesh.errors import Fenced, InputInvalid, JournalUnavailable, Refused, WattmeshError
 from wattmesh.telemetry.actuator.device import Device
 from wattmesh.telemetry.actuator.journal import ActuatorJournal
 from wattmesh.telemetry.actuator.recovery import recovered
-from wattmesh.telemetry.actuator.rules import fence, rules
+from wattmesh.telemetry.actuator.rules import fence, own_locks, rules
 from wattmesh.telemetry.actuator.rules.clock import moment
 from wattmesh.telemetry.actuator.rules.facts import Cause, GpuFacts, GpuWrite, LockAndCap
 from wattmesh.telemetry.actuator.rules.fence import Anchor, handed
 from wattmesh.telemetry.actuator.rules.leases import BootTime, ControllerWishes
+from wattmesh.telemetry.actuator.rules.own_locks import OwnLocks
 from wattmesh.telemetry.actuator.rules.refusals import Gpu, floor_w
 from wattmesh.telemetry.actuator.rules.rules import ActuatorDecision
 from wattmesh.telemetry.actuator.rules.watching import look
 from wattmesh.telemetry.actuator.settings import DAY_S, ActuatorMode, ActuatorSettings
 from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.actuator.writing import Writer, sentence
-from wattmesh.telemetry.desired import Applied, Desired, GpuControl
+from wattmesh.telemetry.desired import Applied, Desired, GpuControl, Wish
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class Engine:
         self._heard = ControllerWishes()
         self._anchor = Anchor()
         self._claims: Mapping[str, ProcessClaim] = {}
+        self._own: OwnLocks = {}
+        self._facts: Mapping[str, GpuFacts | None] = {}
         self._decision = _IDLE
         self._paused = Paused.NOTHING
         self._said: set[str] = set()
@@ -188,6 +191,24 @@ class Engine:
                 self.beat()
             return self.state()
 
+    def lock(self, uid: int, wishes: Sequence[Wish]) -> Applied:
+        """Replace the locks of a user on GPUs of that user's own; the next heartbeat sets them.
+
+        Nothing of it is on disk: after our restart nobody holds them until they are asked for anew.
+
+        Raises:
+            Refused: they may not be locked (`own_locks`).
+        """
+        with self._lock:
+            if self._settings.mode is ActuatorMode.OBSERVE:
+                return self.state()
+            now = self._clock()
+            known, self._own = self._heard.live(now), own_locks.live(self._own, now)
+            if why := own_locks.refusal(uid, wishes, known, self._own, self._facts):
+                raise Refused(why)
+            self._own = own_locks.taken(self._own, uid, wishes, now)
+            return self.state()
+
     def obey(self, journal: str, epoch: int) -> None:
         """Assign this node to a journal: only its controller is obeyed, from `epoch` on.
 
@@ -227,6 +248,7 @@ class Engine:
         with self._lock:
             now = self._clock()
             self._heard = self._heard.live(now)
+            self._own = own_locks.live(self._own, now)
             self._beat(now, self._device.facts(self._known()))
 
     def state(self) -> Applied:
@@ -259,11 +281,13 @@ class Engine:
 
     def _known(self) -> set[str]:
         """GPUs that somebody wishes for, or that carry a lock or cap of ours."""
-        return {*self._journal.memory.held, *(uuid for uuid, _ in self._heard.leases)}
+        wished = own_locks.beside(self._heard, self._own).leases
+        return {*self._journal.memory.held, *(uuid for uuid, _ in wished)}
 
     def _beat(
         self, now: BootTime, facts: Mapping[str, GpuFacts | None], *, at_once: bool = False
     ) -> None:
+        self._facts = facts
         self._writer.carry_out(self._allowed(self._look(facts, now)))
         gpus = {
             uuid: Gpu(
@@ -283,7 +307,12 @@ class Engine:
                     gpu.facts.requested_w if found_w is None else found_w,
                 )
         self._decision = rules.decide(
-            gpus, self._obeyed(), self._claims, self._settings, now.boot_s, at_once=at_once
+            gpus,
+            self._obeyed(),
+            {**self._claims, **own_locks.claims_of(self._own)},
+            self._settings,
+            now.boot_s,
+            at_once=at_once,
         )
         self._writer.carry_out(self._allowed(self._decision.acts))
 
@@ -291,7 +320,9 @@ class Engine:
         """Leave out the leases that the pause suppresses."""
         if self._paused is Paused.ALL:
             return replace(self._heard, leases={})
-        return self._heard.obligations() if self._paused is Paused.ECONOMY else self._heard
+        if self._paused is Paused.ECONOMY:
+            return self._heard.obligations()
+        return own_locks.beside(self._heard, self._own)
 
     def _remember(self, heard: ControllerWishes) -> None:
         """Write the obligations to disk. Ending one takes effect even if the disk refuses."""

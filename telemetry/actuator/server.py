@@ -2,8 +2,8 @@
 
 A Unix socket of mode 0660 and the group of the settings. The kernel tells who connects
 (`peer_credentials`): root, our own user and members of that group may. Members may read what is in
-force, only the agent's user may set clocks and caps, only root may do the rest. One line of JSON
-each way.
+force, and lock the clocks of GPUs that compute for them alone; only the agent's user may set clocks
+and caps of others, only root may do the rest. One line of JSON each way.
 
 Invariant: no client can make another client or the heartbeat wait; clients that may only read take
 no slot from those that may write.
@@ -162,19 +162,21 @@ class Server:
         if request.op is Op.OBEY:
             self._engine.obey(request.journal, request.epoch)
         applied: Applied
-        if request.desired is not None:
+        if request.op is Op.LOCK:
+            applied = self._engine.lock(uid, request.wishes)
+        elif request.desired is not None:
             applied = self._engine.hear(request.desired, request.claims or {})
         else:
             applied = self._engine.state()
         return {"applied": applied.to_json()}
 
     def _allow(self, op: Op, uid: int) -> None:
-        """Check that a user may do `op`: root all, the agent apply, group members read.
+        """Check that a user may do `op`: root all, the agent apply, members read and lock.
 
         Raises:
             Refused: the caller may not do that.
         """
-        if op is Op.STATE or uid in (0, os.geteuid()):
+        if op in (Op.STATE, Op.LOCK) or uid in (0, os.geteuid()):
             return
         if op is not Op.APPLY:
             raise Refused(f"uid {uid} may not do that: {op} is for root")

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.desired import Desired, read_epoch, read_identity
+from wattmesh.telemetry.desired import MOST_WISHES, Desired, Wish, read_epoch, read_identity
 
 VERSION = 1
 LONGEST_LINE = 1 << 20
@@ -26,7 +26,8 @@ class Op(StrEnum):
     STATE: report what is in force. RESTORE: restore every GPU, except under obligations unless
     `obligations` is true, and then ignore wishes until RESUME or the next start. RESUME: obey
     again, and forget that foreign writers were found. OBEY: from now on obey only `journal`, from
-    `epoch` on.
+    `epoch` on. LOCK: replace the clock locks of the user who asks, on GPUs that compute for that
+    user alone; no wishes give them back.
     """
 
     APPLY = "apply"
@@ -34,6 +35,7 @@ class Op(StrEnum):
     RESTORE = "restore"
     RESUME = "resume"
     OBEY = "obey"
+    LOCK = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ _KEYS: Mapping[Op, set[str]] = {
     Op.APPLY: {"desired", "claims"},
     Op.RESTORE: {"obligations"},
     Op.OBEY: {"journal", "epoch"},
+    Op.LOCK: {"wishes"},
 }
 
 
@@ -84,6 +87,7 @@ class ActuatorRequest:
     obligations: bool = False
     journal: str = ""
     epoch: int = 0
+    wishes: tuple[Wish, ...] = ()
 
 
 def write_request(request: ActuatorRequest) -> bytes:
@@ -96,6 +100,8 @@ def write_request(request: ActuatorRequest) -> bytes:
         body["obligations"] = True
     if request.op is Op.OBEY:
         body |= {"journal": request.journal, "epoch": request.epoch}
+    if request.op is Op.LOCK:
+        body["wishes"] = [each.to_json() for each in request.wishes]
     return line(body)
 
 
@@ -116,6 +122,8 @@ def read_request(data: bytes) -> ActuatorRequest:
     if op == Op.OBEY:
         journal, epoch = read_identity(fields.get("journal")), read_epoch(fields.get("epoch"))
         return ActuatorRequest(op=Op.OBEY, journal=journal, epoch=epoch)
+    if op == Op.LOCK:
+        return ActuatorRequest(op=Op.LOCK, wishes=_wishes(fields.get("wishes")))
     if op != Op.APPLY:
         obligations = fields.get("obligations", False)
         if not isinstance(obligations, bool):
@@ -129,6 +137,15 @@ def read_request(data: bytes) -> ActuatorRequest:
         desired=Desired.from_json(fields.get("desired")),
         claims={name: ProcessClaim.from_json(each) for name, each in claims.items()},
     )
+
+
+def _wishes(data: object) -> tuple[Wish, ...]:
+    if not isinstance(data, list) or len(data) > MOST_WISHES:
+        raise InputInvalid(f"request: wishes must be a list of at most {MOST_WISHES}")
+    found = tuple(Wish.from_json(each) for each in data)
+    if len({each.gpu_uuid for each in found}) < len(found):
+        raise InputInvalid("request: two wishes for one GPU; send one")
+    return found
 
 
 def line(body: Mapping[str, Any]) -> bytes:

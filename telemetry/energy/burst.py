@@ -186,6 +186,127 @@ def _moment(reading: PowerReading) -> float:
     return reading.monotonic_s
 
 
+class CountedReadings:
+    """One device's readings, folded as they come, so that a window costs next to nothing.
+
+    Invariant: a window's figure is that of `figure` on its readings (`around`), to the bit. Where
+    the counter alone gives it, it is a difference of two sums; in any other window, e.g. with a
+    reset in it or without a counter, `figure` is asked.
+    """
+
+    def __init__(self, first: PowerReading) -> None:
+        """Begin with a device's first reading."""
+        self.readings = [first]
+        self._meter = MeterState.first(first)
+        self._energy_mj = [0]
+        self._odd = [0]
+        self._highest_w = _RangeHighest()
+        self._between_w = _RangeHighest()
+        self._add(_known_w(first), 0.0)
+
+    def append(self, reading: PowerReading) -> None:
+        """Add the next reading."""
+        before, newest_mj = self.readings[-1], self._energy_mj[-1]
+        advanced = self._meter.advanced(reading, hold_us=HOLD_US)
+        odd, energy_mj, between_w = True, 0, 0.0
+        if advanced is not None:
+            self._meter, piece = advanced
+            energy_mj = piece.energy_mj or 0
+            odd = (
+                piece.energy_mj is None
+                or reading.energy_mj is None
+                or bool(piece.note or piece.recovers or self._meter.guessed_mj)
+                or piece.quality != reading.quality
+                or (reading.quality, reading.source) != (before.quality, before.source)
+            )
+            length_s = reading.monotonic_s - before.monotonic_s
+            if length_s >= UPDATE_S / 2:
+                between_w = energy_mj / 1000 / length_s
+        self._energy_mj.append(newest_mj + energy_mj)
+        self._odd.append(self._odd[-1] + odd)
+        self._add(_known_w(reading), between_w)
+        self.readings.append(reading)  # the last, because another thread asks for windows
+
+    def _add(self, power_w: float, between_w: float) -> None:
+        self._highest_w.append(power_w)
+        self._between_w.append(between_w)
+
+    def figure(self, start_s: float, end_s: float, *, update_s: float) -> Figure:
+        """Compute what the device drew in [start_s, end_s); see `figure`."""
+        readings = self.readings
+        first = max(0, bisect_right(readings, start_s, key=_moment) - 1)
+        last = min(bisect_left(readings, end_s, key=_moment), len(readings) - 1)
+        plain = (
+            start_s < end_s
+            and readings[first].monotonic_s <= start_s
+            and end_s <= readings[last].monotonic_s
+            # The reading before the first one too: it left the counter as it was read.
+            and self._odd[last] == self._odd[max(0, first - 1)]
+            and readings[first].energy_mj is not None
+        )
+        if not plain:
+            return figure(around(readings, start_s, end_s), start_s, end_s, update_s=update_s)
+        marks = [self._mark(each, first) for each in self._ends(start_s, end_s, first, last)]
+        highest_w = max(
+            self._highest_w.over(first, last + 1), self._between_w.over(first + 1, last + 1)
+        )
+        edges_mj = _edge_mj(marks, start_s) + _edge_mj(marks, end_s)
+        return Figure(
+            gpu_uuid=readings[0].gpu_uuid,
+            start_s=start_s,
+            end_s=end_s,
+            energy_j=(_at(marks, end_s).energy_mj - _at(marks, start_s).energy_mj) / 1000,
+            error_j=(2 * (1000 * highest_w * update_s) + edges_mj + 0.0) / 1000,
+            looks=bisect_left(readings, end_s, key=_moment)
+            - bisect_left(readings, start_s, key=_moment),
+            source=readings[last].source,
+            quality=merged_quality((readings[last].quality,)),
+        )
+
+    def _ends(self, start_s: float, end_s: float, first: int, last: int) -> list[int]:
+        """List the readings on both sides of a window's ends, in order, each once."""
+        after = bisect_left(self.readings, start_s, key=_moment)
+        wanted = {first, after, bisect_left(self.readings, end_s, key=_moment) - 1, last}
+        return sorted(each for each in wanted if first <= each <= last)
+
+    def _mark(self, index: int, first: int) -> _Mark:
+        """Give the mark of a reading, counted from the first of its window as `figure` does."""
+        return _Mark(
+            at_s=self.readings[index].monotonic_s,
+            energy_mj=self._energy_mj[index] - self._energy_mj[first],
+            wobble_mj=0.0,
+            dark=False,
+        )
+
+
+class _RangeHighest:
+    """Numbers of which the highest in any range is asked, none below 0."""
+
+    BLOCK = 64
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._blocks: list[float] = []
+
+    def append(self, value: float) -> None:
+        if len(self._values) % self.BLOCK == 0:
+            self._blocks.append(value)
+        self._values.append(value)
+        self._blocks[-1] = max(self._blocks[-1], value)
+
+    def over(self, begin: int, end: int) -> float:
+        """Return the highest of [begin, end); 0 where that is empty."""
+        low, high = -(-begin // self.BLOCK), end // self.BLOCK
+        if low >= high:
+            return max(self._values[begin:end], default=0.0)
+        ends = self._values[begin : low * self.BLOCK] + self._values[high * self.BLOCK : end]
+        return max([*ends, *self._blocks[low:high]])
+
+
+def _known_w(reading: PowerReading) -> float:
+    return 0.0 if reading.power_w is None else reading.power_w
+
+
 class Burst:
     """A context that samples a source at 10 Hz until it is left."""
 
@@ -211,7 +332,7 @@ class Burst:
         self._update_s = update_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, name="burst", daemon=True)
-        self._readings: dict[str, list[PowerReading]] = {}
+        self._devices: dict[str, CountedReadings] = {}
         self.trouble = ""
 
     def __enter__(self) -> Self:
@@ -230,14 +351,31 @@ class Burst:
     @property
     def looked(self) -> bool:
         """Whether a first reading was taken."""
-        return bool(self._readings)
+        return bool(self._devices)
+
+    def newest_s(self, gpu: str) -> float | None:
+        """Return the moment of a device's newest reading; None without one."""
+        return self._devices[gpu].readings[-1].monotonic_s if gpu in self._devices else None
+
+    def readings(self, gpu: str, start_s: float, end_s: float) -> Sequence[PowerReading]:
+        """Return the readings of a device in a window of monotonic time."""
+        mine = self._devices[gpu].readings if gpu in self._devices else []
+        first = bisect_left(mine, start_s, key=_moment)
+        return mine[first : bisect_left(mine, end_s, key=_moment)]
 
     def figures(self, start_s: float, end_s: float) -> dict[str, Figure]:
         """Return the energy of each device in a window of monotonic time."""
         return {
-            gpu: figure(around(readings, start_s, end_s), start_s, end_s, update_s=self._update_s)
-            for gpu, readings in list(self._readings.items())
+            gpu: device.figure(start_s, end_s, update_s=self._update_s)
+            for gpu, device in list(self._devices.items())
         }
+
+    def _keep(self, reading: PowerReading) -> None:
+        device = self._devices.get(reading.gpu_uuid)
+        if device is None:
+            self._devices[reading.gpu_uuid] = CountedReadings(reading)
+        else:
+            device.append(reading)
 
     def _look(self) -> None:
         next_s = time.monotonic()
@@ -245,7 +383,7 @@ class Burst:
             try:
                 for reading in self._source.read():
                     if not self._gpus or reading.gpu_uuid in self._gpus:
-                        self._readings.setdefault(reading.gpu_uuid, []).append(reading)
+                        self._keep(reading)
             except SourceUnavailable as error:
                 self.trouble = str(error)
             next_s = max(next_s + self._every_s, time.monotonic())

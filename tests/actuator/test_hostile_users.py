@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.safety_node import DEADLINE_S, RUN, Node
 from wattmesh.telemetry.actuator.rules.fence import MOST_RISE
+from wattmesh.telemetry.desired import Applied
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
@@ -21,6 +22,8 @@ GROUP = grp.getgrgid(1).gr_name
 """Stands for the actuator's group; nobody of the users above has it as the first one."""
 
 JOURNAL, STRANGE = "3b0c7c9e-41f5-4a0e-9d1c-0a7f2f4a5b01", "9d1c7c9e-41f5-4a0e-9d1c-0a7f2f4a5b02"
+
+NOBODY = Applied(mode="none", epoch=0)
 
 SPEAK = """\
 import json, os, socket, sys
@@ -106,6 +109,30 @@ def test_a_member_of_the_group_may_look_and_nothing_else(node: Node) -> None:
     assert state["applied"]["journal"] == ""
     assert state["applied"]["trouble"] == ""
     assert node.free()
+
+
+@needs_root
+def test_a_user_locks_the_clock_of_a_gpu_that_computes_for_that_user_alone(node: Node) -> None:
+    """Nobody else's, nothing but a clock, not for long; and it ends when it is not renewed."""
+    clock = {"gpu_uuid": node.uuid(0), "kind": "economy", "holder": RUN, "clock_mhz": 1200}
+    own = {"op": "lock", "wishes": [{**clock, "lease_s": 60.0}]}
+    node.until(lambda: len((node.answers() or NOBODY).gpus) == 2)
+    refused = [
+        (own, MEMBER, f"is of uid {VICTIM}, not of {MEMBER}"),
+        ({"op": "lock", "wishes": [slow(node)]}, VICTIM, "and nothing else"),
+        ({"op": "lock", "wishes": [{**clock, "lease_s": 61.0}]}, VICTIM, "renew it"),
+        ({"op": "lock", "wishes": [lock(node, "9999-12-31T00:00:00+00:00")]}, VICTIM, "nothing"),
+    ]
+    for request, uid, words in refused:
+        (answer,) = say(node, uid, request)
+        assert (answer["ok"], answer.get("error")) == (False, "refused"), request
+        assert words in answer["sentence"]
+    assert node.free()
+    (taken,) = say(node, VICTIM, own)
+    assert taken["ok"]
+    node.until(lambda: [each.lock_mhz for each in node.truths()] == [1200, None])
+    (_,) = say(node, VICTIM, {"op": "lock", "wishes": [{**clock, "lease_s": 1.0}]})
+    node.until(node.free)
 
 
 @needs_root

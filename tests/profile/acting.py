@@ -42,6 +42,7 @@ class Act:
         resets: whether GPU 0's counter starts at zero in every layout's eighth step.
         idle: whether the devices never notice that it trains.
         powercap: a tree of host counters to draw from, in place of GPUs.
+        computes: whether it is listed on its GPUs, which draw as their clock says.
     """
 
     step_s: dict[str, float]
@@ -55,6 +56,7 @@ class Act:
     resets: bool = False
     idle: bool = False
     powercap: str = ""
+    computes: bool = False
 
     def to_text(self) -> str:
         """Write it for the environment."""
@@ -108,6 +110,7 @@ class Actor:
             layout=self.layout,
             ranks=tuple(range(self.layout.world_size)),
             world_size=2,
+            gpus=tuple(each.uuid for each in self.gpus),
         )
 
     def _train(self) -> None:
@@ -203,6 +206,10 @@ class Actor:
     def _draw(self) -> None:
         """Let the fake GPUs draw what the layout takes; those it leaves out draw little."""
         for rank, gpu in enumerate(self.gpus):
+            if self.act.computes:
+                gpu.processes([os.getpid()])
+                gpu.load(float(rank < self.layout.world_size))
+                continue
             used = rank < self.layout.world_size
             gpu.draw(self._watts() if used and not self.act.idle else PARKED_W)
 

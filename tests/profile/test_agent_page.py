@@ -1,15 +1,17 @@
 """GPUs as the agent's page of metrics tells them, over a real local HTTP server."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
-from wattmesh.controller.profile.agent_page import AgentPage, page_readings
+from wattmesh.controller.profile.agent_page import BOOKED_S, AgentPage, page_readings
 from wattmesh.errors import SourceUnavailable
+from wattmesh.telemetry.energy.burst import figure
 from wattmesh.telemetry.readings import Quality
 
 PAGE = """
@@ -27,12 +29,13 @@ wattmesh_gpu_power_watts{gpu_uuid="GPU-b",window="instant"} NaN
 
 
 @contextmanager
-def served(text: str) -> Iterator[str]:
-    """Serve one page; gives its address."""
+def served(page: Callable[[], str]) -> Iterator[str]:
+    """Serve a page; gives its address."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            text = page()
+            self.send_response(200 if text else 503)
             self.end_headers()
             self.wfile.write(text.encode())
 
@@ -52,7 +55,7 @@ def served(text: str) -> Iterator[str]:
 
 def test_joules_watts_and_their_quality_are_read() -> None:
     """The instant power, not the mean; a power that is no number is unknown, never zero."""
-    with served(PAGE) as url:
+    with served(lambda: PAGE) as url:
         source = AgentPage(url)
         first, second = source.read()
     assert list(source.gpu_uuids()) == ["GPU-a", "GPU-b"]
@@ -60,10 +63,25 @@ def test_joules_watts_and_their_quality_are_read() -> None:
     assert (second.energy_mj, second.power_w, second.quality) == (7000, None, Quality.SIMULATED)
 
 
+def test_a_counter_that_stands_still_for_a_second_is_no_stale_one() -> None:
+    """The agent counts once a second; two pages of one second tell the same."""
+    text = (
+        'wattmesh_gpu_power_watts{{gpu_uuid="GPU-a",window="instant"}} 300.0\n'
+        'wattmesh_gpu_energy_joules_total{{gpu_uuid="GPU-a"}} {}\n'
+    )
+    at_s = [0.95 * each for each in range(30)]
+    made = [page_readings(text.format(300 * int(each)), each)[0] for each in at_s]
+    found = figure(made, 2.0, 22.0, update_s=BOOKED_S)
+    assert found.energy_j == pytest.approx(300 * 20, abs=300)
+    assert found.quality == Quality.MEASURED
+    sooner = [replace(each, every_s=0.0) for each in made]
+    assert figure(sooner, 2.0, 22.0, update_s=BOOKED_S).quality == Quality.ESTIMATED
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "wattmesh_gpu_power_watts{", "up 1.0\n"])
 def test_a_page_without_gpus_is_no_power(text: str) -> None:
     """Another service's page, or a torn one, is a sentence with the address."""
-    with served(text) as url, pytest.raises(SourceUnavailable, match=url):
+    with served(lambda: text) as url, pytest.raises(SourceUnavailable, match=url):
         AgentPage(url).read()
 
 

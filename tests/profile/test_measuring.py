@@ -16,12 +16,12 @@ import pytest
 from tests.profile.acting import PARKED_W, Act
 from wattmesh.controller.process.children import ChildFailed, wait_for
 from wattmesh.controller.profile.job import Candidate, JobPower, PowerKind, ProfileJob
-from wattmesh.controller.profile.measured import catalogue_of
+from wattmesh.controller.profile.measured import catalogue_of, with_proofs
 from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.controller.profile.results import PROGRESS, load
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.catalogue import Evidence, PowerScope, Release
+from wattmesh.reconfig.catalogue import Catalogue, Evidence, PowerScope, Release
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
@@ -138,6 +138,34 @@ def test_a_catalogue_reads_back_with_all_that_was_measured(
     assert catalogue_of(replace(JOB, points=(A, B, C)), three[0].progress) == three[0].catalogue
 
 
+def test_a_proof_stays_where_what_was_proven_is_the_same(
+    three: tuple[Profile, list[str]],
+) -> None:
+    """The same fingerprint, layout and clock, of the reference too; in all else it is lost."""
+    found = three[0].catalogue
+    stamp = {"evidence": Evidence.VALIDATED, "tolerance": 1e-6, "validated_by": "me"}
+
+    def proven(catalogue: Catalogue, **changes: object) -> list[str]:
+        points = tuple(
+            replace(each, **stamp, **(changes if each.id == "B" else {}))  # type: ignore[arg-type]
+            for each in catalogue.points
+        )
+        kept = with_proofs(found, replace(catalogue, points=points))
+        assert [each.power_w for each in kept.points] == [each.power_w for each in found.points]
+        return [each.id for each in kept.points if each.tolerance == 1e-6]
+
+    assert found.points[1].fingerprint is not None
+    assert proven(found) == ["A", "B", "C"]
+    other = replace(found.points[1].fingerprint, driver="other")
+    more = replace(found.points[1].fingerprint, code_digest="of code")
+    assert proven(found, fingerprint=other) == ["A", "C"]
+    assert proven(found, fingerprint=more) == ["A", "C"]
+    assert proven(found, fingerprint=None) == ["A", "C"]
+    assert proven(found, clock_mhz=1200) == ["A", "C"]
+    assert proven(replace(found, reference="B"), fingerprint=other) == []
+    assert proven(replace(found, global_batch=7)) == []
+
+
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
@@ -210,6 +238,10 @@ def test_a_profile_goes_on_after_a_failure_with_what_it_has(tmp_path: Path) -> N
     assert [each.id for each in again.catalogue.points] == ["A", "B"]
     with pytest.raises(InputInvalid, match="another job file"):
         profiled(tmp_path / "p", job=replace(JOB, digest="two"))
+    kept = tmp_path / "p" / PROGRESS
+    kept.write_text(kept.read_text().replace('"driver": "', '"driver": "other '))
+    with pytest.raises(InputInvalid, match=r"driver other .*here is .*go on where it was begun"):
+        profiled(tmp_path / "p", job=replace(JOB, points=(A, B, C)))
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / "mine").touch()
     with pytest.raises(InputInvalid, match="is not empty"):
@@ -336,7 +368,7 @@ def test_a_clock_is_locked_for_its_point_alone(tmp_path: Path) -> None:
     assert [each.truth().lock_mhz for each in gpus.gpus] == [None, None]
     static = JobPower(kind=PowerKind.STATIC, watts=250, idle_watts=60)
     other = profiled(tmp_path / "q", job=replace(job, power=static))
-    assert "clock cannot be set from here" in other.progress.refused["A1"]
+    assert "clock cannot be set: no actuator answers at" in other.progress.refused["A1"]
 
 
 def test_assumed_watts_stay_assumed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.telemetry.world import T0
 from wattmesh.errors import InputInvalid
-from wattmesh.telemetry.energy.burst import Burst, figure
+from wattmesh.telemetry.energy.burst import Burst, CountedReadings, around, figure
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
 from wattmesh.telemetry.readings import PowerReading, Quality
 from wattmesh.telemetry.sources.nvml_source import NvmlSource
@@ -66,6 +66,49 @@ def test_the_truth_lies_within_the_error_bound(
     found = figure(looks, start / 100, end / 100)
     assert found.energy_j is not None
     assert abs(found.energy_j - (truth_mj[end] - truth_mj[start]) / 1000) <= found.error_j + 1e-6
+
+
+FAULTS = ("", "", "", "", "", "reset", "no counter", "no power", "stuck", "again", "estimated")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 70_000), st.sampled_from(FAULTS)), min_size=2, max_size=90),
+    st.lists(st.tuples(st.integers(-3, 95), st.integers(1, 95), st.booleans()), max_size=12),
+)
+def test_a_fold_gives_every_window_to_the_bit(
+    rises: list[tuple[int, str]], windows: list[tuple[int, int, bool]]
+) -> None:
+    """Whatever happened to the counter, in whatever window: the figure of its readings alone."""
+    made, counter_mj = [], 10**9
+    for place, (rise_mj, fault) in enumerate(rises):
+        counter_mj = rise_mj if fault == "reset" else counter_mj + (fault != "stuck") * rise_mj
+        power_w = None if fault == "no power" else rise_mj / 100
+        seen = reading(
+            (place - (fault == "again")) / 10,
+            power_w,
+            None if fault == "no counter" else counter_mj,
+        )
+        worse = Quality.ESTIMATED if fault == "estimated" else Quality.MEASURED
+        made.append(replace(seen, quality=worse))
+    fold = CountedReadings(made[0])
+    for each in made[1:]:
+        fold.append(each)
+    for begin, length, between in windows:
+        start_s = begin / 10 + 0.037 * between
+        end_s = start_s + length / 10
+        mine = fold.figure(start_s, end_s, update_s=0.1)
+        assert mine == figure(around(made, start_s, end_s), start_s, end_s)
+
+
+def test_a_fold_that_sums_up_wrongly_is_seen() -> None:
+    """The twin: its sums are what is told, not the readings once more."""
+    made = [reading(each / 10, 300.0, 30_000 * each) for each in range(200)]
+    fold = CountedReadings(made[0])
+    for each in made[1:]:
+        fold.append(each)
+    assert fold.figure(1.03, 18.9, update_s=0.1) == figure(made, 1.03, 18.9)
+    fold._energy_mj[189] += 1000
+    assert fold.figure(1.03, 18.9, update_s=0.1) != figure(made, 1.03, 18.9)
 
 
 def test_a_reset_in_the_window_costs_no_joule() -> None:

@@ -17,10 +17,11 @@ from wattmesh.controller.cli.configs.profile_json import profile_json
 from wattmesh.controller.cli.drawing import drawn, put
 from wattmesh.controller.cli.output import columns, print_json, print_lines
 from wattmesh.controller.profile.job import PowerKind, read_job
-from wattmesh.controller.profile.profile import profile
+from wattmesh.controller.profile.measured import with_proofs
+from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.catalogue import Evidence
+from wattmesh.reconfig.catalogue import Catalogue, Evidence
 from wattmesh.reconfig.ranges import clean_lines
 
 app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
@@ -98,8 +99,10 @@ def profile_job(
         described = replace(described, power=replace(described.power, kind=PowerKind.FAKE))
     tell: Tell = _silent if as_json else _say
     place = folder or out.with_suffix(".profile")
-    _check_out(out, tell)
+    before = _older(out)
     found = profile(described, place, tell)
+    if before is not None:
+        found = _with_proofs(found, before, tell)
     catalogue = catalogue_file.save(found.catalogue, out)
     told = profile_json(found, catalogue, out)
     if picture is not None:
@@ -115,29 +118,38 @@ def profile_job(
     print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}; its logs are in {place}"])
 
 
-def _check_out(out: Path, tell: Tell) -> None:
-    """Refuse to write a catalogue over something else; say what is lost of an older one.
+def _older(out: Path) -> Catalogue | None:
+    """Read the catalogue that is to be written anew; None where there is none.
 
     Raises:
         InputInvalid: the file is there, and is no catalogue.
     """
     if not out.exists():
-        return
+        return None
     try:
-        proven = [
-            each.id
-            for each in catalogue_file.load(out).points
-            if each.evidence is Evidence.VALIDATED
-        ]
+        return catalogue_file.load(out)
     except WattmeshError as error:
         raise InputInvalid(
             f"{out} is there and is no catalogue that can be read; name another file with --out"
         ) from error
-    if proven:
+
+
+def _with_proofs(found: Profile, before: Catalogue, tell: Tell) -> Profile:
+    """Keep the proofs that still hold, and say which do not."""
+    catalogue = with_proofs(found.catalogue, before)
+    proven = {each.id for each in catalogue.points if each.evidence is Evidence.VALIDATED}
+    lost = [
+        each.id
+        for each in before.points
+        if each.evidence is Evidence.VALIDATED and each.id not in proven
+    ]
+    if lost:
         tell(
-            f"{out} is written anew at the end: its points {', '.join(proven)} are measured then, "
-            "and have to be validated again"
+            f"{', '.join(lost)} must be validated again: the layout, the clock, the reference or "
+            "what it was proven on is not the same as in the catalogue before"
         )
+    unproven = {name: why for name, why in found.unproven.items() if name not in proven}
+    return replace(found, catalogue=catalogue, unproven=unproven)
 
 
 @app.command("validate")

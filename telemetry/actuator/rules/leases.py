@@ -86,7 +86,7 @@ class ControllerWishes:
                 # Its end was fixed when it was first received.
                 leases[key] = replace(known, journal=desired.journal)
             else:
-                leases[key] = replace(_begin(wish, now), journal=desired.journal)
+                leases[key] = replace(begin(wish, now), journal=desired.journal)
         for key, each in self.obligations().leases.items():
             if each.journal not in ("", desired.journal):
                 leases.setdefault(key, each)
@@ -125,7 +125,7 @@ class ControllerWishes:
         return lease.wish if lease else None
 
 
-def _begin(wish: Wish, now: BootTime) -> WishLease:
+def begin(wish: Wish, now: BootTime) -> WishLease:
     """Fix the end of a wish that is received now."""
     if wish.until is not None:
         left_s = (wish.until - now.wall).total_seconds()
