@@ -95,9 +95,9 @@ def against_catalogue(
 
     Args:
         slots: at this point, in time order.
-        tokens_per_s: what the catalogue says. `power_w`: likewise, in the meters' scope and with
-            the GPUs that the run holds idle; None: not comparable.
-        power_w: see above.
+        tokens_per_s: what the catalogue says.
+        power_w: likewise, in the meters' scope and with the GPUs that the run holds idle; None: not
+            comparable.
         step_s: seconds of a step by the catalogue.
         limit: share by which a ratio may be off.
     """
