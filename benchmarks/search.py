@@ -24,10 +24,10 @@ from typing import Any
 
 from benchmarks.report import Goal, Report, run
 from wattmesh.controller.cost_model.fitted import shipped
+from wattmesh.policies.layout_search.search import CLOCKS, megatron_like, search
+from wattmesh.policies.layout_search.space import Job
 from wattmesh.policies.parallelism.hardware import CLASSES
 from wattmesh.policies.parallelism.presets import PRESETS
-from wattmesh.policies.parallelism.search import CLOCKS, megatron_like, search
-from wattmesh.policies.parallelism.space import Job
 
 JOBS = {
     "llama3-8b, 64 h100": Job(

@@ -10,20 +10,20 @@ import numpy as np
 
 from wattmesh.controller.replay import grid as grids
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.parallelism.next_profile import (
+from wattmesh.policies.layout_search.next_profile import (
     NextProfile,
     ProfileCandidate,
     what_to_profile_next,
 )
-from wattmesh.policies.parallelism.own_points import (
+from wattmesh.policies.layout_search.own_points import (
     OwnMeasurements,
     measured_over_predicted,
     own_errors,
 )
+from wattmesh.policies.layout_search.search import FoundLayouts
+from wattmesh.policies.layout_search.space import Job
 from wattmesh.policies.parallelism.predict import CostModel
-from wattmesh.policies.parallelism.search import FoundLayouts
 from wattmesh.policies.parallelism.setups import FULL, NONE, LayoutColumns, WorkColumns
-from wattmesh.policies.parallelism.space import Job
 from wattmesh.policies.parallelism.training_rows import take_layouts
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import HIGHEST_MHZ, Catalogue, Evidence, OperatingPoint, PowerScope

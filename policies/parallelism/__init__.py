@@ -8,16 +8,11 @@ The map:
     known_errors.py   what the physics leaves over, learned: a Gaussian process
     measured.py       measured runs, and the cost model that they make
     memory.py         the peak of the fullest rank
-    mixed.py          layouts over two classes of GPUs: unequal replicas, unequal stages
     model_shape.py    the sizes of a transformer
-    next_profile.py   what to measure next: the point that would save a job most grams
-    own_points.py     a job's predictions, corrected by its own measured points
     parameters.py     what is fitted, with priors
     predict.py        the physics, corrected by measured runs nearby, with intervals
     presets.py        shapes of known models
-    search.py         the layouts and clocks that nothing beats
     setups.py         configurations as columns
-    space.py          every uniform layout of a model on a cluster
     step_time.py      seconds of a step and its phases
     training_rows.py  rows of text as columns, and why some cannot be predicted
 """

@@ -8,10 +8,10 @@ import pytest
 
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cost_model.fitted import shipped
+from wattmesh.policies.layout_search.mixed import GpuPart, MixedJob, MixedLayouts, search_mixed
+from wattmesh.policies.layout_search.search import megatron_like, search
 from wattmesh.policies.parallelism.hardware import CLASSES
-from wattmesh.policies.parallelism.mixed import GpuPart, MixedJob, MixedLayouts, search_mixed
 from wattmesh.policies.parallelism.presets import PRESETS
-from wattmesh.policies.parallelism.search import megatron_like, search
 
 TWIN = replace(CLASSES["h100"], name="twin")
 SLOW = replace(CLASSES["h100"], name="slow", matmul_flops=CLASSES["h100"].matmul_flops / 2)

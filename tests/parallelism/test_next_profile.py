@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 
-from wattmesh.policies.parallelism.next_profile import (
+from wattmesh.policies.layout_search.next_profile import (
     HOUR_S,
     ProfileCandidate,
     least_grams,

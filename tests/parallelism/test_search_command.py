@@ -12,11 +12,11 @@ from wattmesh.controller.cli.main import main
 from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
 from wattmesh.controller.cost_model.fitted import shipped
 from wattmesh.errors import InputInvalid
+from wattmesh.policies.layout_search.search import megatron_like, search
+from wattmesh.policies.layout_search.space import Job
 from wattmesh.policies.parallelism.hardware import CLASSES
 from wattmesh.policies.parallelism.model_shape import parameters
 from wattmesh.policies.parallelism.presets import PRESETS
-from wattmesh.policies.parallelism.search import megatron_like, search
-from wattmesh.policies.parallelism.space import Job
 
 LLAMA = {
     "model_type": "llama",

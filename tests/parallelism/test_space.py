@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from wattmesh.controller.cost_model.fitted import shipped
 from wattmesh.policies.hull import lower_chain
+from wattmesh.policies.layout_search.search import megatron_like, search, undominated
+from wattmesh.policies.layout_search.space import RULES, Job, broken_rules, space
 from wattmesh.policies.parallelism.hardware import CLASSES
 from wattmesh.policies.parallelism.presets import PRESETS
-from wattmesh.policies.parallelism.search import megatron_like, search, undominated
-from wattmesh.policies.parallelism.space import RULES, Job, broken_rules, space
 
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "chunks", "zero", "recompute")
 

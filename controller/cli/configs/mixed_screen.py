@@ -10,8 +10,8 @@ from wattmesh.controller.cli import words
 from wattmesh.controller.cli.configs.search_screen import RECOMPUTE
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
-from wattmesh.policies.parallelism.mixed import MixedJob, MixedLayouts
-from wattmesh.policies.parallelism.search import on_hull
+from wattmesh.policies.layout_search.mixed import MixedJob, MixedLayouts
+from wattmesh.policies.layout_search.search import on_hull
 
 COLUMNS = (
     Column(title="LAYOUT"),

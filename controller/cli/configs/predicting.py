@@ -13,9 +13,9 @@ from wattmesh.controller.cli.configs.search_screen import search_json, search_li
 from wattmesh.controller.cost_model import csv_files, fitted
 from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
 from wattmesh.controller.cost_model.profile_ranking import AskedRanking, asked_ranking, ranking_of
-from wattmesh.policies.parallelism.mixed import GpuPart, MixedJob, search_mixed
-from wattmesh.policies.parallelism.search import megatron_like, search
-from wattmesh.policies.parallelism.space import Job
+from wattmesh.policies.layout_search.mixed import GpuPart, MixedJob, search_mixed
+from wattmesh.policies.layout_search.search import megatron_like, search
+from wattmesh.policies.layout_search.space import Job
 from wattmesh.reconfig.layout import Layout
 
 __all__ = [

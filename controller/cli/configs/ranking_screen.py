@@ -10,8 +10,8 @@ from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.cost_model.profile_ranking import AskedRanking, ProfileRanking
-from wattmesh.policies.parallelism.next_profile import ProfileCandidate
-from wattmesh.policies.parallelism.own_points import ALARM
+from wattmesh.policies.layout_search.next_profile import ProfileCandidate
+from wattmesh.policies.layout_search.own_points import ALARM
 
 SHOWN = 8
 """Points to measure next that the screen has."""

@@ -7,9 +7,9 @@ from rich.text import Text
 from wattmesh import quantities
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
-from wattmesh.policies.parallelism.search import FoundLayouts
+from wattmesh.policies.layout_search.search import FoundLayouts
+from wattmesh.policies.layout_search.space import Job, broken_rules
 from wattmesh.policies.parallelism.setups import FULL, SELECTIVE
-from wattmesh.policies.parallelism.space import Job, broken_rules
 from wattmesh.reconfig.layout import Layout
 
 COLUMNS = (

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.hull import lower_chain
+from wattmesh.policies.layout_search.space import Job, Space, space
 from wattmesh.policies.parallelism.energy import step_energy
 from wattmesh.policies.parallelism.memory import memory
 from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.setups import BF16, Setups, WorkColumns
-from wattmesh.policies.parallelism.space import Job, Space, space
 from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import hardware_columns, take_layouts
 

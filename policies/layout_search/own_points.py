@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattmesh.policies.layout_search.space import Job
 from wattmesh.policies.parallelism.known_errors import ErrorCorrection, observe
 from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.setups import LayoutColumns, Setups, WorkColumns
-from wattmesh.policies.parallelism.space import Job
 from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import (
     Tags,

@@ -14,20 +14,20 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wattmesh.policies.parallelism.energy import PowerShares, step_energy
-from wattmesh.policies.parallelism.hardware import GpuClass
-from wattmesh.policies.parallelism.memory import memory
-from wattmesh.policies.parallelism.model_shape import ModelShape
-from wattmesh.policies.parallelism.predict import CostModel
-from wattmesh.policies.parallelism.search import (
+from wattmesh.policies.layout_search.search import (
     CLOCKS,
     FRAGMENTED,
     RUNTIME_BYTES,
     megatron_like,
     undominated,
 )
+from wattmesh.policies.layout_search.space import Job, space
+from wattmesh.policies.parallelism.energy import PowerShares, step_energy
+from wattmesh.policies.parallelism.hardware import GpuClass
+from wattmesh.policies.parallelism.memory import memory
+from wattmesh.policies.parallelism.model_shape import ModelShape
+from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.setups import FULL, NONE, SELECTIVE, LayoutColumns, Setups
-from wattmesh.policies.parallelism.space import Job, space
 from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import hardware_columns, take_layouts
 

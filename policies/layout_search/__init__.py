@@ -1,0 +1,9 @@
+"""Looks for parallel layouts: which there are, which nothing beats, what to measure next. Pure.
+
+The map:
+    mixed.py         layouts over two classes of GPUs: unequal replicas, unequal stages
+    next_profile.py  what to measure next: the point that would save a job most grams
+    own_points.py    a job's predictions, corrected by its own measured points
+    search.py        the layouts and clocks that nothing beats
+    space.py         every uniform layout of a model on a cluster
+"""
