@@ -33,11 +33,15 @@ class NextLaunch:
 
 
 class HeldState(StrEnum):
-    """What a launcher says of a launch that it was given to hold."""
+    """What a launcher says of a launch that it was given to hold.
+
+    WITHDRAWN: it ended before it started, whoever ended it, so nothing wakes the run.
+    """
 
     HELD = "held"
     STARTED = "started"
     ENDED = "ended"
+    WITHDRAWN = "withdrawn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class OwnClock:
     def begin_now(self, key: str) -> HeldLaunch:
         """Make a held launch due."""
         self._until_s = 0.0
-        held = self.find(key) or HeldLaunch(key=key, name="", state=HeldState.ENDED)
+        held = self.find(key) or HeldLaunch(key=key, name="", state=HeldState.WITHDRAWN)
         return replace(held, begins_at=None)
 
     def due(self) -> bool:
