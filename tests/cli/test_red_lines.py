@@ -25,7 +25,7 @@ from wattmesh.controller.process.trusted_time import HOLD_S
 from wattmesh.controller.pulse import Budgets, NewestSample, Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status import trouble
-from wattmesh.controller.views import CapLine
+from wattmesh.controller.views import CapLine, PointLine
 from wattmesh.telemetry.desired import Applied
 from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import Component
@@ -87,6 +87,24 @@ def power(**changes: Any) -> Callable[[Site], None]:
 def run(**changes: Any) -> Callable[[Site], None]:
     """Let one run be as told."""
     return lambda site: site.show(runs=(facts.run(**changes),))
+
+
+def point(*, speed_ratio: float, speed_alarm: bool) -> PointLine:
+    """Compare a point with its catalogue."""
+    return PointLine(
+        point="B",
+        tokens_per_s=1000.0 * speed_ratio,
+        catalogue_tokens_per_s=1000.0,
+        speed_ratio=speed_ratio,
+        power_w=None,
+        catalogue_power_w=None,
+        power_ratio=None,
+        speed_alarm=speed_alarm,
+        power_alarm=False,
+        measured_s=3600.0,
+        until=facts.NOW,
+        flags=(),
+    )
 
 
 def cap(**changes: Any) -> Callable[[Site], None]:
@@ -269,6 +287,11 @@ LINES = (
         "has no new checkpoint (the disk is full)",
         run(trouble="the disk is full"),
         run(state="lost", activity="stopped", ended="stopped: SIGTERM", trouble="the disk is full"),
+    ),
+    Line(
+        "at B trains at 80 % of the speed that its catalogue states",
+        run(measured=(point(speed_ratio=0.8, speed_alarm=True),)),
+        run(measured=(point(speed_ratio=0.95, speed_alarm=False),)),
     ),
     Line(
         "is frozen: wattmesh froze it",
