@@ -228,6 +228,7 @@ def test_two_lines_put_a_plain_script_on_every_screen(site: Site, job: Job) -> N
     site.daemon.stop(9)
     steps = job.told(1)["steps"]
     wait_for(lambda: job.told(1)["steps"] > steps + 10, "steps without a daemon")
+    wait_for(lambda: job.output[1], "the sentence that the daemon is missed")
     site.daemon = site.again()
     wait_for(lambda: job.told(1)["energy_j"] > first_j, "joules after the daemon's death")
     assert job.end() == 0
