@@ -38,7 +38,6 @@ from wattmesh.reconfig.launch.folder import (
     step_of,
 )
 from wattmesh.reconfig.launcher.contract import LaunchQueue
-from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.launcher.sleeper import Sleeper
 
 log = logging.getLogger(__name__)
@@ -180,7 +179,7 @@ class Supervisor:
         self._say = say
         self._stop = threading.Event()
         self._stop_now = threading.Event()
-        self._sleeper = Sleeper(self._folder, queue or OwnClock(), self._stop, say)
+        self._sleeper = Sleeper(self._folder, queue, self._stop, say)
 
     def ask_to_stop(self) -> None:
         """Ask the job to checkpoint at its next boundary and end; a second call ends it at once."""

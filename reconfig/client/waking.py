@@ -9,7 +9,7 @@ import time
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.orderbook import OrderBook
 from wattmesh.reconfig.launch.asleep import AsleepNote
-from wattmesh.reconfig.launch.folder import RunFolder, write_json
+from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import SwitchNote
 from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.link import DaemonLink
@@ -52,14 +52,10 @@ def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> None:
         reason=order.reason,
     )
     OrderBook(folder).begin(order, step=asleep.step, attempt=asleep.attempt)
-    write_json(
-        folder.next_file,
-        {
-            "checkpoint": asleep.checkpoint,
-            "layout": order.layout.to_dict(),
-            "ranks": list(order.ranks),
-            "probe": asleep.probe,
-            "switch": note.to_json(),
-            "tries": 0,
-        },
+    folder.ask_next(
+        checkpoint=asleep.checkpoint,
+        layout=order.layout,
+        ranks=order.ranks,
+        probe=asleep.probe,
+        switch=note.to_json(),
     )

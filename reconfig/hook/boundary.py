@@ -21,7 +21,6 @@ from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch import group, usage
 from wattmesh.reconfig.launch.failures.deadlines import Phase
-from wattmesh.reconfig.launch.folder import write_json
 from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose, SwitchNote
 from wattmesh.reconfig.launch.group import RankFailed
 from wattmesh.reconfig.launch.guard import all_or_none, ending
@@ -356,16 +355,12 @@ class Boundary:
             with self._phase(Phase.SAVE):
                 self._runner.fsync.settle_for_restart(generation, saved.staged)
         if self._job.leads(generation):
-            write_json(
-                self._job.folder.next_file,
-                {
-                    "checkpoint": saved.name,
-                    "layout": order.layout.to_dict(),
-                    "ranks": list(order.ranks),
-                    "probe": story.note.evidence["probe_before"],
-                    "switch": story.note.to_json(),
-                    "tries": 0,
-                },
+            self._job.folder.ask_next(
+                checkpoint=saved.name,
+                layout=order.layout,
+                ranks=order.ranks,
+                probe=float(story.note.evidence["probe_before"]),
+                switch=story.note.to_json(),
             )
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
 

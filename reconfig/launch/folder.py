@@ -23,12 +23,13 @@ Invariant: only the job and its launcher write here, under the job's uid.
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wattmesh import durable
+from wattmesh.reconfig.layout import Layout
 
 OUTCOME_VARIABLE = "WATTMESH_OUTCOME_FILE"
 """Environment variable: the file in which a supervisor wants to read its launch's outcome."""
@@ -70,6 +71,23 @@ class RunFolder:
     def switch_file(self) -> Path:
         """The switch in progress."""
         return self.path / "switch.json"
+
+    def ask_next(
+        self,
+        *,
+        checkpoint: str,
+        layout: Layout,
+        ranks: Sequence[int],
+        probe: float,
+        switch: Mapping[str, Any],
+    ) -> None:
+        """Write what the next launch must run: from where, in which layout, by which switch.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        asked = {"checkpoint": checkpoint, "layout": layout.to_dict(), "ranks": list(ranks)}
+        write_json(self.next_file, {**asked, "probe": probe, "switch": switch, "tries": 0})
 
     @property
     def orders_file(self) -> Path:

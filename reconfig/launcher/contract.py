@@ -62,15 +62,11 @@ class HeldLaunch:
 class LaunchQueue(Protocol):
     """A launcher that holds next launches.
 
-    Attributes:
-        outlives: whether it starts a held launch by itself, so that the supervisor that queued it
-            may end; else that supervisor waits, and starts it.
+    It starts them by itself, so that the supervisor that queued one may end.
 
     Every method raises `SourceUnavailable` if the launcher does not answer within the limit, so
     that what it did is not known, and `InputInvalid` if it refuses, with its own words.
     """
-
-    outlives: bool
 
     def find(self, key: str) -> HeldLaunch | None:
         """Return the launch that was queued under a key; None if there never was one."""

@@ -18,8 +18,6 @@ from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunc
 class OwnClock:
     """Holds one launch in memory; a supervisor that is started anew begins at once."""
 
-    outlives = False
-
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Hold nothing; `now` gives the wall clock."""
         self._now = now

@@ -31,7 +31,7 @@ class Sleeper:
     def __init__(
         self,
         folder: RunFolder,
-        queue: LaunchQueue,
+        queue: LaunchQueue | None,
         stop: threading.Event,
         say: Callable[[str], None],
     ) -> None:
@@ -39,12 +39,13 @@ class Sleeper:
 
         Args:
             folder: the run's folder.
-            queue: holds launches.
+            queue: holds launches and starts them; None: this supervisor does.
             stop: set when this supervisor is asked to stop.
             say: called with sentences for people.
         """
         self._folder = folder
-        self._queue = queue
+        self._clock = OwnClock()
+        self._queue: LaunchQueue = queue or self._clock
         self._stop = stop
         self._say = say
         self._asked: HoldRequest | None = None
@@ -82,12 +83,12 @@ class Sleeper:
         if asked is None:
             return True
         self._over, until = asked.key, asked.wakes_at
-        if self._queue.outlives:
+        if self._queue is not self._clock:
             self._say(f"the run sleeps at step {step}; its launcher starts it at {until}.")
             return False
         self._say(f"the run sleeps at step {step} and is started again at {until} at the latest.")
         ask_at_s = 0.0
-        while not self._due() and not self._stop.wait(DUE_S):
+        while not self._clock.due() and not self._stop.wait(DUE_S):
             if time.monotonic() >= ask_at_s:
                 if self._ordered():
                     break
@@ -96,9 +97,6 @@ class Sleeper:
             asleep.awake(self._folder)
             return False
         return True
-
-    def _due(self) -> bool:
-        return not isinstance(self._queue, OwnClock) or self._queue.due()
 
     def _ordered(self) -> bool:
         """Return whether the run is to begin now: by an order, or because its note is lost."""

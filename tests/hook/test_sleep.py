@@ -132,15 +132,9 @@ def test_a_run_without_an_alarm_trains_on(
     assert left_nothing(run)
 
 
-class Outside(OwnClock):
-    """A launcher that starts what it holds by itself."""
-
-    outlives = True
-
-
 def test_a_supervisor_leaves_what_a_launcher_starts(run: Run, socket_path: Path) -> None:
     """It ends, and starts no launch of its own; the one that follows trains to the end."""
-    queue = Outside()
+    queue = OwnClock()  # as a launcher that starts what it holds
     with FakeDaemon(socket_path, run.out, [sleep(HOUR_S)]) as daemon:
         assert run.supervised(queue=queue) == EXIT_STOPPED, (run.said, run.log())
         assert len(run.launches) == 1
