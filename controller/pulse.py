@@ -209,8 +209,6 @@ class Pulse:
         self.outage = replace(outage, tried_s=now_s)
         return True
 
-    def decision(self, run: str) -> Decision | None:
-        """Give the newest decision about a run, if the newest turn made one."""
-        if self.turned is None:
-            return None
-        return next((each for each in self.turned.report.decisions if each.run == run), None)
+    def decisions(self) -> Mapping[str, Decision]:
+        """Give the decisions of the newest turn, by run."""
+        return {each.run: each for each in self.turned.report.decisions} if self.turned else {}

@@ -19,7 +19,7 @@ from wattmesh.controller.cycle.measured_speeds import note_speeds
 from wattmesh.controller.cycle.states import OpenSwitch, RunNow, verdict
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import EXPIRED, RunRow
-from wattmesh.errors import NotSwitched
+from wattmesh.errors import Fenced, JournalUnavailable, NotSwitched
 from wattmesh.policies.decision import SUSPENDS, Action, Decision, Mode, Observation, Rung
 from wattmesh.policies.isolation import UNDECIDABLE
 from wattmesh.quantities import duration
@@ -86,19 +86,44 @@ class JournalActor:
             epoch=seen.epoch,
             isolation=self._isolation,
         )
-        now, rows = seen.snapshot.now, {row.run: row for row in seen.snapshot.runs}
-        for decision in decisions:
-            with self._isolation.alone(decision.run, "carrying out what was decided"):
-                self._journal.decisions.record(
-                    decision,
-                    now=now,
-                    epoch=seen.epoch,
-                    mode=planned.mode,
-                    forecast=planned.carbon.forecast,
-                )
-                if planned.mode is Mode.ACT:
+        rows = {row.run: row for row in seen.snapshot.runs}
+        for decision in self._recorded(seen, seen.epoch, planned, decisions):
+            if planned.mode is Mode.ACT:
+                with self._isolation.alone(decision.run, "carrying out what was decided"):
                     row = rows[decision.run]
-                    carry_out(self._journal, row, decision, now=now, epoch=seen.epoch)
+                    carry_out(self._journal, row, decision, now=seen.snapshot.now, epoch=seen.epoch)
+
+    def _recorded(
+        self,
+        seen: JournalObservation,
+        epoch: int,
+        planned: Observation,
+        decisions: Sequence[Decision],
+    ) -> Sequence[Decision]:
+        """Record the decisions, together if possible; return those that were recorded."""
+
+        def record(some: Sequence[Decision]) -> None:
+            self._journal.decisions.record(
+                some,
+                now=seen.snapshot.now,
+                epoch=epoch,
+                mode=planned.mode,
+                forecast=planned.carbon.forecast,
+            )
+
+        try:
+            record(decisions)
+        except (JournalUnavailable, Fenced):
+            raise
+        except Exception:
+            # One of them cannot be written, and took the others with it: each by itself then.
+            written = []
+            for decision in decisions:
+                with self._isolation.alone(decision.run, "recording what was decided"):
+                    record([decision])
+                    written.append(decision)
+            return written
+        return decisions
 
     def _expire(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """End a run that has been silent for too long; it resumes if it reports again.

@@ -67,6 +67,7 @@ def note_speeds(
         Fenced: another daemon leads by now; nothing was written.
     """
     live = {each.run: each for each in seen.runs if each.live and not each.unreadable}
+    changed: dict[str, str] = {}
     for row in rows:
         if row.run not in live:
             continue
@@ -74,7 +75,9 @@ def note_speeds(
             before = read(row)
             after = replace(before, watched=_watched(before.watched, live[row.run], seen))
             if after != _parsed(row.speeds):
-                journal.runs.note_speeds(row.run, to_text(asdict(after)), epoch=epoch)
+                changed[row.run] = to_text(asdict(after))
+    if changed:
+        journal.runs.note_speeds(changed, epoch=epoch)
 
 
 def _watched(before: SpeedWatch, run: RunView, seen: Observation) -> SpeedWatch:

@@ -6,19 +6,43 @@ handful of rows.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from wattmesh.controller.journal.database.engine import Database
-from wattmesh.controller.journal.database.tables import DECISIONS
+from wattmesh.controller.journal.database.tables import DECISIONS, RUNS
 from wattmesh.controller.journal.database.values import from_us, to_text, to_us
 from wattmesh.policies.decision import Decision, Mode
 
+_MIND = ("action", "kind", "current", "target")
+"""What makes a decision another one than before, with epoch and mode."""
+
 _NUMBERS = ("predicted_g", "switch_cost_g", "price_mu", "plan_bound_g", "slack_s")
+
+_LAST = (
+    select(func.max(DECISIONS.c.id))
+    .where(DECISIONS.c.run == RUNS.c.run)
+    .correlate(RUNS)
+    .scalar_subquery()
+)
+
+_NEWEST = select(DECISIONS).where(
+    DECISIONS.c.id.in_(select(_LAST).where(RUNS.c.run.in_(bindparam("runs", expanding=True))))
+)
+"""The newest decision of each of some runs, by one look into the index for each."""
+
+_HELD = (
+    update(DECISIONS)
+    .where(DECISIONS.c.id == bindparam("which"))
+    .values(
+        count=DECISIONS.c["count"] + 1,
+        **{name: bindparam(name) for name in ("last_at", "reason", "numbers", "forecast")},
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,45 +77,51 @@ class DecisionStore:
 
     def record(
         self,
-        decision: Decision,
+        decisions: Sequence[Decision],
         *,
         now: datetime,
         epoch: int,
         mode: Mode,
         forecast: int | None = None,
     ) -> None:
-        """Record a decision, and the id of the forecast issue that it rested on."""
-        same = {
-            "epoch": epoch,
-            "mode": str(mode),
-            "action": str(decision.action),
-            "kind": decision.kind,
-            "current": decision.current,
-            "target": decision.target,
+        """Record decisions, at most one of each run, all or none of them.
+
+        Args:
+            decisions: what was decided.
+            now: when.
+            epoch: of the leader.
+            mode: in which it was decided.
+            forecast: id of the forecast issue that they rested on.
+        """
+        if not decisions:
+            return
+        at_us = to_us(now)
+        told = {
+            each.run: {"epoch": epoch, "mode": str(mode), **{k: getattr(each, k) for k in _MIND}}
+            for each in decisions
         }
         newest = {
-            "last_at": to_us(now),
-            "reason": decision.reason,
-            "numbers": to_text({name: getattr(decision, name) for name in _NUMBERS}),
-            "forecast": forecast,
+            each.run: {
+                "last_at": at_us,
+                "reason": each.reason,
+                "numbers": to_text({name: getattr(each, name) for name in _NUMBERS}),
+                "forecast": forecast,
+            }
+            for each in decisions
         }
-        query = (
-            select(DECISIONS)
-            .where(DECISIONS.c.run == decision.run)
-            .order_by(DECISIONS.c.id.desc())
-            .limit(1)
-        )
         with self._database.writing() as connection:
-            row = connection.execute(query).one_or_none()
-            if row is not None and all(getattr(row, key) == same[key] for key in same):
-                connection.execute(
-                    update(DECISIONS)
-                    .where(DECISIONS.c.id == row.id)
-                    .values(count=DECISIONS.c["count"] + 1, **newest)
-                )
-            else:
-                first = {"run": decision.run, "first_at": to_us(now), "count": 1}
-                connection.execute(insert(DECISIONS).values(**first, **same, **newest))
+            held = {
+                row.run: row.id
+                for row in connection.execute(_NEWEST, {"runs": list(told)})
+                if all(getattr(row, key) == value for key, value in told[row.run].items())
+            }
+            again = [{"which": held[run], **newest[run]} for run in told if run in held]
+            first = {"first_at": at_us, "count": 1}
+            new = [{"run": run, **first, **told[run], **newest[run]} for run in told.keys() - held]
+            if again:
+                connection.execute(_HELD, again)
+            if new:
+                connection.execute(insert(DECISIONS), sorted(new, key=lambda row: row["run"]))
 
     def list(
         self, run: str | None = None, limit: int = 100, since: datetime | None = None

@@ -33,6 +33,7 @@ from wattmesh.controller.views import (
     StatusView,
     SwitchLine,
 )
+from wattmesh.policies.decision import Decision
 from wattmesh.reconfig.switch import position
 from wattmesh.telemetry.energy.attribution import is_gpu
 from wattmesh.telemetry.energy.sampler import Sample
@@ -56,7 +57,7 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     now = pulse.clock.now()
     rows = journal.runs.recent(now, now - FINISHED_SHOWN)
     told = shown(rows)
-    runs = tuple(run_line(journal, pulse, row, now) for row in told)
+    runs = run_lines(journal, pulse, told, now)
     decision = carbon_line(journal, pulse.signals.decision, now)
     accounting = decision
     if pulse.signals.accounting != pulse.signals.decision:
@@ -115,12 +116,41 @@ def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.
     return replace(view, stale_s=max(0.0, (now - before.at).total_seconds()))
 
 
+def run_lines(
+    journal: Journal, pulse: Pulse, rows: Iterable[RunRow], now: datetime
+) -> tuple[RunLine, ...]:
+    """Show runs; each table is read once, however many they are."""
+    switches, frozen = journal.switches.all_open(), journal.runs.frozen_all()
+    decisions = pulse.decisions()
+    return tuple(
+        _run_line(
+            pulse,
+            row,
+            now,
+            switch=switches.get(row.run),
+            decision=decisions.get(row.run),
+            frozen=row.frozen or frozen,
+        )
+        for row in rows
+    )
+
+
 def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunLine:
     """Show one run."""
+    (line,) = run_lines(journal, pulse, (row,), now)
+    return line
+
+
+def _run_line(
+    pulse: Pulse,
+    row: RunRow,
+    now: datetime,
+    *,
+    switch: SwitchRow | None,
+    decision: Decision | None,
+    frozen: str,
+) -> RunLine:
     point = row.point
-    switch = journal.switches.open(row.run)
-    decision = pulse.decision(row.run)
-    frozen = row.frozen or journal.runs.frozen_all()
     catalogue = row.catalogue
     expected = expected_flags(pulse, row)
     trains = row.state == "live" and not row.ending

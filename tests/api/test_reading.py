@@ -219,7 +219,7 @@ def test_the_story_of_a_run(served: Served) -> None:
     """Decisions, switches and transitions of one run, by name or by id."""
     served.register()
     decision = Decision(run=messages.RUN, action=Action.HOLD, kind="dwell", reason="Dwell.")
-    served.journal.decisions.record(decision, now=served.clock.wall, epoch=1, mode=Mode.ACT)
+    served.journal.decisions.record([decision], now=served.clock.wall, epoch=1, mode=Mode.ACT)
     for name in ("llama-8b", messages.RUN):
         story = served.get(f"/v1/runs/{name}/why").body
         assert story["run"]["name"] == "llama-8b"

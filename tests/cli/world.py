@@ -192,7 +192,7 @@ def decision(**changes: Any) -> Decision:
 def decided(served: Served, world: World, forecast: int) -> None:
     """Let a cycle have decided with a plan."""
     now, made = served.clock.wall, decision()
-    served.journal.decisions.record(made, now=now, epoch=1, mode=Mode.ACT, forecast=forecast)
+    served.journal.decisions.record([made], now=now, epoch=1, mode=Mode.ACT, forecast=forecast)
     plan = PlanView(
         made_at=now,
         digest="d",

@@ -29,7 +29,14 @@ from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.planner.asking import PlanState
 from wattmesh.controller.planner.view import PlanAnswer, no_look, plan_answer
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, preview
-from wattmesh.controller.status.status import cycle_line, last_known, run_line, status, why_unread
+from wattmesh.controller.status.status import (
+    cycle_line,
+    last_known,
+    run_line,
+    run_lines,
+    status,
+    why_unread,
+)
 from wattmesh.controller.views import ForecastView, StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
 from wattmesh.reconfig.wire import Spent
@@ -81,7 +88,7 @@ def runs(context: RequestContext, call: Call) -> dict[str, Any]:
     """List every run the journal knows."""
     now = context.now
     rows = context.journal.runs.all(now)
-    return {"runs": [run_line(context.journal, context.pulse, row, now) for row in rows]}
+    return {"runs": run_lines(context.journal, context.pulse, rows, now)}
 
 
 def run(context: RequestContext, call: Call) -> dict[str, Any]:
@@ -172,7 +179,7 @@ def plan(context: RequestContext, call: Call) -> PlanAnswer:
     if seen is None or view is None:
         return no_look(row.run, row.name, finished=row.state == "finished")
     state = pulse.planning().runs.get(row.run, PlanState())
-    decision = pulse.decision(row.run)
+    decision = pulse.decisions().get(row.run)
     return plan_answer(seen, view, state, decision.reason if decision else "")
 
 

@@ -6,7 +6,7 @@ transaction.
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -90,6 +90,9 @@ _CALLED = (
     select(RUNS)
     .where(or_(RUNS.c.run == bindparam("called"), RUNS.c.name == bindparam("called")))
     .order_by(RUNS.c.registered_at.desc())
+)
+_NOTE_SPEEDS = (
+    update(RUNS).where(RUNS.c.run == bindparam("which")).values(speeds=bindparam("speeds"))
 )
 _SPEAKER = update(INCARNATIONS).where(INCARNATIONS.c.incarnation == bindparam("which"))
 
@@ -369,15 +372,16 @@ class RunStore:
             change_run(connection, run, clock_mhz=clock_mhz, clock_at=to_us(now))
             note_stay(connection, run, now)
 
-    def note_speeds(self, run: str, speeds: str, *, epoch: int) -> None:
-        """Store what was measured of a run's points.
+    def note_speeds(self, speeds: Mapping[str, str], *, epoch: int) -> None:
+        """Store what was measured of the points of some runs, by run.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
         """
+        rows = [{"which": run, "speeds": text} for run, text in speeds.items()]
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
-            change_run(connection, run, speeds=speeds)
+            connection.execute(_NOTE_SPEEDS, rows)
 
     def _rows(
         self,

@@ -215,6 +215,12 @@ class SwitchStore:
             row = connection.execute(select(SWITCHES).where(SWITCHES.c.open_run == run)).first()
         return _row(row) if row else None
 
+    def all_open(self) -> dict[str, SwitchRow]:
+        """Give the open switch of every run that has one, by run."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(SWITCHES).where(SWITCHES.c.open_run.is_not(None)))
+            return {row.open_run: _row(row) for row in rows}
+
     def histories(self) -> Histories:
         """Give the newest switches of every run that has not ended."""
         with self._database.reading() as connection:
