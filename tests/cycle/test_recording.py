@@ -57,7 +57,7 @@ def written(journal: Journal, at_s: float) -> list[str]:
 
 
 def test_more_runs_take_no_more_statements_to_write(journal: Journal) -> None:
-    """First decisions are inserted together, repeated ones updated, speeds noted, for six as one."""
+    """First decisions, repeated ones and speeds are each one statement, for six runs as for one."""
     first, again = written(journal, 10), written(journal, 15)
     assert "INSERT" in first
     assert "UPDATE" in again
