@@ -27,7 +27,7 @@ from benchmarks.scale_month import KEPT_DAYS, Grown, month
 from benchmarks.scale_site import Crowd, ScaleSite, scale_site, spread
 from tests.postgresql import find_programs, running
 
-MONTH_RUNS = 16
+MONTH_LANES = 16
 PLANNED_WITHIN_S = 420.0
 POLL_S = 0.5
 
@@ -96,7 +96,7 @@ def measure(chosen: argparse.Namespace) -> Report:
             folder = Path(name) / url.partition(":")[0]
             folder.mkdir()
             rows.append(cycles(folder, url, crowd, chosen.turns))
-    grown = month(chosen.days, MONTH_RUNS)
+    grown = month(chosen.days, MONTH_LANES)
     rows.append(_month_row(grown))
     cycle_s = max(row["cycle_worst_s"] for row in rows[:-1])
     return Report(

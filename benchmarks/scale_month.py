@@ -1,8 +1,9 @@
 """A month of the daemon's own parts under a virtual clock: what its memory and its journal grow by.
 
-Runs train the whole month on all GPUs, each at its submitted point; readings every half hour, slots
-of an hour, both ledgers priced. Detail is kept for `RETENTION_DAYS`, so that the journal grows by
-two rates: by detail until then, and by what stays for good after.
+Runs of five days train one after the other on every pair of GPUs, at their submitted points;
+readings every half hour, slots of an hour, both ledgers priced, a second signal in the reports.
+Detail is kept for `RETENTION_DAYS`, so that the journal grows by two rates: by detail until then,
+and by what stays for good after.
 
 Invariant: what the invented world keeps of its own past is let go of each day, so that memory that
 grows is the daemon's.
@@ -25,7 +26,7 @@ from wattmesh.integrations.carbon.grid_server import GridServer
 
 START = at("2026-02-01 00:00:00")
 DAY = timedelta(days=1)
-STEP = timedelta(minutes=30)
+STEP, RUN = timedelta(minutes=30), 5 * DAY
 RETENTION_DAYS, KEPT_DAYS = 10, 90
 """Of detail: in this month, and by default in a journal."""
 
@@ -55,12 +56,12 @@ class Grown:
         return (KEPT_DAYS * self.detail_kb + 365 * self.lasting_kb) / 1000
 
 
-def month(days: int, runs: int) -> Grown:
+def month(days: int, lanes: int) -> Grown:
     """Live through a month."""
     sizes, resident = [], []
     with tempfile.TemporaryDirectory(prefix="wattmesh-month-") as name:
         folder = Path(name)
-        with _simulated(folder, days, runs) as simulated:
+        with _simulated(folder, days, lanes) as simulated:
             for day in range(1, days + 1):
                 simulated.live(START + day * DAY, STEP)
                 simulated.cluster.stretches.clear()
@@ -68,7 +69,7 @@ def month(days: int, runs: int) -> Grown:
                 gc.collect()
                 sizes.append(_journal_bytes(folder))
                 resident.append(_rss_mib())
-    gpus, full = 2 * runs, RETENTION_DAYS + 3
+    gpus, full = 2 * lanes, RETENTION_DAYS + 3
     lasting = (sizes[-1] - sizes[full]) / (days - 1 - full)
     detail = (sizes[RETENTION_DAYS - 1] - sizes[0]) / (RETENTION_DAYS - 1)
     return Grown(
@@ -82,13 +83,13 @@ def month(days: int, runs: int) -> Grown:
 
 
 @contextmanager
-def _simulated(folder: Path, days: int, runs: int) -> Iterator[Simulated]:
-    jobs = _jobs(days, runs)
+def _simulated(folder: Path, days: int, lanes: int) -> Iterator[Simulated]:
+    jobs = _jobs(days, lanes)
     time = Time(START)
     cluster = Cluster(
         time=time,
         runs=[Run(job) for job in jobs],
-        gpus=[gpu for job in jobs for gpu in job.gpus],
+        gpus=sorted({gpu for job in jobs for gpu in job.gpus}),
     )
     server = GridServer(clock=lambda: time.now)
     with server.serving():
@@ -100,19 +101,19 @@ def _simulated(folder: Path, days: int, runs: int) -> Iterator[Simulated]:
             simulated.close()
 
 
-def _jobs(days: int, runs: int) -> Sequence[Job]:
-    """Make runs that train longer than the month, and need not be moved."""
-    tokens = round((days + 2) * DAY.total_seconds()) * TOKENS_PER_S[A]
+def _jobs(days: int, lanes: int) -> Sequence[Job]:
+    """Make runs of five days, one after the other on each pair of GPUs, that need not be moved."""
     return [
         Job(
-            name=f"run-{number}",
-            gpus=(f"GPU-{2 * number}", f"GPU-{2 * number + 1}"),
-            start=START + timedelta(minutes=30),
-            deadline=START + 2 * days * DAY,
-            tokens_total=tokens,
+            name=f"run-{lane}-{number}",
+            gpus=(f"GPU-{2 * lane}", f"GPU-{2 * lane + 1}"),
+            start=START + number * RUN + timedelta(minutes=30),
+            deadline=START + (number + 2) * RUN,
+            tokens_total=round((RUN - HOUR).total_seconds()) * TOKENS_PER_S[A],
             layout=A,
         )
-        for number in range(runs)
+        for lane in range(lanes)
+        for number in range(days // RUN.days + 1)
     ]
 
 

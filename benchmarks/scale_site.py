@@ -21,6 +21,7 @@ from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
+from wattmesh.migrations.upgrade import upgrade
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, Register
@@ -189,6 +190,7 @@ def _run(number: int) -> str:
 @contextmanager
 def scale_site(folder: Path, url: str, crowd: Crowd) -> Iterator[ScaleSite]:
     """Build the parts over an empty database and let them lead; loops are turned by hand."""
+    upgrade(url)
     (folder / "wattmesh.toml").write_text(SETTINGS.format(folder=folder, url=url))
     _write_trace(folder / "trace.csv", datetime.now(UTC))
     parts = Parts(reader.load(folder / "wattmesh.toml"), folder / "wattmesh.toml")
