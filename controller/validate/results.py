@@ -92,6 +92,7 @@ class ValidationProgress:
         lost: why a control gave no noise, by its name.
         fingerprint: of the reference's launch.
         pairs: switches between points. seconds: how long each launch took, by its folder.
+        looks: by point, the numbers of seeds over which it was judged, in order.
     """
 
     digest: str
@@ -101,6 +102,7 @@ class ValidationProgress:
     fingerprint: dict[str, str] = field(default_factory=dict)
     pairs: tuple[PairRow, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    looks: dict[str, list[int]] = field(default_factory=dict)
 
     def point(self, point_id: str) -> PointProof | None:
         """Return what was found of a point; None before."""

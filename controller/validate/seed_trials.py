@@ -84,8 +84,20 @@ class SeedTrials:
                 because=f"a seed was trained with something else ({unlike})",
                 next_step="name a new --folder, so that all are trained anew",
             )
-        judged = judge_seeds(pairs_of(places, self.launches.job.every))
+        pairs = pairs_of(places, self.launches.job.every)
+        judged = judge_seeds(pairs, look=self._look(point.id))
         return _proof(found, judged, _state_row(places), self.seeds)
+
+    def _look(self, point: str) -> int:
+        """Note that a point is judged over so many seeds; return how often it was before."""
+        progress = self.launches.progress
+        before = progress.looks.get(point, [])
+        if self.seeds in before:
+            return before.index(self.seeds)
+        looks = {**progress.looks, point: [*before, self.seeds]}
+        self.launches.progress = replace(progress, looks=looks)
+        self._save()
+        return len(before)
 
     def _plan(self, point: Candidate) -> TrialPlan:
         return plan(self.launches, [point.id], self.seeds)
@@ -100,7 +112,7 @@ class SeedTrials:
         own = launches.job.takes_seed
         asked = launches.asked(seed=0 if own else seed, sampled=True)
         name, every = f"seed-{seed}-point-{point.id}", launches.job.every
-        launches.once(name, asked, [reference, point], 2 * INTERVALS * every, seed=seed)
+        launches.once(name, asked, [reference, point], INTERVALS * every, seed=seed)
         last = max(launches.place(name).losses)
         beside = f"seed-{seed}-reference"
         trained = max(launches.place(beside).losses, default=0)

@@ -1,7 +1,7 @@
 """Launches a job's ranks by fork from the process that has imported torch, not by torchrun.
 
-`Forked` is a `JobLauncher`: its words start this file as a small program, which has the ranks forked
-and lives as long as they do. What is not under test, the import of torch, is then paid once.
+`Forked` is a `JobLauncher`: its words start this file as a small program, which has the ranks
+forked and lives as long as they do. What is not under test, the import of torch, is then paid once.
 """
 
 import json
