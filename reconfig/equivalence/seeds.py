@@ -153,7 +153,9 @@ def mean_gap(found: Vector, reference: Vector) -> MeanGap:
     elif math.isfinite(value / error):
         p = t_tail(value / error, count - 1)
     return MeanGap(
-        apart=math.sqrt(max(0.0, squared) / norm), p=p, enough=_enough(count, error, limit)
+        apart=math.sqrt(max(0.0, squared) / norm),
+        p=p,
+        enough=_enough(count, error, limit, falls=1.0),
     )
 
 
@@ -172,7 +174,7 @@ def _compare_losses(pairs: Sequence[SeedPair], found: _Found) -> None:
         f"more; that it is {margin:.2e} or more, half the deviation between seeds at one step, has "
         f"p = {p:.2g}"
     )
-    found.add("mean loss", p, sentence, _enough(len(pairs), error, margin))
+    found.add("mean loss", p, sentence, _enough(len(pairs), error, margin, falls=0.5))
 
 
 def _spread(pairs: Sequence[SeedPair]) -> float:
@@ -295,8 +297,15 @@ def _error(differences: Sequence[float]) -> float:
     return statistics.stdev(differences) / math.sqrt(len(differences))
 
 
-def _enough(count: int, error: float, margin: float) -> int:
-    """Return about how many seeds would do in four cases of five, if nothing is apart."""
+def _enough(count: int, error: float, margin: float, *, falls: float) -> int:
+    """Return about how many seeds would do in four cases of five, if nothing is apart.
+
+    Args:
+        count: seeds that gave `error`.
+        error: the deviation of an estimate that must stay below `margin`.
+        margin: above 0; else nothing is known.
+        falls: with which power of the number of seeds the deviation falls.
+    """
     if not (margin > 0 and math.isfinite(error)):
         return 0
-    return max(FEWEST_SEEDS, math.ceil(count * (2.9 * error / margin) ** 2))
+    return max(FEWEST_SEEDS, math.ceil(count * (2.9 * error / margin) ** (1 / falls)))

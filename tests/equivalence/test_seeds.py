@@ -150,7 +150,7 @@ def test_the_seeds_that_it_names_do_tell() -> None:
     world = World(noise=0.6)
     draws = [np.random.default_rng(each) for each in range(10)]
     named = [judge_seeds(world.pairs(draw)).enough for draw in draws]
-    assert SEEDS < np.median(named) <= 2 * SEEDS
+    assert SEEDS < np.median(named) <= 3 * SEEDS
     assert share_proven(world, seeds=int(np.median(named)), times=50) > 0.7
 
 
