@@ -1,21 +1,19 @@
 """A real bf16 FSDP2 job is proven where it trains alike, and never where it was made wrong."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.hook.harness import Zygote
 from tests.validate import trained
+from tests.validate.catalogues import catalogue
 from tests.validate.forked import Forked
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.validate.rules import unstampable
 from wattmesh.controller.validate.validate import Validation, Validator
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
-from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
+from wattmesh.reconfig.catalogue import Evidence
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
 
@@ -50,36 +48,6 @@ JOB = ProfileJob(
 )
 
 
-def catalogue(path: Path, job: ProfileJob = JOB, evidence: Evidence = Evidence.MEASURED) -> Path:
-    """Write the catalogue that profiling would have written."""
-    points = tuple(
-        OperatingPoint(
-            id=each.id,
-            layout=each.layout,
-            gpus=each.layout.world_size,
-            tokens_per_s=1.0,
-            power_w=1.0,
-            evidence=evidence,
-            fingerprint=Fingerprint(driver="none"),
-        )
-        for each in job.points
-    )
-    catalogue_file.save(
-        Catalogue(job="trained", tokens_total=1, reference="A", points=points), path
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def forked(zygote: Zygote) -> Iterator[Forked]:
-    """Launches ranks by fork."""
-    with (
-        TemporaryDirectory(prefix="wattmesh-") as short,
-        Forked(zygote, Path(short), "tests.validate.trained:main") as launcher,
-    ):
-        yield launcher
-
-
 @pytest.fixture(scope="module")
 def validated(
     tmp_path_factory: pytest.TempPathFactory, forked: Forked
@@ -88,7 +56,7 @@ def validated(
     here = tmp_path_factory.mktemp("validated")
     validator = Validator(
         job=JOB,
-        file=catalogue(here / "c.toml"),
+        file=catalogue(here / "c.toml", JOB),
         folder=here / "work",
         orders=(2,),
         launcher=forked,
@@ -178,7 +146,7 @@ def test_a_job_in_bf16_by_autocast_is_numerical(tmp_path: Path, forked: Forked) 
 
 def test_a_catalogue_that_contradicts_the_job_starts_nothing(tmp_path: Path) -> None:
     """The sentence names the point and both layouts."""
-    path = catalogue(tmp_path / "c.toml")
+    path = catalogue(tmp_path / "c.toml", JOB)
     path.write_text(path.read_text().replace('name = "trained"', 'name = "other"'))
     with pytest.raises(InputInvalid, match=r"job\.name is 'trained', the catalogue's is 'other'"):
         Validator(job=JOB, file=path, folder=tmp_path / "work").run()
@@ -187,7 +155,7 @@ def test_a_catalogue_that_contradicts_the_job_starts_nothing(tmp_path: Path) -> 
 
 def test_only_measured_points_of_this_machine_are_stamped(tmp_path: Path) -> None:
     """Predicted points, and those that were measured elsewhere or nobody knows where, stay so."""
-    found = catalogue_file.load(catalogue(tmp_path / "c.toml", evidence=Evidence.PREDICTED))
+    found = catalogue_file.load(catalogue(tmp_path / "c.toml", JOB, Evidence.PREDICTED))
     assert "predicted, not measured" in unstampable(found, "B", Fingerprint())
     assert "not in the catalogue" in unstampable(found, "Z", Fingerprint())
     typed = replace(found.point("B"), evidence=Evidence.MEASURED, fingerprint=None)

@@ -183,10 +183,11 @@ def main() -> None:
         checkpoint_dir="never-written",  # a validated run saves into its own folder
         boundary_every=4,
     )
+    step_s = float(os.environ.get("TRAINED_STEP_S", STEP_S))
     while not session.done:
         began_s = time.monotonic()
         loss = train_step(session.state)
-        time.sleep(max(0.0, STEP_S - (time.monotonic() - began_s)))
+        time.sleep(max(0.0, step_s - (time.monotonic() - began_s)))
         session.report(tokens=BATCH, samples=BATCH, loss=loss)
         session.boundary()
 
