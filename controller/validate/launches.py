@@ -25,7 +25,7 @@ INTERVALS = 2
 
 
 @dataclass(slots=True, kw_only=True)
-class Launches:
+class ValidationLaunches:
     """The launches of one validation.
 
     Attributes:

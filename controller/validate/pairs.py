@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from wattmesh import quantities
 from wattmesh.controller.profile.job import Candidate
 from wattmesh.controller.profile.launch import WalkEnd
-from wattmesh.controller.validate.launches import Launches
+from wattmesh.controller.validate.launches import ValidationLaunches
 from wattmesh.controller.validate.results import PairRow, ValidationProgress
 from wattmesh.reconfig.equivalence.script import every_ordered_pair
 from wattmesh.reconfig.layout import Layout
 
 MOST_TOURS = 3
-"""Launches, as one that crashes leaves the rest of its tour to the next."""
+"""ValidationLaunches, as one that crashes leaves the rest of its tour to the next."""
 
 Pair = tuple[str, str]
 
@@ -100,7 +100,7 @@ class Apart:
         ]
 
 
-def make_pairs(launches: Launches, apart: Apart) -> None:
+def make_pairs(launches: ValidationLaunches, apart: Apart) -> None:
     """Make every missing switch between points, and keep how each ended."""
     reference = launches.place("reference").ran
     for number in range(1, MOST_TOURS + 1):
@@ -128,7 +128,7 @@ def make_pairs(launches: Launches, apart: Apart) -> None:
             launches.tell(f"a tour ended early: {ended.sentence}")
 
 
-def _beforehand(launches: Launches, apart: Apart, switches: int) -> str:
+def _beforehand(launches: ValidationLaunches, apart: Apart, switches: int) -> str:
     """Say how long a tour will take, by the launches of its points."""
     each_s = max(launches.seconds(f"point-{each}") for each in apart.ids) / 2
     about = f", about {quantities.duration(switches * each_s)} at most" if each_s else ""
@@ -136,7 +136,7 @@ def _beforehand(launches: Launches, apart: Apart, switches: int) -> str:
 
 
 def _rows(
-    launches: Launches, name: str, ended: WalkEnd, missing: Collection[Pair]
+    launches: ValidationLaunches, name: str, ended: WalkEnd, missing: Collection[Pair]
 ) -> list[PairRow]:
     """Return how each missing switch ended, as far as this tour made it."""
     walk = launches.walk

@@ -14,7 +14,7 @@ from wattmesh import quantities
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate
 from wattmesh.controller.validate.judge import WatchedLaunch, row_of
-from wattmesh.controller.validate.launches import INTERVALS, Launches
+from wattmesh.controller.validate.launches import INTERVALS, ValidationLaunches
 from wattmesh.controller.validate.results import CheckRow, PointProof
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.reconfig.equivalence.sample import sampled
@@ -39,7 +39,7 @@ class TrialPlan:
         return f"{self.seeds} seeds: {self.launches} launches{took}"
 
 
-def plan(launches: Launches, points: Sequence[str], seeds: int) -> TrialPlan:
+def plan(launches: ValidationLaunches, points: Sequence[str], seeds: int) -> TrialPlan:
     """Reckon what is still to be run to compare some points over seeds, by what launches took."""
     names = {
         name: first
@@ -58,7 +58,7 @@ def plan(launches: Launches, points: Sequence[str], seeds: int) -> TrialPlan:
 class SeedTrials:
     """Compares points with the reference over `seeds` random streams."""
 
-    launches: Launches
+    launches: ValidationLaunches
     seeds: int
 
     def prove(self, point: Candidate, found: PointProof) -> PointProof:

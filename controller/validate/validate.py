@@ -28,7 +28,7 @@ from wattmesh.controller.validate.judge import (
     reference_proof,
     unreproduced,
 )
-from wattmesh.controller.validate.launches import INTERVALS, Launches, Tell
+from wattmesh.controller.validate.launches import INTERVALS, Tell, ValidationLaunches
 from wattmesh.controller.validate.results import PointProof, ValidationProgress
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
@@ -78,7 +78,7 @@ class Validator:
     largest_bytes: int = 8 << 30
     orders: Sequence[int] = ORDERS
     seeds: int = 0
-    _launches: Launches = field(init=False)
+    _launches: ValidationLaunches = field(init=False)
     _catalogue: Catalogue = field(init=False)
 
     def run(self, only: Sequence[str] = ()) -> Validation:
@@ -132,7 +132,7 @@ class Validator:
         job.check_python()
         known = results.load(self.folder, job.digest)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._launches = Launches(
+        self._launches = ValidationLaunches(
             job=job,
             folder=self.folder,
             # A switch that failed is made anew, as a point that failed is.

@@ -231,8 +231,8 @@ def _profile(plan: DemoPlan, progress: ProgressPrinter) -> Catalogue:
             f"{'validated, by losses alone' if point.validated_by else point.evidence}"
         )
     progress.say(
-        f"  by losses alone: within {asked.tolerance:.0e} of one process that never switches. For a "
-        "job of yours `wattmesh configs validate` also compares states and gradients"
+        f"  by losses alone: within {asked.tolerance:.0e} of one process that never switches. For "
+        "a job of yours `wattmesh configs validate` also compares states and gradients"
     )
     for point_id, why in found.unproven.items():
         progress.say(f"  {point_id} may not be switched to: {why}")

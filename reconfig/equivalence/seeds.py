@@ -124,7 +124,7 @@ def judge_seeds(pairs: Sequence[SeedPair], *, look: int = 0) -> JudgedSeeds:
             f"the mean {_words(name)} over {len(pairs)} seeds is apart by {_share(gap.apart)} from "
             f"the reference's; that it is {MARGIN:.0%} or more has p = {gap.p:.2g}"
         )
-        found.add(f"mean {_words(name)}", gap.p, sentence, gap.enough)
+        found.add(f"mean {_words(name)}, p", gap.p, sentence, gap.enough)
     _compare_losses(pairs, found)
     return JudgedSeeds(verdicts=tuple(found.verdicts), differs=found.differs, enough=found.enough)
 
@@ -174,7 +174,7 @@ def _compare_losses(pairs: Sequence[SeedPair], found: _Found) -> None:
         f"more; that it is {margin:.2e} or more, half the deviation between seeds at one step, has "
         f"p = {p:.2g}"
     )
-    found.add("mean loss", p, sentence, _enough(len(pairs), error, margin, falls=0.5))
+    found.add("mean loss, p", p, sentence, _enough(len(pairs), error, margin, falls=0.5))
 
 
 def _spread(pairs: Sequence[SeedPair]) -> float:

@@ -231,7 +231,7 @@ def test_losses_on_another_scale_are_told_apart() -> None:
     ]
     judged = judge_seeds(doubled)
     assert judged.differs
-    assert [each.name for each in judged.verdicts if not each.ok] == ["mean loss"]
+    assert [each.name for each in judged.verdicts if not each.ok] == ["mean loss, p"]
 
 
 def test_the_estimate_and_its_deviation_are_those_of_their_definitions() -> None:

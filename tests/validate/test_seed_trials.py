@@ -115,12 +115,12 @@ def test_a_point_with_dropout_is_statistical_over_seeds(trials: Trials) -> None:
     assert (point.evidence, point.equivalence) == (Evidence.VALIDATED, Equivalence.STATISTICAL)
     assert {each.check for each in proof.checks} == {"V1", "V8"}
     assert {each.name for each in proof.checks if each.check == "V8"} == {
-        "mean gradient",
-        "mean change of the parameters",
-        "mean optimizer slot exp_avg",
-        "mean optimizer slot exp_avg_sq",
-        "mean optimizer slot step",
-        "mean loss",
+        "mean gradient, p",
+        "mean change of the parameters, p",
+        "mean optimizer slot exp_avg, p",
+        "mean optimizer slot exp_avg_sq, p",
+        "mean optimizer slot step, p",
+        "mean loss, p",
     }
     assert any(
         "B draws random numbers; 5 seeds: 6 launches, about " in each for each in trials.said
@@ -133,7 +133,7 @@ def test_a_twin_that_loses_its_moments_is_not_statistical(trials: Trials) -> Non
     assert proof is not None
     assert not proof.proven
     failed = {each.name for each in proof.checks if not each.ok}
-    assert "mean optimizer slot exp_avg_sq" in failed
+    assert "mean optimizer slot exp_avg_sq, p" in failed
     assert "the layout trains something else on the mean" in proof.next_step
     assert catalogue_file.load(trials.file).point("lost").evidence is Evidence.MEASURED
 
