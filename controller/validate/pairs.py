@@ -46,7 +46,8 @@ def standing(ids: Sequence[str], pairs: Collection[PairRow]) -> tuple[list[str],
         The points that stand, in order, and why each other one does not.
     """
     known = {(each.origin, each.target): each for each in pairs}
-    kept, told = list(ids), {}
+    kept = list(ids)
+    told: dict[str, str] = {}
     while True:
         faults = {each: _faults(each, kept, known) for each in kept}
         # Of two with as many faults the later one goes.

@@ -1,10 +1,12 @@
 """A bounded sample of an unsharded state's elements, the same in every launch. Pure (numpy).
 
-Over seeds many states are kept, so of each only some elements are: of every tensor at least
-`LEAST` (or all), of the whole about `BUDGET`. Which ones depends on the tensor's name and size
-alone, so that samples of two launches, in whatever layouts, hold the same elements.
+Over seeds many states are kept, so of each tensor only `MOST` elements are, at random with
+replacement. Which ones depends on its name and size alone, so that samples of two launches, in
+whatever layouts, hold the same elements. They are scaled so that norms and inner products of
+samples are those of the whole on the mean.
 """
 
+import math
 import zlib
 from collections.abc import Iterable
 
@@ -12,24 +14,21 @@ import numpy as np
 
 from wattmesh.reconfig.equivalence.whole import WholeState
 
-BUDGET = 1 << 18
-"""Elements of one sample, about."""
-
-LEAST = 64
-"""Elements of one tensor."""
+MOST = 4096
+"""Elements of one tensor; a smaller tensor is whole."""
 
 
 def sampled(whole: WholeState, prefixes: Iterable[str] = ("",)) -> WholeState:
     """Return a sample of the tensors whose names begin with one of `prefixes`."""
     begins = tuple(prefixes)
-    held = {name: array for name, array in whole.arrays.items() if name.startswith(begins)}
-    share = BUDGET / max(BUDGET, sum(array.size for array in held.values()))
     found = {}
-    for name, array in held.items():
-        flat = array.reshape(-1)
-        count = max(LEAST, int(array.size * share))
-        if count < array.size:
+    for name, array in whole.arrays.items():
+        if not name.startswith(begins):
+            continue
+        values = array.reshape(-1).astype(np.float64)
+        if array.size > MOST:
             draw = np.random.default_rng([zlib.crc32(name.encode()), array.size])
-            flat = flat[draw.integers(0, array.size, count)]
-        found[name] = np.array(flat)
+            chosen = array.reshape(-1)[draw.integers(0, array.size, MOST)]
+            values = chosen.astype(np.float64) * math.sqrt(array.size / MOST)
+        found[name] = values
     return WholeState(arrays=found)

@@ -308,4 +308,5 @@ def _enough(count: int, error: float, margin: float, *, falls: float) -> int:
     """
     if not (margin > 0 and math.isfinite(error)):
         return 0
-    return max(FEWEST_SEEDS, math.ceil(count * (2.9 * error / margin) ** (1 / falls)))
+    times = math.pow(2.9 * error / margin, 1 / falls)
+    return max(FEWEST_SEEDS, math.ceil(count * times))
