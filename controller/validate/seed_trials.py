@@ -283,4 +283,7 @@ def _next_step(judged: JudgedSeeds, seeds: int) -> str:
         )
     if judged.enough:
         return "these seeds just cannot tell; take half as many again with --seeds"
-    return "let every launch draw from its own streams, take {seed} in job.command, or see V8"
+    return (
+        "correct that, and validate again; a script that sets its own streams can take its seed "
+        "from job.command, as {seed}"
+    )
