@@ -230,10 +230,11 @@ def _profile(plan: DemoPlan, progress: ProgressPrinter) -> Catalogue:
             f"{point.tokens_per_s:6.0f} tokens/s  {point.power_w:5.0f} W simulated  "
             f"{'validated, by losses alone' if point.validated_by else point.evidence}"
         )
-    progress.say(
-        f"  by losses alone: within {asked.tolerance:.0e} of one process that never switches. For "
-        "a job of yours `wattmesh configs validate` also compares states and gradients"
-    )
+    if any(point.validated_by for point in found.catalogue.points):
+        progress.say(
+            f"  by losses alone: within {asked.tolerance:.0e} of one process that never switches; "
+            "`wattmesh configs validate` also compares states and gradients"
+        )
     for point_id, why in found.unproven.items():
         progress.say(f"  {point_id} may not be switched to: {why}")
     return found.catalogue

@@ -8,6 +8,7 @@ import pytest
 from tests.validate import trained
 from tests.validate.catalogues import catalogue
 from tests.validate.forked import Forked
+from wattmesh.controller.cli.configs.validate_screen import proof_lines, validation_json
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.validate.rules import unstampable
 from wattmesh.controller.validate.validate import Validation, Validator
@@ -112,6 +113,13 @@ def test_every_switch_between_two_proven_points_is_made_and_a_faulty_one_costs_i
     assert catalogue_file.load(validator.file).point("E").evidence is Evidence.MEASURED
     assert "the switch from B to E failed" in found.unstamped["E"]
     assert not {"A", "B", "D"} & set(found.unstamped)
+    shown = "\n".join(str(each) for each in proof_lines(found, 200))
+    assert "5 of 6 switches between two points keep every bit" in shown
+    assert "E may not be switched to: it trains alike, but the switch from B to E failed" in shown
+    told = validation_json(found, "c.toml")["pairs"]
+    assert {"origin": "B", "target": "E", "ok": False} in [
+        {key: each[key] for key in ("origin", "target", "ok")} for each in told
+    ]
 
 
 def test_what_was_proven_is_not_run_again_and_a_switch_that_failed_is(
