@@ -29,14 +29,13 @@ SUGGESTED = 8
 class TrialPlan:
     """What seeds will cost."""
 
-    seeds: int
     launches: int
     seconds: float
 
     def __str__(self) -> str:
         """Say it in a clause."""
         took = f", about {quantities.duration(self.seconds)}" if self.seconds else ""
-        return f"{self.seeds} seeds: {self.launches} launches{took}"
+        return f"{self.launches} launches{took}"
 
 
 def plan(launches: ValidationLaunches, points: Sequence[str], seeds: int) -> TrialPlan:
@@ -51,7 +50,7 @@ def plan(launches: ValidationLaunches, points: Sequence[str], seeds: int) -> Tri
     }
     todo = [first for name, first in names.items() if name not in launches.progress.finished]
     seconds = sum(launches.seconds(first) for first in todo)
-    return TrialPlan(seeds=seeds, launches=len(todo), seconds=seconds)
+    return TrialPlan(launches=len(todo), seconds=seconds)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +62,9 @@ class SeedTrials:
 
     def prove(self, point: Candidate, found: PointProof) -> PointProof:
         """Judge a point that is not numerical, and draws random numbers, over seeds."""
-        self.launches.tell(f"{point.id} draws random numbers; {self._plan(point)}")
+        self.launches.tell(
+            f"{point.id} draws random numbers; {self.seeds} seeds: {self._plan(point)}"
+        )
         try:
             for seed in range(1, self.seeds):
                 self._train(point, seed)

@@ -193,7 +193,9 @@ class Validator:
                 point, found
             )
         cost = seed_trials.plan(self._launches, [point.id], seed_trials.SUGGESTED)
-        return replace(found, next_step=f"{found.next_step} (--seeds {cost})")
+        return replace(
+            found, next_step=f"{found.next_step} (--seeds {seed_trials.SUGGESTED}: {cost})"
+        )
 
     def _prove(self, point: Candidate, beside: Beside) -> PointProof:
         """Make every check of one point but those over seeds."""

@@ -84,7 +84,7 @@ def test_without_seeds_a_job_with_dropout_is_told_what_they_would_cost(trials: T
     assert proof is not None
     assert not proof.proven
     assert "dropout in drop" in proof.next_step
-    assert "--seeds 8 seeds: 14 launches, about " in proof.next_step
+    assert "--seeds 8: 14 launches, about " in proof.next_step
 
 
 def test_a_seed_that_crashes_proves_nothing_and_its_sentence_is_told(trials: Trials) -> None:
