@@ -30,7 +30,7 @@ from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.tables import Table
 from wattmesh.toml_text import read_toml
 
-PLACES = ("steps", "every", "losses", "checkpoints")
+PLACES = ("steps", "every", "losses", "checkpoints", "seed")
 """What a command may name in braces; none is needed, because the hook does the same."""
 
 
@@ -101,6 +101,7 @@ class ProfileJob:
         warm_switches: whether every point is gone to once more, for switches that need not compile.
         start_limit_s, silence_limit_s: how long the job may take to its first step, and between two
             signs of life after that.
+        seed: of this launch, for a command with `{seed}`.
         digest: sha256 of the file.
     """
 
@@ -129,6 +130,7 @@ class ProfileJob:
     start_limit_s: float = 600.0
     silence_limit_s: float = 600.0
     embodied_g_per_gpu_hour: float = 0.0
+    seed: int = 0
     digest: str = ""
 
     @property
@@ -140,6 +142,11 @@ class ProfileJob:
     def steps(self) -> int:
         """Steps of a walk in which each layout trains no more than that."""
         return self.steps_per_point * len(self.points)
+
+    @property
+    def takes_seed(self) -> bool:
+        """Whether its command names a seed."""
+        return any("{seed}" in word for word in self.command)
 
     @property
     def walk(self) -> tuple[Candidate, ...]:

@@ -145,6 +145,7 @@ def filled(job: ProfileJob, command: Sequence[str], place: ProfileFolder) -> lis
         "every": str(job.every),
         "losses": str(place.own_steps),
         "checkpoints": str(place.run),
+        "seed": str(job.seed),
     }
     return fill(command, values)
 

@@ -1,7 +1,9 @@
 """Holds a profiled job's losses against the same training that never switches.
 
-It runs `reference_command` once, after the profile, for as many steps as were trained. Invariant: a
-point is *validated* only where every one of its losses equals the reference's within `tolerance`.
+It runs `reference_command` once, after the profile, for as many steps as were trained. That is the
+demo's quick proof, by losses alone: `wattmesh configs validate` also compares states and gradients.
+Invariant: a point is *validated* only where every one of its losses equals the reference's within
+`tolerance`, and says that nothing else was compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,9 @@ from wattmesh.reconfig.profile_folder import ProfileFolder
 from wattmesh.reconfig.step_log import StepRow
 
 REFERENCE = "reference.jsonl"
+
+BY_LOSSES = "the demo, by losses alone"
+"""Who validated such a point, as the catalogue says."""
 
 _LIMIT_S = 600.0
 
@@ -80,10 +85,21 @@ def compared(
 
 def _stamped(job: ProfileJob, point: OperatingPoint, *, proven: bool) -> OperatingPoint:
     if not proven:
-        return replace(point, equivalence=Equivalence.NONE, evidence=Evidence.MEASURED)
+        return replace(
+            point,
+            equivalence=Equivalence.NONE,
+            evidence=Evidence.MEASURED,
+            validated_by="",
+            tolerance=None,
+        )
     exact = point.id == job.reference
-    equivalence = Equivalence.EXACT if exact else Equivalence.NUMERICAL
-    return replace(point, equivalence=equivalence, evidence=Evidence.VALIDATED)
+    return replace(
+        point,
+        equivalence=Equivalence.EXACT if exact else Equivalence.NUMERICAL,
+        evidence=Evidence.VALIDATED,
+        validated_by=BY_LOSSES,
+        tolerance=job.tolerance,
+    )
 
 
 def _why_not(rows: Sequence[StepRow], reference: Mapping[int, float], tolerance: float) -> str:

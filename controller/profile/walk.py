@@ -64,6 +64,7 @@ class ProfileWalk:
         refused: why a point was not reached, by id.
         evidence: what the job reported of the switch to each point that was reached, by id.
         arrivals: every confirmed switch, in order.
+        failures: every other one, as origin, target and why.
         registered: how the job introduced itself; None before.
         unwelcome: why the job was turned away; "".
         newest: its newest progress; None before.
@@ -104,6 +105,7 @@ class ProfileWalk:
         self.refused: dict[str, str] = {}
         self.evidence: dict[str, dict[str, Any]] = {}
         self.arrivals: list[Arrival] = []
+        self.failures: list[tuple[str, str, str]] = []
         self.registered: Register | None = None
         self.unwelcome = ""
         self.newest: Progress | None = None
@@ -218,7 +220,9 @@ class ProfileWalk:
                 self.evidence[target.id] = message.evidence
                 words = f"{target.id} ({target.layout}) trains"
             else:
-                self.refused[target.id] = message.detail or str(message.state)
+                why = message.detail or str(message.state)
+                self.refused[target.id] = why
+                self.failures.append((self._here.id, target.id, why))
                 words = f"{target.id} ({target.layout}) was not reached: {message.detail}"
         self._tell(words)
 

@@ -27,10 +27,10 @@ from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.profile_folder import ProfileFolder
 
 DROPOUT = (
-    "its steps draw random numbers{layers}, so that samples meet other masks where the data "
-    "parallel degree is another. Key masks by position, as `wattmesh.integrations.pytorch.dropout` "
-    "does, for the class numerical; or show over 5 seeds or more that final losses are alike (V8, "
-    'docs/convergence.md) and allow "statistical" in policy.equivalence'
+    "its steps draw random numbers{layers}, so that samples meet other masks in another layout. "
+    "Key masks by position, as `wattmesh.integrations.pytorch.dropout` does, for the class "
+    "numerical; or show with --seeds that it is alike on the mean (V8, docs/convergence.md), and "
+    'allow "statistical" in policy.equivalence'
 )
 
 
@@ -190,9 +190,10 @@ def _proof(
         layout=str(point.layout),
         equivalence=found.equivalence.value,
         because=because,
-        checks=tuple(_row(each) for each in verdicts),
+        checks=tuple(row_of(each) for each in verdicts),
         next_step=next_step,
         tolerance=losses[0].limit if losses else None,
+        random=bool(facts.draws and failed and failed <= {"V2", "V7"}),
     )
 
 
@@ -211,7 +212,8 @@ def _next_step(failed: set[str], facts: JobFacts) -> str:
     return "see docs/convergence.md for what each check needs"
 
 
-def _row(verdict: Verdict) -> CheckRow:
+def row_of(verdict: Verdict) -> CheckRow:
+    """Return a verdict as it is kept."""
     return CheckRow(
         check=verdict.check,
         name=verdict.name,

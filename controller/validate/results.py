@@ -39,6 +39,7 @@ class PointProof:
         next_step: what to do where it is not proven; "".
         tolerance: by how much its losses may differ from the reference's; None: not known.
         at: when, ISO 8601.
+        random: whether random numbers may be all that makes it fail, so that seeds could tell.
     """
 
     id: str
@@ -49,6 +50,7 @@ class PointProof:
     next_step: str = ""
     tolerance: float | None = None
     at: str = ""
+    random: bool = False
 
     @property
     def proven(self) -> bool:
@@ -71,6 +73,16 @@ class PointProof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairRow:
+    """One switch between two points that are not the reference: V1, by their ids."""
+
+    origin: str
+    target: str
+    ok: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationProgress:
     """All that was found.
 
@@ -79,6 +91,8 @@ class ValidationProgress:
         finished: launches that ended well, by the names of their folders.
         lost: why a control gave no noise, by its name.
         fingerprint: of the reference's launch.
+        pairs: switches between points. seconds: how long each launch took, by its folder.
+        looks: by point, the numbers of seeds over which it was judged, in order.
     """
 
     digest: str
@@ -86,6 +100,9 @@ class ValidationProgress:
     finished: tuple[str, ...] = ()
     lost: dict[str, str] = field(default_factory=dict)
     fingerprint: dict[str, str] = field(default_factory=dict)
+    pairs: tuple[PairRow, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    looks: dict[str, list[int]] = field(default_factory=dict)
 
     def point(self, point_id: str) -> PointProof | None:
         """Return what was found of a point; None before."""
@@ -119,4 +136,7 @@ def _decoded(data: dict[str, Any]) -> ValidationProgress:
         )
         for each in data["points"]
     )
-    return ValidationProgress(**{**data, "points": points, "finished": tuple(data["finished"])})
+    pairs = tuple(PairRow(**each) for each in data.get("pairs", ()))
+    return ValidationProgress(
+        **{**data, "points": points, "finished": tuple(data["finished"]), "pairs": pairs}
+    )

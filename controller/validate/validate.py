@@ -1,28 +1,26 @@
 """`wattmesh configs validate`: prove with the user's own job that its points train alike.
 
 A launch per question, each from the beginning of the same run: the reference never switched; the
-same resumed from its checkpoint; controls of it that add in another order; and for every point one
-that goes there from the reference, and back.
+same resumed from its checkpoint; controls of it that add in another order; for every point one that
+goes there from the reference, and back; and one that makes every switch between two points. A point
+that draws random numbers may be compared over seeds (`seed_trials.py`).
 
 Invariant: evidence `validated` is written only after every check of a point was made and held; what
 was proven is kept whatever ends the validation.
 """
 
 import getpass
-import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob
-from wattmesh.controller.profile.launch import JobLauncher, WalkEnd, by_torchrun, run_walk
-from wattmesh.controller.profile.walk import ProfileWalk
-from wattmesh.controller.validate import results, rules
+from wattmesh.controller.profile.launch import JobLauncher, by_torchrun
+from wattmesh.controller.validate import pairs, results, rules, seed_trials
 from wattmesh.controller.validate.judge import (
     Beside,
     WatchedLaunch,
@@ -30,19 +28,17 @@ from wattmesh.controller.validate.judge import (
     reference_proof,
     unreproduced,
 )
+from wattmesh.controller.validate.launches import INTERVALS, Tell, ValidationLaunches
 from wattmesh.controller.validate.results import PointProof, ValidationProgress
+from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
-from wattmesh.reconfig.equivalence.asked import AskedChecks, ValidationFiles
+from wattmesh.reconfig.equivalence.seeds import MOST_SEEDS
+from wattmesh.reconfig.equivalence.trials import FEWEST_SEEDS
 from wattmesh.reconfig.fingerprint import Fingerprint
-
-Tell = Callable[[str], None]
 
 ORDERS = (2, 3)
 """In how many parts the controls sum every product."""
-
-INTERVALS = 2
-"""Checkpoint intervals at the reference before a switch, at the point, and after it."""
 
 LEAST_S = 6.0
 """For how long the reference and its controls train at least. A job takes an order within some two
@@ -67,7 +63,12 @@ class Validation:
 
 @dataclass(slots=True, kw_only=True)
 class Validator:
-    """One validation of a job, written into a catalogue's file."""
+    """One validation of a job, written into a catalogue's file.
+
+    Attributes:
+        seeds: over how many random streams a point that draws random numbers is compared; 0: it is
+            not.
+    """
 
     job: ProfileJob
     file: Path
@@ -76,8 +77,9 @@ class Validator:
     launcher: JobLauncher = by_torchrun
     largest_bytes: int = 8 << 30
     orders: Sequence[int] = ORDERS
-    _progress: ValidationProgress = field(default_factory=partial(ValidationProgress, digest=""))
-    _walk: ProfileWalk = field(init=False)
+    seeds: int = 0
+    _launches: ValidationLaunches = field(init=False)
+    _catalogue: Catalogue = field(init=False)
 
     def run(self, only: Sequence[str] = ()) -> Validation:
         """Prove every point of the job file, or go on where an earlier call was ended.
@@ -90,14 +92,8 @@ class Validator:
             ChildFailed: the reference failed, so there is nothing to compare with.
         """
         began_s = time.monotonic()
+        self._check(only)
         job = self.job
-        catalogue = catalogue_file.load(self.file)
-        rules.check_agreement(job, catalogue)
-        for each in only:
-            catalogue.point(each)
-        job.check_python()
-        self._progress = results.load(self.folder, job.digest)
-        self.folder.mkdir(parents=True, exist_ok=True)
         beside = self._beside()
         points = [each for each in job.walk if not only or each.id in (*only, job.reference)]
         for number, point in enumerate(points, 1):
@@ -105,48 +101,79 @@ class Validator:
             found = self._progress.point(point.id)
             if found is None or not found.proven:
                 found = replace(
-                    self._prove(point, beside), at=datetime.now(UTC).isoformat(timespec="seconds")
+                    self._proven(point, beside), at=datetime.now(UTC).isoformat(timespec="seconds")
                 )
-                self._progress = self._progress.with_point(found)
-                self._progress.save(self.folder)
+                self._keep(self._progress.with_point(found))
             self.tell(_line(found))
-            catalogue = self._stamp(catalogue, found)
+            # While a switch between two proven points is not made, nothing more is stamped.
+            if not found.proven or not self._fallen():
+                self._stamp(found)
+        told = self._pair_off([each.id for each in points])
         return Validation(
-            catalogue=catalogue,
+            catalogue=self._catalogue,
             progress=self._progress,
-            unstamped=self._unstamped(catalogue),
+            unstamped={**self._unstamped(), **told},
             folder=self.folder,
             wall_s=time.monotonic() - began_s,
         )
 
+    def _check(self, only: Sequence[str]) -> None:
+        """Read what there is, and start nothing where it is wrong."""
+        job = self.job
+        self._catalogue = catalogue_file.load(self.file)
+        rules.check_agreement(job, self._catalogue)
+        for each in only:
+            self._catalogue.point(each)
+        if self.seeds and not FEWEST_SEEDS <= self.seeds <= MOST_SEEDS:
+            raise InputInvalid(
+                f"{self.seeds} seeds prove nothing or take too long: give 0 for none, or "
+                f"{FEWEST_SEEDS} to {MOST_SEEDS}"
+            )
+        job.check_python()
+        known = results.load(self.folder, job.digest)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._launches = ValidationLaunches(
+            job=job,
+            folder=self.folder,
+            # A switch that failed is made anew, as a point that failed is.
+            progress=replace(known, pairs=tuple(each for each in known.pairs if each.ok)),
+            launcher=self.launcher,
+            tell=self.tell,
+            largest_bytes=self.largest_bytes,
+        )
+
+    @property
+    def _progress(self) -> ValidationProgress:
+        return self._launches.progress
+
+    def _keep(self, progress: ValidationProgress) -> None:
+        self._launches.progress = progress
+        progress.save(self.folder)
+
     def _beside(self) -> Beside:
         """Train the reference and its controls, as far as that was not done before."""
-        job, reference = self.job, self.job.walk[0]
-        asked = AskedChecks(every=job.every, keep_state=True, largest_bytes=self.largest_bytes)
+        job, launches, reference = self.job, self._launches, self.job.walk[0]
         # Longer than any point's launch, whose switches may come an interval late.
-        self._once("reference", asked, [reference], 4 * INTERVALS)
-        self._once("resumed", asked, [reference], 0)
-        place = WatchedLaunch(self.folder / "reference")
-        told = place.facts.fingerprint
-        self._progress = replace(self._progress, fingerprint=told)
+        steps = 4 * INTERVALS * job.every
+        asked = launches.asked(keep_state=True)
+        launches.once("reference", asked, [reference], steps, least_s=LEAST_S)
+        launches.once("resumed", asked, [reference], 1, into="reference")
+        place = launches.place("reference")
+        launches.progress = replace(self._progress, fingerprint=place.facts.fingerprint, lost={})
         controls = []
-        self._progress = replace(self._progress, lost={})
         for parts in self.orders:
             name = f"control-{parts}"
-            after = INTERVALS * job.every
-            asked = AskedChecks(
-                every=job.every, reorder_after=after, parts=parts, largest_bytes=self.largest_bytes
-            )
+            asked = launches.asked(reorder_after=INTERVALS * job.every, parts=parts)
             try:
-                self._once(name, asked, [reference], 4 * INTERVALS)
-                control = WatchedLaunch(self.folder / name)
+                launches.once(name, asked, [reference], steps, least_s=LEAST_S)
+                control = launches.place(name)
                 others = place.ran.differences(control.ran)
                 if others:
                     raise ChildFailed(f"it ran on something else ({'; '.join(others)})")
                 controls.append(control)
             except ChildFailed as error:
                 lost = {**self._progress.lost, name: str(error)}
-                self._progress = replace(self._progress, lost=lost)
+                launches.progress = replace(self._progress, lost=lost)
                 self.tell(f"no noise from {name}: {error}")
         self._progress.save(self.folder)
         beside = Beside(reference=place, controls=tuple(controls))
@@ -156,37 +183,22 @@ class Validator:
             self.tell(noisy)
         return beside
 
-    def _once(
-        self, name: str, asked: AskedChecks, walk: Sequence[Candidate], intervals: int
-    ) -> None:
-        """Run one launch, if it has not ended well before.
-
-        Raises:
-            ChildFailed: it failed.
-        """
-        if name in self._progress.finished:
-            return
-        resumed = name == "resumed"
-        place = self.folder / ("reference" if resumed else name)
-        if not resumed:
-            shutil.rmtree(place, ignore_errors=True)
-        ValidationFiles(place).ask(asked)
-        self.tell(f"training {name}")
-        least_s = LEAST_S if intervals else 0.0
-        ended = self._launch(place, walk, max(1, intervals * self.job.every), least_s)
-        if ended.trouble is not None:
-            raise ChildFailed(ended.sentence)
-        self._progress = replace(self._progress, finished=(*self._progress.finished, name))
-        self._progress.save(self.folder)
-
-    def _launch(
-        self, place: Path, walk: Sequence[Candidate], steps_each: int, least_s: float = 0.0
-    ) -> WalkEnd:
-        self._walk = ProfileWalk(walk, lambda _: None, steps_each=steps_each, least_s=least_s)
-        return run_walk(self.job, self._walk, place, launcher=self.launcher)
+    def _proven(self, point: Candidate, beside: Beside) -> PointProof:
+        """Make every check of one point, over seeds where that is asked for and could help."""
+        found = self._prove(point, beside)
+        if not found.random or point.layout == self.job.walk[0].layout:
+            return found
+        if self.seeds:
+            return seed_trials.SeedTrials(launches=self._launches, seeds=self.seeds).prove(
+                point, found
+            )
+        cost = seed_trials.plan(self._launches, [point.id], seed_trials.SUGGESTED)
+        return replace(
+            found, next_step=f"{found.next_step} (--seeds {seed_trials.SUGGESTED}: {cost})"
+        )
 
     def _prove(self, point: Candidate, beside: Beside) -> PointProof:
-        """Make every check of one point."""
+        """Make every check of one point but those over seeds."""
         job, reference = self.job, self.job.walk[0]
         if point.id == reference.id:
             return reference_proof(point, beside)
@@ -195,15 +207,13 @@ class Validator:
             return _refused(point, told, "leave the point out, or choose another batch")
         if point.layout == reference.layout:
             return replace(reference_proof(point, beside), id=point.id)
-        place = self.folder / f"point-{point.id}"
-        shutil.rmtree(place, ignore_errors=True)
-        asked = AskedChecks(every=job.every, largest_bytes=self.largest_bytes)
-        ValidationFiles(place).ask(asked)
-        ended = self._launch(place, [reference, point, reference], INTERVALS * job.every)
+        launches, place = self._launches, self.folder / f"point-{point.id}"
+        walk = [reference, point, reference]
+        ended = launches.run(place, launches.asked(), walk, INTERVALS * job.every)
         if ended.trouble is not None:
             return _refused(point, ended.sentence, "correct that, and validate again")
-        if self._walk.refused:
-            said = self._walk.refused
+        if launches.walk.refused:
+            said = launches.walk.refused
             way = "there" if point.id in said else "back from there"
             return _refused(
                 point,
@@ -212,37 +222,67 @@ class Validator:
             )
         return point_proof(job, point, WatchedLaunch(place), beside)
 
-    def _stamp(self, catalogue: Catalogue, found: PointProof) -> Catalogue:
+    def _fallen(self) -> dict[str, str]:
+        """Say which proven points may not be validated beside the others, and why."""
+        job = self.job
+        proven = {each.id for each in self._progress.points if each.proven}
+        apart = pairs.Apart.of(job.walk, proven)
+        _, told = pairs.standing(apart.ids, self._progress.pairs)
+        # Points of one layout stand or fall together.
+        layouts = {each.id: each.layout for each in job.points}
+        fallen = {layouts[each]: why for each, why in told.items()}
+        return {each: fallen[layouts[each]] for each in proven if layouts.get(each) in fallen}
+
+    def _pair_off(self, asked: Sequence[str]) -> dict[str, str]:
+        """Make every switch between proven points; stamp those that stand, say why not others."""
+        proven = {each.id for each in self._progress.points if each.proven}
+        pairs.make_pairs(self._launches, pairs.Apart.of(self.job.walk, proven))
+        told = self._fallen()
+        for found in self._progress.points:
+            if found.proven and (found.id in asked or found.id in told):
+                self._stamp(found, stands=found.id not in told)
+        return {
+            each: f"it trains alike, but {why.rstrip('.')}. Only points between which every switch "
+            "holds are validated; correct that, or leave one of them out"
+            for each, why in told.items()
+        }
+
+    def _stamp(self, found: PointProof, *, stands: bool = True) -> None:
         """Write into the catalogue's file what is proven of one point, or no longer is."""
-        if rules.unstampable(catalogue, found.id, self._fingerprint):
-            return catalogue
-        point = _stamped(catalogue.point(found.id), found, self._fingerprint)
-        others = tuple(point if each.id == point.id else each for each in catalogue.points)
-        return catalogue_file.save(replace(catalogue, points=others), self.file)
+        if rules.unstampable(self._catalogue, found.id, self._fingerprint):
+            return
+        before = self._catalogue.point(found.id)
+        point = _stamped(before, found, self._fingerprint, proven=found.proven and stands)
+        if point == before:
+            return
+        others = tuple(point if each.id == point.id else each for each in self._catalogue.points)
+        self._catalogue = catalogue_file.save(replace(self._catalogue, points=others), self.file)
 
     @property
     def _fingerprint(self) -> Fingerprint:
         return Fingerprint.from_dict(self._progress.fingerprint)
 
-    def _unstamped(self, catalogue: Catalogue) -> dict[str, str]:
+    def _unstamped(self) -> dict[str, str]:
         """Say why a point is not validated, by id."""
         told = {}
-        for each in catalogue.points:
+        for each in self._catalogue.points:
             found = self._progress.point(each.id)
             if found is None:
                 told[each.id] = "it is not in the job file, or was not asked for"
             elif not found.proven:
                 told[each.id] = f"{found.because}; {found.next_step}"
         for found in self._progress.points:
-            why = rules.unstampable(catalogue, found.id, self._fingerprint)
+            why = rules.unstampable(self._catalogue, found.id, self._fingerprint)
             if found.proven and why:
                 told[found.id] = why
         return told
 
 
-def _stamped(point: OperatingPoint, found: PointProof, ran: Fingerprint) -> OperatingPoint:
+def _stamped(
+    point: OperatingPoint, found: PointProof, ran: Fingerprint, *, proven: bool
+) -> OperatingPoint:
     """Return a point with its proof; one that is not proven is measured, and no more."""
-    if not found.proven:
+    if not proven:
         return replace(
             point,
             equivalence=Equivalence.NONE,

@@ -228,7 +228,12 @@ def _profile(plan: DemoPlan, progress: ProgressPrinter) -> Catalogue:
         progress.say(
             f"  {point.id}  {str(point.layout) + ' on ' + str(point.gpus):<14} "
             f"{point.tokens_per_s:6.0f} tokens/s  {point.power_w:5.0f} W simulated  "
-            f"{point.evidence}"
+            f"{'validated, by losses alone' if point.validated_by else point.evidence}"
+        )
+    if any(point.validated_by for point in found.catalogue.points):
+        progress.say(
+            f"  by losses alone: within {asked.tolerance:.0e} of one process that never switches; "
+            "`wattmesh configs validate` also compares states and gradients"
         )
     for point_id, why in found.unproven.items():
         progress.say(f"  {point_id} may not be switched to: {why}")

@@ -9,6 +9,8 @@ the checked code wrote about itself. Torch-free, except for the last four files.
     masks.py        V4 dropout masks, V6 expert choices
     ragged.py       V5 loss over ragged masks, by size of microbatch
     trials.py       V8 final losses over seeds: equivalence by two one-sided tests
+    seeds.py        V8 on a user's job: gradient, state and losses alike on the mean over seeds
+    sample.py       a bounded sample of a state's elements, the same in every launch
     shelf.py        an unsharded state on disk, to compare across launches
     own_job.py      the limits and the class of a point, from the job's own noise
     asked.py        what a validated launch watches, and the files in which it answers

@@ -21,6 +21,9 @@ class AskedChecks:
         reorder_after: from the end of this step on every product is summed in `parts`; 0: never.
         keep_state: whether the state at the newest boundary is kept on disk.
         largest_bytes: a state above this is not gathered, for rank 0 holds it twice.
+        seed: from which the launch's random streams are derived; 0: they stay the script's own.
+        sampled: whether only a sample of every gradient is kept. Of a job that draws random numbers
+            a sample of the state at every boundary is kept in any case.
     """
 
     every: int
@@ -28,6 +31,8 @@ class AskedChecks:
     parts: int = 1
     keep_state: bool = False
     largest_bytes: int = 8 << 30
+    seed: int = 0
+    sampled: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +94,10 @@ class ValidationFiles:
     def gradient(self, step: int) -> Path:
         """The gradient of one step."""
         return self.folder / f"gradient-{step}.npz"
+
+    def sample(self, step: int) -> Path:
+        """A sample of the state at the boundary of one step."""
+        return self.folder / f"sample-{step}.npz"
 
     def ask(self, asked: AskedChecks) -> None:
         """Write the request."""

@@ -6,6 +6,7 @@ through `gather.py`, and write what they find into the launch's folder:
     asked-checks.json   what to watch (by `configs validate`)
     round-trips.jsonl   V1 of every switch, and of a load of a checkpoint
     gradient-STEP.npz   the gradient that the optimizer was about to apply at a step
+    sample-STEP.npz     some elements of the state at a boundary, where steps draw random numbers
     state.npz           the state at the newest boundary, where it is asked for
     facts.json          dtypes, memory, dropout, random numbers, code and libraries
 
@@ -28,6 +29,7 @@ from torch.distributed.tensor import DTensor
 from wattmesh import durable
 from wattmesh.reconfig.equivalence.asked import AskedChecks, JobFacts, ValidationFiles
 from wattmesh.reconfig.equivalence.gather import gather_gradients, gather_whole, shard_again
+from wattmesh.reconfig.equivalence.sample import sampled
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
 from wattmesh.reconfig.fingerprint import Fingerprint
@@ -35,6 +37,7 @@ from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.probe.noise import coarsest
 from wattmesh.reconfig.probe.reordered import Products, uncompiled
+from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.state import State
 
 _SHOWN = 3
@@ -68,6 +71,8 @@ class Witness:
         if generation.step and not self._facts.too_large_bytes:
             self._compare(state, generation, origin)
         self._watch_steps(state)
+        if self._asked.seed and not generation.step:
+            streams.set_to(streams.seeded(streams.now(), self._asked.seed))
         self._streams = _streams()
 
     def step(self, state: State) -> None:
@@ -92,6 +97,9 @@ class Witness:
         self._before = whole if whole.arrays else None
         if self._before is not None and self._asked.keep_state:
             write_whole(self._files.state, self._before)
+        if self._before is not None and self._facts.draws:
+            place = self._files.sample(state.position.step)
+            write_whole(place, sampled(self._before, ("param.", "slot.")))
 
     def _compare(self, state: State, generation: Generation, origin: str) -> None:
         """Write V1 of what led to this generation."""
@@ -136,7 +144,8 @@ class Witness:
             return
         found = gather_gradients(state)
         if found.arrays:
-            write_whole(self._files.gradient(step), found)
+            kept = sampled(found) if self._asked.sampled else found
+            write_whole(self._files.gradient(step), kept)
 
     def _reorder(self) -> None:
         """Sum every product in parts from here on, backward passes included."""

@@ -170,6 +170,14 @@ def derived(stream: str, first: bytes, data_rank: int) -> bytes:
     return bytes(made.numpy().tobytes())
 
 
+def seeded(states: States, seed: int) -> dict[str, bytes]:
+    """Derive other streams from a script's own: equal ones stay equal, different ones different."""
+    return {
+        stream: derived(stream, f"seed {seed} ".encode() + state, 0)
+        for stream, state in states.items()
+    }
+
+
 def own(
     streams: Streams, layout: Layout, group_rank: int, inside: dict[str, torch.Tensor]
 ) -> dict[str, Any]:

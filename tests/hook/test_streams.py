@@ -129,3 +129,14 @@ def test_streams_that_are_not_what_was_saved_are_refused(what: str) -> None:
 def test_an_older_checkpoint_leaves_the_streams_alone() -> None:
     """It holds none."""
     assert streams.given({}, ONE, 0, lambda each: each) == Streams()
+
+
+def test_a_validated_launch_s_seed_gives_other_streams_alike_where_they_were_alike() -> None:
+    """Ranks that drew the same still do, ranks that drew apart still do, in every stream."""
+    one, same, other = (dict(seeded(seed).own) for seed in (1, 1, 2))
+    for stream, state in one.items():
+        derived = [streams.seeded(each, 7)[stream] for each in (one, same, other)]
+        assert derived[0] == derived[1]
+        assert len({*derived, state, streams.seeded(one, 8)[stream]}) == 4
+    streams.set_to(streams.seeded(one, 7))
+    assert streams.now() == streams.seeded(one, 7)

@@ -14,6 +14,7 @@ from wattmesh.policies.decision import (
     Decision,
     Mode,
     Observation,
+    PolicySettings,
     SwitchView,
 )
 from wattmesh.policies.rules.decide import decide
@@ -145,6 +146,19 @@ def test_orders_that_safety_or_the_deadline_outrank_are_refused(
     decision = one(**changes)
     assert (decision.action, decision.kind) == (Action.HOLD, "order_refused")
     assert why in decision.reason
+
+
+def test_a_statistical_point_is_switched_to_where_the_operator_allows_its_class() -> None:
+    """By an order, and for the grid's sake alone; nowhere without `policy.equivalence`."""
+    alike = run(catalogue=catalogue(A, replace(B, equivalence=Equivalence.STATISTICAL)))
+    allowed = PolicySettings(
+        dwell_s=1800.0,
+        equivalence=(Equivalence.EXACT, Equivalence.NUMERICAL, Equivalence.STATISTICAL),
+    )
+    for each, kind in ((alike, "carbon"), (replace(alike, ordered_point="B"), "operator")):
+        decision = one(observation(each, policy=allowed))
+        assert (decision.action, decision.kind, decision.target) == (Action.SWITCH, kind, "B")
+        assert one(observation(each)).action is Action.HOLD
 
 
 def test_an_order_to_go_faster_is_never_refused_for_the_deadline() -> None:

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from wattmesh.controller.profile.job import fill, read_job
+from wattmesh.controller.profile.launch import filled
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.profile_folder import ProfileFolder
 
 EXAMPLE = Path("examples/pretrain/profile.toml")
 
@@ -98,3 +101,13 @@ def test_a_catalogue_is_not_written_over_something_else(tmp_path: Path) -> None:
     assert "is there and is no catalogue" in done.stderr
     assert path.read_text() == text
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_command_that_takes_a_seed_is_given_each_launch_s(tmp_path: Path) -> None:
+    """0 where a launch has none of its own; another command takes none."""
+    job = read_job(EXAMPLE)
+    assert not job.takes_seed
+    seeded = replace(job, command=("train.py", "--seed={seed}"))
+    assert seeded.takes_seed
+    for each, words in ((seeded, "--seed=0"), (replace(seeded, seed=3), "--seed=3")):
+        assert filled(each, each.command, ProfileFolder(tmp_path)) == ["train.py", words]

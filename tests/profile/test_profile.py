@@ -20,7 +20,7 @@ from wattmesh.controller.profile.job import (
 )
 from wattmesh.controller.profile.launch import logged
 from wattmesh.controller.profile.profile import Profile, profile
-from wattmesh.controller.profile.proof import REFERENCE, compared, prove, steps_of
+from wattmesh.controller.profile.proof import BY_LOSSES, REFERENCE, compared, prove, steps_of
 from wattmesh.reconfig.catalogue import Equivalence, Evidence
 from wattmesh.reconfig.layout import Layout
 from wattmesh.telemetry.fake_nvml import FakeNvml
@@ -108,6 +108,7 @@ def test_layouts_whose_losses_equal_the_reference_are_proven(proven: Profile) ->
         ("B", Equivalence.NUMERICAL),
     ]
     assert {each.evidence for each in proven.catalogue.points} == {Evidence.VALIDATED}
+    assert {each.validated_by for each in proven.catalogue.points} == {BY_LOSSES}
 
 
 def test_a_layout_that_trains_something_else_is_not_proven(
@@ -125,6 +126,7 @@ def test_a_layout_that_trains_something_else_is_not_proven(
     assert "allowed is 1e-05" in found.unproven["B"]
     for point in found.catalogue.points:
         assert (point.equivalence, point.evidence) == (Equivalence.NONE, Evidence.MEASURED)
+        assert point.validated_by == ""
 
 
 def test_a_plain_fsdp2_script_is_measured_without_any_fake(tmp_path: Path) -> None:

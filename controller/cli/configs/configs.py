@@ -182,6 +182,17 @@ def validate_job(
             help="Largest state that rank 0 may gather, twice, in host memory.",
         ),
     ] = 8.0,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            "--seeds",
+            min=0,
+            max=64,
+            metavar="N",
+            help="Compare points that draw random numbers over N seeds, 5 or more, with two "
+            "launches for each seed; 0: leave them unproven.",
+        ),
+    ] = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Prove with the job itself which of its measured points train alike, so that they count."""
@@ -195,6 +206,7 @@ def validate_job(
         folder=folder or file.with_suffix(".validation"),
         tell=_silent if as_json else _say,
         largest_bytes=int(largest_state_gib * 2**30),
+        seeds=seeds,
     ).run(points or ())
     if as_json:
         print_json(validate_screen.validation_json(found, str(file)))

@@ -39,6 +39,9 @@ def proof_lines(found: Validation, columns: int) -> Iterator[Text | str]:
             yield from words.wrapped(f"because {proof.because}", columns)
             yield from words.wrapped(f"next: {proof.next_step}", columns)
         yield ""
+    if found.progress.pairs:
+        held = sum(each.ok for each in found.progress.pairs)
+        yield f"{held} of {len(found.progress.pairs)} switches between two points keep every bit"
     for point, why in found.unstamped.items():
         yield from words.wrapped(f"{point} may not be switched to: {why}", columns)
     for control, why in found.progress.lost.items():
@@ -51,6 +54,7 @@ def validation_json(found: Validation, file: str) -> dict[str, Any]:
         **catalogue_json(found.catalogue),
         "proofs": [_proof_json(each) for each in found.progress.points],
         "unproven": found.unstamped,
+        "pairs": [asdict(each) for each in found.progress.pairs],
         "lost_controls": found.progress.lost,
         "fingerprint": found.progress.fingerprint,
         "wall_s": found.wall_s,
