@@ -44,6 +44,9 @@ MOST_TIMES_FASTER = 5.0
 MOST_TIMES_SLOWER = 100.0
 """No cluster that trains is so many times slower; milliseconds taken for seconds are a thousand."""
 
+MOST_MEASURED = 2000
+"""Work grows with the cube of what is known; this many take half a minute."""
+
 LARGEST_BYTES = 256 * 2**20
 """A larger table is refused: it would not fit into memory as text."""
 
@@ -166,6 +169,11 @@ def measured_table(path: Path, model: CostModel) -> Measured:
         if why := misstated(row):
             raise InputInvalid(f"{path}, row {number}: {why}")
     timed = [number for number, row in enumerate(rows, 1) if seconds_of(row) > 0]
+    if len(timed) > MOST_MEASURED:
+        raise InputInvalid(
+            f"{path} has {len(timed)} measured steps; at most {MOST_MEASURED} are taken: leave out "
+            "repeats, or rows of other models and clusters"
+        )
     measured = measured_rows([rows[number - 1] for number in timed], np.ones(len(timed)))
     if not len(measured.seconds):
         why = next(iter(measured.rows.excluded.values()), "no row states step_time_s")

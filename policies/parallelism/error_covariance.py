@@ -30,6 +30,9 @@ DIRECTIONS = ((0,), (1,), (2, 3), (4,), (5,), (6,), (7,), (8,), (9, 10), (11, 12
 LENGTHS = len(DIRECTIONS)
 SIZE = AMPLITUDES + LENGTHS + 2
 
+AT_ONCE = 256
+"""Runs that are compared together: a comparison takes 31 numbers for each pair."""
+
 CENTRES = np.log(np.array([0.08] * AMPLITUDES + [1.5] * LENGTHS + [0.3, 0.04]))
 """Where the logarithms are expected: amplitudes, lengths, years, and the noise."""
 
@@ -152,6 +155,12 @@ def _faded(pairs: Comparison, logarithms: Array) -> tuple[Array, Array, Array]:
 def covariance(pairs: Comparison, logarithms: Array) -> Array:
     """Give the covariance of errors, without noise; shape (one, other)."""
     return np.asarray(_faded(pairs, logarithms)[0].sum(axis=0))
+
+
+def covariance_of(one: Sequence[Tags], other: Sequence[Tags], logarithms: Array) -> Array:
+    """Compare runs and give their covariance, `AT_ONCE` of the first at a time."""
+    parts = [one[begin : begin + AT_ONCE] for begin in range(0, len(one), AT_ONCE)]
+    return np.concatenate([covariance(compare(part, other), logarithms) for part in parts])
 
 
 def covariance_and_slopes(pairs: Comparison, logarithms: Array) -> tuple[Array, Array]:

@@ -20,8 +20,8 @@ from wattmesh.policies.parallelism.error_covariance import (
     CENTRES,
     Habits,
     compare,
-    covariance,
     covariance_and_slopes,
+    covariance_of,
     variance,
 )
 from wattmesh.policies.parallelism.training_rows import Tags
@@ -36,9 +36,6 @@ FREEDOM = 4.0
 
 SPREAD = 0.7
 """How far each logarithm of `Habits` may well be off what is expected."""
-
-AT_ONCE = 1024
-"""Runs that are corrected together: memory grows with them times the measured ones."""
 
 
 def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: int = 40) -> Habits:
@@ -107,17 +104,13 @@ class KnownErrors:
         every = variance(tags, log) + noise2
         if not self.tags:
             return ErrorCorrection(log_ratio=np.zeros(len(tags)), deviation=np.sqrt(every))
-        known = covariance(compare(self.tags, self.tags), log) + np.diag(self.noise2)
+        known = covariance_of(self.tags, self.tags, log) + np.diag(self.noise2)
         factor = cho_factor(known, lower=True)
-        weights = cho_solve(factor, self.errors)
-        ratios, explained = [], []
-        for begin in range(0, len(tags), AT_ONCE):
-            across = covariance(compare(tags[begin : begin + AT_ONCE], self.tags), log)
-            ratios.append(across @ weights)
-            explained.append((across * cho_solve(factor, across.T).T).sum(axis=1))
-        left = every - np.concatenate(explained)
+        across = covariance_of(tags, self.tags, log)
+        left = every - (across * cho_solve(factor, across.T).T).sum(axis=1)
         return ErrorCorrection(
-            log_ratio=np.concatenate(ratios), deviation=np.sqrt(np.maximum(left, noise2))
+            log_ratio=across @ cho_solve(factor, self.errors),
+            deviation=np.sqrt(np.maximum(left, noise2)),
         )
 
 
@@ -136,7 +129,7 @@ def observe(
     """
     noise2 = np.full(len(tags), habits.noise**2)
     if len(tags) > 0:
-        matrix = covariance(compare(tags, tags), habits.logarithms)
+        matrix = covariance_of(tags, tags, habits.logarithms)
         for _ in range(rounds):
             weights = cho_solve(cho_factor(matrix + np.diag(noise2), lower=True), errors)
             left = errors - matrix @ weights

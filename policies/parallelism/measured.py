@@ -14,7 +14,7 @@ from wattmesh.policies.parallelism.fit import fit
 from wattmesh.policies.parallelism.known_errors import KnownErrors, learn, observe
 from wattmesh.policies.parallelism.parameters import Parameters
 from wattmesh.policies.parallelism.predict import CostModel, physics_errors
-from wattmesh.policies.parallelism.row_fields import SHOWN, Row
+from wattmesh.policies.parallelism.row_fields import SHOWN, Row, text_of
 from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import Tags, TrainingRows, read_rows, take
 
@@ -67,9 +67,7 @@ def seconds_of(row: Row) -> float:
 
 def misstated(row: Row) -> str:
     """Say what of a row's time cannot have been measured; "" where it may, or states none."""
-    stated = {
-        name: (row.get(name) or "").strip() for name in ("step_time_s", "tokens_per_s_per_gpu")
-    }
+    stated = {name: text_of(row, name) for name in ("step_time_s", "tokens_per_s_per_gpu")}
     for name, text in stated.items():
         try:
             number = float(text or "1")
