@@ -151,9 +151,12 @@ def rankings(name: str, scored: Scored, runs: Runs) -> Iterator[RowOut]:
     texts = [runs.rows[at] for at in which]
     if not texts:
         return
-    # Each shuffle predicted each run once: their mean ranks it.
-    predicted = np.array([scored.step_s[scored.which == at].mean() for at in which])
+    # Each shuffle predicted each run once: their mean ranks it. `configs search` ranks by the physics
+    # alone, because runs of others would move all layouts of a job alike.
     seconds = runs.measured.seconds[which]
+    corrected = np.array([scored.step_s[scored.which == at].mean() for at in which])
+    physics = np.array([scored.physics[scored.which == at].mean() for at in which])
+    predicted = (1 + physics) * seconds
     of = numbered(texts, RANKED)
     for group in np.unique(of):
         members = np.flatnonzero(of == group)
@@ -162,12 +165,17 @@ def rankings(name: str, scored: Scored, runs: Runs) -> Iterator[RowOut]:
         text, fastest = texts[members[0]], seconds[members].min()
         found = seconds[members[np.argmin(predicted[members])]]
         median = float(np.median(seconds[members]))
+        otherwise = seconds[members[np.argmin(corrected[members])]]
         yield {
             "left_out": name,
             "ranked": " ".join(text[column] for column in RANKED),
             "configurations": len(members),
             "kendall_tau": float(kendalltau(predicted[members], seconds[members]).statistic),
             "top1_regret_percent": 100 * (float(found / fastest) - 1),
+            "corrected_kendall_tau": float(
+                kendalltau(corrected[members], seconds[members]).statistic
+            ),
+            "corrected_top1_regret_percent": 100 * (float(otherwise / fastest) - 1),
             "median_regret_percent": 100 * (median / float(fastest) - 1),
         }
 

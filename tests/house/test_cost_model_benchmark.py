@@ -117,7 +117,7 @@ def test_errors_are_summed_up_in_percent() -> None:
 
 
 def test_regret_is_what_the_choice_costs(tmp_path: Path) -> None:
-    """The one predicted fastest takes 20 % more than the fastest."""
+    """The one that the physics finds fastest takes 20 % more; corrected, the right one is found."""
     found = runs(tmp_path)
     for each in found.rows[:3]:
         each.update({"model": "vtrain-x"})  # type: ignore[attr-defined] # rows are dictionaries
@@ -126,17 +126,19 @@ def test_regret_is_what_the_choice_costs(tmp_path: Path) -> None:
     scored = Scored(
         which=np.arange(3),
         error=zeros,
-        physics=zeros,
+        physics=np.array([1.0, 2.0, 3.0]) / found.measured.seconds[:3] - 1,
         inside=zeros,
         j_per_token=zeros,
         given=np.full(3, -1),
-        step_s=np.array([1.0, 2.0, 3.0]),
+        step_s=np.array([2.0, 1.0, 3.0]),
     )
     (told,) = rankings("by group", scored, found)
     assert told["configurations"] == 3
     assert told["top1_regret_percent"] == pytest.approx(20.0)
     assert told["median_regret_percent"] == pytest.approx(20.0)
     assert told["kendall_tau"] == pytest.approx(1 / 3)
+    assert told["corrected_top1_regret_percent"] == pytest.approx(0.0)
+    assert told["corrected_kendall_tau"] == pytest.approx(1.0)
 
 
 def test_a_false_fit_is_counted(tmp_path: Path) -> None:
