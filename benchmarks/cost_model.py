@@ -151,8 +151,8 @@ def rankings(name: str, scored: Scored, runs: Runs) -> Iterator[RowOut]:
     texts = [runs.rows[at] for at in which]
     if not texts:
         return
-    # Each shuffle predicted each run once: their mean ranks it. `configs search` ranks by the physics
-    # alone, because runs of others would move all layouts of a job alike.
+    # Each shuffle predicted each run once: their mean ranks it. `configs search` ranks by the
+    # physics alone, because runs of others would move all layouts of a job alike.
     seconds = runs.measured.seconds[which]
     corrected = np.array([scored.step_s[scored.which == at].mean() for at in which])
     physics = np.array([scored.physics[scored.which == at].mean() for at in which])

@@ -31,7 +31,8 @@ def expressible(setups: Setups) -> NDArray[np.bool_]:
     work, layout, shape = setups.work, setups.layout, setups.shape
     dense = np.asarray(shape.experts) == 0
     plain = (np.asarray(work.number_format) == BF16) & (np.asarray(work.frozen_base) == 0)
-    return dense & plain & (np.asarray(layout.cp) == 1) & (np.asarray(layout.chunks) == 1)
+    short = (np.asarray(layout.cp) == 1) & (np.asarray(layout.chunks) == 1)
+    return np.asarray(dense & plain & short, dtype=bool)
 
 
 def case(setups: Setups, at: int, efficiency: float) -> RowOut:

@@ -163,8 +163,8 @@ def measured_table(path: Path, model: CostModel) -> Measured:
         InputInvalid: the table cannot be read, none of its rows can be used, or a row states what
             cannot have been measured.
     """
-    names, rows = read_table(path)
-    rows = as_known(names, rows)
+    names, found = read_table(path)
+    rows = as_known(names, found)
     for number, row in enumerate(rows, 1):
         if why := misstated(row):
             raise InputInvalid(f"{path}, row {number}: {why}")

@@ -34,7 +34,7 @@ TRUST = 4.0
 FREEDOM = 4.0
 """Degrees of freedom of the errors' distribution: heavy tails."""
 
-SPREAD = 0.7
+SPREAD = 0.4
 """How far each logarithm of `Habits` may well be off what is expected."""
 
 

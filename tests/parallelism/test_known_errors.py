@@ -85,8 +85,8 @@ def alike(one: Tags, other: Tags, habits: Habits) -> float:
     built = CLASSES[one.gpu].generation == CLASSES[other.gpu].generation
     whats = (gpu and software, model, recent * (software and built and number_format))
     phases = [a * b for a, b in zip(one.phases, other.phases, strict=True)]
-    terms += tuple(what * share for what in whats for share in phases)
-    return sum(each**2 * term for each, term in zip(size[:AMPLITUDES], terms, strict=True))
+    every = [*terms, *(what * share for what in whats for share in phases)]
+    return sum(each**2 * term for each, term in zip(size[:AMPLITUDES], every, strict=True))
 
 
 WAYS = (1, 1, 2, 1, 1, 1, 1, 1, 2, 2)
