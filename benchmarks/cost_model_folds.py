@@ -1,13 +1,13 @@
 """Predictions of measured runs that the cost model did not see: by groups, by clusters, by one row.
 
-Invariant: physics and known errors come from other groups only. How alike runs err (`Habits`) is
-learned once, of all rows, and fixed: twelve numbers, which no single row decides.
+Invariant: everything that a prediction rests on comes from other groups only: physics, known errors
+and how alike runs err. Where a fit begins is the only thing that is common to all of them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +15,31 @@ from numpy.typing import NDArray
 from wattmesh.controller.cost_model.csv_files import read_table
 from wattmesh.policies.parallelism.energy import PowerShares
 from wattmesh.policies.parallelism.fit import fit
-from wattmesh.policies.parallelism.known_errors import Habits
 from wattmesh.policies.parallelism.measured import (
     Measured,
     fit_model,
-    learn_habits,
     measured_rows,
     part,
     seconds_of,
+    shared_weights,
     with_measurements,
 )
 from wattmesh.policies.parallelism.parameters import Parameters
 from wattmesh.policies.parallelism.predict import CostModel, predict
-from wattmesh.policies.parallelism.training_rows import Row
+from wattmesh.policies.parallelism.row_fields import Row
 
 Array: TypeAlias = NDArray[np.float64]
+RowOut: TypeAlias = dict[str, Any]
 
 MAIN, SINGLE_NODE = "train_configs.csv", "vtrain_single_node.csv"
 SINGLE_NODE_WEIGHT = 0.2
 """Rows of one small cluster, 720 of them, count a fifth, as in what is shipped."""
 
 FOLDS = 5
+GIVEN = 3
+"""Runs of a cluster that are given back, each alone: which one it is moves the figure by half a
+point."""
+
 GROUP = ("model", "gpu", "precision", "num_gpus", "tp", "pp", "cp", "ep")
 CLUSTER = ("model", "gpu")
 
@@ -105,19 +109,23 @@ def folds(groups: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     return np.asarray(dealt[groups], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """What all folds begin with: how runs err, and where fits start."""
+def percent(errors: Array) -> RowOut:
+    """Sum errors up, in percent; nothing where there are none."""
+    if not len(errors):
+        return {"mape": None, "median": None, "p90": None, "bias": None}
+    size = 100 * np.abs(errors)
+    return {
+        "mape": float(size.mean()),
+        "median": float(np.median(size)),
+        "p90": float(np.quantile(size, 0.9)),
+        "bias": 100 * float(errors.mean()),
+    }
 
-    habits: dict[bool, Habits]
-    parameters: Parameters
 
-
-def learn(runs: Runs) -> Learned:
-    """Fit once on everything, and learn how runs err."""
+def start_of_fits(runs: Runs) -> Parameters:
+    """Fit once on everything: folds begin there, which saves them most of their steps."""
     measured = runs.measured
-    parameters = fit(measured.rows.setups, measured.seconds, weights=measured.weights)
-    return Learned(habits=learn_habits(measured, parameters), parameters=parameters)
+    return fit(measured.rows.setups, measured.seconds, weights=shared_weights(measured))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +136,7 @@ class Scored:
         which: index of the run. `error`: predicted / measured - 1; `physics`: the same before
             known errors. `inside`: 1 where the interval holds what was measured.
         j_per_token: predicted of the predicted time. `step_s`: predicted.
+        given: the run of the same cluster that had been measured; -1 where none had.
     """
 
     which: NDArray[np.int64]
@@ -136,15 +145,15 @@ class Scored:
     inside: Array
     step_s: Array
     j_per_token: Array
+    given: NDArray[np.int64]
 
 
-def refit(runs: Runs, which: NDArray[np.int64], learned: Learned) -> CostModel:
-    """Fit a cost model to some runs, as the shipped one is."""
+def refit(runs: Runs, which: NDArray[np.int64], start: Parameters) -> CostModel:
+    """Fit a cost model to some runs, as the shipped one is: how alike runs err is learned anew."""
     return fit_model(
         part(runs.measured, which),
         shares=PowerShares(),
-        habits=learned.habits,
-        start=learned.parameters,
+        start=start,
     )
 
 
@@ -160,6 +169,7 @@ def score(runs: Runs, which: NDArray[np.int64], model: CostModel) -> Scored:
         inside=((found.low_s <= seconds) & (seconds <= found.high_s)).astype(np.float64),
         step_s=found.step_s,
         j_per_token=found.j_per_token,
+        given=np.full(len(which), -1, dtype=np.int64),
     )
 
 
@@ -172,6 +182,7 @@ def joined(parts: Sequence[Scored]) -> Scored:
         inside=np.concatenate([each.inside for each in parts]),
         step_s=np.concatenate([each.step_s for each in parts]),
         j_per_token=np.concatenate([each.j_per_token for each in parts]),
+        given=np.concatenate([each.given for each in parts]),
     )
 
 
@@ -184,14 +195,14 @@ class CrossValidated:
 
 
 def cross_validate(
-    runs: Runs, groups: NDArray[np.int64], learned: Learned, shuffles: int, *, give_back: bool
+    runs: Runs, groups: NDArray[np.int64], start: Parameters, shuffles: int, *, give_back: bool
 ) -> CrossValidated:
     """Predict every run by models that its group was left out of.
 
     Args:
         runs: all of them. `groups`: number of each one's group.
         groups: what stays together.
-        learned: where folds begin.
+        start: where fits begin.
         shuffles: how often groups are dealt anew.
         give_back: also give one run of each group back, and predict the others of it.
     """
@@ -199,7 +210,7 @@ def cross_validate(
     for seed in range(shuffles):
         dealt = folds(groups, seed)
         for fold in range(FOLDS):
-            model = refit(runs, np.flatnonzero(dealt != fold), learned)
+            model = refit(runs, np.flatnonzero(dealt != fold), start)
             held = np.flatnonzero((dealt == fold) & runs.judged)
             left_out.append(score(runs, held, model))
             if give_back:
@@ -217,12 +228,13 @@ def _nothing(like: Scored) -> Scored:
 def _given_back(
     runs: Runs, held: NDArray[np.int64], groups: NDArray[np.int64], model: CostModel, seed: int
 ) -> Iterator[Scored]:
-    """Give one run of each group back, chosen at random, and predict its others."""
+    """Give one run of each group back and predict its others; up to `GIVEN` times, each alone."""
     draw = np.random.default_rng(seed)
     for group in np.unique(groups[held]):
         members = held[groups[held] == group]
         if len(members) < 2:
             continue
-        chosen = int(draw.integers(len(members)))
-        given, others = members[chosen : chosen + 1], np.delete(members, chosen)
-        yield score(runs, others, with_measurements(model, part(runs.measured, given)))
+        for chosen in draw.permutation(len(members))[:GIVEN]:
+            given, others = members[chosen : chosen + 1], np.delete(members, chosen)
+            found = score(runs, others, with_measurements(model, part(runs.measured, given)))
+            yield replace(found, given=np.full(len(others), int(given[0]), dtype=np.int64))

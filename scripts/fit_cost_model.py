@@ -14,7 +14,7 @@ from wattmesh.controller.cost_model import fitted
 from wattmesh.controller.cost_model.csv_files import read_table
 from wattmesh.policies.parallelism.energy import PowerShares
 from wattmesh.policies.parallelism.measured import Measured, fit_model, measured_rows
-from wattmesh.policies.parallelism.training_rows import Row
+from wattmesh.policies.parallelism.row_fields import Row
 
 TARGET = Path(__file__).resolve().parents[1] / "controller" / "cost_model" / fitted.NAME
 

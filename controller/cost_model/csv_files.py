@@ -25,7 +25,8 @@ from wattmesh.policies.parallelism.measured import (
     with_measurements,
 )
 from wattmesh.policies.parallelism.predict import CostModel, Predictions, physics_errors, predict
-from wattmesh.policies.parallelism.training_rows import Row, TrainingRows, read_rows
+from wattmesh.policies.parallelism.row_fields import Row
+from wattmesh.policies.parallelism.training_rows import TrainingRows, read_rows
 
 ADDED = (
     "pred_step_time_s",
@@ -42,6 +43,9 @@ MOST_TIMES_FASTER = 5.0
 
 MOST_TIMES_SLOWER = 100.0
 """No cluster that trains is so many times slower; milliseconds taken for seconds are a thousand."""
+
+MOST_MEASURED = 2000
+"""Work grows with the cube of what is known; this many take half a minute."""
 
 LARGEST_BYTES = 256 * 2**20
 """A larger table is refused: it would not fit into memory as text."""
@@ -93,11 +97,12 @@ def _fields(path: Path, text: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     try:
         names = tuple(next(reader, ()))
         for fields in reader:
-            if len(fields) > len(names):
+            if any(fields[len(names) :]):
                 raise InputInvalid(
                     f"{path}, line {reader.line_num}: {len(fields)} fields, more than the "
                     f"{len(names)} names of columns"
                 )
+            del fields[len(names) :]
             if fields:
                 rows.append(dict(zip_longest(names, fields, fillvalue="")))
     except csv.Error as error:
@@ -118,9 +123,21 @@ def check_out(out: Path, *inputs: Path | None) -> None:
             raise InputInvalid(f"--out {out} is the table {each} that is read; name another file")
 
 
+def as_known(names: Sequence[str], rows: Sequence[Row]) -> Sequence[Row]:
+    """Give rows under the names that are known: small letters, no blanks around them.
+
+    Where a table has a column under its known name as well, that one counts.
+    """
+    known = {name: name.strip().lower() for name in names}
+    renamed = {name: ours for name, ours in known.items() if ours != name and ours not in known}
+    if not renamed:
+        return rows
+    return [{**row, **{ours: row[name] for name, ours in renamed.items()}} for row in rows]
+
+
 def predict_table(names: Sequence[str], rows: Sequence[Row], model: CostModel) -> Predicted:
-    """Predict the rows of a table."""
-    read = read_rows(rows)
+    """Predict the rows of a table; columns are known in any letters, with blanks around them."""
+    read = read_rows(as_known(names, rows))
     return Predicted(
         names=tuple(names), rows=tuple(rows), read=read, predictions=predict(read, model)
     )
@@ -146,11 +163,17 @@ def measured_table(path: Path, model: CostModel) -> Measured:
         InputInvalid: the table cannot be read, none of its rows can be used, or a row states what
             cannot have been measured.
     """
-    _, rows = read_table(path)
+    names, found = read_table(path)
+    rows = as_known(names, found)
     for number, row in enumerate(rows, 1):
         if why := misstated(row):
             raise InputInvalid(f"{path}, row {number}: {why}")
     timed = [number for number, row in enumerate(rows, 1) if seconds_of(row) > 0]
+    if len(timed) > MOST_MEASURED:
+        raise InputInvalid(
+            f"{path} has {len(timed)} measured steps; at most {MOST_MEASURED} are taken: leave out "
+            "repeats, or rows of other models and clusters"
+        )
     measured = measured_rows([rows[number - 1] for number in timed], np.ones(len(timed)))
     if not len(measured.seconds):
         why = next(iter(measured.rows.excluded.values()), "no row states step_time_s")

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from wattmesh.errors import InputInvalid
 from wattmesh.named_file import read_named
 from wattmesh.policies.parallelism.energy import PowerShares
-from wattmesh.policies.parallelism.known_errors import CENTRES, Habits, KnownErrors
+from wattmesh.policies.parallelism.error_covariance import CENTRES, Habits
+from wattmesh.policies.parallelism.known_errors import KnownErrors
 from wattmesh.policies.parallelism.parameters import SIZE, pack, unpack
 from wattmesh.policies.parallelism.predict import CostModel
-from wattmesh.policies.parallelism.training_rows import PLACES, Tags
+from wattmesh.policies.parallelism.training_rows import PHASES, PLACES, Tags
 
 NAME = "fitted.npz"
 KINDS = {False: "dense", True: "experts"}
@@ -46,6 +47,7 @@ def save(model: CostModel, path: Path) -> None:
             arrays[f"{name}.{text}"] = np.array(values, dtype=np.str_)
         arrays[f"{name}.release_years"] = np.array([each.release_years for each in known.tags])
         arrays[f"{name}.place"] = np.array([each.place for each in known.tags])
+        arrays[f"{name}.phases"] = np.array([each.phases for each in known.tags])
         arrays[f"{name}.errors"] = known.errors
         arrays[f"{name}.noise2"] = known.noise2
         arrays[f"{name}.habits"] = known.habits.logarithms
@@ -112,7 +114,10 @@ def _known_errors(found: dict[str, Any], name: str, has_experts: bool) -> KnownE
     texts = [_texts(found, f"{name}.{text}") for text in TEXTS]
     count = len(texts[0])
     years = _numbers(found, f"{name}.release_years", (count,)).tolist()
-    places = _numbers(found, f"{name}.place", (count, PLACES) if count else (0,)).tolist()
+    places, phases = (
+        _numbers(found, f"{name}.{each}", (count, size) if count else (0,)).tolist()
+        for each, size in (("place", PLACES), ("phases", PHASES))
+    )
     tags = tuple(
         Tags(
             model=model,
@@ -122,9 +127,10 @@ def _known_errors(found: dict[str, Any], name: str, has_experts: bool) -> KnownE
             release_years=released,
             has_experts=float(has_experts),
             place=tuple(place),
+            phases=tuple(shares),
         )
-        for model, gpu, software, number_format, released, place in zip(
-            *texts, years, places, strict=True
+        for model, gpu, software, number_format, released, place, shares in zip(
+            *texts, years, places, phases, strict=True
         )
     )
     noise2 = _numbers(found, f"{name}.noise2", (count,))

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.layout_search.space import Job
+from wattmesh.policies.parallelism.error_covariance import with_phases
 from wattmesh.policies.parallelism.known_errors import ErrorCorrection, observe
 from wattmesh.policies.parallelism.predict import CostModel
 from wattmesh.policies.parallelism.setups import LayoutColumns, Setups, WorkColumns
-from wattmesh.policies.parallelism.step_time import step_time
+from wattmesh.policies.parallelism.step_time import StepTime, step_time
 from wattmesh.policies.parallelism.training_rows import (
     Tags,
     hardware_columns,
@@ -56,24 +57,29 @@ def own_errors(
     """
     known = model.known_errors[bool(job.shape.experts)]
     errors = np.log(measured_over_predicted(job, work, model, own))
-    mine = observe(_tags(job, work, own.layout), errors, known.habits, trusted=len(own.seconds))
-    return mine.correct(_tags(job, work, layout))
+    measured = _tags(job, work, model, own.layout)
+    mine = observe(measured, errors, known.habits, trusted=len(own.seconds))
+    return mine.correct(_tags(job, work, model, layout))
 
 
 def measured_over_predicted(
     job: Job, work: WorkColumns, model: CostModel, own: OwnMeasurements
 ) -> Array:
     """Give by what factor each measured step takes longer than the physics predicts."""
+    return np.asarray(own.seconds / np.asarray(_time(job, work, model, own.layout).total_s))
+
+
+def _time(job: Job, work: WorkColumns, model: CostModel, layout: LayoutColumns) -> StepTime:
     hardware = hardware_columns([job.gpu])
-    measured = Setups(shape=job.shape, hardware=hardware, layout=own.layout, work=work)
-    return np.asarray(own.seconds / np.asarray(step_time(measured, model.parameters).total_s))
+    asked = Setups(shape=job.shape, hardware=hardware, layout=layout, work=work)
+    return step_time(asked, model.parameters)
 
 
-def _tags(job: Job, work: WorkColumns, layout: LayoutColumns) -> Sequence[Tags]:
+def _tags(job: Job, work: WorkColumns, model: CostModel, layout: LayoutColumns) -> Sequence[Tags]:
     """Tag layouts of one job under one software: they differ in their places only."""
     count = len(np.asarray(layout.tp))
     rows = [take_layouts(layout, np.array([at])) for at in range(count)]
-    return [
+    tags = [
         Tags(
             model="own",
             gpu=job.gpu.name,
@@ -85,3 +91,4 @@ def _tags(job: Job, work: WorkColumns, layout: LayoutColumns) -> Sequence[Tags]:
         )
         for each in rows
     ]
+    return with_phases(tags, _time(job, work, model, layout)) if count else tags

@@ -66,6 +66,7 @@ def megatron_like(job: Job, number_format: float = BF16) -> WorkColumns:
         fused_attention=1.0,
         fused_passes=1.0,
         frozen_base=0.0,
+        dropped_tokens=0.0,
         captured=0.0,
     )
 

@@ -3,6 +3,7 @@
 The map:
     collectives.py    bytes that a rank sends, and seconds they take
     energy.py         joules: watts by phase, times how long
+    error_covariance.py  how alike two runs err
     fit.py            fits parameters to measured steps
     hardware.py       GPUs: rates, memory, links, watts
     known_errors.py   what the physics leaves over, learned: a Gaussian process
@@ -12,6 +13,7 @@ The map:
     parameters.py     what is fitted, with priors
     predict.py        the physics, corrected by measured runs nearby, with intervals
     presets.py        shapes of known models
+    row_fields.py     fields of a row of text as numbers
     setups.py         configurations as columns
     step_time.py      seconds of a step and its phases
     training_rows.py  rows of text as columns, and why some cannot be predicted

@@ -4,6 +4,7 @@ Rates are vendors' dense figures per GPU, per direction where they are links; wh
 them is fitted (`parameters`). Idle watts are priors until the cluster's own are measured.
 """
 
+import re
 from dataclasses import dataclass
 
 GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
@@ -44,8 +45,8 @@ l40s        l40s      ada         362     48  0.86 32   1      25   350  33
 h100        h100      hopper      989     80  3.35 450  8      50   700  72
 h100-500w   h100-500w hopper      989     96  2.4  450  8      50   500  70
 h200        h100      hopper      989     141 4.8  450  8      50   700  78
-b200        b200      blackwell   2250    180 8.0  900  8      50   1000 140
-b300        b300      blackwell   2250    279 8.0  900  8      100  1100 140
+b200        gb200      blackwell   2250    180 8.0  900  8      50   1000 140
+b300        gb300      blackwell   2250    279 8.0  900  8      100  1100 140
 gb200       gb200     blackwell   2500    186 8.0  900  72     50   1200 140
 gb300       gb300     blackwell   2500    279 8.0  900  72     100  1400 150
 """
@@ -89,14 +90,33 @@ PUBLISHED = {
 """Names of GPUs in tables of measured configurations, and which class each is."""
 
 
+_PUBLISHED = {name.lower(): ours for name, ours in PUBLISHED.items()}
+
+_SAYS_NOTHING = re.compile(
+    r"nvidia|tensor|core|gpu|sxm[2-6]?|hbm(2e|3|3e)|nvl72|"
+    r"(80|141|144|180|186|192|279|288|48)(gb|gib)?|gb|gib"
+)
+"""Words of a name that do not tell apart what the table tells apart. PCIe and NVL do: such cards
+have other links and watts, and are none of these."""
+
+
+def _by_words(name: str) -> GpuClass | None:
+    """Find a class in names such as `NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`."""
+    words = [each for each in re.split(r"[\s_\-]+", name.lower()) if each]
+    left = [each for each in words if not _SAYS_NOTHING.fullmatch(each)]
+    if left == ["a100", "40gb"]:
+        return CLASSES["a100-40gb"]
+    return CLASSES.get(left[0]) if len(left) == 1 else None
+
+
 def gpu_class(name: str) -> GpuClass:
-    """Find a class by our name or by a published one; capital letters do not matter.
+    """Find a class by our name, a published one, or one that a driver or a cloud gives it.
 
     Raises:
         KeyError: there is none; the message lists those there are.
     """
     key = name.strip()
-    found = CLASSES.get(PUBLISHED.get(key, key.lower()))
+    found = CLASSES.get(_PUBLISHED.get(key.lower(), key.lower())) or _by_words(key)
     if found is None:
         raise KeyError(f"no GPU is known as {key[:40]!r}; known are {', '.join(sorted(CLASSES))}")
     return found

@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 
+from wattmesh.policies.parallelism.error_covariance import (
+    AMPLITUDES,
+    CENTRES,
+    Habits,
+    compare,
+    covariance_and_slopes,
+    covariance_of,
+    variance,
+)
 from wattmesh.policies.parallelism.training_rows import Tags
 
 Array = NDArray[np.float64]
-
-AMPLITUDES = 9
-"""Ways in which two runs may err alike; see `_covariance`."""
 
 TRUST = 4.0
 """The most by which the variance of a trusted measurement grows."""
@@ -28,89 +34,11 @@ TRUST = 4.0
 FREEDOM = 4.0
 """Degrees of freedom of the errors' distribution: heavy tails."""
 
-CENTRES = np.log(np.array([0.08] * AMPLITUDES + [1.5, 0.3, 0.04]))
-SPREAD = 0.7
-"""Where the logarithms of amplitudes, distance, years and noise are expected, and how far off."""
+SPREAD = 0.4
+"""How far each logarithm of `Habits` may well be off what is expected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """How alike runs err, learned once from many.
-
-    Attributes:
-        logarithms: of the amplitudes, the distance between layouts and the years between releases
-            over which errors fade, and the noise of one measurement; shape (AMPLITUDES + 3,).
-    """
-
-    logarithms: Array
-
-    @property
-    def noise(self) -> float:
-        """The standard deviation of one measurement's logarithm."""
-        return float(np.exp(self.logarithms[-1]))
-
-
-def _equal(one: Sequence[object], other: Sequence[object]) -> NDArray[np.bool_]:
-    return np.asarray(
-        np.array(one, dtype=object)[:, None] == np.array(other, dtype=object)[None, :], dtype=bool
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pairs:
-    """How two lists of runs compare; arrays of shape (len(one), len(other))."""
-
-    model: NDArray[np.bool_]
-    gpu: NDArray[np.bool_]
-    software: NDArray[np.bool_]
-    number_format: NDArray[np.bool_]
-    experts: NDArray[np.bool_]
-    distance2: Array
-    years: Array
-
-
-def _compare(one: Sequence[Tags], other: Sequence[Tags]) -> _Pairs:
-    here = np.array([each.place for each in one])
-    there = np.array([each.place for each in other])
-    released = np.array([each.release_years for each in one])
-    released_there = np.array([each.release_years for each in other])
-    squares = (here**2).sum(1)[:, None] + (there**2).sum(1)[None, :] - 2 * here @ there.T
-    return _Pairs(
-        model=_equal([each.model for each in one], [each.model for each in other]),
-        gpu=_equal([each.gpu for each in one], [each.gpu for each in other]),
-        software=_equal([each.software for each in one], [each.software for each in other]),
-        number_format=_equal(
-            [each.number_format for each in one], [each.number_format for each in other]
-        ),
-        experts=_equal([each.has_experts for each in one], [each.has_experts for each in other]),
-        distance2=np.maximum(squares, 0.0),
-        years=np.abs(released[:, None] - released_there[None, :]),
-    )
-
-
-def _covariance(pairs: _Pairs, logarithms: Array) -> Array:
-    amplitude = np.exp(2 * logarithms[:AMPLITUDES])
-    near = np.exp(-0.5 * pairs.distance2 / np.exp(2 * logarithms[AMPLITUDES]))
-    recent = np.exp(-pairs.years / np.exp(logarithms[AMPLITUDES + 1]))
-    stack = pairs.software & pairs.experts
-    cluster = pairs.software & pairs.gpu & pairs.number_format
-    alike = (
-        stack & pairs.gpu,
-        cluster & pairs.experts,
-        pairs.model,
-        pairs.model & pairs.gpu,
-        near,
-        near * (pairs.model & pairs.gpu),
-        near * (pairs.model & cluster) * recent,
-        (stack & pairs.number_format) * recent,
-        (stack & pairs.number_format & pairs.model) * recent,
-    )
-    return sum(
-        (size * each for size, each in zip(amplitude, alike, strict=True)), start=np.zeros(())
-    )
-
-
-def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: int = 30) -> Habits:
+def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: int = 40) -> Habits:
     """Learn how alike runs err: the most likely amplitudes (type II maximum likelihood).
 
     Args:
@@ -123,21 +51,26 @@ def learn(tags: Sequence[Tags], errors: Array, *, usual: float = 0.08, rounds: i
     centres = np.concatenate([np.full(AMPLITUDES, np.log(usual)), CENTRES[AMPLITUDES:]])
     if not tags:
         return Habits(logarithms=centres)
-    pairs, count = _compare(tags, tags), len(tags)
+    pairs, count = compare(tags, tags), len(tags)
     clipped = np.clip(errors, -5 * usual, 5 * usual)
 
-    def unlikely(logarithms: Array) -> float:
-        matrix = _covariance(pairs, logarithms)
-        matrix[np.diag_indices(count)] += np.exp(2 * logarithms[-1])
+    def unlikely(logarithms: Array) -> tuple[float, Array]:
+        matrix, slopes = covariance_and_slopes(pairs, logarithms)
+        noise2 = np.exp(2 * logarithms[-1])
+        matrix[np.diag_indices(count)] += noise2
         try:
-            lower = np.linalg.cholesky(matrix)
+            factor = cho_factor(matrix, lower=True)
         except np.linalg.LinAlgError:
-            return float("inf")
-        whitened = np.linalg.solve(lower, clipped)
-        prior = 0.5 * float((((logarithms - centres) / SPREAD) ** 2).sum())
-        return 0.5 * float(whitened @ whitened) + float(np.log(np.diag(lower)).sum()) + prior
+            return float("inf"), np.zeros_like(logarithms)
+        inverse = cho_solve(factor, np.eye(count))
+        weights = inverse @ clipped
+        off = (logarithms - centres) / SPREAD
+        least = 0.5 * float(clipped @ weights) + float(np.log(np.diag(factor[0])).sum())
+        along = 0.5 * (inverse - np.outer(weights, weights))
+        slope = np.append(np.tensordot(slopes, along, axes=2), 2 * noise2 * np.trace(along))
+        return least + 0.5 * float((off**2).sum()), slope + off / SPREAD
 
-    found = minimize(unlikely, centres, method="L-BFGS-B", options={"maxiter": rounds})
+    found = minimize(unlikely, centres, jac=True, method="L-BFGS-B", options={"maxiter": rounds})
     return Habits(logarithms=found.x)
 
 
@@ -165,19 +98,19 @@ class KnownErrors:
 
     def correct(self, tags: Sequence[Tags]) -> ErrorCorrection:
         """Predict log(measured / predicted) of other runs, a measurement's noise included."""
-        log = self.habits.logarithms
-        every = float(np.exp(2 * log[:AMPLITUDES]).sum()) + self.habits.noise**2
-        if not self.tags or not tags:
-            return ErrorCorrection(
-                log_ratio=np.zeros(len(tags)), deviation=np.full(len(tags), np.sqrt(every))
-            )
-        known = _covariance(_compare(self.tags, self.tags), log) + np.diag(self.noise2)
+        log, noise2 = self.habits.logarithms, self.habits.noise**2
+        if not tags:
+            return ErrorCorrection(log_ratio=np.zeros(0), deviation=np.zeros(0))
+        every = variance(tags, log) + noise2
+        if not self.tags:
+            return ErrorCorrection(log_ratio=np.zeros(len(tags)), deviation=np.sqrt(every))
+        known = covariance_of(self.tags, self.tags, log) + np.diag(self.noise2)
         factor = cho_factor(known, lower=True)
-        across = _covariance(_compare(tags, self.tags), log)
-        explained = (across * cho_solve(factor, across.T).T).sum(axis=1)
+        across = covariance_of(tags, self.tags, log)
+        left = every - (across * cho_solve(factor, across.T).T).sum(axis=1)
         return ErrorCorrection(
             log_ratio=across @ cho_solve(factor, self.errors),
-            deviation=np.sqrt(np.maximum(every - explained, self.habits.noise**2)),
+            deviation=np.sqrt(np.maximum(left, noise2)),
         )
 
 
@@ -196,7 +129,7 @@ def observe(
     """
     noise2 = np.full(len(tags), habits.noise**2)
     if len(tags) > 0:
-        matrix = _covariance(_compare(tags, tags), habits.logarithms)
+        matrix = covariance_of(tags, tags, habits.logarithms)
         for _ in range(rounds):
             weights = cho_solve(cho_factor(matrix + np.diag(noise2), lower=True), errors)
             left = errors - matrix @ weights

@@ -1,6 +1,7 @@
 """Measured training runs, and the cost model that they make. Pure. Imports SciPy."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.parallelism.energy import PowerShares
+from wattmesh.policies.parallelism.error_covariance import Habits, with_phases
 from wattmesh.policies.parallelism.fit import fit
-from wattmesh.policies.parallelism.known_errors import Habits, KnownErrors, learn, observe
+from wattmesh.policies.parallelism.known_errors import KnownErrors, learn, observe
 from wattmesh.policies.parallelism.parameters import Parameters
 from wattmesh.policies.parallelism.predict import CostModel, physics_errors
-from wattmesh.policies.parallelism.training_rows import SHOWN, Row, TrainingRows, read_rows, take
+from wattmesh.policies.parallelism.row_fields import SHOWN, Row, text_of
+from wattmesh.policies.parallelism.step_time import step_time
+from wattmesh.policies.parallelism.training_rows import Tags, TrainingRows, read_rows, take
 
 EVERY = 12
 """Of rows that count less than one, each so-manieth is kept as a neighbour: they are many alike."""
@@ -63,9 +67,7 @@ def seconds_of(row: Row) -> float:
 
 def misstated(row: Row) -> str:
     """Say what of a row's time cannot have been measured; "" where it may, or states none."""
-    stated = {
-        name: (row.get(name) or "").strip() for name in ("step_time_s", "tokens_per_s_per_gpu")
-    }
+    stated = {name: text_of(row, name) for name in ("step_time_s", "tokens_per_s_per_gpu")}
     for name, text in stated.items():
         try:
             number = float(text or "1")
@@ -105,17 +107,25 @@ def part(measured: Measured, which: NDArray[np.int64]) -> Measured:
     return Measured(rows=chosen, seconds=measured.seconds[which], weights=measured.weights[which])
 
 
+def shared_weights(measured: Measured) -> NDArray[np.float64]:
+    """Give weights by which a fit hears each model on each GPU once, however many runs it has.
+
+    Runs of one cluster err alike: a hundred of them say little more about the physics than ten.
+    """
+    clusters = [(tags.model, tags.gpu) for tags in measured.rows.tags]
+    counted = Counter(clusters)
+    return measured.weights / np.array([counted[each] for each in clusters], dtype=np.float64)
+
+
 def learn_habits(measured: Measured, parameters: Parameters) -> dict[bool, Habits]:
     """Learn how alike runs err, without and with experts; takes a minute for 500 of them.
 
     The errors are those of physics that were fitted without the run's model on its GPU: a fit that
     saw them has bent towards them, and would say that runs err less, and less alike, than they do.
     """
-    errors = _errors_unseen(measured, parameters)
+    errors, tags = _errors_unseen(measured, parameters), _tags(measured, parameters)
     return {
-        kind: learn(
-            [measured.rows.tags[index] for index in which], errors[which], usual=USUAL[kind]
-        )
+        kind: learn([tags[index] for index in which], errors[which], usual=USUAL[kind])
         for kind in (False, True)
         for which in (_of_kind(measured, kind, thinned=False),)
     }
@@ -132,7 +142,7 @@ def _errors_unseen(measured: Measured, parameters: Parameters) -> NDArray[np.flo
         if not len(held):
             continue
         seen, unseen = part(measured, others), part(measured, held)
-        fitted = fit(seen.rows.setups, seen.seconds, weights=seen.weights, start=parameters)
+        fitted = fit(seen.rows.setups, seen.seconds, weights=shared_weights(seen), start=parameters)
         errors[held] = physics_errors(unseen.rows.setups, unseen.seconds, fitted)
     return errors
 
@@ -152,14 +162,16 @@ def fit_model(
         habits: how alike runs err; learned anew without them.
         start: where the fit begins.
     """
-    parameters = fit(measured.rows.setups, measured.seconds, weights=measured.weights, start=start)
+    parameters = fit(
+        measured.rows.setups, measured.seconds, weights=shared_weights(measured), start=start
+    )
     known = habits or learn_habits(measured, parameters)
     errors = physics_errors(measured.rows.setups, measured.seconds, parameters)
+    tags = _tags(measured, parameters)
     known_errors: dict[bool, KnownErrors] = {}
     for kind in (False, True):
         which = _of_kind(measured, kind, thinned=True)
-        tags = [measured.rows.tags[index] for index in which]
-        known_errors[kind] = observe(tags, errors[which], known[kind])
+        known_errors[kind] = observe([tags[index] for index in which], errors[which], known[kind])
     return CostModel(parameters=parameters, shares=shares, known_errors=known_errors)
 
 
@@ -170,14 +182,13 @@ def with_measurements(model: CostModel, measured: Measured) -> CostModel:
     far off its neighbours may be a mistake in a table; these are believed more than that.
     """
     errors = physics_errors(measured.rows.setups, measured.seconds, model.parameters)
+    own = _tags(measured, model.parameters)
     known_errors = dict(model.known_errors)
     for kind, known in model.known_errors.items():
-        which = [
-            place for place, tags in enumerate(measured.rows.tags) if bool(tags.has_experts) == kind
-        ]
+        which = [place for place, tags in enumerate(own) if bool(tags.has_experts) == kind]
         if not which:
             continue
-        tags = (*known.tags, *(measured.rows.tags[place] for place in which))
+        tags = (*known.tags, *(own[place] for place in which))
         known_errors[kind] = observe(
             tags,
             np.concatenate([known.errors, errors[which]]),
@@ -185,6 +196,11 @@ def with_measurements(model: CostModel, measured: Measured) -> CostModel:
             trusted=len(which),
         )
     return replace(model, known_errors=known_errors)
+
+
+def _tags(measured: Measured, parameters: Parameters) -> tuple[Tags, ...]:
+    """Give runs' tags with the phases of their predicted steps."""
+    return with_phases(measured.rows.tags, step_time(measured.rows.setups, parameters))
 
 
 def _of_kind(measured: Measured, has_experts: bool, *, thinned: bool) -> NDArray[np.int64]:

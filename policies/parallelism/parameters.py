@@ -30,7 +30,8 @@ class Parameters:
     """The fitted numbers.
 
     Attributes:
-        matmul: share of a GPU's bf16 rate that large products reach, by family.
+        matmul: share of a GPU's bf16 rate that large products reach, by generation; `family`: what
+            a family of GPUs reaches relative to its generation.
         attention: the same of fused attention, by generation; `grouped`: of experts' products,
             relative to plain ones.
         fp8, fp4: share of the factor 2, or 4, by which such products are faster.
@@ -53,6 +54,7 @@ class Parameters:
     """
 
     matmul: Vector
+    family: Vector
     attention: Vector
     grouped: Vector
     fp8: float
@@ -84,8 +86,12 @@ class Parameters:
     straggling: float
 
 
+CAPPED = ("h100-500w",)
+"""Families whose power limit keeps them from their data sheet's rate."""
+
 PRIORS: Mapping[str, tuple[Prior, ...]] = {
-    "matmul": tuple(Prior(centre=0.65, spread=0.3) for _ in FAMILIES),
+    "matmul": tuple(Prior(centre=0.65, spread=0.3) for _ in GENERATIONS),
+    "family": tuple(Prior(centre=1.0, spread=0.3 if each in CAPPED else 0.1) for each in FAMILIES),
     "attention": tuple(Prior(centre=0.4, spread=0.5) for _ in GENERATIONS),
     "grouped": tuple(Prior(centre=0.9, spread=0.2) for _ in GENERATIONS),
 } | {

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.parallelism.energy import PowerShares, step_energy
+from wattmesh.policies.parallelism.error_covariance import with_phases
 from wattmesh.policies.parallelism.known_errors import KnownErrors
 from wattmesh.policies.parallelism.memory import memory
 from wattmesh.policies.parallelism.parameters import Parameters
@@ -63,7 +64,7 @@ class Predictions:
 def predict(rows: TrainingRows, model: CostModel) -> Predictions:
     """Predict every configuration of `rows`."""
     time = step_time(rows.setups, model.parameters)
-    log_ratio, deviation = _correction(rows.tags, model.known_errors)
+    log_ratio, deviation = _correction(with_phases(rows.tags, time), model.known_errors)
     factor = np.exp(log_ratio)
     step_s = np.asarray(time.total_s) * factor
     spread = np.exp(NINETY_PERCENT * deviation)

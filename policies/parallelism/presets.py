@@ -118,3 +118,14 @@ PRESETS = {
 def preset(name: str) -> ModelShape | None:
     """Find a shape by name; None when there is none."""
     return PRESETS.get(name.strip().lower())
+
+
+def preset_of_sizes(shape: ModelShape) -> ModelShape | None:
+    """Find a model with experts by its sizes, whatever it is called; None when there is none."""
+
+    def sizes(one: ModelShape) -> tuple[object, ...]:
+        return (one.hidden, one.heads, one.experts, one.topk, one.expert_ffn)
+
+    if not shape.experts:
+        return None
+    return next((each for each in PRESETS.values() if sizes(each) == sizes(shape)), None)

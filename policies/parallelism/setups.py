@@ -70,6 +70,7 @@ class WorkColumns:
         fused_attention: 1 where scores never reach memory (FlashAttention).
         fused_passes: 1 where norms, activations and residuals are few kernels (Transformer Engine).
         frozen_base: 1 where only adapters are trained (LoRA).
+        dropped_tokens: 1 where experts drop what exceeds their capacity, so that sizes are fixed.
         captured: share of a step's kernels that are started as CUDA graphs, below 1.
     """
 
@@ -80,6 +81,7 @@ class WorkColumns:
     fused_attention: Number
     fused_passes: Number
     frozen_base: Number
+    dropped_tokens: Number
     captured: Number
 
 

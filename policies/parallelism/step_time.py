@@ -27,6 +27,7 @@ from wattmesh.policies.parallelism.setups import (
     FP8,
     FULL,
     SELECTIVE,
+    HardwareColumns,
     Setups,
     micro_batches,
 )
@@ -111,18 +112,24 @@ def _narrowness(setups: Setups, fitted: Parameters) -> Number:
     return few_rows * (1 + half_columns * setups.layout.tp / setups.shape.hidden)
 
 
+def matmul_rate(hardware: HardwareColumns, fitted: Parameters) -> Number:
+    """Give the operations per second of large bf16 products."""
+    reached = fitted.matmul[hardware.generation] * fitted.family[hardware.family]
+    return np.asarray(hardware.matmul_flops * reached)
+
+
 def _products(setups: Setups, fitted: Parameters) -> tuple[Number, Number, Number]:
     """Give the forward seconds of a layer's plain products, experts' products and attention."""
     shape, hardware, tp = setups.shape, setups.hardware, np.asarray(setups.layout.tp)
     tokens = np.asarray(tokens_of_rank(setups))
-    rate = hardware.matmul_flops * fitted.matmul[hardware.family] * _speedup(setups, fitted)
+    rate = matmul_rate(hardware, fitted) * _speedup(setups, fitted)
     weights = np.asarray(attention_weights(shape)) + feed_forward_weights(shape)
     plain = 2 * tokens * weights / tp / rate * _narrowness(setups, fitted)
     experts = np.maximum(shape.experts, 1)
     rows = tokens / tp * np.maximum(shape.topk, 1) * setups.layout.ep / experts
     used = np.asarray(expert_weights(shape)) * shape.topk / experts
     grouped_rate = rate * fitted.grouped[hardware.generation]
-    width = np.maximum(np.asarray(shape.expert_ffn), 1) / tp
+    width = np.maximum(np.asarray(shape.expert_ffn), 1)
     narrow = (1 + fitted.half_expert_rows / rows) * (1 + fitted.half_expert_columns / width)
     grouped = 2 * tokens * used / tp / grouped_rate * narrow
     near = np.minimum(1, 2 * np.asarray(shape.window) / setups.work.seq_len)
@@ -172,7 +179,9 @@ def _layer(setups: Setups, fitted: Parameters) -> _Layer:
         + collectives.expert_parallel_s(setups, tokens, with_experts, fitted)
     )
     alone = 1 - np.asarray(work.captured)
-    launches = alone * fitted.launch_s * (1 + with_experts * fitted.expert_launches) * (3 + whole)
+    # Without a capacity the host waits to hear how many tokens each expert got.
+    counted = with_experts * (1 - np.asarray(work.dropped_tokens))
+    launches = alone * fitted.launch_s * (1 + counted * fitted.expert_launches) * (3 + whole)
     total = _slower(products + memory + exposed, launches)
     return _Layer(products_s=products, memory_s=memory, exposed_s=exposed, total_s=total)
 
@@ -187,7 +196,7 @@ def _head_s(setups: Setups, fitted: Parameters) -> tuple[Number, Number]:
     """Give the seconds of a microbatch's output layer and loss: products, reads and writes."""
     shape, hardware, tp = setups.shape, setups.hardware, np.asarray(setups.layout.tp)
     tokens = np.asarray(tokens_of_rank(setups))
-    rate = hardware.matmul_flops * fitted.matmul[hardware.family]
+    rate = matmul_rate(hardware, fitted)
     parts = np.where(np.asarray(setups.work.frozen_base) > 0, 4.0, 6.0)
     products = parts * tokens * shape.hidden * shape.vocab / tp / rate * _narrowness(setups, fitted)
     return products, 12 * tokens * shape.vocab / tp / hardware.memory_bytes_per_s

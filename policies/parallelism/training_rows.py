@@ -8,14 +8,23 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.parallelism.hardware import FAMILIES, GENERATIONS, GpuClass, gpu_class
 from wattmesh.policies.parallelism.model_shape import ModelShape
-from wattmesh.policies.parallelism.presets import preset
+from wattmesh.policies.parallelism.presets import preset, preset_of_sizes
+from wattmesh.policies.parallelism.row_fields import (
+    SHOWN,
+    Row,
+    RowInvalid,
+    count_of,
+    degree_of,
+    number_of,
+    text_of,
+)
 from wattmesh.policies.parallelism.setups import (
     BF16,
     FP4,
@@ -30,8 +39,6 @@ from wattmesh.policies.parallelism.setups import (
 )
 
 T = TypeVar("T")
-Row: TypeAlias = Mapping[str, str]
-
 NEEDED = (
     *("layers", "hidden", "heads", "vocab", "seq_len", "gpu", "num_gpus"),
     *("tp", "pp", "micro_batch", "global_batch"),
@@ -42,27 +49,42 @@ FORMATS = {"fp4": FP4, "fp8": FP8, "float8": FP8, "16": BF16}
 SAME_FORMAT = {"fp8-mx": "mxfp8", "fp8-cs": "fp8", "float8": "fp8"}
 """Names of one number format in different releases of one software."""
 
-LARGEST = 1e9
-"""Above this no size of a model or cluster is believed."""
+TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+STAGES = {"fsdp": 3.0, "fsdp2": 3.0, "hsdp": 3.0, "ddp": 0.0} | {
+    f"{name}{stage}": float(stage) for name in ("zero-", "zero", "stage") for stage in range(4)
+}
+RECOMPUTED = {
+    **dict.fromkeys(("none", "no", "false", "off", "0"), NONE),
+    **dict.fromkeys(("selective", "core_attn", "core-attn"), SELECTIVE),
+    **dict.fromkeys(("full", "true", "block", "uniform"), FULL),
+}
+"""Other words for truths, stages of ZeRO and what is computed again."""
 
-UNFUSED = ("Megatron-LM 2021", "Megatron-LM 2022", "Megatron-DeepSpeed")
-"""Software that writes attention scores to memory and keeps all positions on each tp rank."""
+UNFUSED = ("megatron-lm 2021", "megatron-lm 2022", "megatron-deepspeed")
+"""Software, in small letters, that writes attention scores to memory and keeps all positions on
+each tp rank."""
 
 UNFUSED_PASSES = (*UNFUSED, "llm-foundry")
 """Software whose norms, activations and residuals are kernels of their own."""
 
-CAPTURED = {"NeMo MLPerf": 0.85, "Megatron-Bridge": 0.7}
+CAPTURED = {"nemo mlperf": 0.85, "megatron-bridge": 0.7}
 """Share of a step's kernels that software starts as CUDA graphs: of the second on GB200 and GB300
 only, where its recipes capture attention and routing (its scripts/performance)."""
 
-SHOWN = 40
-"""Characters of a wrong value that a reason quotes."""
-
 RELEASE = re.compile(r"(?<!\d)(\d\d)\.(\d\d)(?:\.(\d\d))?(?!\d)")
+"""A release of software in its own name: year, month, patch."""
 
+NAMED_RELEASE = re.compile(r"(?:\bv|ngc|NeMo )([23]\d)\.(0[1-9]|1[0-2])(?:\.(\d\d))?(?!\d)")
+"""The same in other text, where a bare number may be anything."""
+
+OTHER_SOFTWARE = ("maxtext",)
+"""Programs that notes name and that the column of the framework does not."""
 
 PLACES = 13
 """Numbers in `Tags.place`."""
+
+PHASES = 4
+"""Products, memory, communication that is seen, waiting (`step_time.StepTime`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +92,11 @@ class Tags:
     """What the physics does not know of a run, and its residual may depend on.
 
     Attributes:
-        model, gpu, number_format: by name. `software`: without its release.
+        model: by its sizes. `gpu`, `number_format`: by name. `software`: without its release.
         release_years: the release, in years; 0 where none is named.
         has_experts: 1 or 0.
         place: the layout and the sizes, each as a logarithm; shape (PLACES,).
+        phases: shares of a step, as predicted; equal until it is; shape (PHASES,).
     """
 
     model: str
@@ -83,6 +106,7 @@ class Tags:
     release_years: float
     has_experts: float
     place: tuple[float, ...]
+    phases: tuple[float, ...] = (1 / PHASES,) * PHASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,64 +124,16 @@ class TrainingRows:
     excluded: Mapping[int, str]
 
 
-class _RowInvalid(ValueError):
-    """A row cannot be predicted; the message says why."""
-
-
-def _number(row: Row, name: str, default: float | None = None) -> float:
-    """Read a number that is not negative.
-
-    Raises:
-        _RowInvalid: it is missing without a default, or is no such number.
-    """
-    text = (row.get(name) or "").strip()
-    if not text:
-        if default is None:
-            raise _RowInvalid(f"{name} is missing")
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= LARGEST:
-        raise _RowInvalid(f"{name} must be a number from 0 to 1e9, not {text[:SHOWN]!r}")
-    return number
-
-
-def _degree(row: Row, name: str, default: float = 1.0) -> float:
-    """Read a degree: a whole number from 1.
-
-    Raises:
-        _RowInvalid: it is none.
-    """
-    number = _number(row, name, default)
-    if number < 1 or number != math.floor(number):
-        text = (row.get(name) or "").strip()
-        raise _RowInvalid(f"{name} must be a whole number from 1, not {text[:SHOWN]!r}")
-    return number
-
-
-def _count(row: Row, name: str) -> float:
-    """Read a whole number; 0 where there is none.
-
-    Raises:
-        _RowInvalid: it is none.
-    """
-    number = _number(row, name, 0.0)
-    if number != math.floor(number):
-        raise _RowInvalid(f"{name} must be a whole number, not {number:g}")
-    return number
-
-
 def _gated(row: Row) -> float:
     """Read whether a feed-forward part has three matrices.
 
     Raises:
-        _RowInvalid: it is neither 0 nor 1.
+        RowInvalid: it is neither 0 nor 1.
     """
-    gated = _number(row, "gated_mlp", 1.0)
+    said = TRUTHS.get(text_of(row, "gated_mlp").lower())
+    gated = number_of(row, "gated_mlp", 1.0) if said is None else said
     if gated not in (0, 1):
-        raise _RowInvalid(f"gated_mlp must be 0 or 1, not {gated:g}")
+        raise RowInvalid(f"gated_mlp must be 0 or 1, not {gated:g}")
     return gated
 
 
@@ -165,32 +141,32 @@ def _shape(row: Row) -> ModelShape:
     """Read the model; what no column says comes from the preset of its name.
 
     Raises:
-        _RowInvalid: it has neither a dense width nor experts, or a size of 0.
+        RowInvalid: it has neither a dense width nor experts, or a size of 0.
     """
-    known = preset(row.get("model") or "")
-    layers, hidden, heads = (_degree(row, name, 0.0) for name in ("layers", "hidden", "heads"))
-    experts, topk = _count(row, "experts"), _count(row, "topk")
-    expert_ffn = _number(row, "moe_ffn", 0.0)
-    ffn = _number(row, "ffn", 0.0)
+    layers, hidden, heads = (degree_of(row, name, 0.0) for name in ("layers", "hidden", "heads"))
+    experts, topk = count_of(row, "experts"), count_of(row, "topk")
+    expert_ffn = number_of(row, "moe_ffn", 0.0)
+    ffn = number_of(row, "ffn", 0.0)
     if experts and not (topk and expert_ffn):
-        raise _RowInvalid("a model with experts needs topk and moe_ffn")
+        raise RowInvalid("a model with experts needs topk and moe_ffn")
     if topk > experts:
-        raise _RowInvalid(f"topk is {topk:g}, of {experts:g} experts")
+        raise RowInvalid(f"topk is {topk:g}, of {experts:g} experts")
     if not experts and not ffn:
-        raise _RowInvalid("ffn is missing")
+        raise RowInvalid("ffn is missing")
     shape = ModelShape(
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=_degree(row, "kv_heads", heads),
+        kv_heads=degree_of(row, "kv_heads", heads),
         head_width=hidden / heads,
         ffn=ffn,
-        vocab=_degree(row, "vocab"),
+        vocab=degree_of(row, "vocab"),
         gated=_gated(row),
         experts=experts,
         topk=topk,
         expert_ffn=expert_ffn,
     )
+    known = preset(text_of(row, "model")) or preset_of_sizes(shape)
     if known is None or bool(known.experts) != bool(experts):
         return shape
     return replace(
@@ -226,27 +202,24 @@ def _hardware(row: Row) -> GpuClass:
     try:
         return gpu_class(row.get("gpu") or "")
     except KeyError as error:
-        raise _RowInvalid(str(error.args[0])) from None
+        raise RowInvalid(str(error.args[0])) from None
 
 
 def _layout(row: Row) -> LayoutColumns:
     """Read the layout; the data-parallel degree follows from the others.
 
     Raises:
-        _RowInvalid: the degrees do not multiply to the GPUs.
+        RowInvalid: the degrees do not multiply to the GPUs.
     """
-    gpus = _degree(row, "num_gpus")
-    tp, pp, cp, ep = (_degree(row, name) for name in ("tp", "pp", "cp", "ep"))
+    gpus = degree_of(row, "num_gpus")
+    tp, pp, cp, ep = (degree_of(row, name) for name in ("tp", "pp", "cp", "ep"))
     dp = gpus / (tp * pp * cp)
     if dp != math.floor(dp):
-        raise _RowInvalid(f"tp * pp * cp = {tp * pp * cp:g} does not divide {gpus:g} GPUs")
-    zero = _number(row, "zero", 1.0)
-    if zero not in (0, 1, 2, 3):
-        raise _RowInvalid(f"zero must be 0, 1, 2 or 3, not {zero:g}")
-    recompute = (row.get("recompute") or "").strip().lower() or "none"
-    levels = {"none": NONE, "selective": SELECTIVE, "full": FULL}
-    if recompute not in levels:
-        raise _RowInvalid(f"recompute must be none, selective or full, not {recompute[:SHOWN]!r}")
+        raise RowInvalid(f"tp * pp * cp = {tp * pp * cp:g} does not divide {gpus:g} GPUs")
+    zero = _zero(row)
+    recompute = text_of(row, "recompute").lower() or "none"
+    if recompute not in RECOMPUTED:
+        raise RowInvalid(f"recompute must be none, selective or full, not {recompute[:SHOWN]!r}")
     return LayoutColumns(
         gpus=gpus,
         tp=tp,
@@ -254,47 +227,65 @@ def _layout(row: Row) -> LayoutColumns:
         dp=dp,
         cp=cp,
         ep=ep,
-        chunks=_degree(row, "vpp"),
+        chunks=degree_of(row, "vpp"),
         zero=zero,
-        micro_batch=_degree(row, "micro_batch"),
-        recompute=levels[recompute],
+        micro_batch=degree_of(row, "micro_batch"),
+        recompute=RECOMPUTED[recompute],
     )
 
 
+def _zero(row: Row) -> float:
+    """Read the stage of ZeRO.
+
+    Raises:
+        RowInvalid: it is none.
+    """
+    said = STAGES.get(text_of(row, "zero").lower())
+    zero = number_of(row, "zero", 1.0) if said is None else said
+    if zero not in (0, 1, 2, 3):
+        raise RowInvalid(f"zero must be 0, 1, 2 or 3, not {zero:g}")
+    return zero
+
+
 def _precision(row: Row) -> str:
-    return (row.get("precision") or "").strip().lower() or "bf16"
+    return text_of(row, "precision").lower() or "bf16"
+
+
+def _notes(row: Row) -> str:
+    return text_of(row, "notes").lower()
 
 
 def _work(row: Row) -> WorkColumns:
     """Read what a step trains.
 
     Raises:
-        _RowInvalid: a size of it is missing, or nothing is known of its number format.
+        RowInvalid: a size of it is missing, or nothing is known of its number format.
     """
-    software = (row.get("framework") or "").strip()
+    software = text_of(row, "framework").lower()
     number_format = next(
         (found for part, found in FORMATS.items() if part in _precision(row)), None
     )
     if number_format is None:
-        raise _RowInvalid(
+        raise RowInvalid(
             f"precision must be a 16, 8 or 4 bit format, not {_precision(row)[:SHOWN]!r}"
         )
     unfused = software.startswith(UNFUSED)
     return WorkColumns(
-        global_batch=_degree(row, "global_batch"),
-        seq_len=_degree(row, "seq_len"),
+        global_batch=degree_of(row, "global_batch"),
+        seq_len=degree_of(row, "seq_len"),
         number_format=float(number_format),
         sequence_parallel=float(not unfused),
         fused_attention=float(not unfused),
         fused_passes=float(not software.startswith(UNFUSED_PASSES)),
-        frozen_base=float("LoRA" in (row.get("notes") or "")),
-        captured=_captured(software, row.get("gpu") or ""),
+        frozen_base=float("lora" in _notes(row)),
+        dropped_tokens=float("tokendrop" in _notes(row)),
+        captured=_captured(software, _hardware(row).name),
     )
 
 
 def _captured(software: str, gpu: str) -> float:
     known = next((share for name, share in CAPTURED.items() if software.startswith(name)), 0.0)
-    return known if gpu.startswith("GB") or not software.startswith("Megatron") else 0.0
+    return known if gpu.startswith("gb") or not software.startswith("megatron") else 0.0
 
 
 def place_of(shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> tuple[float, ...]:
@@ -322,19 +313,35 @@ def _one(value: object) -> float:
     return float(np.asarray(value).reshape(-1)[0])
 
 
+def architecture(shape: ModelShape) -> str:
+    """Name a model by its sizes, whatever it is called and however many layers it has."""
+    sizes = (
+        *(shape.hidden, shape.heads, shape.kv_heads, shape.ffn, shape.gated, shape.vocab),
+        *(shape.experts, shape.topk, shape.expert_ffn),
+    )
+    return " ".join(f"{_one(size):g}" for size in sizes)
+
+
+def _release_years(row: Row) -> float:
+    """Read the software's release, in years: of its name, else of what is said about the run."""
+    found = RELEASE.search(row.get("framework") or "")
+    for column in ("notes", "source"):
+        found = found or NAMED_RELEASE.search(row.get(column) or "")
+    if found is None:
+        return 0.0
+    year, month, patch = (int(part or 0) for part in found.groups())
+    return year + month / 12 + patch / 40
+
+
 def _tags(row: Row, gpu: str, shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Tags:
-    software = (row.get("framework") or "").strip()
-    named = RELEASE.search(software)
-    years = 0.0
-    if named:
-        year, month, patch = (int(part or 0) for part in named.groups())
-        years = year + month / 12 + patch / 40
+    software = text_of(row, "framework").lower()
+    named = next((name for name in OTHER_SOFTWARE if name in _notes(row)), software)
     return Tags(
-        model=(row.get("model") or "").strip().lower(),
+        model=architecture(shape),
         gpu=gpu,
-        software=RELEASE.sub("", software).strip(" /"),
+        software=RELEASE.sub("", named).strip(" /"),
         number_format=SAME_FORMAT.get(_precision(row), _precision(row)),
-        release_years=years,
+        release_years=_release_years(row),
         has_experts=float(bool(shape.experts)),
         place=place_of(shape, layout, work),
     )
@@ -348,13 +355,13 @@ def read_rows(rows: Sequence[Row]) -> TrainingRows:
     for index, row in enumerate(rows):
         try:
             for name in NEEDED:
-                if not (row.get(name) or "").strip():
-                    raise _RowInvalid(f"{name} is missing")
+                if not text_of(row, name):
+                    raise RowInvalid(f"{name} is missing")
             gpu, shape = _hardware(row), _shape(row)
             layout, work = _layout(row), _work(row)
             for why in _disagreements(shape, layout, work):
-                raise _RowInvalid(why)
-        except _RowInvalid as error:
+                raise RowInvalid(why)
+        except RowInvalid as error:
             excluded[index] = str(error)
             continue
         parts.append((shape, gpu, layout, work, _tags(row, gpu.name, shape, layout, work)))

@@ -9,6 +9,8 @@ import pytest
 
 from tests.parallelism.rows import RIGHT, Row, row
 from wattmesh.controller.cli.main import main
+from wattmesh.controller.cost_model import csv_files, fitted
+from wattmesh.errors import InputInvalid
 
 MINE = row(framework="a trainer of our own", model="our-13b", gpu="A100-80GB-SXM")
 STEP = MINE | {"step_time_s": "9"}
@@ -97,3 +99,26 @@ def test_the_screen_says_how_many_steps_corrected_it(
     assert json.loads(capsys.readouterr().out)["measured"] == 1
     assert main([*told, "--measured", str(measured)]) == 0
     assert "corrected by 1 measured step" in capsys.readouterr().out
+
+
+def test_a_time_that_is_not_known_is_no_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NaN beside a stated time, as pandas writes it; a row with NaN alone corrects nothing."""
+    asked = table(tmp_path / "asked.csv", MINE)
+    known = MINE | {"step_time_s": "9", "tokens_per_s_per_gpu": "NaN"}
+    nothing = NEAR | {"step_time_s": "NaN", "tokens_per_s_per_gpu": "NaN"}
+    measured = table(tmp_path / "m.csv", known, nothing)
+    told = ["configs", "predict", "--csv", str(asked), "--out", str(tmp_path / "out.csv")]
+    assert main([*told, "--measured", str(measured), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"] == 1
+
+
+def test_more_measured_steps_than_can_be_taken_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sentence, before any work."""
+    monkeypatch.setattr(csv_files, "MOST_MEASURED", 2)
+    path = table(tmp_path / "m.csv", *[MINE | {"step_time_s": "9"}] * 3)
+    with pytest.raises(InputInvalid, match="has 3 measured steps; at most 2 are taken"):
+        csv_files.measured_table(path, fitted.shipped())

@@ -145,6 +145,34 @@ def test_predictions_of_before_are_replaced(tmp_path: Path) -> None:
     assert stale == once
 
 
+def test_names_of_columns_are_known_in_any_letters(tmp_path: Path) -> None:
+    """With blanks around them; they come out as they went in, and an exact name wins."""
+    (right,) = through(tmp_path, f"{HEAD}\n{LINE}\n")
+    (found,) = through(tmp_path, f"{HEAD.upper().replace(',', ' , ')}\n{LINE}\n")
+    assert found[" TP "] == "2"
+    assert [found[name] for name in ADDED] == [right[name] for name in ADDED]
+    (found,) = through(tmp_path, f"TP,{HEAD}\nwrong,{LINE}\n")
+    assert found["pred_step_time_s"] == right["pred_step_time_s"]
+
+
+def test_empty_fields_beyond_the_names_are_dropped(tmp_path: Path) -> None:
+    """As spreadsheets write them; what stands in one is not lost but refused, as ever."""
+    (found,) = through(tmp_path, f"{HEAD}\n{LINE},,\n")
+    assert found["pred_step_time_s"]
+
+
+def test_a_row_is_predicted_alike_alone_and_among_thousands(tmp_path: Path) -> None:
+    """Rows are corrected in parts, in one pass: the last is as the first."""
+    one = row(row_id="alone", tp=4)
+    many = [row(row_id=str(each), micro_batch=1 + each % 4) for each in range(2500)]
+    lines = [",".join(each.values()) for each in (one, *many, one)]
+    found = through(tmp_path, "\n".join([HEAD, *lines]))
+    assert len(found) == 2502
+    assert all(each["pred_step_time_s"] for each in found)
+    (alone,) = through(tmp_path, f"{HEAD}\n{lines[0]}\n")
+    assert found[0] == found[-1] == alone
+
+
 def test_a_column_without_a_name_is_carried(tmp_path: Path) -> None:
     """As pandas writes its index."""
     (found,) = through(tmp_path, f",{HEAD}\n7,{LINE}\n")

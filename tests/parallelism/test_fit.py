@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tests.parallelism.rows import Row, row, setups
 from wattmesh.policies.parallelism.fit import fit
-from wattmesh.policies.parallelism.hardware import FAMILIES
+from wattmesh.policies.parallelism.hardware import FAMILIES, GENERATIONS
 from wattmesh.policies.parallelism.measured import measured_rows, seconds_of
 from wattmesh.policies.parallelism.parameters import (
     PRIORS,
@@ -52,7 +52,12 @@ RUNS: Setups = setups(*runs())
 OFF = np.random.default_rng(3).normal(0, 0.7, len(prior_logarithms()))
 TRUTH: Parameters = unpack(prior_logarithms() + OFF * prior_spreads())
 SECONDS: Seconds = np.asarray(step_time(RUNS, TRUTH).total_s)
-H100 = FAMILIES.index("h100")
+HOPPER, H100 = GENERATIONS.index("hopper"), FAMILIES.index("h100")
+
+
+def reached(found: Parameters) -> float:
+    """Give the share of an H100's rate that large products reach."""
+    return float(found.matmul[HOPPER] * found.family[H100])
 
 
 def off(found: Parameters, truth: Seconds = SECONDS) -> float:
@@ -61,13 +66,13 @@ def off(found: Parameters, truth: Seconds = SECONDS) -> float:
 
 
 def test_a_fit_finds_what_made_its_steps() -> None:
-    """From the priors, which err by up to a half; what no run shows stays at its prior."""
-    assert off(unpack(prior_logarithms())) > 0.3
+    """From the priors, which err by a quarter and more; what no run shows stays at its prior."""
+    assert off(unpack(prior_logarithms())) > 0.25
     found = fit(RUNS, SECONDS)
     assert off(found) < 0.05
-    assert float(found.matmul[H100]) == pytest.approx(float(TRUTH.matmul[H100]), rel=0.1)
+    assert reached(found) == pytest.approx(reached(TRUTH), rel=0.12)
     assert found.fp8 == pytest.approx(TRUTH.fp8, rel=0.1)
-    unseen = FAMILIES.index("gb300")
+    unseen = GENERATIONS.index("blackwell")
     assert float(found.matmul[unseen]) == pytest.approx(PRIORS["matmul"][0].centre, rel=1e-3)
 
 

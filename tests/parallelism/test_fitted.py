@@ -136,7 +136,7 @@ def _with(value: float) -> Callable[[Any], Any]:
         (_put("parameters", lambda each: each.astype("f4")), "parameters is float32"),
         (_put("parameters", lambda each: each.astype("U8")), "parameters is <U8"),
         (_put("parameters", _with(np.nan)), "values that are no numbers"),
-        (_put("dense.habits", lambda each: each[1:]), "dense.habits is float64 of shape (11,)"),
+        (_put("dense.habits", lambda each: each[1:]), "dense.habits is float64 of shape (32,)"),
         (_put("dense.habits", _with(np.inf)), "values that are no numbers"),
         (_put("dense.errors", lambda each: each[1:]), "dense.errors is float64 of shape"),
         (_put("dense.errors", _with(np.nan)), "values that are no numbers"),

@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from tests.parallelism.rows import read, row
 from wattmesh.controller.cost_model import fitted
 from wattmesh.policies.parallelism.energy import PowerShares
-from wattmesh.policies.parallelism.known_errors import (
+from wattmesh.policies.parallelism.error_covariance import (
     AMPLITUDES,
-    FREEDOM,
+    SIZE,
     Habits,
-    KnownErrors,
-    learn,
-    observe,
+    compare,
+    covariance,
+    covariance_and_slopes,
 )
+from wattmesh.policies.parallelism.hardware import CLASSES
+from wattmesh.policies.parallelism.known_errors import FREEDOM, KnownErrors, learn, observe
 from wattmesh.policies.parallelism.measured import fit_model, measured_rows
 from wattmesh.policies.parallelism.predict import predict
 from wattmesh.policies.parallelism.training_rows import Tags
@@ -26,9 +28,13 @@ from wattmesh.policies.parallelism.training_rows import Tags
 Array = NDArray[np.float64]
 
 NAMES = (0.05, 0.06, 0.07, 0.08, 0.09, 0.10, 0.11, 0.12, 0.13)
-HABITS = Habits(logarithms=np.log(np.array([*NAMES, 1.4, 0.5, 0.04])))
+BY_PHASE = tuple(0.02 + 0.01 * each for each in range(12))
+LENGTH = (1.4, 1.1, 0.9, 1.3, 1.2, 1.5, 0.8, 1.0, 1.6, 1.7)
+HABITS = Habits(logarithms=np.log(np.array([*NAMES, *BY_PHASE, *LENGTH, 0.5, 0.04])))
+PHASES_OF = ((0.7, 0.1, 0.1, 0.1), (0.4, 0.2, 0.3, 0.1), (0.25, 0.25, 0.25, 0.25))
 OURS = {"framework": "Megatron-Bridge / NeMo 26.02", "model": "llama3-8b", "gpu": "h100"}
-THEIRS = {"framework": "torchtitan", "model": "gpt3-175b", "gpu": "a100"}
+THEIRS = {"framework": "torchtitan", "gpu": "a100", "hidden": "12288", "heads": "96"}
+THEIRS |= {"kv_heads": "96", "ffn": "49152", "gated_mlp": "0"}
 
 
 def tags(**changes: object) -> Tags:
@@ -38,7 +44,7 @@ def tags(**changes: object) -> Tags:
 
 def few() -> list[Tags]:
     """Give seven runs that differ in every way that counts."""
-    return [
+    found = [
         tags(**OURS),
         tags(**OURS, tp=4),
         tags(**OURS | {"framework": "Megatron-Bridge / NeMo 25.09"}),
@@ -47,6 +53,7 @@ def few() -> list[Tags]:
         tags(**OURS | {"model": "mixtral"}, experts=8, topk=2, moe_ffn=4096, ep=8),
         tags(**THEIRS | {"gpu": "h100"}, micro_batch=2),
     ]
+    return [replace(each, phases=PHASES_OF[at % 3]) for at, each in enumerate(found)]
 
 
 ERRORS = np.array([0.10, 0.12, -0.05, 0.2, 0.30, 0.02, -0.2])
@@ -55,9 +62,11 @@ ERRORS = np.array([0.10, 0.12, -0.05, 0.2, 0.30, 0.02, -0.2])
 def alike(one: Tags, other: Tags, habits: Habits) -> float:
     """Give the covariance of two runs' errors, written out."""
     size = [math.exp(each) for each in habits.logarithms]
-    distance2 = sum((a - b) ** 2 for a, b in zip(one.place, other.place, strict=True))
-    near = math.exp(-distance2 / (2 * size[AMPLITUDES] ** 2))
-    recent = math.exp(-abs(one.release_years - other.release_years) / size[AMPLITUDES + 1])
+    lengths = size[AMPLITUDES:-2]
+    per_place = [length for way, length in zip(WAYS, lengths, strict=True) for _ in range(way)]
+    apart = [(a - b) / c for a, b, c in zip(one.place, other.place, per_place, strict=True)]
+    near = math.exp(-math.hypot(*apart))
+    recent = math.exp(-abs(one.release_years - other.release_years) / size[-2])
     model, gpu = one.model == other.model, one.gpu == other.gpu
     software = one.software == other.software
     number_format = one.number_format == other.number_format
@@ -73,7 +82,15 @@ def alike(one: Tags, other: Tags, habits: Habits) -> float:
         recent * (software and kind and number_format),
         recent * (software and kind and number_format and model),
     )
-    return sum(each**2 * term for each, term in zip(size, terms, strict=False))
+    built = CLASSES[one.gpu].generation == CLASSES[other.gpu].generation
+    whats = (gpu and software, model, recent * (software and built and number_format))
+    phases = [a * b for a, b in zip(one.phases, other.phases, strict=True)]
+    every = [*terms, *(what * share for what in whats for share in phases)]
+    return sum(each**2 * term for each, term in zip(size[:AMPLITUDES], every, strict=True))
+
+
+WAYS = (1, 1, 2, 1, 1, 1, 1, 1, 2, 2)
+"""Entries of a place that share one length, in order."""
 
 
 def dense(known: list[Tags], errors: Array, asked: list[Tags], habits: Habits) -> list[Array]:
@@ -102,9 +119,20 @@ def test_corrections_are_those_of_a_gaussian_process_written_out() -> None:
 
 def test_another_covariance_is_caught() -> None:
     """Sabotaged twin: a process in which releases never fade is not the one written out."""
-    never = Habits(logarithms=np.where(np.arange(12) == AMPLITUDES + 1, 20.0, HABITS.logarithms))
+    never = Habits(logarithms=np.where(np.arange(SIZE) == SIZE - 2, 20.0, HABITS.logarithms))
     mean, _ = dense(few(), ERRORS, few(), HABITS)
     assert np.abs(observe(few(), ERRORS, never).correct(few()).log_ratio - mean).max() > 1e-4
+
+
+def test_slopes_are_those_of_small_steps() -> None:
+    """Of each logarithm, beside the difference of two covariances."""
+    pairs = compare(few(), few())
+    _, slopes = covariance_and_slopes(pairs, HABITS.logarithms)
+    assert len(slopes) == SIZE - 1
+    for at in range(SIZE - 1):
+        step = np.where(np.arange(SIZE) == at, 1e-5, 0.0)
+        above, below = (covariance(pairs, HABITS.logarithms + each) for each in (step, -step))
+        np.testing.assert_allclose(slopes[at], (above - below) / 2e-5, atol=1e-9)
 
 
 def test_one_measured_run_improves_its_neighbours_and_leaves_others_alone() -> None:
@@ -163,8 +191,11 @@ def test_nothing_known_and_nothing_asked() -> None:
     nothing = observe([], np.array([]), HABITS)
     found = nothing.correct(few())
     assert found.log_ratio.tolist() == [0.0] * 7
-    widest = math.sqrt(sum(each**2 for each in NAMES) + 0.04**2)
-    np.testing.assert_allclose(found.deviation, widest)
+    common = sum(each**2 for each in NAMES) + 0.04**2
+    for asked, deviation in zip(few(), found.deviation, strict=True):
+        by_phase = zip(BY_PHASE, asked.phases * 3, strict=True)
+        widest = math.sqrt(common + sum((size * share) ** 2 for size, share in by_phase))
+        assert deviation == pytest.approx(widest)
     for known in (nothing, observe(few(), ERRORS, HABITS)):
         empty = known.correct([])
         assert empty.log_ratio.shape == empty.deviation.shape == (0,)
@@ -178,11 +209,11 @@ def test_habits_are_learned_from_errors_that_go_by_model() -> None:
     for number in range(8):
         common = draw.normal(0, 0.3)
         for tp in (1, 2, 4):
-            runs.append(tags(**own, model=f"m{number}", tp=tp))
+            runs.append(tags(**own, vocab=50000 + number, tp=tp))
             errors.append(common + draw.normal(0, 0.02))
     found = np.exp(learn(runs, np.array(errors), usual=0.08).logarithms)
     by_model = math.hypot(*(found[[2, 3, 8]]))
-    assert by_model > 1.3 * math.hypot(*(found[[0, 1, 4, 7]]))
+    assert by_model > 1.15 * math.hypot(*(found[[0, 1, 4, 7]]))
     assert found[-1] < 0.06
 
 

@@ -27,7 +27,8 @@ from wattmesh.policies.parallelism.step_time import step_time, tokens_of_rank
 NETWORK, LINK = 0.5, 0.25
 IDEAL: Parameters = replace(
     unpack(prior_logarithms()),
-    matmul=np.linspace(0.4, 0.9, len(FAMILIES)),
+    matmul=np.linspace(0.4, 0.9, len(GENERATIONS)),
+    family=np.linspace(0.8, 1.2, len(FAMILIES)),
     attention=np.linspace(0.2, 0.5, len(GENERATIONS)),
     grouped=np.linspace(0.3, 0.6, len(GENERATIONS)),
     half_rows=0.0,
@@ -90,11 +91,13 @@ def check_products(one: Row) -> None:
     if one["precision"].startswith("fp8"):
         faster = 2 * IDEAL.fp8
     peak = float(np.asarray(hardware.matmul_flops)[0])
-    rate = peak * float(IDEAL.matmul[family]) * faster
+    rate = peak * float(IDEAL.matmul[generation] * IDEAL.family[family]) * faster
     plain, experts, attention = oracle.products_flops(case)
     head = case.m * 3 * oracle.head_flops(case) / case.P
     expected = (plain - head) / rate
-    expected += head / (peak * float(IDEAL.matmul[family]))  # the output layer stays in bf16
+    expected += head / (
+        peak * float(IDEAL.matmul[generation] * IDEAL.family[family])
+    )  # the output layer stays in bf16
     expected += experts / (rate * float(IDEAL.grouped[generation]))
     expected += attention / (peak * float(IDEAL.attention[generation]))
     near(step_time(found, IDEAL).products_s, [expected])
@@ -152,7 +155,7 @@ def check_pipeline(one: Row) -> None:
     found = replace(found, hardware=hardware)
     family, generation = int(hardware.family[0]), int(hardware.generation[0])
     peak = float(np.asarray(hardware.matmul_flops)[0])
-    rate = peak * float(IDEAL.matmul[family])
+    rate = peak * float(IDEAL.matmul[generation] * IDEAL.family[family])
     plain, experts = oracle.matmul_flops(case)
     again = 1 if case.recompute == "full" else 0
     layer = (plain + experts / float(IDEAL.grouped[generation])) * (3 + again) / rate

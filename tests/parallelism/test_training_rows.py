@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.parallelism.rows import RIGHT, Row, read, row
-from wattmesh.policies.parallelism.training_rows import NEEDED, read_rows
-from wattmesh.policies.parallelism.training_rows import Row as AnyRow
+from wattmesh.policies.parallelism.parameters import prior_logarithms, unpack
+from wattmesh.policies.parallelism.row_fields import Row as AnyRow
+from wattmesh.policies.parallelism.step_time import step_time
+from wattmesh.policies.parallelism.training_rows import NEEDED, TrainingRows, read_rows
 
 MOE = {"experts": "8", "topk": "2", "moe_ffn": "1024"}
 
@@ -42,7 +44,7 @@ NUMBERS = (
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("wrong", ["two", "-1", "nan", "inf", "1e400", "2000000000", "0x8", "1,5"])
+@pytest.mark.parametrize("wrong", ["two", "-1", "inf", "1e400", "2000000000", "0x8", "1,5"])
 def test_what_is_no_size_is_quoted(name: str, wrong: str) -> None:
     """Words, negative and endless numbers."""
     told = reason(row(**{name: wrong}))
@@ -116,6 +118,91 @@ def test_a_reason_is_short_whatever_stands_in_a_field(name: str) -> None:
 def test_what_is_only_written_otherwise_is_read(changes: Row) -> None:
     """Our GPU names and published ones, capital letters, blanks, defaults."""
     read(row(**changes))
+
+
+@pytest.mark.parametrize("nothing", ["NaN", "nan", "N/A", "<NA>", "None", "null", "-", " ? "])
+def test_what_programs_write_for_nothing_is_nothing(nothing: str) -> None:
+    """A needed field is missing; any other has its default."""
+    assert reason(row(layers=nothing)) == "layers is missing"
+    optional = ("kv_heads", "gated_mlp", "experts", "topk", "moe_ffn", "vpp", "cp", "ep", "zero")
+    named = ("recompute", "precision", "framework", "notes")
+    for name in (*optional, *named):
+        empty, said = read(row(**{name: ""})), read(row(**{name: nothing}))
+        assert said.tags == empty.tags, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"gpu": "NVIDIA H100 80GB HBM3"}, {}),
+        ({"gpu": "H100_SXM5"}, {}),
+        ({"gpu": "nvidia-h100-sxm-80gb"}, {}),
+        ({"gpu": "h100-80gb-sxm"}, {}),
+        ({"gpu": "NVIDIA A100-SXM4-40GB"}, {"gpu": "a100-40gb"}),
+        ({"gpu": "NVIDIA B200 180GB"}, {"gpu": "b200"}),
+        ({"gpu": "GB200 NVL72"}, {"gpu": "gb200"}),
+        ({"gpu": "gb200"}, {"gpu": "GB200"}),
+        ({"recompute": "core_attn"}, {"recompute": "selective"}),
+        ({"recompute": "Block"}, {"recompute": "full"}),
+        ({"recompute": "False"}, {"recompute": "none"}),
+        ({"gated_mlp": "False"}, {"gated_mlp": "0"}),
+        ({"zero": "FSDP2"}, {"zero": "3"}),
+        ({"zero": "ZeRO-2"}, {"zero": "2"}),
+        ({"framework": "MEGATRON-BRIDGE / nemo 26.02", "gpu": "gb200"}, {"gpu": "GB200"}),
+        ({"model": "our-llama"}, {}),
+        ({"notes": "lora rank 16"}, {"notes": "LoRA"}),
+    ],
+)
+def test_other_words_for_the_same_are_the_same(changes: Row, same: Row) -> None:
+    """As drivers, clouds and other tables write them; a model is known by its sizes."""
+    said, known = read(row(**changes)), read(row(**same))
+    assert said.tags == known.tags
+    assert seconds(said) == seconds(known)
+
+
+def seconds(rows: TrainingRows) -> float:
+    """Give the predicted seconds of the first row's step."""
+    return float(np.asarray(step_time(rows.setups, unpack(prior_logarithms())).total_s)[0])
+
+
+@pytest.mark.parametrize("gpu", ["H100 PCIe", "H100 NVL", "A100-PCIE-40GB", "MI300X", "80GB"])
+def test_a_gpu_with_other_links_is_none_of_ours(gpu: str) -> None:
+    """Cards of the same name in other forms, and GPUs that nobody measured."""
+    assert reason(row(gpu=gpu)).startswith(f"no GPU is known as {gpu!r}; known are a100, ")
+
+
+def test_a_known_model_under_another_name_keeps_what_columns_do_not_say() -> None:
+    """DeepSeek-V3 by its sizes has latent attention and a shared expert; other sizes have not."""
+    sizes = {"hidden": 7168, "heads": 128, "kv_heads": 128, "layers": 61, "ffn": 18432, "pp": 1}
+    moe = {"experts": 256, "topk": 8, "moe_ffn": 2048, "ep": 32}
+    named, ours = (read(row(**sizes, **moe, model=name)) for name in ("deepseek-v3", "ds 671b"))
+    assert float(np.asarray(ours.setups.shape.latent)[0]) == 1
+    assert seconds(ours) == seconds(named)
+    other = read(row(**sizes, **moe | {"moe_ffn": 1024}, model="ds 671b"))
+    assert float(np.asarray(other.setups.shape.latent)[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "years"),
+    [
+        ({"framework": "Megatron-Bridge / NeMo 26.02.01"}, 26 + 2 / 12 + 1 / 40),
+        ({"framework": "NeMo", "notes": "eos_n8_ngc24.04_nemo; median"}, 24 + 4 / 12),
+        ({"framework": "NeMo", "source": "dgxc-benchmarking v25.05 README"}, 25 + 5 / 12),
+        ({"framework": "NeMo", "notes": "loss 25.05 after 24.04 hours"}, 0.0),
+        ({"framework": "NeMo", "notes": "v25.13"}, 0.0),
+        ({"framework": "NeMo 25.09", "notes": "ngc24.04"}, 25 + 9 / 12),
+    ],
+)
+def test_a_release_is_read_where_it_is_named(changes: Row, years: float) -> None:
+    """In the software's name, else in notes or source, where a bare number is no release."""
+    assert read(row(**changes)).tags[0].release_years == pytest.approx(years)
+
+
+def test_experts_with_a_capacity_wait_for_no_count() -> None:
+    """Tokens dropped: launches of a small step take less; a dense model does not care."""
+    moe = {"experts": 8, "topk": 2, "moe_ffn": 512, "seq_len": 512}
+    assert seconds(read(row(**moe, notes="tokendrop"))) < seconds(read(row(**moe)))
+    assert seconds(read(row(notes="tokendrop"))) == seconds(read(row()))
 
 
 def test_every_row_is_kept_or_excluded() -> None:
