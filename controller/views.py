@@ -280,11 +280,12 @@ class RunLine:
     """One run.
 
     Attributes:
-        state: live (heard lately, however long its steps take), lost (not heard lately), finished.
-        activity: the STATE column: holding, switching, frozen, lost, finished, observed, stopped
-            (its newest launch was asked to stop, and left), failed (that left with an error),
-            retired, expired (not heard for too long, or its process has ended). A new launch may
-            continue a stopped or failed run.
+        state: live (heard lately, however long its steps take), asleep (to save carbon; nobody is
+            to be heard), lost (not heard lately, or not up long after its alarm), finished.
+        activity: the STATE column: holding, switching, frozen, asleep, lost, finished, observed,
+            stopped (its newest launch was asked to stop, and left), failed (that left with an
+            error), retired, expired (not heard for too long, or its process has ended). A new
+            launch may continue a stopped or failed run.
         ended: how it ended, in the words of the run or of who ended it; "" while nobody said so.
         layout: short name, e.g. `dp2 tp2`; "" when it is not known, as of a run that is only
             observed: `ranks` then counts its GPUs. `point`: id in its catalogue; "" when it is at
@@ -302,6 +303,8 @@ class RunLine:
         simulated: the values of this line that are simulated (`power_w`, ...).
         flags: of `j_per_token`, as the catalogue says, and of the grams in `sentence`.
         measured: what was measured of its points lately, as its daemon last looked.
+        asleep_at: since when it sleeps; None: it does not. `wakes_at`: when its launcher starts it
+            again at the latest, `held_as`: what holds that launch.
     """
 
     name: str
@@ -336,6 +339,9 @@ class RunLine:
     trouble: str = ""
     ended: str = ""
     measured: tuple[PointLine, ...] = ()
+    asleep_at: datetime | None = None
+    wakes_at: datetime | None = None
+    held_as: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

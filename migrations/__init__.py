@@ -8,7 +8,10 @@ The map:
     versions/          one file per change
 """
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = (
+    *("0001", "0002", "0003", "0004", "0005"),
+    *("0006", "0007", "0008", "0009", "0010"),
+)
 """Every revision, oldest first."""
 
 HEAD = REVISIONS[-1]

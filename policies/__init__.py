@@ -18,7 +18,7 @@ The map:
     hull.py         which points are ever worth running
     isolation.py    holds a run whose numbers cannot be used, with a sentence
     ladder.py       what decisions rest on as a signal grows old
-    menu.py         the points that a run may be switched to
+    menu.py         the points that a run may be switched to, and whether it may sleep
     run_context.py  one run with its menu and its guard, or why it cannot be decided about
     slowing.py      which runs a power cap slows, the cheapest step first
     speed.py        the speed that can be counted on at each point

@@ -38,6 +38,14 @@ SUSPENDS = "suspend"
 """Capability of a run that can be stopped and started again to save carbon."""
 
 
+class Sleep(StrEnum):
+    """Where a run may be put to sleep: what must say how long it takes to stop and to start."""
+
+    NEVER = "never"
+    MEASURED = "measured"
+    ASSUMED = "assumed"
+
+
 class Rung(StrEnum):
     """What decisions rest on, best first: the ladder for stale signals (`policies/ladder.py`)."""
 
@@ -228,7 +236,8 @@ class RunView:
         ordered_point: what an operator asked for and nobody has carried out yet.
         trouble: why no checkpoint of it can be made now, as it says; "" when one can.
         suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
-            `current` then say where it was.
+            `current` then say where it was. `wakes_at`: when its launcher starts it again at the
+            latest, whoever lives then.
         plan: the newest one; None when there is none.
         outage_share: share of its time that it stood, in [0, 1): in outages nobody ordered, and in
             pauses between two steps, which `tokens_per_s` leaves out.
@@ -274,6 +283,7 @@ class RunView:
     capabilities: tuple[str, ...] = ()
     trouble: str = ""
     suspended_s: float | None = None
+    wakes_at: datetime | None = None
     plan: PlanView | None = None
     outage_share: float = 0.0
     room_w: float | None = None
@@ -306,6 +316,7 @@ class PolicySettings:
             and restart included; 0: twice the seconds of a switch.
         equivalence: classes the operator allows.
         proof_days: for how long the proof of a point holds; 0: forever.
+        sleep: where runs may be put to sleep. `longest_sleep_s`: for how long one order lets them.
         sla_throughput_share: of the fastest point's speed, which plans keep on average over every
             `sla_window_s`; 0: none.
     """
@@ -322,6 +333,8 @@ class PolicySettings:
     sla_throughput_share: float = 0.0
     sla_window_s: float = 86_400.0
     proof_days: float = 90.0
+    sleep: Sleep = Sleep.ASSUMED
+    longest_sleep_s: float = 12 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +373,7 @@ class Decision:
         price_mu: grams per token: the one carbon price of the plan.
         plan_bound_g: lower bound on the grams still to come, under the forecast used.
         slack_s: what the deadline guard has to spare; None without a deadline.
+        wakes_at: when a run that is put to sleep trains again if nobody says otherwise.
     """
 
     run: str
@@ -373,3 +387,4 @@ class Decision:
     price_mu: float | None = None
     plan_bound_g: float | None = None
     slack_s: float | None = None
+    wakes_at: datetime | None = None

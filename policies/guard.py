@@ -204,6 +204,14 @@ class Guard:
 
     def may_suspend(self, current: OperatingPoint) -> bool:
         """Say whether the run, at `current`, may be ordered to sleep."""
+        return self.slack_asleep_s(current) >= 0.0
+
+    def slack_asleep_s(self, current: OperatingPoint) -> float:
+        """Give the seconds from now that the run may sleep if it is ordered to, at the worst.
+
+        Whoever dies meanwhile: an alarm that is set this far ahead still leaves the time of every
+        attempt to wake it.
+        """
         slack, switch_s = [], self.times.seconds(current, None)
         for wait_s in (0.0, self.lag_s(current)):
             left = max(0.0, self.tokens_left - self.rho(current) * wait_s)
@@ -211,7 +219,7 @@ class Guard:
             slack.append(self._asleep_s(self.attempts_after, left, seconds))
         wait_s, failed_s = self.lag_s(current), self._failed_s(switch_s)
         slack.append(self._worst_s(current, self.attempts - 1, current, wait_s, failed_s))
-        return min(slack) >= 0.0
+        return min(slack)
 
     def may_wake(self, target: OperatingPoint) -> bool:
         """Say whether a suspended run may be woken at `target`."""

@@ -1,16 +1,24 @@
-"""Which points a run may be switched to at all. Pure.
+"""Which points a run may be switched to at all, and whether it may be put to sleep. Pure.
 
 Invariant: no menu has a point that nobody validated, or whose equivalence the operator did not
-allow.
+allow; no run is put to sleep that nobody would wake, nor by a plan without knowing how long it
+takes to stop and to start.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattmesh.policies.decision import PolicySettings, RunView
+from wattmesh.policies.decision import SUSPENDS, PolicySettings, RunView, Sleep
 from wattmesh.policies.slowing import needs_w
 from wattmesh.quantities import watts
-from wattmesh.reconfig.catalogue import Equivalence, Evidence, OperatingPoint
+from wattmesh.reconfig.catalogue import (
+    PAUSED,
+    Catalogue,
+    Equivalence,
+    Evidence,
+    OperatingPoint,
+    Release,
+)
 
 
 def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
@@ -109,3 +117,53 @@ def unheld(run: RunView, policy: PolicySettings) -> tuple[OperatingPoint, ...]:
         for point in (catalogue.points if catalogue else ())
         if catalogue and catalogue.find(point.layout) is point and not why_not(point, able, policy)
     )
+
+
+def why_not_sleep(run: RunView, policy: PolicySettings) -> str:
+    """Say why a run may not be put to sleep by a plan, as a clause; "" when it may."""
+    if policy.sleep is Sleep.NEVER:
+        return "the settings let no plan stop a run (policy.sleep)"
+    return cannot_sleep(run, policy) or (_unmeasured(run) if policy.sleep is Sleep.MEASURED else "")
+
+
+def cannot_sleep(run: RunView, policy: PolicySettings) -> str:
+    """Say why nobody, an operator neither, may put a run to sleep, as a clause; "" when one may."""
+    catalogue, current = run.catalogue, run.current
+    if SUSPENDS not in run.capabilities:
+        return (
+            "nobody holds its next launch meanwhile: start it with `python -m "
+            "wattmesh.integrations.torchrun`, or under a scheduler that wattmesh knows"
+        )
+    if run.trouble:
+        return f"it can make no checkpoint ({run.trouble})"
+    if catalogue is None or current is None:
+        return "it is at no point of its catalogue, so nobody knows where it would wake"
+    if catalogue.release is Release.RELEASED and catalogue.switch.reacquire_s is None:
+        return (
+            "it gives its GPUs back, and nobody measured how long it takes until they are there "
+            "again (switch.reacquire_s)"
+        )
+    return why_not(current, run, policy)
+
+
+def _unmeasured(run: RunView) -> str:
+    """Say which way, to sleep or back, nobody measured; by the catalogue's pair or by the run."""
+    assert run.catalogue is not None
+    assert run.current is not None
+    here = run.current.id
+    ways = ((here, PAUSED), (PAUSED, here))
+    unknown = [way for way in ways if not _known(run, run.catalogue, *way)]
+    if not unknown:
+        return ""
+    return (
+        f"nobody measured how long it takes from {unknown[0][0]} to {unknown[0][1]}: give the pair "
+        f"in its catalogue, or let it sleep once with `wattmesh switch {run.name} {PAUSED}` and "
+        f"wake it with `wattmesh switch {run.name} {here}`"
+    )
+
+
+def _known(run: RunView, catalogue: Catalogue, origin: str, target: str) -> bool:
+    if catalogue.switch.between(origin, target) is not None:
+        return True
+    alike = (each for each in run.switches if (each.origin, each.target) == (origin, target))
+    return any(each.complete and not each.failed for each in alike)

@@ -6,6 +6,7 @@ it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from math import inf, isfinite
 
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
@@ -58,6 +59,8 @@ class RunContext:
     @property
     def slack_s(self) -> float | None:
         """What the guard has to spare; None when there is no guard or the point is unknown."""
+        if self.guard is not None and self.run.suspended_s is not None:
+            return self.guard.asleep_slack_s()
         if self.guard is None or self.run.current is None:
             return None
         return self.guard.slack_s(self.run.current)
@@ -121,7 +124,15 @@ class RunContext:
             "they are asked for"
         )
 
-    def say(self, action: Action, kind: str, reason: str, *, target: str = "") -> Decision:
+    def say(
+        self,
+        action: Action,
+        kind: str,
+        reason: str,
+        *,
+        target: str = "",
+        wakes_at: datetime | None = None,
+    ) -> Decision:
         """Build a decision on this run; without a target it is the run's own point."""
         current = self.run.current.id if self.run.current else ""
         return Decision(
@@ -132,6 +143,7 @@ class RunContext:
             current=current,
             target=target or current,
             slack_s=self.slack_s,
+            wakes_at=wakes_at,
         )
 
 

@@ -211,7 +211,8 @@ class Order(Message):
     Attributes:
         journal: identity of the journal that `epoch` belongs to; "": from an older daemon.
         wakes_at: of a suspension: when the run trains again if nobody says otherwise; None else.
-            `layout` and `ranks` are those that it has.
+            `layout` and `ranks` are those that it has. `sleeps_s`: how far ahead that was when it
+            was ordered, so that a daemon's wrong clock makes nobody sleep longer; 0: not told.
     """
 
     plan: ranges.Token
@@ -227,6 +228,7 @@ class Order(Message):
     reason: str = ""
     journal: ranges.Token = ""
     wakes_at: ranges.At | None = None
+    sleeps_s: ranges.Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +279,8 @@ class Finish(Message):
     Attributes:
         reason: "done", "restart", "suspended", "stopped: ...", "failed: ...".
         wakes_at: of a suspended run: when its next launch begins at the latest. `held_as`: what
-            holds that launch, as people find it.
+            holds that launch, as people find it. `left_at`: when it left, by its own clock; the
+            daemon may hear of it much later.
     """
 
     run: ranges.RunId
@@ -289,6 +292,7 @@ class Finish(Message):
     loss: ranges.Loss | None = None
     wakes_at: ranges.At | None = None
     held_as: ranges.Label = ""
+    left_at: ranges.At | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,9 @@ UNPRICED = "unpriced"
 
 MICROSECOND = timedelta(microseconds=1)
 
+LIVES = ("live", "asleep")
+"""States of a run that trains or will train on; its baseline's clock never stops for its sleep."""
+
 PriceRow = Callable[[EmissionRow, EmissionRow | None], EmissionRow]
 """Gives a row its price; the second argument is the row as stored before."""
 
@@ -61,7 +64,7 @@ class _Turn:
     @property
     def lives(self) -> bool:
         """Whether it may train on."""
-        return self.run.state == "live"
+        return self.run.state in LIVES
 
 
 class BaselineLedger:
@@ -125,8 +128,7 @@ class BaselineLedger:
         first = ledger.first_mark(run.run)
         if first is None or not marks:
             return None
-        ended = run.finished_at or run.last_seen_at
-        until = max(min(now, run.last_seen_at if run.finished_at is None else ended), first.at)
+        until = max(min(now, run.finished_at or _known_until(run, now)), first.at)
         since = self._slot_before(marks[-1].at, first.at)[0]
         if self._slot_before(until, first.at)[0] < since:
             return None  # the wall clock was stepped back: time passed twice counts once
@@ -163,10 +165,10 @@ class BaselineLedger:
         """
         newest = self._journal.ledger.newest_energy(run.run)
         if newest is None:
-            return now if run.state == "live" else run.last_seen_at
+            return now if run.state in LIVES else run.last_seen_at
         if now <= newest < now + PATIENCE:
             return newest + MICROSECOND
-        return now if run.state == "live" else min(now, self._grid.slot(newest)[1])
+        return now if run.state in LIVES else min(now, self._grid.slot(newest)[1])
 
     def _slot_before(self, moment: datetime, first: datetime) -> tuple[datetime, datetime]:
         """Give the slot that ends at or holds `moment`; at the earliest that of `first`."""
@@ -307,3 +309,8 @@ class BaselineLedger:
             upper_mj=slot.upper_mj,
             energy_quality=slot.quality,
         )
+
+
+def _known_until(run: RunRow, now: datetime) -> datetime:
+    """Give up to when it is known what a run trained that has not ended; asleep, nothing."""
+    return now if run.state == "asleep" else run.last_seen_at

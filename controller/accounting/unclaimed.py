@@ -130,8 +130,15 @@ def _within(rows: Sequence[NobodysSlot], held: Sequence[Span]) -> Iterator[Nobod
 
 
 def _held(launches: Sequence[LaunchRow]) -> Iterator[tuple[tuple[str, ...], Span]]:
-    """Give each launch's GPUs with its time, up to the next launch where we caused the gap."""
+    """Give each launch's GPUs with its time, up to the next launch where we caused the gap.
+
+    GPUs that a run gave back while it sleeps are not its own then: they are a line of their own.
+    """
     for each, following in pairwise((*launches, None)):
         assert each is not None
-        end = following.start if following is not None and each.ours else each.end
+        end = following.start if following is not None and _keeps(each) else each.end
         yield tuple(sorted({*each.gpus} - {""})), (each.start, end)
+
+
+def _keeps(launch: LaunchRow) -> bool:
+    return launch.ours and not launch.gave_back

@@ -123,12 +123,18 @@ def _run(journal: Journal, row: RunRow, now: datetime, everything: str) -> dict[
         "layout": "" if row.observed else str(row.layout),
         "phase": row.phase,
         "ended": row.finish_reason if row.ending else "",
-        "activity": "finished" if row.ending == DONE else row.ending or row.phase,
+        "activity": "finished" if row.ending == DONE else row.ending or _doing(row),
         "frozen": row.frozen or everything,
         "last_seen_s": (now - row.last_seen_at).total_seconds(),
         "sentence": _reason_with_flags(newest[0], row) if newest else "",
         "decided_s": (now - newest[0].last_at).total_seconds() if newest else None,
     }
+
+
+def _doing(row: RunRow) -> str:
+    if row.asleep_at is None or row.wakes_at is None:
+        return row.phase
+    return f"asleep until {row.wakes_at:%a %H:%M} UTC at the latest"
 
 
 def _reason_with_flags(row: DecisionRow, run: RunRow) -> str:

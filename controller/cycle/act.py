@@ -7,7 +7,8 @@ run fetches the row itself, so a daemon killed at any moment leaves no order or 
 import logging
 import socket
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from math import inf
 from typing import assert_never
@@ -19,11 +20,12 @@ from wattmesh.controller.cycle.measured_speeds import note_speeds
 from wattmesh.controller.cycle.states import OpenSwitch, RunNow, verdict
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import EXPIRED, RunRow
+from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.errors import Fenced, JournalUnavailable, NotSwitched
-from wattmesh.policies.decision import SUSPENDS, Action, Decision, Mode, Observation, Rung
+from wattmesh.policies.decision import Action, Decision, Mode, Observation, Rung
 from wattmesh.policies.isolation import UNDECIDABLE
 from wattmesh.quantities import duration
-from wattmesh.reconfig.catalogue import Catalogue
+from wattmesh.reconfig.catalogue import PAUSED, Catalogue
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
 
@@ -133,7 +135,7 @@ class JournalActor:
         runs may be launched again.
         """
         now = seen.snapshot.now
-        silent_s = (now - row.last_seen_at).total_seconds()
+        silent_s = (now - max(row.last_seen_at, row.wakes_at or row.last_seen_at)).total_seconds()
         # If `lost_s` is infinite, no run is ended: no real silence lasts `LONGEST_S`.
         long_silent = silent_s > min(seen.settings.lost_s, LONGEST_S)
         closing = seen.settings.lost_s != inf and row.observed and not row.finish_reason
@@ -164,7 +166,7 @@ class JournalActor:
                 order=switch.order,
                 state=switch.state,
                 created_at=switch.created_at,
-                begun_at=None if switch.state is SwitchState.ORDERED else history.begun_at,
+                begun_at=self._begun_at(row, switch, history.begun_at),
                 by_operator=switch.requested_by == OPERATOR,
             ),
             RunNow(
@@ -186,6 +188,20 @@ class JournalActor:
         level = logging.WARNING if ended.state is SwitchState.FAILED else logging.INFO
         log.log(level, "%s: switch to %s: %s", row.name, switch.to_point, ended.reason)
         return True
+
+    def _begun_at(
+        self, row: RunRow, switch: SwitchRow, begun_at: datetime | None
+    ) -> datetime | None:
+        """Return when a switch began; None: its order waits.
+
+        A run that was told to sleep and is silent may sleep, and tell a daemon that was down only
+        once it leads again.
+        """
+        if switch.state is SwitchState.ORDERED or begun_at is None:
+            return None
+        leads_since = self._journal.runs.liveness.leads_since
+        silent = switch.order.mode is SwitchMode.SUSPEND and row.state == "lost"
+        return max(begun_at, leads_since) if silent and leads_since else begun_at
 
     def _settle_clock(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """Withdraw a clock that cannot be kept; set the clock that a confirmed switch asked for."""
@@ -242,15 +258,12 @@ def carry_out(
         case Action.CLOCK:
             clock_mhz = _catalogue(row, decision).point(decision.target).clock_mhz
             journal.runs.wish_clock(row.run, clock_mhz, now=now, epoch=epoch)
-        case Action.SUSPEND | Action.RESUME:
-            raise NotSwitched(f"no launcher here can {decision.action} a run")
+        case Action.SUSPEND:
+            _order_sleep(journal, row, decision, now=now, epoch=epoch)
+        case Action.RESUME:
+            _order_to_wake(journal, row, decision, now=now, epoch=epoch)
         case _:
             assert_never(decision.action)
-
-
-def can_be_carried_out(capabilities: Iterable[str]) -> tuple[str, ...]:
-    """Drop capabilities that this actor cannot carry out, so that they are never decided on."""
-    return tuple(each for each in capabilities if each != SUSPENDS)
 
 
 def _catalogue(row: RunRow, decision: Decision) -> Catalogue:
@@ -284,16 +297,83 @@ def _write_intent_row(
         mode=_mode(row),
         reason=reason,
     )
+    _commit(journal, row, decision, order, asked=asked, now=now)
+
+
+def _order_sleep(
+    journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int
+) -> None:
+    """Order a run to sleep where it is; an operator's wish stays until the run is awake again."""
+    if decision.wakes_at is None:
+        raise NotSwitched("nobody said until when it is to sleep")
+    asked = row.ordered_point == PAUSED
+    reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
+    order = Order(
+        plan=str(uuid.uuid4()),
+        epoch=epoch,
+        run=row.run,
+        attempt=row.attempt,
+        point=PAUSED,
+        layout=row.layout,
+        ranks=row.ranks,
+        not_before_step=row.step + 1,
+        valid_until_step=row.step + BOUNDARIES_VALID * max(1, row.boundary_every),
+        mode=SwitchMode.SUSPEND,
+        reason=reason,
+        wakes_at=decision.wakes_at.isoformat(),
+        sleeps_s=max(0.0, (decision.wakes_at - now).total_seconds()),
+    )
+    _commit(journal, row, decision, order, asked=asked, now=now, keep_wish=True)
+
+
+def _order_to_wake(
+    journal: Journal, row: RunRow, decision: Decision, *, now: datetime, epoch: int
+) -> None:
+    """Order a run that sleeps to train on, at a point or where it fell asleep."""
+    layout, ranks = row.layout, row.ranks
+    if decision.target:
+        layout = _catalogue(row, decision).point(decision.target).layout
+    if layout != row.layout:
+        ranks = tuple(range(layout.world_size))
+    asked = bool(decision.target) and row.ordered_point == decision.target
+    reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
+    order = Order(
+        plan=str(uuid.uuid4()),
+        epoch=epoch,
+        run=row.run,
+        attempt=row.attempt,
+        point=decision.target,
+        layout=layout,
+        ranks=ranks,
+        not_before_step=row.step,
+        valid_until_step=row.step,
+        mode=SwitchMode.RESUME,
+        reason=reason,
+    )
+    _commit(journal, row, replace(decision, current=PAUSED), order, asked=asked, now=now)
+
+
+def _commit(
+    journal: Journal,
+    row: RunRow,
+    decision: Decision,
+    order: Order,
+    *,
+    asked: bool,
+    now: datetime,
+    keep_wish: bool = False,
+) -> None:
+    """Commit the intent row; `asked`: an operator wishes it, and that wish is over unless kept."""
     written = journal.switches.order(
         order,
         from_point=decision.current,
         requested_by=OPERATOR if asked else "policy",
-        reason=reason,
+        reason=order.reason,
         predicted_g=decision.predicted_g,
         switch_cost_g=decision.switch_cost_g,
         now=now,
     )
-    if written and asked:
+    if written and asked and not keep_wish:
         journal.runs.clear_ordered_point(row.run, row.ordered_point)
 
 

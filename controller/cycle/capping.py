@@ -55,14 +55,15 @@ def apply(
 def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
     """List the GPUs that each run trains on, without those of parked ranks.
 
-    A run silent for up to `LOST_HELD` may still train, unless another run has its GPUs. If two live
-    runs name one GPU, the one registered first has it: a new claim takes nothing from others.
+    A run silent for up to `LOST_HELD` may still train, unless it said that it sleeps, or another
+    run has its GPUs. If two live runs name one GPU, the one registered first has it: a new claim
+    takes nothing from others.
     """
     taken: set[str] = set()
     found: dict[str, tuple[str, ...]] = {}
     for row in sorted(rows, key=_claim):
         silent = row.state != "live"
-        if row.state == "finished" or (silent and now - row.last_seen_at > LOST_HELD):
+        if row.state in ("finished", "asleep") or (silent and now - row.last_seen_at > LOST_HELD):
             continue
         found[row.run] = tuple(sorted(row.gpus_used - taken))
         taken |= row.gpus_used

@@ -242,16 +242,22 @@ def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holde
 
 
 def holder(row: RunRow) -> Holder:
-    """Describe a run as an owner of GPUs."""
+    """Describe a run as an owner of GPUs; asleep it keeps them, unless its catalogue gives back."""
+    asleep = row.state == "asleep"
     ranks = set(row.ranks)
     unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in ranks]
     gives_back = row.catalogue is not None and row.catalogue.release is Release.RELEASED
+    gpus = tuple(filter(None, row.gpus))
+    if asleep and gives_back:
+        gpus, unused = (), list(gpus)
     return Holder(
         run=row.run,
         incarnation=row.incarnation,
-        gpus=tuple(filter(None, row.gpus)),
+        gpus=gpus,
         released=(*row.released, *(unused if gives_back else ())),
-        standing=LaunchState(row.state),
+        # Agents of the version before know no launch that sleeps.
+        standing=LaunchState.LOST if asleep else LaunchState(row.state),
+        idles=asleep and not gives_back,
         owner_uid=row.owner_uid,
         job=row.scheduler_key,
         host=row.host,
@@ -263,6 +269,8 @@ def holder(row: RunRow) -> Holder:
 
 def _held(row: RunRow, *, seen: bool) -> timedelta:
     """Return how long a silent or finished run still counts as an owner."""
+    if row.state == "asleep":
+        return timedelta.max
     if row.state == "finished":
         return LOST_HELD if seen else timedelta()
     return SILENT_HELD if seen else LOST_HELD

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from wattmesh.controller.cycle import capping, measured_speeds
-from wattmesh.controller.cycle.act import can_be_carried_out
 from wattmesh.controller.cycle.carbon_view import age_s
 from wattmesh.controller.cycle.clocks import trouble
 from wattmesh.controller.cycle.fleet import LOST_HELD, Fleet
@@ -30,7 +29,9 @@ from wattmesh.policies.isolation import cause
 from wattmesh.policies.ladder import DAY_S
 from wattmesh.policies.staleness import stale_points
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
+from wattmesh.reconfig.catalogue import PAUSED, Release
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import SwitchMode
 
 
 class JournalObserver:
@@ -96,15 +97,17 @@ def observation(snapshot: JournalSnapshot, settings: CycleSettings) -> Observati
 
 
 def _views(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterable[RunView]:
-    """Yield every live run, and under a power cap silent runs that may still draw power."""
+    """Yield every run that trains or sleeps, and under a power cap silent ones that may draw."""
     fleet, silent = snapshot.fleet, LOST_HELD if snapshot.cap else timedelta(0)
     for row in snapshot.runs:
-        lost = row.state != "live"
+        lost = row.state == "lost"
         heard = not lost or (bool(silent) and snapshot.now - row.last_seen_at <= silent)
         if row.finished_at is not None or not heard:
             continue
         try:
             coverage = fleet.gpus.of(row) if fleet.gpus else (0, 0)
+            if row.state == "asleep" and _gives_back(row):
+                coverage = (0, 0)  # its GPUs are not its own now, and may be off
             view = run_view(
                 row,
                 snapshot.now,
@@ -142,12 +145,15 @@ def run_view(
         launches: its launches.
     """
     confirmed = [each for each in history.rows if each.state is SwitchState.CONFIRMED]
+    changes = [each.updated_at for each in confirmed[:1]]
+    changes += [launches.woken[0]] if launches.woken else []
+    asleep_at = row.asleep_at if row.state == "asleep" else None
     today = [each for each in history.rows if (now - each.created_at).total_seconds() < DAY_S]
     return RunView(
         run=row.run,
         name=row.name,
         attempt=row.attempt,
-        live=row.state == "live",
+        live=row.state in ("live", "asleep"),
         last_seen_s=(now - row.last_seen_at).total_seconds(),
         step=row.step,
         tokens=row.tokens,
@@ -162,19 +168,28 @@ def run_view(
         deadline=row.deadline,
         tokens_per_s=row.tokens_per_s or None,
         frozen=row.frozen,
-        open_switch=_open_view(history.open, now),
+        open_switch=_open_view(history.open or _leaving(row, history), now),
         ordered_point=row.ordered_point,
         clock_trouble=clock_trouble,
         since_clock_s=age_s(row.clock_at, now) if row.clock_at else None,
         failed_switches=history.failures_in_a_row(row.thawed_at),
         switches_today=sum(each.state is not SwitchState.ABANDONED for each in today),
-        since_switch_s=age_s(confirmed[0].updated_at, now) if confirmed else None,
-        switches=_records(history.rows, launches.unordered, now),
+        since_switch_s=age_s(max(changes), now) if changes else None,
+        switches=(
+            *_woken_by_alarm(row, history, launches, now),
+            *_records(history.rows, launches.unordered, now),
+        ),
         speeds=measured_speeds.read(row).watched.speeds,
-        capabilities=can_be_carried_out(row.capabilities),
+        capabilities=row.capabilities,
+        suspended_s=age_s(asleep_at, now) if asleep_at else None,
+        wakes_at=row.wakes_at if asleep_at else None,
         trouble=row.trouble,
         outage_share=_standing_share(row, launches.outage_share(now)),
     )
+
+
+def _gives_back(row: RunRow) -> bool:
+    return row.catalogue is not None and row.catalogue.release is Release.RELEASED
 
 
 def _unreadable_run(row: RunRow, why: str) -> RunView:
@@ -216,6 +231,15 @@ def trained(
     return tuple(((now - each.at).total_seconds(), each.tokens) for each in (*earlier, *within))
 
 
+def _leaving(row: RunRow, history: SwitchHistory) -> SwitchRow | None:
+    """Give the order to sleep that this launch has carried out, until it says that it has left."""
+    newest = next(iter(history.rows), None)
+    if newest is None or newest.order.mode is not SwitchMode.SUSPEND or row.finish_reason:
+        return None
+    done = newest.state is SwitchState.CONFIRMED and newest.attempt == row.attempt
+    return newest if done else None
+
+
 def _open_view(switch: SwitchRow | None, now: datetime) -> SwitchView | None:
     if switch is None:
         return None
@@ -226,6 +250,41 @@ def _open_view(switch: SwitchRow | None, now: datetime) -> SwitchView | None:
     )
 
 
+def _woken_by_alarm(
+    row: RunRow, history: SwitchHistory, launches: Launches, now: datetime
+) -> tuple[SwitchRecord, ...]:
+    """Give the start of a run that was woken by its alarm as a switch that is not complete.
+
+    Nobody measured when its pace was reached, so the guard counts it as the catalogue's.
+    """
+    if launches.woken is None or row.point is None:
+        return ()
+    woken_at, slept = launches.woken
+    known = (each for each in history.rows if each.state is not SwitchState.ABANDONED)
+    newest = next(known, None)
+    by_order = newest is not None and newest.order.mode is SwitchMode.RESUME
+    if newest is not None and (newest.attempt > slept or by_order):
+        return ()
+    since_s = age_s(woken_at, now) or 0.0
+    return (
+        SwitchRecord(
+            origin=PAUSED,
+            target=row.point.id,
+            kind=SwitchKind.RESTART,
+            told_s=0.0,
+            ago_s=since_s,
+        ),
+    )
+
+
+_KINDS = {
+    SwitchMode.IN_PLACE: SwitchKind.IN_PLACE,
+    SwitchMode.RESTART: SwitchKind.RESTART,
+    SwitchMode.SUSPEND: SwitchKind.RESTART,
+    SwitchMode.RESUME: SwitchKind.RESTART,
+}
+
+
 def _records(
     history: Iterable[SwitchRow], launched: int, now: datetime
 ) -> tuple[SwitchRecord, ...]:
@@ -234,9 +293,10 @@ def _records(
         SwitchRecord(
             origin=each.from_point,
             target=each.to_point,
-            kind=SwitchKind(each.order.mode.value),
+            kind=_KINDS[each.order.mode],
             told_s=each.total_s,
-            at_pace_s=each.at_pace_s,
+            # Sleep has no pace to reach: what is told of it is all.
+            at_pace_s=each.total_s if each.to_point == PAUSED else each.at_pace_s,
             ago_s=age_s(each.updated_at, now) or 0.0,
             failed=each.state is SwitchState.ROLLED_BACK,
             same_machines=each.attempt >= launched,

@@ -79,22 +79,33 @@ def verdict(
 def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) -> str | None:
     """Say why the switch can no longer be confirmed; None if it can."""
     order, waiting = switch.order, switch.state is SwitchState.ORDERED
-    launches = (1 if order.mode is SwitchMode.RESTART else 0) if waiting else FURTHER_LAUNCHES
+    follows = order.mode in (SwitchMode.RESTART, SwitchMode.RESUME)
+    launches = (1 if follows else 0) if waiting else FURTHER_LAUNCHES
     if run.finished:
         return f"The run finished at step {run.step}"
     if run.attempt > order.attempt + launches:
         return f"The run was launched again (attempt {run.attempt}, ordered to {order.attempt})"
-    if waiting and run.frozen:
-        return "The order was withdrawn because the run is frozen"
-    if waiting and run.step > order.valid_until_step:
-        return (
-            f"The run reached step {run.step}, past the order's last step {order.valid_until_step},"
-        )
+    if waiting and (void := _void(order, run, now)):
+        return void
     limit_s = _limit_s(switch, run, timeout_s)
     # A time in the future was written while the wall clock was ahead, so take the distance.
     age_s = abs((now - (switch.begun_at or switch.created_at)).total_seconds())
     if age_s > limit_s:
         return f"The time limit of {limit_s:.0f} s passed ({age_s:.0f} s)"
+    return None
+
+
+def _void(order: Order, run: RunNow, now: datetime) -> str | None:
+    """Say why an order that waits can no longer be taken; None if it can."""
+    # A frozen run trains on, so one that sleeps is woken all the same.
+    if run.frozen and order.mode is not SwitchMode.RESUME:
+        return "The order was withdrawn because the run is frozen"
+    if run.step > order.valid_until_step:
+        return (
+            f"The run reached step {run.step}, past the order's last step {order.valid_until_step},"
+        )
+    if order.wakes_at and now >= datetime.fromisoformat(order.wakes_at):
+        return "The time to wake came before the run had fallen asleep"
     return None
 
 

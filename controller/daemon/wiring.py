@@ -164,7 +164,7 @@ class Parts:
             lambda said: remember(self.journal, pulse, "journal_outage", said),
             liveness=self.journal.runs.liveness,
         )
-        self.journal.runs.liveness.pace(settings.loops.live_s)
+        self.journal.runs.liveness.pace(settings.loops.live_s, settings.loops.waking_s)
         if self._planner is not None:
             pulse.planning = self._planner.planning
         observer = JournalObserver(
@@ -268,7 +268,7 @@ class Parts:
             self.pulse.signals = new_grid.signals
             self._schedule()
         self.cycle.pace(settings.loops.cycle_s)
-        self.journal.runs.liveness.pace(settings.loops.live_s)
+        self.journal.runs.liveness.pace(settings.loops.live_s, settings.loops.waking_s)
         self.sampler.pace(settings.loops.sample_s)
         self.accounts.pace(self._accounts_every_s())
         tail = f"; {', '.join(fixed)} changed too and need a restart" if fixed else ""

@@ -129,6 +129,7 @@ class RunFigure:
     layout: str
     tokens: int
     tokens_per_s: float | None
+    wakes_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +270,7 @@ def _run_figure(row: RunRow) -> RunFigure:
         layout=str(row.layout),
         tokens=row.tokens,
         tokens_per_s=row.tokens_per_s,
+        wakes_at=row.wakes_at,
     )
 
 

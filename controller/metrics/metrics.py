@@ -176,8 +176,15 @@ def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     switches = CounterMetricFamily(
         "wattmesh_switches", "Switches that ended, by outcome.", labels=["run", "run_id", "outcome"]
     )
+    wakes = GaugeMetricFamily(
+        "wattmesh_run_wakes_timestamp_seconds",
+        "When a run that sleeps is started again at the latest, whoever lives then (Unix time).",
+        labels=["run", "run_id"],
+    )
     names = {run.run: run.name for run in figures.runs}
     for run in figures.runs:
+        if run.wakes_at is not None:
+            wakes.add_metric([run.name, run.run], run.wakes_at.timestamp())
         tokens.add_metric([run.name, run.run], run.tokens)
         if run.state == "live" and run.tokens_per_s:
             speed.add_metric([run.name, run.run], run.tokens_per_s)
@@ -189,7 +196,7 @@ def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
         decision.add_metric([*labels, each.action.value, each.kind], 1)
         if each.slack_s is not None:
             slack.add_metric(labels, each.slack_s)
-    yield from (tokens, speed, slack, info, decision, switches)
+    yield from (tokens, speed, slack, info, decision, switches, wakes)
 
 
 class MetricsServer:

@@ -118,6 +118,7 @@ class LivePolicy:
         self._means, self._plans = means, plans
         self._cycle = Cycle(self, self, plans)
         self._trained: deque[tuple[float, int]] = deque()
+        self._wakes_at: datetime | None = None
         self.world: World
 
     @property
@@ -129,6 +130,11 @@ class LivePolicy:
         """Run one cycle."""
         self.world = world
         self._cycle.run(world.now)
+        state = world.state
+        if not state.asleep or state.target is not None or self._wakes_at is None:
+            return
+        if world.now >= self._wakes_at:  # its launcher starts it where it fell asleep
+            world.order(state.point.id)
 
     def observe(self, now: datetime) -> CycleObservation:
         """Observe the simulated run."""
@@ -153,6 +159,7 @@ class LivePolicy:
                 case Action.FREEZE:
                     self.world.freeze(decision.reason)
                 case Action.SUSPEND:
+                    self._wakes_at = decision.wakes_at
                     self.world.order(SLEEP)
                 case Action.SWITCH | Action.CLOCK | Action.RESUME:
                     self.world.order(decision.target)

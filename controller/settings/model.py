@@ -14,7 +14,7 @@ from pydantic import Field
 from wattmesh.controller.journal.database.sqlite_url import sqlite_url
 from wattmesh.controller.settings.carbon import CarbonSection
 from wattmesh.controller.settings.section import File, Section, Time
-from wattmesh.policies.decision import Mode, PolicySettings
+from wattmesh.policies.decision import Mode, PolicySettings, Sleep
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.telemetry.actuator.settings import MOST_DAYS, OPERATORS
 
@@ -103,6 +103,9 @@ class LoopsSection(Section):
     """Seconds without a heartbeat after which a run counts as lost and another launch of it may
     register. Its hook sends six heartbeats in that time. Raise it where jobs hold Python's global
     interpreter lock for longer."""
+    waking_s: float = Field(default=900.0, ge=10, le=TEN_YEARS_S)
+    """Seconds after its alarm within which a run that slept must have registered its next launch;
+    then it is lost and a human is called. Raise it by the usual wait in your scheduler's queue."""
 
 
 class PrometheusSection(Section):
@@ -217,7 +220,15 @@ class PolicySection(Section):
     guard_margin: float = Field(default=0.02, ge=0, lt=1)
     """Share of a run's speed that the deadline guard keeps in reserve."""
     max_switches_per_day: int = Field(default=6, ge=0)
-    """Most layout switches of one run within 24 hours."""
+    """Most layout switches of one run within 24 hours, sleep and wake included."""
+    sleep: Literal["never", "measured", "assumed"] = "never"
+    """Whether a plan may stop a run for dirty hours (its launcher must hold its next launch, as
+    `python -m wattmesh.integrations.torchrun` does): `never`; `measured`: where the run itself, or
+    its catalogue for the pair, says how long it takes to stop and to start; `assumed`: also where
+    only `switch.layout_s` of its catalogue says so."""
+    longest_sleep_s: float = Field(default=12 * 3600.0, ge=1, le=31 * 86_400.0)
+    """Most seconds that one order lets a run sleep. Its launcher starts it again then, whether or
+    not any daemon lives."""
     failed_limit: int = Field(default=2, ge=1)
     """Failed switches in a row after which a run is frozen and a human is called."""
     equivalence: tuple[Literal["exact", "numerical", "statistical"], ...] = Field(
@@ -250,6 +261,8 @@ class PolicySection(Section):
             gain_factor=self.gain_factor,
             guard_margin=self.guard_margin,
             max_switches_per_day=self.max_switches_per_day,
+            sleep=Sleep(self.sleep),
+            longest_sleep_s=self.longest_sleep_s,
             failed_limit=self.failed_limit,
             failed_switch_s=self.failed_switch_s or self.switch_timeout_s,
             equivalence=tuple(Equivalence(each) for each in self.equivalence),

@@ -22,7 +22,7 @@ from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.pulse import Coverage, Pulse
 from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.status.trouble import span, troubles
-from wattmesh.controller.status.waiting import last_step_s, waits_for
+from wattmesh.controller.status.waiting import asleep_line, last_step_s, waits_for
 from wattmesh.controller.views import (
     CapLine,
     CarbonLine,
@@ -78,7 +78,7 @@ def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:
     rows = tuple(rows)
     silent: dict[tuple[str, int], list[RunRow]] = {}
     for row in rows:
-        if row.state != "live":
+        if row.state in MOST:
             silent.setdefault((row.state, row.owner_uid), []).append(row)
     left_out = {
         row.run
@@ -154,7 +154,9 @@ def _run_line(
     catalogue = row.catalogue
     expected = expected_flags(pulse, row)
     trains = row.state == "live" and not row.ending
-    said = [decision.reason] if decision and trains and decision.reason else []
+    lives = trains or row.state == "asleep"
+    said = [asleep_line(row, now)] if row.state == "asleep" else []
+    said += [decision.reason] if decision and lives and decision.reason else []
     said += [unread(pulse, row)] if trains else []
     return RunLine(
         name=row.name,
@@ -189,6 +191,9 @@ def _run_line(
         trouble=row.trouble,
         ended=row.finish_reason if row.ending else "",
         measured=pulse.points.get(row.run, ()),
+        asleep_at=row.asleep_at,
+        wakes_at=row.wakes_at,
+        held_as=row.held_as,
     )
 
 

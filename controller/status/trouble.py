@@ -254,7 +254,14 @@ def _runs(view: StatusView) -> Iterator[str]:
     for run in view.runs:
         if run.ended:
             continue
-        if run.state == "lost" and str(run.owner_uid) not in view.lost_more:
+        if run.state == "lost" and run.wakes_at is not None:
+            late_s = (view.at - run.wakes_at).total_seconds()
+            yield (
+                f"{run.name} was to wake {span(late_s)} ago and was not heard since: see what "
+                f"became of its next launch ({run.held_as or 'its launcher'}), and start it again "
+                "by the command that started it; it trains on from its newest checkpoint."
+            )
+        elif run.state == "lost" and str(run.owner_uid) not in view.lost_more:
             yield (
                 f"{run.name} has not been heard for {span(run.last_seen_s)} (last at step "
                 f"{run.step}{f', {run.phase}' if run.phase else ''}): see whether the job still "

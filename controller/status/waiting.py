@@ -1,4 +1,4 @@
-"""What a live run that takes no step waits for, in one sentence. Pure.
+"""What a run that takes no step waits for, or that it sleeps, in one sentence. Pure.
 
 Invariant: nothing is said of a run that steps as usual; the sentence always says how long ago each
 thing was heard.
@@ -21,6 +21,23 @@ REGISTERED = "registered"
 def last_step_s(row: RunRow, now: datetime) -> float | None:
     """Give the seconds since the newest launch last reported a step; None before its first."""
     return max(0.0, (now - row.progress_at).total_seconds()) if row.progress_at else None
+
+
+def asleep_line(row: RunRow, now: datetime) -> str:
+    """Say since when a run sleeps, what wakes it and when, and how to wake it now."""
+    if row.asleep_at is None or row.wakes_at is None:
+        return ""
+    since = span(max(0.0, (now - row.asleep_at).total_seconds()))
+    left_s = (row.wakes_at - now).total_seconds()
+    holder = row.held_as or "its launcher"
+    alarm = f"starts it again in {span(left_s)} ({row.wakes_at:%a %H:%M} UTC) at the latest"
+    if left_s <= 0:
+        alarm = f"was to start it again {span(-left_s)} ago, and its launch is awaited"
+    where = row.point.id if row.point else "POINT"
+    return (
+        f"Asleep for {since} at step {row.step}; {holder} {alarm}; `wattmesh switch {row.name} "
+        f"{where}` wakes it now."
+    )
 
 
 def waits_for(row: RunRow, now: datetime) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wattmesh.policies.decision import (
-    SUSPENDS,
     IntensitySlot,
     Observation,
     PlanStep,
@@ -24,6 +23,7 @@ from wattmesh.policies.decision import (
 from wattmesh.policies.forecast.forecast_band import band_edges_g_per_kwh
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, to_end
+from wattmesh.policies.menu import why_not_sleep
 from wattmesh.policies.planner import constraints
 from wattmesh.policies.planner.grid import FINE, mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
@@ -117,7 +117,7 @@ def _choices(context: RunContext, catalogue: Catalogue) -> _Choices | None:
     points = constraints.usable(context)
     if current.id not in {point.id for point in points}:
         points = (*points, current)
-    found = options(catalogue, points, context.gpus_held, pause=SUSPENDS in run.capabilities)
+    found = options(catalogue, points, context.gpus_held, pause=_may_sleep(context))
     found = constraints.needing(found, points)
     ids = tuple("" if each.name == PAUSED else each.name for each in found)
     origin = "" if run.suspended_s is not None else current.id
@@ -139,6 +139,12 @@ def _choices(context: RunContext, catalogue: Catalogue) -> _Choices | None:
         ways = _one_way(ways, start)
         start = len(ids) - 1
     return _Choices(options=found, ids=ids, start=start, ways=ways)
+
+
+def _may_sleep(context: RunContext) -> bool:
+    """Return whether sleep is an option; of a run that sleeps it is, until it is woken."""
+    run = context.run
+    return run.suspended_s is not None or not why_not_sleep(run, context.seen.policy)
 
 
 def _one_way(ways: Transitions, same: int) -> Transitions:

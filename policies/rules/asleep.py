@@ -10,7 +10,7 @@ from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import moment
 from wattmesh.policies.words import point as named
 from wattmesh.quantities import duration, intensity
-from wattmesh.reconfig.catalogue import OperatingPoint
+from wattmesh.reconfig.catalogue import PAUSED, OperatingPoint
 
 
 def asleep(context: RunContext, blind: Decision | None) -> Decision:
@@ -47,14 +47,22 @@ def asleep(context: RunContext, blind: Decision | None) -> Decision:
 
 
 def _told(context: RunContext) -> Decision | None:
-    """Wake because a person ordered a point, or froze the run."""
-    run = context.run
+    """Do what a person asked for: wake it at a point, wake it frozen, or let it sleep."""
+    run, guard = context.run, context.guard
     ordered = next((each for each in context.menu if each.id == run.ordered_point), None)
     if ordered is not None:
         return _wake(context, ordered, "operator", "an operator ordered it there")
     if context.seen.frozen or run.frozen:
         return _wake(context, run.current, "frozen", "it is frozen, and a frozen run trains on")
+    if run.ordered_point == PAUSED and (guard is None or guard.asleep_slack_s() >= 0.0):
+        return _sleep(context, "operator", f"an operator ordered it{_until(context)}")
     return None
+
+
+def _until(context: RunContext) -> str:
+    """Say until when its launcher lets it sleep, to end a sentence; "" where that is not known."""
+    at = context.run.wakes_at
+    return f", until {moment(at, context.seen.now)} at the latest" if at else ""
 
 
 def _planned(context: RunContext, home: OperatingPoint) -> Decision:
@@ -65,7 +73,9 @@ def _planned(context: RunContext, home: OperatingPoint) -> Decision:
     until = moment(step.end, context.seen.now)
     if step.point == "":
         return _sleep(
-            context, "at_target", f"the grid is at {grid} and the plan wakes it at {until}"
+            context,
+            "at_target",
+            f"the grid is at {grid} and the plan wakes it at {until}{_until(context)}",
         )
     run, policy = context.run, context.seen.policy
     if run.suspended_s is not None and run.suspended_s < policy.dwell_s:

@@ -10,12 +10,13 @@ plan the answer is None and another rule decides.
 from dataclasses import replace
 from datetime import timedelta
 
-from wattmesh.policies.decision import Action, Decision, PlanStep, PlanView, Rung
+from wattmesh.policies.decision import Decision, PlanStep, PlanView, Rung
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between
 from wattmesh.policies.rules.gate import SpeedPower, better_g_per_s, switch_cost_g
 from wattmesh.policies.rules.limits import too_often
 from wattmesh.policies.rules.outlook import switch_estimate
+from wattmesh.policies.rules.suspend import suspend
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.words import moment
 from wattmesh.policies.words import point as named
@@ -45,7 +46,7 @@ def follow(context: RunContext) -> Decision | None:
     if step.point == current.id:
         decision = context.hold("at_target", _how_long_it_stays(context, plan, step))
     elif step.point == "":
-        decision = _suspend(context, guard, current, step)
+        decision = suspend(context, guard, current, step)
     else:
         target = next((each for each in context.menu if each.id == step.point), None)
         if target is None:
@@ -83,24 +84,6 @@ def _limited(context: RunContext, target: OperatingPoint | None, what: str) -> D
         return None
     kind, why = found
     return context.hold(kind, f"the plan wants {what} now, but {why}")
-
-
-def _suspend(
-    context: RunContext, guard: Guard, current: OperatingPoint, step: PlanStep
-) -> Decision:
-    if not guard.may_suspend(current):
-        return context.hold(
-            "deadline_guard", "the plan wants it to sleep now, which might miss the deadline"
-        )
-    limited = _limited(context, None, "it to sleep")
-    if limited:
-        return limited
-    return context.say(
-        Action.SUSPEND,
-        "plan",
-        f"suspending {context.here}: the grid is at {_grid(context)} and the plan trains on "
-        f"{_until(context, step)}.",
-    )
 
 
 def _go(

@@ -9,9 +9,10 @@ Invariant: while an order cannot be carried out, every cycle says so until it is
 from wattmesh.policies.decision import Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.menu import why_not
+from wattmesh.policies.rules.suspend import ordered_to_sleep
 from wattmesh.policies.run_context import RunContext
 from wattmesh.quantities import count, duration
-from wattmesh.reconfig.catalogue import OperatingPoint
+from wattmesh.reconfig.catalogue import PAUSED, OperatingPoint
 
 
 def ordered(context: RunContext) -> Decision | None:
@@ -19,6 +20,12 @@ def ordered(context: RunContext) -> Decision | None:
     run = context.run
     if not run.ordered_point or run.catalogue is None:
         return None
+    return ordered_to_sleep(context) if run.ordered_point == PAUSED else _to_a_point(context)
+
+
+def _to_a_point(context: RunContext) -> Decision:
+    run = context.run
+    assert run.catalogue is not None
     known = {point.id: point for point in run.catalogue.points}
     target = known.get(run.ordered_point)
     if target is None:

@@ -11,5 +11,5 @@ The map:
     pace.py           how fast a run trains, and the share of its time in long pauses between steps
     reached.py        the furthest step of a run, for experiment trackers
     reporter.py       who talks to the daemon for a rank
-    waking.py         asks the daemon, from the launcher, whether a run that sleeps is to wake
+    waking.py         speaks with the daemon for a run that sleeps, from its launcher
 """

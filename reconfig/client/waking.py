@@ -1,6 +1,8 @@
-"""Asks the daemon, from the launcher, whether a run that sleeps is to wake before its time.
+"""Speaks with the daemon for a run that sleeps, from its launcher.
 
-Invariant: nothing here can keep a run asleep; a daemon that does not answer changes nothing.
+It tells what the last launch could not tell any more, and asks whether the run is to wake before
+its time. Invariant: nothing here can keep a run asleep; a daemon that does not answer changes
+nothing.
 """
 
 import logging
@@ -8,6 +10,7 @@ import time
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.orderbook import OrderBook
+from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import SwitchNote
@@ -18,6 +21,28 @@ from wattmesh.reconfig.wire import Order, Orders
 log = logging.getLogger(__name__)
 
 CALL_LIMIT_S = 3.0
+UNKNOWN_RUN = 404
+
+
+def tell_what_is_left(folder: RunFolder) -> int:
+    """Send the reports that the launch which fell asleep left on disk; return how many are left.
+
+    Only for a launcher none of whose launches runs: else the launch itself sends them.
+    """
+    try:
+        outbox = JobOutbox(folder.outbox)
+        link = DaemonLink.from_environment() if outbox.head() is not None else None
+        while link is not None and (head := outbox.head()) is not None:
+            path = f"/v1/runs/{head.body.get('run')}/{head.kind}"
+            answer = link.call("POST", path, head.body, CALL_LIMIT_S)
+            # A journal that does not know the run hears it from the next launch.
+            if not answer.accepted and (not answer.final or answer.status == UNKNOWN_RUN):
+                break
+            outbox.done()
+        return len(outbox)
+    except (OSError, SourceUnavailable, InputInvalid) as error:
+        log.debug("that the run sleeps could not be told: %s", error)
+        return -1
 
 
 def resume_order(folder: RunFolder, asleep: AsleepNote) -> Order | None:

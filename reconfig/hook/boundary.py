@@ -9,6 +9,7 @@ import os
 import time
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 
 from wattmesh.errors import Fenced
@@ -369,6 +370,7 @@ class Boundary:
     ) -> None:
         """Leave for a while, or train on where the launcher does not hold the next launch."""
         leads, answer = self._job.leads(story.generation), None
+        order = sleep.bounded(order, datetime.now(UTC))
         with self._phase(Phase.SAVE):
             if leads:
                 answer = sleep.hold_next_launch(self._job, story, order, saved)
@@ -432,6 +434,7 @@ class Boundary:
                     loss=loss,
                     wakes_at=wakes_at,
                     held_as=held_as,
+                    left_at=datetime.now(UTC).isoformat() if wakes_at else None,
                 )
             )
             self._job.launch_store.publish(over)

@@ -7,6 +7,8 @@ it holds the next launch. Otherwise the request is taken back, and training goes
 """
 
 import time
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from wattmesh.errors import CallHuman
 from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
@@ -18,8 +20,17 @@ from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.launch_store import POLL_S
 from wattmesh.reconfig.wire import Order
 
-HOLD_S = 120.0
-"""How long the launcher may take to answer; training waits meanwhile."""
+
+def bounded(order: Order, now: datetime) -> Order:
+    """Give an order to sleep whose time to wake is not later than it was ahead when it was given.
+
+    The daemon's clock may be ahead of this host's, by which the launcher wakes the run.
+    """
+    if not order.wakes_at or not order.sleeps_s:
+        return order
+    latest = now + timedelta(seconds=order.sleeps_s)
+    sooner = min(datetime.fromisoformat(order.wakes_at), latest)
+    return replace(order, wakes_at=sooner.isoformat())
 
 
 def hold_next_launch(
@@ -52,7 +63,7 @@ def hold_next_launch(
         wakes_at = order.wakes_at or ""
         request = HoldRequest(key=order.plan, run=order.run, ranks=launched, wakes_at=wakes_at)
         asleep.write(folder.hold_file, request)
-        answer = _answer(folder, order)
+        answer = _answer(folder, order, job.deadlines.hold_s)
     except (OSError, CallHuman) as error:
         answer = _no(order, str(error))
     if answer.problem:
@@ -60,15 +71,17 @@ def hold_next_launch(
     return answer
 
 
-def _answer(folder: RunFolder, order: Order) -> HoldAnswer:
+def _answer(folder: RunFolder, order: Order, limit_s: float) -> HoldAnswer:
     """Wait for the launcher's answer."""
-    until = time.monotonic() + HOLD_S
+    until = time.monotonic() + limit_s
     while time.monotonic() < until:
         told = asleep.read(folder.held_file, HoldAnswer)
         if told is not None and told.key == order.plan:
             return told
         time.sleep(POLL_S)
-    return _no(order, f"the launcher did not say within {HOLD_S:g} s that it holds the next launch")
+    return _no(
+        order, f"the launcher did not say within {limit_s:g} s that it holds the next launch"
+    )
 
 
 def _no(order: Order, problem: str) -> HoldAnswer:

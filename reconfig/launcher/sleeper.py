@@ -83,6 +83,7 @@ class Sleeper:
         if asked is None:
             return True
         self._over, until = asked.key, asked.wakes_at
+        waking.tell_what_is_left(self._folder)
         if self._queue is not self._clock:
             self._say(f"the run sleeps at step {step}; its launcher starts it at {until}.")
             return False
@@ -99,10 +100,14 @@ class Sleeper:
         return True
 
     def _ordered(self) -> bool:
-        """Return whether the run is to begin now: by an order, or because its note is lost."""
+        """Return whether the run is to begin now: by an order, or because its note is lost.
+
+        A daemon that was down when the run fell asleep hears of it first.
+        """
         note = asleep.read(self._folder.asleep_file, AsleepNote)
         if note is None:
             return True
+        waking.tell_what_is_left(self._folder)
         order = waking.resume_order(self._folder, note)
         if order is None:
             return False

@@ -43,6 +43,7 @@ class Holder:
         job: the scheduler's key, `slurm:<id>` or `pod:<uid>`; "" when there is none.
         host, pid: the process of rank 0 that registered it, at `registered_at` (aware UTC).
         ended_at: when the run finished or was retired (aware UTC); None: it has not.
+        idles: it sleeps and keeps its GPUs, so that what they draw without any process is its own.
     """
 
     run: str
@@ -56,6 +57,7 @@ class Holder:
     pid: int = 0
     registered_at: datetime | None = None
     ended_at: datetime | None = None
+    idles: bool = False
 
     def on(self, gpus: Collection[str]) -> "Holder":
         """Keep only the GPUs of one node; a holder may have thousands elsewhere."""
@@ -77,6 +79,7 @@ class Holder:
             "pid": self.pid,
             "registered_at": self.registered_at.isoformat() if self.registered_at else None,
             "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+            "idles": self.idles,
         }
 
     @classmethod
@@ -155,6 +158,7 @@ def attribute(
     """
     known = tuple(holders)
     claims = {gpu: IDLE for gpu in devices if is_gpu(gpu)}
+    claims |= {gpu: RELEASED for holder in known for gpu in holder.released}
     claims |= _registered(known)
     if view is not None:
         strong = _by_job(known, view)
@@ -193,6 +197,9 @@ def _claim_by_processes(
     host: str,
 ) -> EnergyClaim:
     if not users:
+        keeps = [each for each in holders if each.idles and gpu in each.gpus]
+        if keeps:
+            return _claim(keeps[-1]) if len({each.run for each in keeps}) == 1 else DISPUTED
         gave_back = any(gpu in holder.released for holder in holders)
         has_it = any(gpu in holder.gpus and gpu not in holder.released for holder in holders)
         return RELEASED if gave_back and not has_it else IDLE
@@ -305,6 +312,7 @@ def _holder(data: Any) -> Holder:
         pid=int(data.get("pid", 0)),
         registered_at=_moment(data.get("registered_at")),
         ended_at=_moment(data.get("ended_at")),
+        idles=data.get("idles") is True,
     )
 
 

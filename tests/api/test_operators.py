@@ -1,5 +1,6 @@
 """Freeze, thaw and switch: who asked and why is kept, and what cannot work is said at once."""
 
+from datetime import timedelta
 from urllib.parse import quote
 
 import pytest
@@ -91,6 +92,47 @@ def test_a_freeze_says_what_it_means_for_the_run_as_it_stands(served: Served) ->
     assert served.post(f"/v1/runs/{messages.RUN}/retire", {}).status == 200
     found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "look"})
     assert "it has ended" in found.body["done"]
+
+
+def test_sleep_is_ordered_only_of_a_run_that_somebody_wakes(served: Served) -> None:
+    """One whose launcher holds no next launch is told how to get one."""
+    served.register()
+    found = served.post(SWITCH, {"point": "paused", "reason": "quiet"})
+    assert found.status == 422
+    assert "start it with `python -m wattmesh.integrations.torchrun`" in found.body["error"]
+
+
+def test_a_sleeping_run_says_what_wakes_it(served: Served) -> None:
+    """When, who, and what to type; freeze and retire say what they mean for it."""
+    served.register(capabilities=("in_place", "restart", "suspend"))
+    found = served.post(SWITCH, {"point": "paused", "reason": "quiet"})
+    assert "it goes to sleep at a coming boundary until its alarm" in found.body["done"]
+    at = served.clock.wall + timedelta(hours=2)
+    left = messages.finish(
+        reason="suspended", wakes_at=at.isoformat(), held_as="Slurm job 4711 of alps"
+    )
+    assert served.post(f"/v1/runs/{messages.RUN}/finish", left).status == 200
+    served.clock.pass_s(3600.0)
+    (run,) = served.get("/v1/status").body["runs"]
+    assert (run["state"], run["activity"]) == ("asleep", "asleep")
+    said = "Asleep for 60 min at step 100; Slurm job 4711 of alps starts it again in 60 min"
+    assert run["sentence"].startswith(said)
+    assert "`wattmesh switch llama-8b A` wakes it now." in run["sentence"]
+    (listed,) = served.get("/v1/runs").body["runs"]
+    assert listed["wakes_at"] == run["wakes_at"] is not None
+    found = served.post(SWITCH, {"point": "B", "reason": "go on"})
+    assert "it is woken there as soon as its launcher asks" in found.body["done"]
+    found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "look"})
+    assert "it is woken, and then trains on unswitched" in found.body["done"]
+    served.clock.pass_s(3600.0 + 901.0)
+    view = served.get("/v1/status").body
+    assert view["runs"][0]["state"] == "lost"
+    (red,) = (each for each in view["trouble"] if "was to wake" in each)
+    assert "Slurm job 4711 of alps" in red
+    served.clock.pass_s(-1000.0)
+    found = served.post(f"/v1/runs/{messages.RUN}/retire", {})
+    assert "Slurm job 4711 of alps starts it again at" in found.body["done"]
+    assert served.get("/v1/runs/llama-8b").body["run"]["ended"].startswith("retired")
 
 
 def test_a_run_answers_to_the_id_that_runs_shows(served: Served) -> None:

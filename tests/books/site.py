@@ -232,8 +232,8 @@ class Site:
         self.journal.runs.progress(message, owner_uid=UID, now=moment(at))
         self.reported = at
 
-    def finish(self, at: int, reason: str = "done") -> None:
-        """End the run, or a launch."""
+    def finish(self, at: int, reason: str = "done", wakes: int | None = None) -> None:
+        """End the run, or a launch; `wakes`: when one that goes to sleep wakes."""
         message = Finish(
             run=self.run,
             incarnation=f"{self.run}{self._attempt}",
@@ -241,6 +241,7 @@ class Site:
             step=self._seq,
             tokens=self.world.tokens(at),
             reason=reason,
+            wakes_at=None if wakes is None else moment(wakes).isoformat(),
         )
         self.journal.runs.finish(message, owner_uid=UID, now=moment(at))
         self.reported = at

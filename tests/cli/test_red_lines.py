@@ -284,6 +284,16 @@ LINES = (
         run(state="lost", activity="failed", last_seen_s=900.0, ended="failed: KeyError('x')"),
     ),
     Line(
+        "was to wake",
+        run(
+            state="lost",
+            activity="lost",
+            wakes_at=facts.NOW - timedelta(hours=1),
+            held_as="Slurm job 4711 of alps",
+        ),
+        run(state="asleep", activity="asleep", wakes_at=facts.NOW + timedelta(hours=1)),
+    ),
+    Line(
         "has no new checkpoint (the disk is full)",
         run(trouble="the disk is full"),
         run(state="lost", activity="stopped", ended="stopped: SIGTERM", trouble="the disk is full"),

@@ -181,6 +181,26 @@ def test_the_story_tells_a_switch_once_and_with_what_it_took() -> None:
     assert "expected to save 14.2 kg est, to cost 400 g est" in text
 
 
+def test_the_story_tells_sleep_and_waking_by_their_own_words() -> None:
+    """Who holds the next launch stands beside how long it took; the decision is not told again."""
+    row = facts.switch_row(
+        from_point="A",
+        to_point="paused",
+        order={"mode": "suspend"},
+        evidence={"total_s": 12.0},
+        reason="suspending A (dp2 on 2 GPUs) until 06:00 UTC at the latest: the grid is dirty.",
+    )
+    steps = [{"state": "stopping", "detail": "the next launch is held by Slurm job 4711"}]
+    at = row["created_at"]
+    sleep = facts.decision(action="suspend", target="paused", first_at=at, last_at=at)
+    (entry,) = story([sleep], [row], {row["plan"]: steps})
+    text = plain(entry.lines)
+    assert "suspend A -> paused" in text
+    assert "confirmed in 12 s (the next launch is held by Slurm job 4711)" in text
+    woken = facts.switch_row(from_point="paused", to_point="A", order={"mode": "resume"})
+    assert "resume  paused -> A" in plain(story([], [woken])[0].lines)
+
+
 def test_advice_that_nobody_followed_stays_in_the_story() -> None:
     """A decision to switch without a switch is shown as what would have been done."""
     entries = story([facts.decision(action="switch", target="A", mode="advise")], [])

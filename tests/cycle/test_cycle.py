@@ -11,13 +11,9 @@ from tests.builders.journals import fresh_file
 from tests.builders.runs import T0, B
 from wattmesh.controller.cycle import cycle
 from wattmesh.controller.cycle.cycle import NoPlans, think
-from wattmesh.controller.cycle.observe import run_view
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs.outages import Launches
-from wattmesh.controller.journal.runs.switches import SwitchHistory
 from wattmesh.migrations import HEAD
 from wattmesh.policies.decision import (
-    SUSPENDS,
     Action,
     Decision,
     Mode,
@@ -168,26 +164,18 @@ def test_what_nobody_carries_out_is_an_error_and_not_a_silence(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever may be decided is carried out, or told; no launcher here suspends a run."""
+    """Whatever may be decided is carried out; sleep without a time to wake is refused, and told."""
 
     def decided(seen: Observation, plans: object) -> tuple[Observation, tuple[Decision, ...]]:
         hold = think(seen, NoPlans())[1][0]
-        return seen, (replace(hold, action=action, target="B", kind="test"),)
+        return seen, (replace(hold, action=action, target="B", kind="test", wakes_at=None),)
 
     monkeypatch.setattr(cycle, "think", decided)
     turn(journal)
-    nobody = action in (Action.SUSPEND, Action.RESUME)
-    assert (f"no launcher here can {action} a run" in caplog.text) == nobody
-    assert (journal.switches.open("r") is not None) == (action is Action.SWITCH)
+    assert ("until when it is to sleep" in caplog.text) == (action is Action.SUSPEND)
+    ordered = action in (Action.SWITCH, Action.RESUME)
+    assert (journal.switches.open("r") is not None) == ordered
     assert bool(journal.runs.all(T0)[0].frozen) == (action is Action.FREEZE)
-
-
-def test_a_run_that_says_it_can_be_suspended_is_not_believed(journal: Journal) -> None:
-    """Else it could be decided, cycle for cycle, and never done."""
-    (row,) = journal.runs.all(T0)
-    able = replace(row, capabilities=("in_place", SUSPENDS))
-    shown = run_view(able, T0, clock_trouble="", history=SwitchHistory(), launches=Launches())
-    assert shown.capabilities == ("in_place",)
 
 
 def test_a_wish_for_where_the_run_is_already_binds_nobody_afterwards(journal: Journal) -> None:

@@ -1,6 +1,8 @@
 """Sleep: a run leaves once its next launch is held, and wakes by its alarm, an order or a doubt."""
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,13 +11,15 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, worst_difference
+from tests.hook.test_checkpoints import flip
 from tests.hook.tiny import Fault
 from wattmesh.errors import SourceUnavailable
-from wattmesh.integrations.torchrun import EXIT_STOPPED
+from wattmesh.integrations.torchrun import EXIT_REFUSED, EXIT_STOPPED
+from wattmesh.reconfig.hook.sleep import bounded
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SUSPENDS, SwitchMode
+from wattmesh.reconfig.wire import SUSPENDS, Order, SwitchMode
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 
@@ -132,6 +136,78 @@ def test_a_run_without_an_alarm_trains_on(
     assert left_nothing(run)
 
 
+class Silent(OwnClock):
+    """A launcher whose answer never reaches the run folder."""
+
+    def hold(self, following: NextLaunch) -> HeldLaunch:
+        """Hold it, and hang for as long as the run is willing to wait."""
+        held = super().hold(following)
+        wait_for(lambda: not self.asked.exists(), "the run's patience to end")
+        return held
+
+    asked: Path
+
+
+def test_a_launcher_that_says_nothing_lets_nobody_leave(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """After `hold_s` the order ends, the run trains on, and what was held is withdrawn."""
+    run.change(deadlines={**run.options.deadlines, "hold_s": 0.5})
+    queue = Silent()
+    queue.asked = run.checkpoints / "hold.json"
+    with FakeDaemon(socket_path, run.out, [sleep(HOUR_S)]) as daemon:
+        assert run.supervised(queue=queue) == 0, (run.said, run.log())
+    assert len(run.launches) == 1
+    assert worst_difference(run.losses(), undisturbed(15, "float32")) == 0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK
+    told = "not asleep: the launcher did not say within 0.5 s"
+    assert daemon.heard.transitions[-1].detail.startswith(told)
+    assert queue.find(daemon.heard.transitions[0].plan) is None
+    assert not (run.checkpoints / "asleep.json").exists()
+
+
+def test_a_checkpoint_that_is_damaged_meanwhile_is_passed_over(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """It wakes from the one before, loudly, and trains the steps between again."""
+    whole = run.launch
+
+    def launch(environment: dict[str, str]) -> object:
+        if run.launches:
+            flip(run.checkpoints / "step-00000010" / "data-0-0.safetensors")
+            run.change(wait_for={})
+        return whole(environment)
+
+    run.launch = launch  # type: ignore[method-assign,assignment]
+    with FakeDaemon(socket_path, run.out, [sleep(2.0)]):
+        assert run.supervised() == 0, (run.said, run.log())
+    assert [each["step"] for each in run.lines()] == [*range(1, 11), *range(6, 16)]
+    assert worst_difference(run.losses(), undisturbed(15, "float32")) == 0
+    assert "It is passed over" in run.log()
+    assert left_nothing(run)
+
+
+def test_a_launch_by_hand_is_the_only_one(run: Run, socket_path: Path) -> None:
+    """The supervisor sees that the run is awake; what it starts is refused while that launch lives.
+
+    Neither trains a step twice.
+    """
+    ends: list[int] = []
+    with FakeDaemon(socket_path, run.out, [sleep(HOUR_S)]) as daemon:
+        thread = threading.Thread(target=lambda: ends.append(run.supervised()), daemon=True)
+        thread.start()
+        wait_for(lambda: daemon.heard.finishes, "the sleep")
+        wait_for(lambda: run.zygote.status(run.launches[0]) == 0, "its launch to have left")
+        run.change(wait_for={"13": "go-on"})
+        by_hand = run.zygote.start(2, {**run.environment, "TINY": run.options.to_text()}, run.out)
+        thread.join(60.0)
+        assert ends == [EXIT_REFUSED], (run.said, run.log())
+        (run.out / "go-on").touch()
+        assert run.zygote.wait(by_hand) == 0, run.log()
+    assert [each["step"] for each in run.lines()] == list(range(1, 16))
+    assert left_nothing(run)
+
+
 def test_a_supervisor_leaves_what_a_launcher_starts(run: Run, socket_path: Path) -> None:
     """It ends, and starts no launch of its own; the one that follows trains to the end."""
     queue = OwnClock()  # as a launcher that starts what it holds
@@ -146,6 +222,33 @@ def test_a_supervisor_leaves_what_a_launcher_starts(run: Run, socket_path: Path)
     assert run.losses().keys() == set(range(1, 16))
     assert [each.reason for each in daemon.heard.finishes] == ["suspended", "done"]
     assert left_nothing(run)
+
+
+@pytest.mark.parametrize(
+    ("ahead_h", "sleeps_h", "wakes_h"), [(2.0, 2.0, 2.0), (26.0, 2.0, 2.0), (-22.0, 2.0, -22.0)]
+)
+def test_a_daemon_whose_clock_is_wrong_makes_nobody_sleep_longer(
+    ahead_h: float, sleeps_h: float, wakes_h: float
+) -> None:
+    """A day ahead of the job's host, its time to wake is a day late there; behind, it is past."""
+    now = datetime(2026, 11, 24, 3, tzinfo=UTC)
+    order = Order(
+        plan="p",
+        epoch=1,
+        run="r",
+        attempt=1,
+        point="paused",
+        layout=DP2,
+        ranks=(0, 1),
+        not_before_step=1,
+        valid_until_step=2,
+        mode=SwitchMode.SUSPEND,
+        wakes_at=(now + timedelta(hours=ahead_h)).isoformat(),
+        sleeps_s=3600.0 * sleeps_h,
+    )
+    held = bounded(order, now)
+    assert held.wakes_at == (now + timedelta(hours=wakes_h)).isoformat()
+    assert bounded(replace(order, sleeps_s=0.0), now).wakes_at == order.wakes_at
 
 
 @pytest.mark.parametrize(("ahead_s", "due"), [(-1.0, True), (0.0, True), (HOUR_S, False)])

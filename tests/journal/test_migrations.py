@@ -60,8 +60,9 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
     journal = Journal.open(journal_url)
     runs.register(journal)
     with journal.database.writing() as connection:
-        for name in ("protocol", "progress_at", "pause_share"):
+        for name in ("protocol", "progress_at", "pause_share", "asleep_at", "wakes_at", "held_as"):
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
+        connection.exec_driver_sql("ALTER TABLE incarnations DROP COLUMN asleep_release")
         for name in (
             *("clock_marks", "reopened_periods", "identity", "ledger_changes"),
             *("node_devices", "node_tokens", "run_nodes"),

@@ -28,7 +28,7 @@ from wattmesh.policies.planner.planning import answered
 from wattmesh.policies.planner.problem import NoPlan
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.run_context import examine
-from wattmesh.reconfig.catalogue import PairCost, SwitchCost
+from wattmesh.reconfig.catalogue import PAUSED, PairCost, SwitchCost
 from wattmesh.reconfig.layout import Layout
 
 CLOCKED = point("A-slow", 4, 900.0, 1300.0, clock_mhz=1300, layout=A.layout)
@@ -158,7 +158,9 @@ def test_sleep_is_ordered_where_the_plan_wants_it() -> None:
     """And says until when."""
     made = decided(planned("", "A", capabilities=ABLE))
     assert made.action is Action.SUSPEND
-    assert "trains on until" in made.reason
+    assert made.target == PAUSED
+    assert "trains on from" in made.reason
+    assert made.wakes_at == hours(2)
 
 
 def asleep(view: PlanView | None = None, **changes: Any) -> Observation:

@@ -4,6 +4,8 @@ Invariant: who asked, and why, is in the journal before the answer; nothing here
 the next cycle does.
 """
 
+from datetime import datetime
+
 from wattmesh.controller.api.request_context import (
     NOT_ENDED_FIRST,
     Call,
@@ -14,6 +16,13 @@ from wattmesh.controller.journal.runs.run_store import RETIRED, RunRow
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Mode
+from wattmesh.reconfig.catalogue import PAUSED
+from wattmesh.reconfig.wire import SUSPENDS
+
+
+def moment(at: datetime | None) -> str:
+    """Write when a run wakes, for a sentence."""
+    return f"{at:%a %H:%M} UTC" if at is not None else "a time that is not known"
 
 
 def freeze(context: RequestContext, call: Call) -> Done:
@@ -44,6 +53,8 @@ def _what_freeze_means(row: RunRow) -> str:
         return "it has ended, and a launch that continues it trains unswitched"
     if row.state == "lost":
         return "it is not heard, and trains unswitched if it still does"
+    if row.state == "asleep":
+        return "it is woken, and then trains on unswitched and is accounted"
     return "it trains on unswitched and is accounted"
 
 
@@ -101,8 +112,14 @@ def retire(context: RequestContext, call: Call) -> Done:
     context.journal.events.add("retired", said, context.now)
     context.changes.ring()
     context.wake()
-    trains = row.state == "live" and not row.ending
-    still = "; its job still runs and is not measured any more" if trains else ""
+    still = ""
+    if row.state == "live" and not row.ending:
+        still = "; its job still runs and is not measured any more"
+    elif row.state == "asleep":
+        still = (
+            f"; {row.held_as or 'its launcher'} starts it again at {moment(row.wakes_at)} all the "
+            "same, unless it is ended there"
+        )
     return Done(
         done=f"Retired {row.name} ({row.run}){still}: its rows stay, and a new launch takes it "
         "up again.",
@@ -124,7 +141,16 @@ def _retire_unread(context: RequestContext, call: Call, epoch: int) -> Done:
 
 
 def _when(row: RunRow, point: str) -> str:
-    """Say when an order is carried out: a clock needs no boundary."""
+    """Say when an order is carried out: a clock needs no boundary, nor does a run that sleeps."""
+    if row.state == "asleep" and point == PAUSED:
+        return f"it sleeps on until {moment(row.wakes_at)}"
+    if row.state == "asleep":
+        return "it is woken there as soon as its launcher asks for orders"
+    if point == PAUSED:
+        return (
+            "it goes to sleep at a coming boundary until its alarm, or `wattmesh switch "
+            f"{row.name} POINT`, wakes it"
+        )
     if row.catalogue is not None and row.catalogue.point(point).layout == row.layout:
         return "the clock of its GPUs is set in the next cycle"
     every = f" (every {row.boundary_every} steps)" if row.boundary_every else ""
@@ -159,7 +185,13 @@ def _check_switchable(context: RequestContext, row: RunRow, point: str) -> None:
             f"{row.name} has no catalogue, so there is no point to switch to; name one in "
             f"runs.{row.name}.catalogue and restart the run"
         )
-    row.catalogue.point(point)
+    if point != PAUSED:
+        row.catalogue.point(point)
+    elif SUSPENDS not in row.capabilities:
+        raise InputInvalid(
+            f"{row.name} cannot sleep, because nobody holds its next launch meanwhile: start it "
+            "with `python -m wattmesh.integrations.torchrun`"
+        )
     mode = context.pulse.settings.mode
     frozen = row.frozen or context.journal.runs.frozen_all()
     if mode is not Mode.ACT:
@@ -169,5 +201,5 @@ def _check_switchable(context: RequestContext, row: RunRow, point: str) -> None:
         )
     if frozen:
         raise Conflict(f"{row.name} is frozen ({frozen}); thaw it first.")
-    if row.state != "live":
+    if row.state not in ("live", "asleep"):
         raise Conflict(f"{row.name} is {row.state}; only a run that reports can be switched.")

@@ -11,6 +11,8 @@ from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 
+POINT_HELP = "Id of a point in its catalogue; `paused`: put it to sleep."
+
 OneRun = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Name or id of one run; without it, all runs.")
 ]
@@ -39,12 +41,15 @@ def thaw(
 
 def switch(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of the run.")],
-    point: Annotated[str, typer.Argument(metavar="POINT", help="Id of a point in its catalogue.")],
+    point: Annotated[str, typer.Argument(metavar="POINT", help=POINT_HELP)],
     reason: Annotated[str, typer.Option("--reason", help="Why; the journal keeps it.")],
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Order a run to a point: it switches at its next boundary if the deadline guard permits."""
+    """Order a run to a point: it switches at its next boundary if the deadline guard permits.
+
+    A run that sleeps is woken there.
+    """
     path = f"/v1/runs/{segment(run)}/switch"
     _report(DaemonConnection(socket).post(path, {"point": point, "reason": reason}), as_json)
 

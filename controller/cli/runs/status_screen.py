@@ -27,7 +27,7 @@ from wattmesh.controller.marks import marked
 
 DOING = {"act": "acting", "advise": "advising", "observe": "observing"}
 SHOWN_FORECAST = timedelta(hours=24)
-CALM = ("holding", "observed", "finished", "retired", "expired")
+CALM = ("holding", "observed", "asleep", "finished", "retired", "expired")
 
 RUN_COLUMNS = (
     Column(title="RUN", least=16),
@@ -43,7 +43,7 @@ RUN_COLUMNS = (
 )
 
 
-ORDER = {"live": 0, "lost": 1, "finished": 2}
+ORDER = {"live": 0, "asleep": 1, "lost": 2, "finished": 3}
 
 
 def live_first(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -264,6 +264,7 @@ def _state(run: Mapping[str, Any]) -> Text:
     over = {
         "stopped": (f"stopped, {ago}", GOOD),
         "failed": (run.get("ended", ""), WARN),
+        "asleep": (f"asleep until {words.clock(run.get('wakes_at'))}", GOOD),
         "lost": (f"lost, {ago}{', frozen' if run['frozen'] else ''}", WARN),
     }
     if activity in over:

@@ -16,7 +16,9 @@ from wattmesh import quantities
 from wattmesh.controller.cli import words
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.marks import marked
+from wattmesh.reconfig.catalogue import PAUSED
 from wattmesh.reconfig.switch import how_equal
+from wattmesh.reconfig.wire import SwitchMode
 
 CONFIRMED = "confirmed"
 OPEN_STYLE = STRONG
@@ -129,7 +131,7 @@ def _became_switch(decision: Mapping[str, Any], switches: Sequence[Mapping[str, 
     if decision["kind"] == UNDER_WAY:
         return bool(near)
     ordered = [each for each in near if each["to_point"] == decision["target"]]
-    return decision["action"] == "switch" and bool(ordered)
+    return decision["action"] in ("switch", "suspend", "resume") and bool(ordered)
 
 
 def _decision(row: Mapping[str, Any], *, dated: bool) -> TimelineEntry:
@@ -158,10 +160,17 @@ def _switch(
     head = styled(
         (_time(at, dated=dated), DIM),
         "  ",
-        (f"{'switch':<7}", STRONG),
+        (f"{_act(row):<7}", STRONG),
         f" {_move(row['from_point'], row['to_point'])}  {clause(row['reason'])}",
     )
     return TimelineEntry(at=at, lines=(head, styled(INDENT, *_outcome(row, steps))))
+
+
+def _act(row: Mapping[str, Any]) -> str:
+    """Name what was ordered: sleep and waking go from and to no point."""
+    if row["to_point"] == PAUSED:
+        return "suspend"
+    return "resume" if row["from_point"] == PAUSED else "switch"
 
 
 def _outcome(
@@ -186,6 +195,8 @@ def _in_place_or_by_restart(row: Mapping[str, Any], steps: Sequence[Mapping[str,
     stopped = next((each for each in steps if each["state"] == "stopping"), None)
     if stopped is None or ordered == "restart":
         return str(ordered)
+    if ordered == SwitchMode.SUSPEND:
+        return stopped["detail"] or str(ordered)
     why = f": {stopped['detail']}" if stopped["detail"] else ""
     return f"restart, ordered {ordered}{why}"
 

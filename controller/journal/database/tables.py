@@ -69,6 +69,9 @@ RUNS = Table(
     Column("progress_at", BigInteger),
     Column("pause_share", Float, nullable=False, default=0.0),
     Column("speeds", Text, nullable=False, default=""),
+    Column("asleep_at", BigInteger),
+    Column("wakes_at", BigInteger),
+    Column("held_as", String(255), nullable=False, default=""),
 )
 
 INCARNATIONS = Table(
@@ -83,6 +86,7 @@ INCARNATIONS = Table(
     Column("end_reason", Text, nullable=False, default=""),
     Column("gpus", Text, nullable=False, default="[]"),
     Column("released", Text, nullable=False, default="[]"),
+    Column("asleep_release", String(16), nullable=False, default=""),
 )
 
 STAYS = Table(

@@ -6,11 +6,11 @@ joules are not in the journal; only the controller writes rows of unread time.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
+from sqlalchemy import Connection, Row, and_, delete, exists, func, not_, or_, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import (
@@ -30,6 +30,7 @@ from wattmesh.controller.journal.database.values import (
 )
 from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.scenario_slots import OTHER_COMPONENTS
+from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
 from wattmesh.telemetry.energy.unobserved import PATIENCE, UNOBSERVED, Holding
 from wattmesh.telemetry.readings import SPREAD
@@ -68,8 +69,9 @@ class CoverageStore:
     ) -> list[Holding]:
         """List who held which GPUs: launches heard since, and those with rows of unread time.
 
-        GPUs that a launch does without, because its run gave them back, are held by nobody (""). A
-        launch that named no GPUs is taken to hold one unknown GPU per rank.
+        GPUs that a launch does without, because its run gave them back, are held by nobody (""); so
+        are those that a run gives back while it sleeps, and others it holds asleep. A launch that
+        named no GPUs is taken to hold one unknown GPU per rank.
 
         Args:
             since: a launch that was last seen before is left out, unless it has unread time.
@@ -81,11 +83,18 @@ class CoverageStore:
         nobodys = select(ENERGY.c.incarnation).where(_UNREAD, ENERGY.c.run == "").distinct()
         theirs = select(INCARNATIONS.c.run).where(table.incarnation.in_(nobodys))
         query = (
-            select(INCARNATIONS, RUNS.c.incarnation.label("newest"), RUNS.c.world_size)
+            select(
+                INCARNATIONS,
+                RUNS.c.incarnation.label("newest"),
+                RUNS.c.world_size,
+                RUNS.c.wakes_at,
+                RUNS.c.finished_at,
+            )
             .join(RUNS, RUNS.c.run == table.run)
             .where(
                 or_(
                     table.last_seen_at >= to_us(since),
+                    RUNS.c.asleep_at.is_not(None),
                     table.run.in_(unread),
                     table.run.in_(theirs),
                 )
@@ -96,25 +105,21 @@ class CoverageStore:
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
         found = []
+        woken = {before.incarnation: after.started_at for before, after in _successors(rows)}
         for row in rows:
             end = from_us(row.last_seen_at)
             if row.incarnation == row.newest:
                 end = max(end, heard.get(row.run, end) or now)
             if row.ended_at is not None:
                 end = from_us(row.ended_at)
+            if row.asleep_release:
+                slept_until = _slept_until(row, woken.get(row.incarnation), now)
+                if row.asleep_release != Release.RELEASED:
+                    end = max(end, slept_until)
+                elif end < slept_until:
+                    found.append(_holding("", row, row.gpus, end, slept_until))
             for run, named in ((row.run, row.gpus), ("", row.released)):
-                gpus = json.loads(named)
-                unnamed = gpus.count("") if gpus else max(1, row.world_size)
-                found.append(
-                    Holding(
-                        run=run,
-                        incarnation=row.incarnation,
-                        gpus=tuple(sorted({*gpus} - {""})),
-                        start=from_us(row.started_at),
-                        end=end,
-                        unknown=unnamed if run else 0,
-                    )
-                )
+                found.append(_holding(run, row, named, from_us(row.started_at), end))
         return found
 
     def unread(self, holdings: Collection[Holding]) -> dict[Key, EnergyRow]:
@@ -245,3 +250,33 @@ def extend(
             for begin_us, until_us in changed.items()
         ]
     upsert(connection, COVERAGE, rows)
+
+
+def _successors(rows: Iterable[Row[Any]]) -> Iterator[tuple[Row[Any], Row[Any]]]:
+    """Give each launch with the next one of its run; `rows` are in time order."""
+    before: dict[str, Row[Any]] = {}
+    for row in rows:
+        if row.run in before:
+            yield before[row.run], row
+        before[row.run] = row
+
+
+def _slept_until(row: Row[Any], woken_us: int | None, now: datetime) -> datetime:
+    """Give until when a run slept after this launch: its next one, its end, its alarm, or now."""
+    if woken_us is not None:
+        return from_us(woken_us)
+    ends_us: list[int] = [each for each in (row.finished_at, row.wakes_at) if each is not None]
+    return min([now, *map(from_us, ends_us)])
+
+
+def _holding(run: str, row: Row[Any], named: str, start: datetime, end: datetime) -> Holding:
+    gpus = json.loads(named)
+    unnamed = gpus.count("") if gpus else max(1, row.world_size)
+    return Holding(
+        run=run,
+        incarnation=row.incarnation,
+        gpus=tuple(sorted({*gpus} - {""})),
+        start=start,
+        end=end,
+        unknown=unnamed if run else 0,
+    )

@@ -11,6 +11,7 @@ The map:
     run_row.py           one run as the journal stores it
     run_store.py         what runs report, freezes, operators' orders
     seen_processes.py    the process of each run on this host, as the kernel named it
+    sleeps.py            what the journal keeps of a run that sleeps
     signs.py             receives signs of life, and writes them at intervals
     stays.py             the point of each run over time, and its launches
     switches.py          switches (the intent row is the order) and their states

@@ -22,7 +22,8 @@ from wattmesh.controller.journal.runs.introduced import (
 from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness
 from wattmesh.controller.journal.runs.run_nodes import HERE
 from wattmesh.controller.journal.runs.run_row import RunPlan
-from wattmesh.controller.journal.runs.stays import RESTART
+from wattmesh.controller.journal.runs.sleeps import AWAKE, woken
+from wattmesh.controller.journal.runs.stays import OURS, RESTART
 from wattmesh.errors import Fenced, InputInvalid, Refused, RetryLater
 from wattmesh.policies.best_single import best_single
 from wattmesh.reconfig.catalogue import Catalogue
@@ -142,8 +143,8 @@ def end_run(
     """Write the end of a run; its launch ended when it was last heard.
 
     A launch that said why it leaves keeps that as the reason when its run expires; one that left
-    for a restart of ours does not, because its run was to go on. A point that was ordered meanwhile
-    is forgotten: a later launch is not moved by an old order.
+    for a restart or a sleep of ours does not, because its run was to go on. A point that was
+    ordered meanwhile is forgotten: a later launch is not moved by an old order.
 
     Args:
         connection: of the transaction.
@@ -152,10 +153,10 @@ def end_run(
         heard: its newest heartbeat, which the journal may not have yet.
         now: when.
     """
-    if reason.startswith(EXPIRED) and row.finish_reason not in ("", RESTART):
+    if reason.startswith(EXPIRED) and row.finish_reason not in ("", *OURS):
         reason = row.finish_reason
     ended = {"finished_at": to_us(now), "finish_reason": reason, "last_seen_at": to_us(heard)}
-    ended |= {"ordered_point": "", "ordered_reason": ""}
+    ended |= {"ordered_point": "", "ordered_reason": "", **AWAKE}
     connection.execute(update(RUNS).where(RUNS.c.run == row.run).values(**ended))
     connection.execute(
         update(INCARNATIONS)
@@ -350,11 +351,12 @@ def succeed(
     connection: Connection, row: Row[Any], message: Register, now: datetime, seen_us: int
 ) -> None:
     """Replace the launch before by this one; the one before ended when it was last seen."""
-    ours = row.finish_reason == RESTART
-    released = _given_back(row, message, ours=ours)
+    restarts = row.finish_reason == RESTART
+    released = _given_back(row, message, ours=restarts)
     values = {
         **registered(message, now),
-        "outage_from": None if ours else seen_us,
+        **woken(row),
+        "outage_from": None if row.finish_reason in OURS else seen_us,
         "released": to_text(released),
     }
     connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))

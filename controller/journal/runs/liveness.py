@@ -37,10 +37,20 @@ HEARTBEATS = 2
 BEHIND_S = 60.0
 """The most that the journal may be behind the newest heartbeat."""
 
+WAKING_S = 900.0
+"""How long after its alarm a run that sleeps may need until its next launch registers: time in a
+queue, and of the start. After that it is lost.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchStatus:
-    """What the journal knows of a run's newest launch. `ended`: the launch said that it leaves."""
+    """What the journal knows of a run's newest launch.
+
+    Attributes:
+        ended: the launch said that it leaves.
+        wakes_at: it left to sleep, and the next one begins then at the latest; None: it did not.
+    """
 
     run: str
     incarnation: str
@@ -49,6 +59,7 @@ class LaunchStatus:
     protocol: int
     ended: bool
     finished: bool
+    wakes_at: datetime | None = None
 
     @classmethod
     def of(cls, row: Row[Any]) -> Self:
@@ -61,6 +72,7 @@ class LaunchStatus:
             protocol=row.protocol,
             ended=row.finish_reason != "",
             finished=row.finished_at is not None,
+            wakes_at=from_us(row.wakes_at) if row.asleep_at is not None else None,
         )
 
 
@@ -101,6 +113,7 @@ class Liveness:
     def __init__(self, live_s: float = LIVE_S) -> None:
         """Begin as a daemon that does not lead."""
         self._live_s = live_s
+        self._waking_s = WAKING_S
         self._signs: dict[str, Sign] = {}
         self._since: datetime | None = None
         self._before: datetime | None = None
@@ -112,9 +125,19 @@ class Liveness:
         """Seconds between the heartbeats that hooks are asked for."""
         return self._live_s / BEATS
 
-    def pace(self, live_s: float) -> None:
-        """Set after how many seconds without a heartbeat a run is lost."""
-        self._live_s = live_s
+    @property
+    def leads_since(self) -> datetime | None:
+        """When this daemon began to lead; None: it does not."""
+        return self._since
+
+    def pace(self, live_s: float, waking_s: float = WAKING_S) -> None:
+        """Set when a run is lost.
+
+        Args:
+            live_s: seconds without a heartbeat.
+            waking_s: seconds after the alarm of a run that sleeps.
+        """
+        self._live_s, self._waking_s = live_s, waking_s
 
     def lead(self, now: datetime, before: datetime | None) -> None:
         """Begin to hear every run.
@@ -178,9 +201,12 @@ class Liveness:
         return (sign.at, sign.phase) if sign else (known.seen_at, known.phase)
 
     def state(self, known: LaunchStatus, now: datetime) -> str:
-        """Say whether a run is live, lost or finished."""
+        """Say whether a run is live, asleep, lost or finished."""
         if known.finished:
             return "finished"
+        if known.wakes_at is not None:
+            late_s = (now - known.wakes_at).total_seconds()
+            return "lost" if late_s > self._waking_s else "asleep"
         sign = self._sign(known)
         limit_s = self._live_s
         if known.protocol < HEARTBEATS and not known.ended:

@@ -1,7 +1,7 @@
 """Outages that nobody ordered, from a run's launches: the share of its time that it stood still.
 
-Invariant: a restart that we asked for is no outage; a history of less than a day counts as a day,
-so that one outage of a young run does not count as its usual share.
+Invariant: a restart or a sleep that we asked for is no outage; a history of less than a day counts
+as a day, so that one outage of a young run does not count as its usual share.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from sqlalchemy import Row, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS
-from wattmesh.controller.journal.database.values import to_us
-from wattmesh.controller.journal.runs.stays import RESTART
+from wattmesh.controller.journal.database.values import from_us, to_us
+from wattmesh.controller.journal.runs.stays import OURS, SUSPENDED
 
 DAY_US = 86_400_000_000
 MOST = 0.5
@@ -44,16 +44,23 @@ class Launches:
     def unordered(self) -> int:
         """The attempt of the newest launch that we did not order; 0: there was none."""
         after = (
-            each.attempt for before, each in pairwise(self.rows) if before.end_reason != RESTART
+            each.attempt for before, each in pairwise(self.rows) if before.end_reason not in OURS
         )
         return max(after, default=0)
+
+    @property
+    def woken(self) -> tuple[datetime, int] | None:
+        """When the newest launch registered and the attempt that slept before; None: none did."""
+        if len(self.rows) < 2 or self.rows[-2].end_reason != SUSPENDED:
+            return None
+        return from_us(self.rows[-1].started_at), self.rows[-2].attempt
 
     def outage_share(self, now: datetime) -> float:
         """Give the share of its time that the run stood still between launches, in [0, 0.5]."""
         stood_us: int = sum(
             max(0, after.started_at - before.ended_at)
             for before, after in pairwise(self.rows)
-            if before.ended_at is not None and before.end_reason != RESTART
+            if before.ended_at is not None and before.end_reason not in OURS
         )
         if not stood_us:
             return 0.0

@@ -43,7 +43,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run as it last reported. `state`: live, lost or finished.
+    """One run as it last reported. `state`: live, asleep, lost or finished.
 
     Attributes:
         last_seen_at: its newest sign of life, `phase`: what it was doing then. `progress_at`: its
@@ -57,6 +57,8 @@ class RunRow:
             long pauses between two steps.
         speeds: what was measured of points (`wattmesh.controller.cycle.measured_speeds`), as text.
         thawed_at: when a person last thawed it; None: nobody did.
+        asleep_at: since when it sleeps to save carbon; None: it does not. `wakes_at`: when its next
+            launch begins at the latest. `held_as`: what holds that launch, as people find it.
     """
 
     run: str
@@ -105,6 +107,9 @@ class RunRow:
     pause_share: float = 0.0
     speeds: str = ""
     thawed_at: datetime | None = None
+    asleep_at: datetime | None = None
+    wakes_at: datetime | None = None
+    held_as: str = ""
 
     @property
     def point(self) -> OperatingPoint | None:
@@ -177,6 +182,8 @@ def read_run(row: Row[Any], liveness: Liveness, now: datetime) -> RunRow:
         "finished_at": from_us(row.finished_at),
         "clock_at": from_us(row.clock_at),
         "thawed_at": from_us(row.thawed_at),
+        "asleep_at": from_us(row.asleep_at),
+        "wakes_at": from_us(row.wakes_at),
         "deadline": from_us(row.deadline),
         "catalogue": from_text(row.catalogue) if row.catalogue else None,
     }

@@ -56,7 +56,13 @@ from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness, Si
 from wattmesh.controller.journal.runs.run_nodes import HERE
 from wattmesh.controller.journal.runs.run_row import RunPlan, RunRow, read_run
 from wattmesh.controller.journal.runs.seen_processes import SeenProcesses
-from wattmesh.controller.journal.runs.stays import note_stay
+from wattmesh.controller.journal.runs.sleeps import (
+    asleep,
+    confirm_suspension,
+    release_of,
+    when_it_left,
+)
+from wattmesh.controller.journal.runs.stays import SUSPENDED, note_stay
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import OBSERVED, Finish, Progress, Register, Registered
@@ -220,6 +226,8 @@ class RunStore:
     def finish(self, message: Finish, *, owner_uid: int, now: datetime) -> bool:
         """Store the end of a run ("done") or of one incarnation (any other reason), once.
 
+        One that left to sleep may tell so long after, when the daemon is back: its own time counts.
+
         Returns:
             False: it had ended before, and nothing was stored.
 
@@ -227,24 +235,33 @@ class RunStore:
             InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
         """
         with self._database.writing() as connection:
-            if speaker(connection, message, owner_uid).finish_reason:
+            row = speaker(connection, message, owner_uid)
+            if row.finish_reason:
                 return False
+            left_at, release = now, ""
+            if message.reason == SUSPENDED:
+                heard, _ = self.liveness.last_heard(LaunchStatus.of(row))
+                left_at, release = when_it_left(message, heard, now), release_of(row)
+                confirm_suspension(connection, message, now)
             values: dict[str, Any] = {
                 "step": message.step,
                 "tokens": message.tokens,
                 "loss": message.loss,
-                "last_seen_at": to_us(now),
+                "last_seen_at": to_us(left_at),
                 "finish_reason": message.reason,
             }
             if message.reason == "done":
                 values["finished_at"] = to_us(now)
+            if message.reason == SUSPENDED:
+                values |= asleep(message, left_at)
             connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
+            ended = {"ended_at": to_us(left_at), "end_reason": message.reason}
             connection.execute(
                 update(INCARNATIONS)
                 .where(INCARNATIONS.c.incarnation == message.incarnation)
-                .values(ended_at=to_us(now), end_reason=message.reason)
+                .values(**ended, asleep_release=release)
             )
-            note_stay(connection, message.run, now)
+            note_stay(connection, message.run, left_at)
         self.liveness.forget(message.run)
         return True
 
@@ -302,7 +319,7 @@ class RunStore:
     def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
         """Return whether a run is live, or was heard within `silent`, without parsing its row."""
         known = LaunchStatus.of(row)
-        if silent is None or self.liveness.state(known, now) == "live":
+        if silent is None or self.liveness.state(known, now) in ("live", "asleep"):
             return True
         return bool(silent) and now - self.liveness.last_heard(known)[0] <= silent
 

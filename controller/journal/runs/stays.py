@@ -13,11 +13,18 @@ from sqlalchemy import Connection, select
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS, STAYS, SWITCHES
 from wattmesh.controller.journal.database.values import from_us, to_layout, to_us, upsert
+from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 
 RESTART = "restart"
 """End reason of an incarnation that we asked to restart: no outage, but part of a switch."""
+
+SUSPENDED = "suspended"
+"""End reason of an incarnation that left to sleep, because we asked it to."""
+
+OURS = (RESTART, SUSPENDED)
+"""End reasons that we caused, so that no baseline's clock stops for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +45,15 @@ class StayRow:
 class LaunchRow:
     """One launch. `end`: when it ended or was last heard. `ours`: we asked it to end.
 
-    `gpus`: by rank; "" where it is not known.
+    `gpus`: by rank; "" where it is not known. `gave_back`: it left to sleep, and its GPUs were
+    given back meanwhile.
     """
 
     start: datetime
     end: datetime
     ours: bool
     gpus: tuple[str, ...] = ()
+    gave_back: bool = False
 
 
 class StayStore:
@@ -78,8 +87,9 @@ class StayStore:
                 LaunchRow(
                     start=from_us(row.started_at),
                     end=from_us(row.ended_at or row.last_seen_at),
-                    ours=row.end_reason == RESTART,
+                    ours=row.end_reason in OURS,
                     gpus=tuple(json.loads(row.gpus)),
+                    gave_back=row.asleep_release == Release.RELEASED,
                 )
                 for row in connection.execute(query)
             )
@@ -96,7 +106,7 @@ def note_stay(connection: Connection, run: str, now: datetime) -> None:
         return
     state = connection.execute(select(SWITCHES.c.state).where(SWITCHES.c.open_run == run)).scalar()
     moving = state is not None and state != str(SwitchState.ORDERED)
-    switching = int(moving or row.finish_reason == RESTART)
+    switching = int(moving or row.finish_reason in OURS)
     newest = connection.execute(
         select(STAYS).where(STAYS.c.run == run).order_by(STAYS.c.at.desc()).limit(1)
     ).one_or_none()

@@ -35,6 +35,8 @@ class Deadlines:
         wake_s: for a woken or newly launched rank, until the next generation is announced.
         leave_s: how long ranks may take to leave a phase in which a peer failed, before they are
             ended; also the grace for peers that were told to end.
+        hold_s: how long the launcher may take to say that it holds the next launch of a run that is
+            to sleep; training waits meanwhile, in the phase `SAVE`.
         silence_s: how long another rank's watchdog, or the launch's store, may be silent. It bounds
             the time lost with a host that vanishes, because its connections do not break.
     """
@@ -48,6 +50,7 @@ class Deadlines:
     verify_s: float = 300.0
     wake_s: float = 600.0
     leave_s: float = 5.0
+    hold_s: float = 120.0
     silence_s: float = 300.0
 
     def __post_init__(self) -> None:
