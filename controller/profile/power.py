@@ -243,11 +243,17 @@ class PowerMeter:
         """Ask for an actuator where a point needs one."""
         if self.fakes:
             self.clocks = FakeClocks(self.fakes)
-        elif any(each.clock_mhz is not None for each in self.job.points):
+        elif self._may_lock():
             clocks = ActuatorClocks(self.job.power.actuator, patience_s=self.job.silence_limit_s)
             self.clockless = clocks.refused()
             if not self.clockless:
                 self.clocks = self._stack.enter_context(clocks)
+
+    def _may_lock(self) -> bool:
+        """Tell whether some point has a clock, or the search may propose one."""
+        search = self.job.search
+        proposed = search is not None and bool(search.clocks_mhz)
+        return proposed or any(each.clock_mhz is not None for each in self.job.points)
 
     def _open_fake(self) -> None:
         folder = (self.folder / "gpus").resolve()
