@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattmesh import quantities
 from wattmesh.controller.cost_model import fitted
 from wattmesh.controller.cost_model.asked_search import from_hugging_face, known_model
 from wattmesh.controller.cost_model.profile_ranking import AskedRanking, asked_ranking
@@ -187,7 +188,7 @@ def _next(
         return {"why": why}
     open_ = _open(asked, limits, points)
     if not open_.any():
-        return {"why": "every point that it can run is measured, declared, or was tried"}
+        return {"why": "every point that it can run is measured, or was tried"}
     front = undominated(
         1 / found.tokens_per_s[open_], found.j_per_token[open_], np.zeros(int(open_.sum()))
     )
@@ -214,7 +215,10 @@ def _next(
     if first.expected_g is None and chosen.tokens_per_s <= max(each.tokens_per_s for each in mine):
         return {"why": "no measured point makes the deadline, and none is predicted to be faster"}
     if now_g is not None and (first.expected_g or 0.0) < least * now_g:
-        return {"why": f"none is expected to save {least:.2%} of {now_g:.4g} g", "now_g": now_g}
+        return {
+            "why": f"none of the others is expected to save {least:.2g} of the "
+            f"{quantities.grams(now_g)} that measured points emit (search.least_saving)"
+        }
     place = int(first.id.removeprefix("point "))
     clock = float(points.clock[place])
     highest = asked["search"]["highest_mhz"]

@@ -111,7 +111,7 @@ def profile(
         progress.save(folder)
         progress = _launch(points, folder, progress, tell, search=search, launcher=launcher)
         if only_switches and switches_left(points, progress) >= before:
-            tell(f"{before} switches could not be measured; the others are kept")
+            tell(f"{before} switches could not be measured; the others are kept.")
             break
     job = with_proposed(job, progress)
     _write_proposed(progress, folder, tell)
@@ -137,6 +137,7 @@ def _to_try_again(progress: ProfileState) -> ProfileState:
         progress,
         refused={name: why for name, why in progress.refused.items() if name in mine},
         unfit=tuple(each for each in progress.unfit if each in mine),
+        closed=(),
     )
 
 

@@ -110,6 +110,7 @@ class ProfileState:
         launches: how many were begun.
         proposed: points of the search, in order. unfit: ids of those that the job could not be
             brought to, or failed at other than for memory.
+        closed: switches between measured points that the job did not make, from and to.
     """
 
     digest: str
@@ -126,6 +127,7 @@ class ProfileState:
     launches: int = 0
     proposed: tuple[ProposedPoint, ...] = ()
     unfit: tuple[str, ...] = ()
+    closed: tuple[tuple[str, str], ...] = ()
 
     def point(self, point_id: str) -> MeasuredPoint | None:
         """Return a point's numbers; None without any."""
@@ -167,5 +169,6 @@ def _decoded(data: dict[str, Any]) -> ProfileState:
                 for each in data.get("proposed", ())
             ),
             "unfit": tuple(data.get("unfit", ())),
+            "closed": tuple((origin, target) for origin, target in data.get("closed", ())),
         }
     )

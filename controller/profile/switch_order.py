@@ -5,8 +5,8 @@ switches as points. `all`: every ordered pair of layouts, cold and, where asked,
 build a layout for the first time only once and begins in the reference, so a launch measures at
 most one cold switch to each other layout, and none to the reference is ever cold.
 
-Invariant: a pair that is measured, or failed in this launch, is not wanted again; what is wanted
-shrinks with every switch but those that lead to the next pair.
+Invariant: a pair that is measured, closed, or was tried in this launch, is not wanted again: what is
+wanted shrinks with every switch but those that lead to the next pair.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wattmesh.controller.profile.job import Candidate, Pairs, ProfileJob
-from wattmesh.controller.profile.results import MeasuredSwitch, ProfileState
+from wattmesh.controller.profile.results import ProfileState
 from wattmesh.reconfig.layout import Layout
 
 Pair = tuple[str, str]
@@ -40,8 +40,8 @@ class SwitchOrder(Protocol):
         """Take in a point that was proposed."""
         ...
 
-    def failed(self, origin: Candidate, target: Candidate) -> None:
-        """Note that a switch was not made."""
+    def tried(self, origin: str, target: str, *, cold: bool) -> None:
+        """Note a switch, by the ids of its points: it is wanted no more in this launch."""
         ...
 
 
@@ -74,7 +74,7 @@ class OnceMore:
         if self._left:
             self._left.append(point)
 
-    def failed(self, origin: Candidate, target: Candidate) -> None:
+    def tried(self, origin: str, target: str, *, cold: bool) -> None:
         """Go on with the others."""
 
 
@@ -97,28 +97,24 @@ class AllPairs:
     def __init__(self, points: Sequence[Candidate], reference: str, *, warm: bool) -> None:
         """Keep the points; `warm`: whether warm switches are wanted as well."""
         self._points, self._reference, self._warm = list(points), reference, warm
-        self._failed: set[Pair] = set()
+        self._cold, self._again = set[Pair](), set[Pair]()
 
     def next(
         self, here: Candidate, built: Collection[Layout], known: ProfileState
     ) -> Candidate | None:
         """Choose what measures a pair, or else leads to one."""
         stops = stops_of(self._points, known)
-        left = wanted(stops, self._reference, known.switches, warm=self._warm)
-        return next_stop(
-            here,
-            stops,
-            built,
-            PairsWanted(cold=left.cold - self._failed, warm=left.warm - self._failed),
-        )
+        left = wanted(stops, self._reference, known, warm=self._warm)
+        left = PairsWanted(cold=left.cold - self._cold, warm=left.warm - self._again)
+        return next_stop(here, stops, built, left, closed=known.closed)
 
     def add(self, point: Candidate) -> None:
         """Take it in."""
         self._points.append(point)
 
-    def failed(self, origin: Candidate, target: Candidate) -> None:
-        """Do not try it again in this launch."""
-        self._failed.add((origin.id, target.id))
+    def tried(self, origin: str, target: str, *, cold: bool) -> None:
+        """Do not want it again in this launch."""
+        (self._cold if cold else self._again).add((origin, target))
 
 
 def switches_left(job: ProfileJob, known: ProfileState) -> int:
@@ -126,7 +122,7 @@ def switches_left(job: ProfileJob, known: ProfileState) -> int:
     if job.pairs is not Pairs.ALL:
         return 0
     stops = stops_of(job.walk, known)
-    return wanted(stops, job.reference, known.switches, warm=job.warm_switches).count
+    return wanted(stops, job.reference, known, warm=job.warm_switches).count
 
 
 def stops_of(points: Sequence[Candidate], known: ProfileState) -> tuple[Candidate, ...]:
@@ -143,18 +139,20 @@ def stops_of(points: Sequence[Candidate], known: ProfileState) -> tuple[Candidat
 def wanted(
     stops: Sequence[Candidate],
     reference: str,
-    switches: Sequence[MeasuredSwitch],
+    known: ProfileState,
     *,
     warm: bool,
 ) -> PairsWanted:
-    """Give the pairs that were not measured yet."""
+    """Give the pairs that were not measured yet, without those that the job cannot switch."""
     every = {(one.id, other.id) for one in stops for other in stops if one is not other}
+    every -= set(known.closed)
     first = next((each.layout for each in stops if each.id == reference), None)
     begun = {each.id for each in stops if each.layout == first}
-    known = {cold: {(e.origin, e.target) for e in switches if e.cold is cold} for cold in (0, 1)}
+    cold = {(each.origin, each.target) for each in known.switches if each.cold}
+    again = {(each.origin, each.target) for each in known.switches if not each.cold}
     return PairsWanted(
-        cold=frozenset(each for each in every - known[True] if each[1] not in begun),
-        warm=frozenset(every - known[False]) if warm else frozenset(),
+        cold=frozenset(each for each in every - cold if each[1] not in begun),
+        warm=frozenset(every - again) if warm else frozenset(),
     )
 
 
@@ -163,6 +161,8 @@ def next_stop(
     stops: Sequence[Candidate],
     built: Collection[Layout],
     left: PairsWanted,
+    *,
+    closed: Collection[Pair] = (),
 ) -> Candidate | None:
     """Choose where to go: cold pairs first, for only they get fewer with every switch.
 
@@ -171,6 +171,7 @@ def next_stop(
         stops: one point of each layout.
         built: layouts that this launch has built.
         left: what is wanted.
+        closed: switches that fail.
     """
     at = next((each.id for each in stops if each.layout == here.layout), here.id)
     fresh = [each for each in stops if each.layout not in built]
@@ -182,7 +183,11 @@ def next_stop(
         }
         ahead = [each for each in ends if (at, each.id) in pairs]
         # What leads to no pair itself is a way only to one that begins elsewhere.
-        ways = ahead or [each for each in ends if onward[each.id] and each.id != at]
+        ways = ahead or [
+            each
+            for each in ends
+            if onward[each.id] and each.id != at and (at, each.id) not in closed
+        ]
         if ways:
             return max(ways, key=lambda each: onward[each.id])
     return None

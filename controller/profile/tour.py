@@ -148,7 +148,7 @@ class Tour:
         if target.layout != here.layout:
             why = self._walk.refused.pop(target.id, "")
             if why:
-                self._order.failed(here, target)
+                self._close(here, target, why)
                 self._refuse(target, f"the job did not reach it: {why}", unfit=True)
                 self._leave(target)
                 return
@@ -246,11 +246,13 @@ class Tour:
         if known is not None and steps < self._job.every:
             return False
         if known is not None and self._walk.arrivals:
-            step = self._walk.arrivals[-1].step
+            newest = self._walk.arrivals[-1]
             late = steps >= PATIENCE * self._job.every
-            if at_pace(rows, step, known.step_s) is None and not late:
+            if at_pace(rows, newest.step, known.step_s) is None and not late:
                 return False
             self._keep_switch(rows, known.step_s)
+            cold = self._walk.here.layout not in self._built
+            self._order.tried(newest.origin, newest.target, cold=cold)
         return self._leave(at)
 
     def _leave(self, at: Candidate) -> bool:
@@ -413,6 +415,15 @@ class Tour:
         )
         self.progress = replace(self.progress, switches=(*self.progress.switches, switch))
         self.progress.save(self._folder)
+
+    def _close(self, here: Candidate, target: Candidate, why: str) -> None:
+        """Keep that the job did not switch between two measured points."""
+        if self.progress.point(target.id) is None:
+            return
+        closed = (*self.progress.closed, (here.id, target.id))
+        self.progress = replace(self.progress, closed=closed)
+        self.progress.save(self._folder)
+        self._tell(f"{here.id} to {target.id}: the switch was not made: {why}.")
 
     def _refuse(self, point: Candidate, why: str, *, unfit: bool = False) -> None:
         """Keep why a point has no numbers; `unfit`: the job could not be brought to it."""
