@@ -5,7 +5,7 @@ switches as points. `all`: every ordered pair of layouts, cold and, where asked,
 build a layout for the first time only once and begins in the reference, so a launch measures at
 most one cold switch to each other layout, and none to the reference is ever cold.
 
-Invariant: a pair that is measured, closed, or was tried in this launch, is not wanted again: what is
+Invariant: a pair that is measured, closed, or was tried in this launch is not wanted again; what is
 wanted shrinks with every switch but those that lead to the next pair.
 """
 
