@@ -7,6 +7,7 @@ The map:
     kept.py        what an earlier call left in the folder, or why it is refused
     launch.py      runs one launch of the job along a walk; says what went wrong
     measured.py    what was measured, as a catalogue (pure)
+    point_checks.py  whether a draw is idle, or a point dominated (pure)
     point_line.py  the line that tells a measured point (pure)
     power.py       what measures power: opened as the job file asks
     probes.py      what the probe's loss did at a switch (pure)

@@ -63,6 +63,8 @@ class JobPower:
     Attributes:
         watts, idle_watts: assumed of one GPU in use and of an idle one, where nothing measures it.
         url: of the Prometheus server, or of the agent's metrics.
+        selector: matchers that narrow what the server gives down to the job's GPUs. every_s:
+            between two queries of it.
         library: NVML's, where it is not the driver's own.
         powercap: the tree of the host's counters, where it is not in /sys/class.
         actuator: the socket of the node's actuator, where it is not the usual one.
@@ -72,6 +74,8 @@ class JobPower:
     watts: float = 0.0
     idle_watts: float = 0.0
     url: str = ""
+    selector: str = ""
+    every_s: float = 5.0
     library: str = ""
     powercap: str = ""
     actuator: str = ""
@@ -270,6 +274,8 @@ def _power(job: Table, table: Table) -> JobPower:
         watts=table.number("watts", 0.0),
         idle_watts=table.number("idle_watts", 0.0),
         url=table.text("url", ""),
+        selector=table.text("selector", ""),
+        every_s=table.number("every_s", 5.0, above=0),
         library=table.text("library", ""),
         powercap=table.text("powercap", ""),
         actuator=table.text("actuator", ""),

@@ -138,6 +138,27 @@ class PowerMeter:
         host_w = sum(each or 0.0 for each in hosts) if hosts and None not in hosts else None
         return gpu_w, host_w
 
+    def strangers(self, named: Sequence[str]) -> str:
+        """Say that what is read are not the GPUs that the job names; "" where they may be.
+
+        `named`: of the ranks that train; empty where the job names none.
+        """
+        if not self.gpus or self.fakes:
+            return ""
+        others = [each for each in named if each and each not in self.gpus]
+        if others:
+            return (
+                f"the job computes on {others[0]}, and job.power reads {len(self.gpus)} other GPUs "
+                f"({self.gpus[0]}, ...): read the power of the job's own"
+            )
+        kind, many = self.job.power.kind, len(self.gpus)
+        if kind is PowerKind.PROMETHEUS and not any(named) and many > self.job.processes:
+            return (
+                f"the server gives {many} GPUs, the job has {self.job.processes} processes and "
+                "names none of its GPUs: narrow them down with [power] selector"
+            )
+        return ""
+
     def trouble(self) -> str:
         """Say why readings are missing; "" where none are."""
         return "; ".join(each.trouble for each in self._bursts if each.trouble)
@@ -306,7 +327,8 @@ class PowerMeter:
     def _open_exporter(self) -> None:
         said = []
         for exporter in EXPORTERS:
-            source = PrometheusSource(self.job.power.url, exporter)
+            power = self.job.power
+            source = PrometheusSource(power.url, exporter, power.selector, every_s=power.every_s)
             try:
                 wait_for_gpus(source)
             except SourceUnavailable as error:

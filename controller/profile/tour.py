@@ -17,6 +17,7 @@ from wattmesh import quantities
 from wattmesh.controller.profile.clocks import SETTLING_S, clock_fault
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import nonsense, tokens_each
+from wattmesh.controller.profile.point_checks import dominator, idle_draw
 from wattmesh.controller.profile.point_line import point_line, power_source
 from wattmesh.controller.profile.power import PowerMeter
 from wattmesh.controller.profile.ranks import RankWatch
@@ -38,14 +39,11 @@ from wattmesh.reconfig.profile_folder import ProfileFolder
 from wattmesh.reconfig.step_log import StepRow
 
 LOOK_EVERY_S = 0.25
-IDLE_MARGIN = 0.03
-"""A draw this close to the idle draw is no draw of a job."""
+LATE_S = 2.0
+"""Without a reading for so long something is wrong with most sources."""
 
 PATIENCE = 10
 """Checkpoint intervals in which a switch that is measured alone must come to its pace."""
-
-MOST_SPREAD = 0.5
-"""A point known no better than this is called worse than no other."""
 
 GIB = 1 << 30
 REAL_OVERRUN_S = 0.002
@@ -157,6 +155,10 @@ class Tour:
             return
         if not self._at_its_clock(target):
             return
+        if why := self._strangers(target):
+            self._refuse(target, why)
+            self._leave(target)
+            return
         self._at, self._began_s = target, time.monotonic()
         self._judged_s = self._began_s + (SETTLING_S if self._reclocked else 0.0)
         arrived = [each.step for each in self._walk.arrivals]
@@ -229,10 +231,16 @@ class Tour:
                 return self._leave(at)
             return False
         ripe = over or numbers.settled
-        if ripe and (why := self._idle(at, numbers)):
+        why = ""
+        if ripe and not self._meter.is_static:
+            why = idle_draw(self.progress, numbers, at.layout.world_size)
+        if not why and over and numbers.share >= 1:
+            why = self._why_unknown(numbers.share)
+        if why:
             self._refuse(at, why)
             return self._leave(at)
-        better = self._dominator(numbers) if ripe else ""
+        memory_gib = self._memory_gib(at)
+        better = dominator(self.progress.points, numbers, memory_gib) if ripe else ""
         known = numbers.settled and numbers.share <= self._job.precision
         if not (known or over or better):
             return False
@@ -290,54 +298,39 @@ class Tour:
         named = told.gpus[:used] if told is not None else ()
         return self._gpus(at) or self._meter.gpus[:used] or tuple(each for each in named if each)
 
+    def _strangers(self, at: Candidate) -> str:
+        """Say that the power that is read is not that of the job's GPUs; "" where it may be."""
+        told = self._walk.registered
+        return self._meter.strangers(told.gpus[: at.layout.world_size] if told is not None else ())
+
     def _is_done(self, point: Candidate) -> bool:
         return self.progress.point(point.id) is not None or point.id in self.progress.refused
 
     def _why_dark(self) -> str:
-        told = self._meter.trouble()
+        told = self._lateness()
         return (
             f"its power was not known throughout any window of {FEWEST} checkpoint intervals in "
             f"{self._job.longest_s:.0f} s: a device or its counter was lost or reset"
             f"{f' ({told})' if told else ''}; look at the driver, and profile again"
         )
 
-    def _idle(self, at: Candidate, numbers: WindowNumbers) -> str:
-        """Say that what was read is no job's power; "" where it may be one."""
-        known = self.progress
-        idle_w, drawn_w = known.idle_host_w, numbers.host_w
-        if numbers.gpu_w is not None:
-            gpu_w = known.idle_gpu_w
-            idle_w = None if gpu_w is None else gpu_w * at.layout.world_size
-            drawn_w = numbers.gpu_w
-        if idle_w is None or drawn_w is None or self._meter.is_static:
-            return ""
-        if drawn_w > idle_w * (1 + IDLE_MARGIN + numbers.meter_share):
-            return ""
+    def _lateness(self) -> str:
+        """Say what keeps readings away, or how long there has been none; "" where all is well."""
+        told = self._meter.trouble()
+        at = self._at or self._walk.here
+        ago_s = time.monotonic() - self._meter.known_until_s(self._gpus(at), at.layout.world_size)
+        if told or ago_s < LATE_S:
+            return told
+        return f"the newest reading is {quantities.duration(ago_s)} old"
+
+    def _why_unknown(self, share: float) -> str:
+        """Say that a figure would be none: its interval reaches down to nothing."""
+        told = self._lateness()
         return (
-            f"it drew {quantities.watts(drawn_w)} while it trained, and {quantities.watts(idle_w)} "
-            "before the job began: what is read is idle. Let the job compute on the devices that "
-            "are read, or name others by job.power"
+            f"its joules per token are known to ±{share:.0%} only, after "
+            f"{self._job.longest_s:.0f} s{f' ({told})' if told else ''}; give it more time by "
+            "job.longest_s, or see to it that its power is read throughout"
         )
-
-    def _dominator(self, numbers: WindowNumbers) -> str:
-        """Return a point that is faster and needs fewer joules, beyond both intervals; else ""."""
-        if numbers.share > MOST_SPREAD:
-            return ""
-        for each in self.progress.points:
-            slower = numbers.tokens_per_s * (1 + numbers.speed_share) < each.tokens_per_s * (
-                1 - each.speed_share
-            )
-            dearer = numbers.j_per_token * (1 - numbers.share) > each.j_per_token * (1 + each.share)
-            if slower and dearer and not self._leaner(each):
-                return each.id
-        return ""
-
-    def _leaner(self, other: MeasuredPoint) -> bool:
-        """Tell whether the present point needs clearly less memory than `other`."""
-        memory_gib = self._memory_gib(self._at) if self._at is not None else None
-        if memory_gib is None or other.memory_gib is None:
-            return False
-        return memory_gib < 0.98 * other.memory_gib
 
     def _memory_gib(self, at: Candidate | None) -> float | None:
         """Return the peak memory of one rank: of its device where it has one, else resident."""
