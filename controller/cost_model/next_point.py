@@ -11,6 +11,7 @@ by measured points that agree with each other.
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,7 @@ def _next(
         found = corrected(job, model, points, own, strange=True)
     if strange and (why := _too_little(own, found, strange)):
         return {"why": why}
+    found = _by_clock(asked, limits, points, found)
     open_ = _open(asked, limits, points)
     if not open_.any():
         return {"why": "every point that it can run is measured, or was tried"}
@@ -235,6 +237,32 @@ def _next(
             "thirstier": found.thirstier,
         }
     }
+
+
+def _by_clock(
+    asked: Asked, limits: JobLimits, points: RunnablePoints, found: CorrectedPoints
+) -> CorrectedPoints:
+    """Correct what is predicted of a lower clock by the points that were measured at it.
+
+    How watts fall and steps grow with the clock is a prior of the cost model, alike for all
+    layouts: where one is off at a clock, so are the others there.
+    """
+    highest = asked["search"]["highest_mhz"]
+    speed, joules = found.tokens_per_s.copy(), found.j_per_token.copy()
+    seen: dict[float, list[tuple[float, float]]] = {}
+    for each in asked["measured"]:
+        clock = 1.0 if _is_full(each, highest) else each["clock_mhz"] / max(1, highest)
+        mine = _alike(points, each["layout"], limits) & np.isclose(points.clock, clock)
+        if clock < 1 and mine.any():
+            at, rate = int(np.flatnonzero(mine)[0]), each["tokens_per_s"]
+            ratios = (rate / speed[at], each["power_w"] / rate / joules[at])
+            seen.setdefault(float(points.clock[at]), []).append(ratios)
+    for clock, told in seen.items():
+        faster, dearer = np.median(np.array(told), axis=0)
+        here = points.clock == clock
+        speed[here] *= faster
+        joules[here] *= dearer
+    return replace(found, tokens_per_s=speed, j_per_token=joules)
 
 
 def _too_little(own: OwnRuns, found: CorrectedPoints, strange: str) -> str:

@@ -1,4 +1,4 @@
-"""What a point's numbers say beside others: that a draw is idle, that a point is dominated. Pure."""
+"""What a point's numbers say beside others: a draw is idle, a point is dominated. Pure."""
 
 from collections.abc import Sequence
 

@@ -234,8 +234,8 @@ class Tour:
         why = ""
         if ripe and not self._meter.is_static:
             why = idle_draw(self.progress, numbers, at.layout.world_size)
-        if not why and over and numbers.share >= 1:
-            why = self._why_unknown(numbers.share)
+        if not why and over and numbers.meter_share >= 1:
+            why = self._why_unknown(numbers.meter_share)
         if why:
             self._refuse(at, why)
             return self._leave(at)
@@ -327,7 +327,7 @@ class Tour:
         """Say that a figure would be none: its interval reaches down to nothing."""
         told = self._lateness()
         return (
-            f"its joules per token are known to ±{share:.0%} only, after "
+            f"its joules are known to ±{share:.0%} only, after "
             f"{self._job.longest_s:.0f} s{f' ({told})' if told else ''}; give it more time by "
             "job.longest_s, or see to it that its power is read throughout"
         )

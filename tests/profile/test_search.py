@@ -381,6 +381,29 @@ def test_a_known_model_needs_one_measured_point_and_is_corrected_by_it() -> None
     assert half["expected_g"] > 0
 
 
+def test_what_a_lower_clock_did_once_it_does_to_other_layouts() -> None:
+    """Slower and dearer than predicted there: so are the next proposals at it, or at another."""
+    full, limits = measured_at(100_000, 10_000), {"micro_batches": [1], "degrees": {"cp": [1]}}
+    first = asked(full, **limits)["next"]
+    assert first["clock_mhz"] == 1200
+    slow = {
+        "id": "S1",
+        "layout": first["layout"],
+        "clock_mhz": 1200,
+        "tokens_per_s": first["tokens_per_s"],
+        "power_w": first["tokens_per_s"] * first["j_per_token"],
+    }
+    usual = asked([*full, slow], **limits, least_saving=0.0)["next"]
+    assert usual["clock_mhz"] == 1200
+    little = {**slow, "tokens_per_s": 0.97 * slow["tokens_per_s"]}
+    after = asked([*full, little], **limits, least_saving=0.0)["next"]
+    assert after["layout"] == usual["layout"]
+    assert after["tokens_per_s"] == pytest.approx(0.97 * usual["tokens_per_s"])
+    assert after["j_per_token"] == pytest.approx(usual["j_per_token"] / 0.97)
+    half = {**slow, "tokens_per_s": slow["tokens_per_s"] / 2}
+    assert asked([*full, half], **limits, least_saving=0.0)["next"]["clock_mhz"] is None
+
+
 def test_only_what_can_be_run_is_proposed() -> None:
     """Clocks that cannot be set, degrees and micro batches that the job lacks are left out."""
     mine = measured_at(100_000, 10_000)
