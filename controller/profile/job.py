@@ -37,7 +37,7 @@ PLACES = ("steps", "every", "losses", "checkpoints")
 """What a command may name in braces; none is needed, because the hook does the same."""
 
 
-class Pairs(StrEnum):
+class SwitchPairs(StrEnum):
     """Between which points switches are measured: along the tour alone, or between all."""
 
     TOUR = "tour"
@@ -142,7 +142,7 @@ class ProfileJob:
     longest_s: float = 300.0
     idle_s: float = 5.0
     warm_switches: bool = True
-    pairs: Pairs = Pairs.TOUR
+    pairs: SwitchPairs = SwitchPairs.TOUR
     start_limit_s: float = 600.0
     silence_limit_s: float = 600.0
     embodied_g_per_gpu_hour: float = 0.0
@@ -229,7 +229,7 @@ def read_job(path: Path) -> ProfileJob:
         longest_s=table.number("longest_s", 300.0, above=0),
         idle_s=table.number("idle_s", 5.0, above=0),
         warm_switches=table.flag("warm_switches", True),
-        pairs=table.choice("pairs", Pairs, Pairs.TOUR),
+        pairs=table.choice("pairs", SwitchPairs, SwitchPairs.TOUR),
         start_limit_s=table.number("start_limit_s", 600.0, above=0),
         silence_limit_s=table.number("silence_limit_s", 600.0, above=0),
         embodied_g_per_gpu_hour=table.number("embodied_g_per_gpu_hour", 0.0),

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wattmesh.controller.profile.job import Candidate, Pairs, ProfileJob
+from wattmesh.controller.profile.job import Candidate, SwitchPairs, ProfileJob
 from wattmesh.controller.profile.results import ProfileState
 from wattmesh.reconfig.layout import Layout
 
@@ -47,7 +47,7 @@ class SwitchOrder(Protocol):
 
 def order_of(job: ProfileJob) -> SwitchOrder:
     """Give the order that a job file asks for, for one launch."""
-    if job.pairs is Pairs.ALL:
+    if job.pairs is SwitchPairs.ALL:
         return AllPairs(job.walk, job.reference, warm=job.warm_switches)
     return OnceMore(job.walk if job.warm_switches and len(job.points) > 1 else ())
 
@@ -119,7 +119,7 @@ class AllPairs:
 
 def switches_left(job: ProfileJob, known: ProfileState) -> int:
     """Count the switches that another launch would measure; 0 unless all pairs are asked for."""
-    if job.pairs is not Pairs.ALL:
+    if job.pairs is not SwitchPairs.ALL:
         return 0
     stops = stops_of(job.walk, known)
     return wanted(stops, job.reference, known, warm=job.warm_switches).count

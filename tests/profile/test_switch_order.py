@@ -7,7 +7,7 @@ import pytest
 
 from tests.profile.test_measuring import ACT, JOB, A, B, C, profiled
 from tests.profile.test_search import state
-from wattmesh.controller.profile.job import Candidate, Pairs, ProfileJob
+from wattmesh.controller.profile.job import Candidate, SwitchPairs, ProfileJob
 from wattmesh.controller.profile.results import MeasuredSwitch, ProfileState
 from wattmesh.controller.profile.switch_order import (
     OnceMore,
@@ -21,7 +21,7 @@ from wattmesh.reconfig.layout import Layout
 def job_of(count: int, *, warm: bool = True) -> ProfileJob:
     """A job with so many layouts, whose pairs are all wanted."""
     points = tuple(Candidate(id=f"P{at}", layout=Layout(tp=at + 1)) for at in range(count))
-    return replace(JOB, points=points, reference="P0", pairs=Pairs.ALL, warm_switches=warm)
+    return replace(JOB, points=points, reference="P0", pairs=SwitchPairs.ALL, warm_switches=warm)
 
 
 def launched(
@@ -102,7 +102,7 @@ def test_the_tour_alone_goes_to_every_point_once_more() -> None:
 
 def test_a_job_measures_all_its_pairs(tmp_path: Path) -> None:
     """Three layouts: six warm switches and the four that can be cold; the points only once."""
-    job = replace(JOB, points=(A, B, C), pairs=Pairs.ALL)
+    job = replace(JOB, points=(A, B, C), pairs=SwitchPairs.ALL)
     act = replace(ACT, step_s={**ACT.step_s, "tp2": 0.005})
     told: list[str] = []
     found = profiled(tmp_path / "p", act, job, told)
