@@ -12,7 +12,7 @@
     id = "A"
     layout = { dp_shard = 2, tp = 2 }
 
-A `[search]` table (`wattmesh.controller.profile.search.table`) lets it find more points.
+A `[search]` table (`wattmesh.controller.profile.search_table`) lets it find more points.
 
 Invariant: a file with mistakes is refused, all mistakes are named, and nothing is started.
 """
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from wattmesh.controller.profile.search.table import SearchTable, check_search, read_search
+from wattmesh.controller.profile.search_table import SearchTable, check_search, read_search
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.reconfig.catalogue import Release

@@ -25,16 +25,16 @@ from wattmesh.controller.profile.launch import (
     run_walk,
 )
 from wattmesh.controller.profile.measured import catalogue_of
-from wattmesh.controller.profile.power import PowerMeter
-from wattmesh.controller.profile.ranks import RankWatch
-from wattmesh.controller.profile.results import ProfileState
-from wattmesh.controller.profile.search.asking import (
+from wattmesh.controller.profile.next_points import (
     NextPoints,
     NothingMore,
     PointSearch,
     as_toml,
     with_proposed,
 )
+from wattmesh.controller.profile.power.meter import PowerMeter
+from wattmesh.controller.profile.ranks import RankWatch
+from wattmesh.controller.profile.results import ProfileState
 from wattmesh.controller.profile.switch_order import switches_left
 from wattmesh.controller.profile.tour import Tour
 from wattmesh.controller.profile.walk import ProfileWalk
@@ -88,12 +88,55 @@ def profile(
     """
     began_s = time.monotonic()
     job.check_python()
-    progress = results.load(folder, job.digest)
+    results.load(folder, job.digest)
     search: NextPoints = NothingMore()
     if job.search is not None:
         search = PointSearch(job.search, tell)
         search.check(job)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with durable.hold(folder):
+            folder.mkdir(exist_ok=True)
+            progress = results.load(folder, job.digest)
+            progress = _measured(job, folder, progress, tell, search=search, launcher=launcher)
+    except durable.Held as error:
+        raise InputInvalid(
+            f"{folder} is in use by the profile of process {error.holder}: wait for it, or name "
+            "another folder with --folder"
+        ) from error
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise InputInvalid(
+            f"the profile in {folder} cannot go on: {error.strerror or error}{where}; make room, or "
+            "give the folder to your user, and call this again: what was measured before is kept"
+        ) from error
+    job = with_proposed(job, progress)
+    return Profile(
+        catalogue=catalogue_of(job, progress),
+        progress=progress,
+        unproven={
+            point.id: progress.refused.get(point.id, "nothing has proven it yet")
+            for point in job.points
+        },
+        folder=folder,
+        wall_s=time.monotonic() - began_s,
+    )
+
+
+def _measured(
+    job: ProfileJob,
+    folder: Path,
+    progress: ProfileState,
+    tell: Tell,
+    *,
+    search: NextPoints,
+    launcher: JobLauncher,
+) -> ProfileState:
+    """Launch the job until nothing is left to measure.
+
+    Raises:
+        InputInvalid, ChildFailed: as `profile`. OSError: the folder cannot be written.
+    """
     if progress.points:
         names = ", ".join(each.id for each in progress.points)
         tell(f"going on in {folder}: {names} measured before")
@@ -113,18 +156,8 @@ def profile(
         if only_switches and switches_left(points, progress) >= before:
             tell(f"{before} switches could not be measured; the others are kept.")
             break
-    job = with_proposed(job, progress)
     _write_proposed(progress, folder, tell)
-    return Profile(
-        catalogue=catalogue_of(job, progress),
-        progress=progress,
-        unproven={
-            point.id: progress.refused.get(point.id, "nothing has proven it yet")
-            for point in job.points
-        },
-        folder=folder,
-        wall_s=time.monotonic() - began_s,
-    )
+    return progress
 
 
 def _to_try_again(progress: ProfileState) -> ProfileState:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wattmesh.controller.profile.job import Candidate, SwitchPairs, ProfileJob
+from wattmesh.controller.profile.job import Candidate, ProfileJob, SwitchPairs
 from wattmesh.controller.profile.results import ProfileState
 from wattmesh.reconfig.layout import Layout
 

@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 
 from wattmesh import quantities
-from wattmesh.controller.profile.clocks import SETTLING_S, clock_fault
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import nonsense, tokens_each
+from wattmesh.controller.profile.next_points import NextPoints, compared, with_proposed
 from wattmesh.controller.profile.point_checks import dominator, idle_draw
 from wattmesh.controller.profile.point_line import point_line, power_source
-from wattmesh.controller.profile.power import PowerMeter
+from wattmesh.controller.profile.power.clocks import SETTLING_S, clock_fault
+from wattmesh.controller.profile.power.meter import PowerMeter
 from wattmesh.controller.profile.ranks import RankWatch
 from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
-from wattmesh.controller.profile.search.asking import NextPoints, compared, with_proposed
 from wattmesh.controller.profile.step_tail import StepTail
 from wattmesh.controller.profile.switch_order import order_of
 from wattmesh.controller.profile.walk import ProfileWalk

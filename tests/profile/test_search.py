@@ -17,6 +17,7 @@ from tests.profile.test_measuring import REPOSITORY, as_python, profiled
 from wattmesh.controller.cost_model.next_point import answer
 from wattmesh.controller.process.children import wait_for
 from wattmesh.controller.profile.job import ProfileJob, read_job
+from wattmesh.controller.profile.next_points import PointSearch, with_proposed
 from wattmesh.controller.profile.profile import PROPOSED, Profile, profile
 from wattmesh.controller.profile.results import (
     PROGRESS,
@@ -24,7 +25,6 @@ from wattmesh.controller.profile.results import (
     ProfileState,
     ProposedPoint,
 )
-from wattmesh.controller.profile.search.asking import PointSearch, with_proposed
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.layout import Layout

@@ -7,7 +7,7 @@ import pytest
 
 from tests.profile.test_measuring import ACT, JOB, A, B, C, profiled
 from tests.profile.test_search import state
-from wattmesh.controller.profile.job import Candidate, SwitchPairs, ProfileJob
+from wattmesh.controller.profile.job import Candidate, ProfileJob, SwitchPairs
 from wattmesh.controller.profile.results import MeasuredSwitch, ProfileState
 from wattmesh.controller.profile.switch_order import (
     OnceMore,

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Self
 
 from wattmesh.controller.process.children import wait_for
-from wattmesh.controller.profile.agent_page import BOOKED_S, AgentPage
-from wattmesh.controller.profile.clocks import ActuatorClocks, Clocks, FakeClocks, NoClocks
 from wattmesh.controller.profile.job import PowerKind, ProfileJob
+from wattmesh.controller.profile.power.agent_page import BOOKED_S, AgentPage
+from wattmesh.controller.profile.power.clocks import ActuatorClocks, Clocks, FakeClocks, NoClocks
 from wattmesh.controller.profile.windows import Draw
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.catalogue import PowerScope

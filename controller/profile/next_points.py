@@ -18,7 +18,7 @@ from wattmesh import quantities
 from wattmesh.controller.process.life import end_with
 from wattmesh.controller.profile.job import Candidate, PowerKind, ProfileJob
 from wattmesh.controller.profile.results import MeasuredPoint, ProfileState, ProposedPoint
-from wattmesh.controller.profile.search.table import SearchTable
+from wattmesh.controller.profile.search_table import SearchTable
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.catalogue import PowerScope
 from wattmesh.reconfig.layout import Layout
