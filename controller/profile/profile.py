@@ -105,9 +105,8 @@ def profile(
             "another folder with --folder"
         ) from error
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
         raise InputInvalid(
-            f"the profile in {folder} cannot go on: {error.strerror or error}{where}; make room, or "
+            f"the profile in {folder} cannot go on: {error.strerror or error}; make room, or "
             "give the folder to your user, and call this again: what was measured before is kept"
         ) from error
     job = with_proposed(job, progress)

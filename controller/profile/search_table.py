@@ -113,8 +113,8 @@ def _check(table: Table, found: SearchTable) -> None:
         table.note("model", "or hf_config must be given, and not both")
     if found.most > MOST_POINTS:
         table.note("most", f"{found.most} must be at most {MOST_POINTS}")
-    if found.deadline_h > LONGEST_H:
-        table.note("deadline_h", f"{found.deadline_h:g} must be at most {LONGEST_H:g} hours")
+    if not 1 <= found.deadline_h <= LONGEST_H:
+        table.note("deadline_h", f"{found.deadline_h:g} must be 1 to {LONGEST_H:g} hours")
     if found.least_saving >= 1:
         table.note("least_saving", f"{found.least_saving:g} is a share, and must be below 1")
     if found.zero > 3:

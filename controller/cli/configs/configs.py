@@ -1,5 +1,6 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -102,10 +103,20 @@ def profile_job(
     tell: Tell = _silent if as_json else _say
     place = folder or out.with_suffix(".profile")
     before = _older(out)
-    found = profile(described, place, tell)
+    try:
+        found = profile(described, place, tell)
+    except KeyboardInterrupt:
+        tell(f"stopped; what was measured is kept in {place}, and the same command goes on there")
+        raise
     if before is not None:
         found = _with_proofs(found, before, tell)
-    catalogue = catalogue_file.save(found.catalogue, out)
+    try:
+        catalogue = catalogue_file.save(found.catalogue, out)
+    except OSError as error:
+        raise InputInvalid(
+            f"cannot write {out}: {error.strerror}; make room or name another file with --out: all "
+            f"that was measured is kept in {place}"
+        ) from error
     told = profile_json(found, catalogue, out)
     if picture is not None:
         put(picture, drawn(PICTURE, told))
@@ -124,8 +135,12 @@ def _older(out: Path) -> Catalogue | None:
     """Read the catalogue that is to be written anew; None where there is none.
 
     Raises:
-        InputInvalid: the file is there, and is no catalogue.
+        InputInvalid: the file is there, and is no catalogue, or none can be written there.
     """
+    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+        raise InputInvalid(
+            f"nothing can be written in {out.absolute().parent}; name another file with --out"
+        )
     if not out.exists():
         return None
     try:
