@@ -40,7 +40,7 @@ CONFIG = {
     "vocab_size": 256,
 }
 ACT = Act(
-    step_s={"dp2": 0.010, "1 rank": 0.016, "tp2": 0.012, "pp2": 0.014},
+    step_s={"dp2": 0.04, "1 rank": 0.064, "tp2": 0.048, "pp2": 0.056},
     watts={"dp2": 500.0, "1 rank": 520.0, "tp2": 300.0, "pp2": 350.0},
     tokens=(128,),
 )
@@ -243,8 +243,7 @@ def test_why_a_search_goes_on_or_ends(
 
 def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     """SIGKILL once a point is proposed: it is measured then, and not proposed a second time."""
-    slow = replace(ACT, step_s={**ACT.step_s, "tp2": 0.02})
-    path = written(tmp_path, act=slow, micro_batches=[1, 2], most=2, gpus=[2])
+    path = written(tmp_path, micro_batches=[1, 2], most=2, gpus=[2])
     kept = tmp_path / "c.profile" / PROGRESS
     process = subprocess.Popen(command(path), cwd=REPOSITORY, stdout=subprocess.DEVNULL)
 
