@@ -12,6 +12,8 @@
     id = "A"
     layout = { dp_shard = 2, tp = 2 }
 
+A `[search]` table (`wattmesh.controller.profile.search_table`) lets it find more points.
+
 Invariant: a file with mistakes is refused, all mistakes are named, and nothing is started.
 """
 
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from wattmesh.controller.profile.search_table import SearchTable, check_search, read_search
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.reconfig.catalogue import Release
@@ -32,6 +35,13 @@ from wattmesh.toml_text import read_toml
 
 PLACES = ("steps", "every", "losses", "checkpoints", "seed")
 """What a command may name in braces; none is needed, because the hook does the same."""
+
+
+class SwitchPairs(StrEnum):
+    """Between which points switches are measured: along the tour alone, or between all."""
+
+    TOUR = "tour"
+    ALL = "all"
 
 
 class PowerKind(StrEnum):
@@ -53,6 +63,8 @@ class JobPower:
     Attributes:
         watts, idle_watts: assumed of one GPU in use and of an idle one, where nothing measures it.
         url: of the Prometheus server, or of the agent's metrics.
+        selector: matchers that narrow what the server gives down to the job's GPUs. every_s:
+            between two queries of it.
         library: NVML's, where it is not the driver's own.
         powercap: the tree of the host's counters, where it is not in /sys/class.
         actuator: the socket of the node's actuator, where it is not the usual one.
@@ -62,6 +74,8 @@ class JobPower:
     watts: float = 0.0
     idle_watts: float = 0.0
     url: str = ""
+    selector: str = ""
+    every_s: float = 5.0
     library: str = ""
     powercap: str = ""
     actuator: str = ""
@@ -99,9 +113,11 @@ class ProfileJob:
         longest_s: or for this long, whatever the interval is then.
         idle_s: for how long the devices are read before the job begins.
         warm_switches: whether every point is gone to once more, for switches that need not compile.
+        pairs: between which points switches are measured.
         start_limit_s, silence_limit_s: how long the job may take to its first step, and between two
             signs of life after that.
         seed: of this launch, for a command with `{seed}`.
+        search: how further points are chosen; None: only the declared ones are measured.
         digest: sha256 of the file.
     """
 
@@ -127,10 +143,12 @@ class ProfileJob:
     longest_s: float = 300.0
     idle_s: float = 5.0
     warm_switches: bool = True
+    pairs: SwitchPairs = SwitchPairs.TOUR
     start_limit_s: float = 600.0
     silence_limit_s: float = 600.0
     embodied_g_per_gpu_hour: float = 0.0
     seed: int = 0
+    search: SearchTable | None = None
     digest: str = ""
 
     @property
@@ -193,7 +211,8 @@ def read_job(path: Path) -> ProfileJob:
     table = top.table("job")
     points = tuple(_candidate(each) for each in top.tables("point"))
     power = _power(table, top.table("power", required=False))
-    top.finish()
+    search = read_search(top, path.parent)
+    top.finish(also=("search",))
     job = ProfileJob(
         name=table.text("name"),
         directory=(path.parent / table.text("directory", ".")).resolve(),
@@ -217,13 +236,19 @@ def read_job(path: Path) -> ProfileJob:
         longest_s=table.number("longest_s", 300.0, above=0),
         idle_s=table.number("idle_s", 5.0, above=0),
         warm_switches=table.flag("warm_switches", True),
+        pairs=table.choice("pairs", SwitchPairs, SwitchPairs.TOUR),
         start_limit_s=table.number("start_limit_s", 600.0, above=0),
         silence_limit_s=table.number("silence_limit_s", 600.0, above=0),
         embodied_g_per_gpu_hour=table.number("embodied_g_per_gpu_hour", 0.0),
+        search=search,
         digest=hashlib.sha256(data).hexdigest(),
     )
     table.finish()
     _check(table, job)
+    if search is not None:
+        tokens = search.tokens or job.tokens_total
+        sizes = bool(job.global_batch and job.seq_len and tokens)
+        check_search(search, top, processes=job.processes, sizes=sizes)
     if mistakes:
         raise SettingsInvalid(str(path), mistakes)
     return job
@@ -256,6 +281,8 @@ def _power(job: Table, table: Table) -> JobPower:
         watts=table.number("watts", 0.0),
         idle_watts=table.number("idle_watts", 0.0),
         url=table.text("url", ""),
+        selector=table.text("selector", ""),
+        every_s=table.number("every_s", 5.0, above=0),
         library=table.text("library", ""),
         powercap=table.text("powercap", ""),
         actuator=table.text("actuator", ""),

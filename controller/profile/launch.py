@@ -198,6 +198,33 @@ def tokens_each(rows: Sequence[StepRow]) -> int | None:
     return int(each) if not found and each > 0 and each == int(each) else None
 
 
+class _LogGrowth:
+    """Whether the log of steps grows while the job reports some: on a full disk it does not."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._bytes, self._step, self._since_s = -1, 0, time.monotonic()
+
+    def stalled(
+        self, job: ProfileJob, walk: ProfileWalk, now_s: float
+    ) -> tuple[Trouble, str] | None:
+        """Say that steps are reported and not logged; None where they are, or none is reported."""
+        try:
+            grown = self._path.stat().st_size
+        except OSError:
+            grown = 0
+        step = walk.newest.step if walk.newest is not None else 0
+        if grown != self._bytes or step <= self._step:
+            self._bytes, self._since_s = grown, now_s
+            self._step = max(step, self._step)
+        if now_s - self._since_s <= job.silence_limit_s:
+            return None
+        return Trouble.SILENT, (
+            f"the job reports steps{_where(walk)}, and its log {self._path} has not grown for "
+            f"{now_s - self._since_s:.0f} s, so it was ended: its disk is full, or its folder gone."
+        )
+
+
 def _followed(
     job: ProfileJob,
     walk: ProfileWalk,
@@ -207,6 +234,7 @@ def _followed(
 ) -> tuple[Trouble, str] | None:
     """Follow a launch to its end; return what went wrong."""
     asked_s: float | None = None
+    written = _LogGrowth(place.steps)
     while (status := child.ended()) is None:
         now_s = time.monotonic()
         if asked_s is None and (follow(child.pid) or walk.over):
@@ -215,6 +243,7 @@ def _followed(
         if asked_s is not None and now_s - asked_s > STOP_LIMIT_S:
             return None  # leaving the block ends it; what it was started for is done
         wrong = None if asked_s is not None else _stuck(job, walk, now_s)
+        wrong = wrong or (None if asked_s is not None else written.stalled(job, walk, now_s))
         if wrong is not None:
             return wrong
         time.sleep(POLL_S)

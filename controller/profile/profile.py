@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wattmesh import durable
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile import results
 from wattmesh.controller.profile.job import ProfileJob
@@ -24,15 +25,26 @@ from wattmesh.controller.profile.launch import (
     run_walk,
 )
 from wattmesh.controller.profile.measured import catalogue_of
-from wattmesh.controller.profile.power import PowerMeter
+from wattmesh.controller.profile.next_points import (
+    NextPoints,
+    NothingMore,
+    PointSearch,
+    as_toml,
+    with_proposed,
+)
+from wattmesh.controller.profile.power.meter import PowerMeter
 from wattmesh.controller.profile.ranks import RankWatch
 from wattmesh.controller.profile.results import ProfileState
+from wattmesh.controller.profile.switch_order import switches_left
 from wattmesh.controller.profile.tour import Tour
 from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.catalogue import Catalogue
 
 Tell = Callable[[str], None]
+
+PROPOSED = "proposed.toml"
+"""In the profile's folder: points that the search proposed and that were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +88,28 @@ def profile(
     """
     began_s = time.monotonic()
     job.check_python()
-    progress = results.load(folder, job.digest)
-    folder.mkdir(parents=True, exist_ok=True)
-    if progress.points:
-        names = ", ".join(each.id for each in progress.points)
-        tell(f"going on in {folder}: {names} measured before")
-    # What failed before is tried again: the user may have seen to it.
-    progress = replace(progress, refused={})
-    while _left(job, progress):
-        progress = replace(progress, launches=progress.launches + 1)
-        progress.save(folder)
-        progress = _launch(job, folder, progress, tell, launcher)
+    results.load(folder, job.digest)
+    search: NextPoints = NothingMore()
+    if job.search is not None:
+        search = PointSearch(job.search, tell)
+        search.check(job)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with durable.hold(folder):
+            folder.mkdir(exist_ok=True)
+            progress = results.load(folder, job.digest)
+            progress = _measured(job, folder, progress, tell, search=search, launcher=launcher)
+    except durable.Held as error:
+        raise InputInvalid(
+            f"{folder} is in use by the profile of process {error.holder}: wait for it, or name "
+            "another folder with --folder"
+        ) from error
+    except OSError as error:
+        raise InputInvalid(
+            f"the profile in {folder} cannot go on: {error.strerror or error}; make room, or "
+            "give the folder to your user, and call this again: what was measured before is kept"
+        ) from error
+    job = with_proposed(job, progress)
     return Profile(
         catalogue=catalogue_of(job, progress),
         progress=progress,
@@ -99,6 +122,69 @@ def profile(
     )
 
 
+def _measured(
+    job: ProfileJob,
+    folder: Path,
+    progress: ProfileState,
+    tell: Tell,
+    *,
+    search: NextPoints,
+    launcher: JobLauncher,
+) -> ProfileState:
+    """Launch the job until nothing is left to measure.
+
+    Raises:
+        InputInvalid, ChildFailed: as `profile`. OSError: the folder cannot be written.
+    """
+    if progress.points:
+        names = ", ".join(each.id for each in progress.points)
+        tell(f"going on in {folder}: {names} measured before")
+    progress = _to_try_again(progress)
+    while True:
+        points = with_proposed(job, progress)
+        if not _left(points, progress):
+            progress = search.propose(points, progress, clocks=True)
+            points = with_proposed(job, progress)
+        before = switches_left(points, progress)
+        if not _left(points, progress) and not before:
+            break
+        only_switches = not _left(points, progress)
+        progress = replace(progress, launches=progress.launches + 1)
+        progress.save(folder)
+        progress = _launch(points, folder, progress, tell, search=search, launcher=launcher)
+        if only_switches and switches_left(points, progress) >= before:
+            tell(f"{before} switches could not be measured; the others are kept.")
+            break
+    _write_proposed(progress, folder, tell)
+    return progress
+
+
+def _to_try_again(progress: ProfileState) -> ProfileState:
+    """Forget what failed of the declared points: the user may have seen to it.
+
+    A proposed point at which the job failed stays refused, and others are proposed in its place.
+    """
+    mine = {each.id for each in progress.proposed}
+    return replace(
+        progress,
+        refused={name: why for name, why in progress.refused.items() if name in mine},
+        unfit=tuple(each for each in progress.unfit if each in mine),
+        closed=(),
+    )
+
+
+def _write_proposed(progress: ProfileState, folder: Path, tell: Tell) -> None:
+    """Write the proposed points that were measured as a job file has them."""
+    found = [each for each in progress.proposed if progress.point(each.id) is not None]
+    if found:
+        durable.write_text(folder / PROPOSED, as_toml(found))
+        names = ", ".join(each.id for each in found)
+        tell(
+            f"{names}: to validate what was proposed, add the points in {folder / PROPOSED} to the "
+            "job file"
+        )
+
+
 def _left(job: ProfileJob, progress: ProfileState) -> bool:
     """Tell whether a point has neither numbers nor a reason why not."""
     known = {each.id for each in progress.points}.union(progress.refused)
@@ -106,7 +192,13 @@ def _left(job: ProfileJob, progress: ProfileState) -> bool:
 
 
 def _launch(
-    job: ProfileJob, folder: Path, progress: ProfileState, tell: Tell, launcher: JobLauncher
+    job: ProfileJob,
+    folder: Path,
+    progress: ProfileState,
+    tell: Tell,
+    *,
+    search: NextPoints,
+    launcher: JobLauncher,
 ) -> ProfileState:
     """Run one launch and return all that is known after it.
 
@@ -128,6 +220,7 @@ def _launch(
             ranks=ranks,
             folder=folder,
             progress=progress,
+            search=search,
             tell=tell,
         )
         ended = run_walk(
@@ -138,6 +231,7 @@ def _launch(
             follow=tour.follow,
             launcher=launcher,
         )
+    job = with_proposed(job, tour.progress)
     if ended.trouble is None:
         return _after_end(job, tour)
     return _after_trouble(job, tour, ended, tell, folder)
@@ -239,7 +333,9 @@ def _after_trouble(
     if blamed.id == job.reference:
         raise ChildFailed(f"{ended.sentence}{more}")
     tell(f"{blamed.id} ({blamed.layout}) has no numbers: {ended.sentence}")
-    progress = replace(progress, refused={**progress.refused, blamed.id: _inner(ended.sentence)})
+    progress = progress.with_refusal(
+        blamed.id, _inner(ended.sentence), unfit=ended.trouble is not Trouble.OUT_OF_MEMORY
+    )
     progress.save(folder)
     return progress
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from wattmesh import durable
 from wattmesh.controller.profile.kept import read_kept
+from wattmesh.reconfig.layout import Layout
 
 PROGRESS = "progress.json"
 
@@ -78,6 +79,25 @@ class MeasuredSwitch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedPoint:
+    """A point that the search proposed, as it was predicted then.
+
+    Attributes:
+        expected_g, if_true_g: grams that it would save; None: it is to make the deadline at all.
+        sentence: why it was the next.
+    """
+
+    id: str
+    layout: Layout
+    clock_mhz: int | None
+    tokens_per_s: float
+    j_per_token: float
+    expected_g: float | None
+    if_true_g: float | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileState:
     """All that was measured.
 
@@ -88,6 +108,9 @@ class ProfileState:
         refused: why a point has no numbers, by id.
         evidence: what the job reported of the switch to a point, by id.
         launches: how many were begun.
+        proposed: points of the search, in order. unfit: ids of those that the job could not be
+            brought to, or failed at other than for memory.
+        closed: switches between measured points that the job did not make, from and to.
     """
 
     digest: str
@@ -102,6 +125,9 @@ class ProfileState:
     refused: dict[str, str] = field(default_factory=dict)
     evidence: dict[str, dict[str, Any]] = field(default_factory=dict)
     launches: int = 0
+    proposed: tuple[ProposedPoint, ...] = ()
+    unfit: tuple[str, ...] = ()
+    closed: tuple[tuple[str, str], ...] = ()
 
     def point(self, point_id: str) -> MeasuredPoint | None:
         """Return a point's numbers; None without any."""
@@ -111,6 +137,11 @@ class ProfileState:
         """Add a point, in place of an earlier one of that id."""
         others = tuple(each for each in self.points if each.id != point.id)
         return replace(self, points=(*others, point))
+
+    def with_refusal(self, point_id: str, why: str, *, unfit: bool) -> "ProfileState":
+        """Add why a point has no numbers; `unfit`: its layout cannot be run, whatever else."""
+        more = (point_id,) if unfit and point_id not in self.unfit else ()
+        return replace(self, refused={**self.refused, point_id: why}, unfit=(*self.unfit, *more))
 
     def save(self, folder: Path) -> None:
         """Write the file durably."""
@@ -133,5 +164,11 @@ def _decoded(data: dict[str, Any]) -> ProfileState:
             **data,
             "points": tuple(MeasuredPoint(**each) for each in data["points"]),
             "switches": tuple(MeasuredSwitch(**each) for each in data["switches"]),
+            "proposed": tuple(
+                ProposedPoint(**{**each, "layout": Layout.from_dict(each["layout"])})
+                for each in data.get("proposed", ())
+            ),
+            "unfit": tuple(data.get("unfit", ())),
+            "closed": tuple((origin, target) for origin, target in data.get("closed", ())),
         }
     )

@@ -14,13 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from wattmesh import quantities
-from wattmesh.controller.profile.clocks import SETTLING_S, clock_fault
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import nonsense, tokens_each
-from wattmesh.controller.profile.power import PowerMeter
+from wattmesh.controller.profile.next_points import NextPoints, compared, with_proposed
+from wattmesh.controller.profile.point_checks import dominator, idle_draw
+from wattmesh.controller.profile.point_line import point_line, power_source
+from wattmesh.controller.profile.power.clocks import SETTLING_S, clock_fault
+from wattmesh.controller.profile.power.meter import PowerMeter
 from wattmesh.controller.profile.ranks import RankWatch
 from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
 from wattmesh.controller.profile.step_tail import StepTail
+from wattmesh.controller.profile.switch_order import order_of
 from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.controller.profile.windows import (
     FEWEST,
@@ -30,16 +34,16 @@ from wattmesh.controller.profile.windows import (
     periods,
     window_numbers,
 )
+from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.profile_folder import ProfileFolder
 from wattmesh.reconfig.step_log import StepRow
-from wattmesh.telemetry.readings import Quality, flags_of
 
 LOOK_EVERY_S = 0.25
-IDLE_MARGIN = 0.03
-"""A draw this close to the idle draw is no draw of a job."""
+LATE_S = 2.0
+"""Without a reading for so long something is wrong with most sources."""
 
-MOST_SPREAD = 0.5
-"""A point known no better than this is called worse than no other."""
+PATIENCE = 10
+"""Checkpoint intervals in which a switch that is measured alone must come to its pace."""
 
 GIB = 1 << 30
 REAL_OVERRUN_S = 0.002
@@ -59,6 +63,7 @@ class Tour:
         ranks: RankWatch,
         folder: Path,
         progress: ProfileState,
+        search: NextPoints,
         tell: Tell,
     ) -> None:
         """Begin at the reference.
@@ -70,16 +75,19 @@ class Tour:
             ranks: memory, open.
             folder: of the profile; the launch's own lies below it.
             progress: what earlier launches measured.
+            search: says which point is next where all have been measured.
             tell: called with one line per point.
         """
         self._job, self._walk, self._meter, self._ranks = job, walk, meter, ranks
-        self._folder, self._tell = folder, tell
+        self._folder, self._search, self._tell = folder, search, tell
         self.progress = progress
         self._place = ProfileFolder(folder / f"launch-{progress.launches}")
         self._tail = StepTail(self._place)
         self._todo = deque(each for each in job.walk if not self._is_done(each))
-        self._again = deque(job.walk if job.warm_switches and len(job.points) > 1 else ())
+        self._order = order_of(job)
+        self._built: set[Layout] = {walk.here.layout}
         self._at: Candidate | None = None
+        self._going: Candidate | None = None
         self._asked: Candidate | None = None
         self._reclocked = False
         self._since = self._well_since = 0
@@ -106,9 +114,10 @@ class Tour:
         if len(rows) > FEWEST and self._nonsense(rows):
             return True
         if self._at is None:
-            self._arrive(rows)
-            if not self._todo and not self._again:
+            target = self._target()
+            if target is None:
                 return True
+            self._arrive(target, rows)
         if self._at is None or len(rows) == self._rows:
             return False
         self._rows = len(rows)
@@ -123,20 +132,32 @@ class Tour:
             return False
         return nonsense(self._job, rows) is not None
 
-    def _arrive(self, rows: list[StepRow]) -> None:
+    def _target(self) -> Candidate | None:
+        """Give the point to go to, for its numbers or for the switch there; None: none is left."""
+        if self._todo:
+            return self._todo[0]
+        if self._going is None:
+            self._going = self._order.next(self._walk.here, self._built, self.progress)
+        return self._going
+
+    def _arrive(self, target: Candidate, rows: list[StepRow]) -> None:
         """Begin to look at the point that was reached, or give up the one that was not."""
         here = self._walk.here
-        target = self._todo[0] if self._todo else self._again[0] if self._again else here
         if target.layout != here.layout:
-            why = self._walk.refused.get(target.id, "")
+            why = self._walk.refused.pop(target.id, "")
             if why:
-                self._refuse(target, f"the job did not reach it: {why}")
+                self._close(here, target, why)
+                self._refuse(target, f"the job did not reach it: {why}", unfit=True)
                 self._leave(target)
                 return
             if self._walk.bound_for is None:
                 self._walk.go(target)
             return
         if not self._at_its_clock(target):
+            return
+        if why := self._strangers(target):
+            self._refuse(target, why)
+            self._leave(target)
             return
         self._at, self._began_s = target, time.monotonic()
         self._judged_s = self._began_s + (SETTLING_S if self._reclocked else 0.0)
@@ -210,10 +231,16 @@ class Tour:
                 return self._leave(at)
             return False
         ripe = over or numbers.settled
-        if ripe and (why := self._idle(at, numbers)):
+        why = ""
+        if ripe and not self._meter.is_static:
+            why = idle_draw(self.progress, numbers, at.layout.world_size)
+        if not why and over and numbers.meter_share >= 1:
+            why = self._why_unknown(numbers.meter_share)
+        if why:
             self._refuse(at, why)
             return self._leave(at)
-        better = self._dominator(numbers) if ripe else ""
+        memory_gib = self._memory_gib(at)
+        better = dominator(self.progress.points, numbers, memory_gib) if ripe else ""
         known = numbers.settled and numbers.share <= self._job.precision
         if not (known or over or better):
             return False
@@ -221,29 +248,42 @@ class Tour:
         return self._leave(at)
 
     def _look_again(self, at: Candidate, rows: list[StepRow]) -> bool:
-        """Wait until a point that was reached a second time is at its pace again."""
+        """Wait until a point that was reached for the switch alone is at its pace."""
         known = self.progress.point(at.id)
         steps = rows[-1].step - self._since
-        if known is None or steps >= self._job.every:
-            if known is not None and self._walk.arrivals:
-                self._keep_switch(rows, known.step_s, cold=False)
-            return self._leave(at)
-        return False
+        if known is not None and steps < self._job.every:
+            return False
+        if known is not None and self._walk.arrivals:
+            newest = self._walk.arrivals[-1]
+            late = steps >= PATIENCE * self._job.every
+            if at_pace(rows, newest.step, known.step_s) is None and not late:
+                return False
+            self._keep_switch(rows, known.step_s)
+            cold = self._walk.here.layout not in self._built
+            self._order.tried(newest.origin, newest.target, cold=cold)
+        return self._leave(at)
 
     def _leave(self, at: Candidate) -> bool:
         """Order what comes next; True where nothing does."""
-        queue = self._todo or self._again
-        if queue and queue[0].id == at.id:
-            queue.popleft()
-        if not self._todo:
-            # Only what has numbers is worth going to again.
-            self._again = deque(
-                each for each in self._again if self.progress.point(each.id) is not None
-            )
-            while self._again and self._again[0].layout == self._walk.here.layout:
-                self._again.popleft()
-        self._at, self._asked, self._fault, self._rows = None, None, "", 0
-        return not self._todo and not self._again
+        self._built.add(self._walk.here.layout)
+        if self._todo and self._todo[0].id == at.id:
+            self._todo.popleft()
+            if not self._todo:
+                self._propose()
+        self._at, self._asked, self._going, self._fault, self._rows = None, None, None, "", 0
+        return self._target() is None
+
+    def _propose(self) -> None:
+        """Look for a further point; the job trains on meanwhile."""
+        clocks = not self._meter.clockless
+        self.progress = self._search.propose(self._job, self.progress, clocks=clocks)
+        job = with_proposed(self._job, self.progress)
+        for point in job.points[len(self._job.points) :]:
+            self._todo.append(point)
+            self._order.add(point)
+        if self._todo:
+            self.progress.save(self._folder)
+        self._job = job
 
     def _gpus(self, at: Candidate) -> tuple[str, ...]:
         """Return the GPUs of a layout's ranks, where the job has named them all."""
@@ -258,54 +298,39 @@ class Tour:
         named = told.gpus[:used] if told is not None else ()
         return self._gpus(at) or self._meter.gpus[:used] or tuple(each for each in named if each)
 
+    def _strangers(self, at: Candidate) -> str:
+        """Say that the power that is read is not that of the job's GPUs; "" where it may be."""
+        told = self._walk.registered
+        return self._meter.strangers(told.gpus[: at.layout.world_size] if told is not None else ())
+
     def _is_done(self, point: Candidate) -> bool:
         return self.progress.point(point.id) is not None or point.id in self.progress.refused
 
     def _why_dark(self) -> str:
-        told = self._meter.trouble()
+        told = self._lateness()
         return (
             f"its power was not known throughout any window of {FEWEST} checkpoint intervals in "
             f"{self._job.longest_s:.0f} s: a device or its counter was lost or reset"
             f"{f' ({told})' if told else ''}; look at the driver, and profile again"
         )
 
-    def _idle(self, at: Candidate, numbers: WindowNumbers) -> str:
-        """Say that what was read is no job's power; "" where it may be one."""
-        known = self.progress
-        idle_w, drawn_w = known.idle_host_w, numbers.host_w
-        if numbers.gpu_w is not None:
-            gpu_w = known.idle_gpu_w
-            idle_w = None if gpu_w is None else gpu_w * at.layout.world_size
-            drawn_w = numbers.gpu_w
-        if idle_w is None or drawn_w is None or self._meter.is_static:
-            return ""
-        if drawn_w > idle_w * (1 + IDLE_MARGIN + numbers.meter_share):
-            return ""
+    def _lateness(self) -> str:
+        """Say what keeps readings away, or how long there has been none; "" where all is well."""
+        told = self._meter.trouble()
+        at = self._at or self._walk.here
+        ago_s = time.monotonic() - self._meter.known_until_s(self._gpus(at), at.layout.world_size)
+        if told or ago_s < LATE_S:
+            return told
+        return f"the newest reading is {quantities.duration(ago_s)} old"
+
+    def _why_unknown(self, share: float) -> str:
+        """Say that a figure would be none: its interval reaches down to nothing."""
+        told = self._lateness()
         return (
-            f"it drew {quantities.watts(drawn_w)} while it trained, and {quantities.watts(idle_w)} "
-            "before the job began: what is read is idle. Let the job compute on the devices that "
-            "are read, or name others by job.power"
+            f"its joules are known to ±{share:.0%} only, after "
+            f"{self._job.longest_s:.0f} s{f' ({told})' if told else ''}; give it more time by "
+            "job.longest_s, or see to it that its power is read throughout"
         )
-
-    def _dominator(self, numbers: WindowNumbers) -> str:
-        """Return a point that is faster and needs fewer joules, beyond both intervals; else ""."""
-        if numbers.share > MOST_SPREAD:
-            return ""
-        for each in self.progress.points:
-            slower = numbers.tokens_per_s * (1 + numbers.speed_share) < each.tokens_per_s * (
-                1 - each.speed_share
-            )
-            dearer = numbers.j_per_token * (1 - numbers.share) > each.j_per_token * (1 + each.share)
-            if slower and dearer and not self._leaner(each):
-                return each.id
-        return ""
-
-    def _leaner(self, other: MeasuredPoint) -> bool:
-        """Tell whether the present point needs clearly less memory than `other`."""
-        memory_gib = self._memory_gib(self._at) if self._at is not None else None
-        if memory_gib is None or other.memory_gib is None:
-            return False
-        return memory_gib < 0.98 * other.memory_gib
 
     def _memory_gib(self, at: Candidate | None) -> float | None:
         """Return the peak memory of one rank: of its device where it has one, else resident."""
@@ -351,7 +376,7 @@ class Tour:
         )
         self.progress = self.progress.with_point(point)
         if self._walk.arrivals:
-            self._keep_switch(rows, numbers.step_s, cold=True)
+            self._keep_switch(rows, numbers.step_s)
         evidence = self._walk.evidence.get(at.id)
         if evidence is not None:
             self.progress = replace(
@@ -359,8 +384,10 @@ class Tour:
             )
         self.progress.save(self._folder)
         self._tell(point_line(at, point, self._job.precision))
+        if said := compared(point, self.progress):
+            self._tell(said)
 
-    def _keep_switch(self, rows: list[StepRow], step_s: float, *, cold: bool) -> None:
+    def _keep_switch(self, rows: list[StepRow], step_s: float) -> None:
         """Keep what the newest switch took, if the present point was reached by it."""
         arrival = self._walk.arrivals[-1]
         start = next((row for row in rows if row.step == arrival.step), None)
@@ -377,45 +404,24 @@ class Tour:
             target=arrival.target,
             seconds=seconds,
             energy_j=energy_j,
-            cold=cold,
+            cold=self._walk.here.layout not in self._built,
         )
         self.progress = replace(self.progress, switches=(*self.progress.switches, switch))
         self.progress.save(self._folder)
 
-    def _refuse(self, point: Candidate, why: str) -> None:
+    def _close(self, here: Candidate, target: Candidate, why: str) -> None:
+        """Keep that the job did not switch between two measured points."""
+        if self.progress.point(target.id) is None:
+            return
+        closed = (*self.progress.closed, (here.id, target.id))
+        self.progress = replace(self.progress, closed=closed)
+        self.progress.save(self._folder)
+        self._tell(f"{here.id} to {target.id}: the switch was not made: {why}.")
+
+    def _refuse(self, point: Candidate, why: str, *, unfit: bool = False) -> None:
+        """Keep why a point has no numbers; `unfit`: the job could not be brought to it."""
         if self.progress.point(point.id) is not None:
             return
-        self.progress = replace(self.progress, refused={**self.progress.refused, point.id: why})
+        self.progress = self.progress.with_refusal(point.id, why, unfit=unfit)
         self.progress.save(self._folder)
         self._tell(f"{point.id} ({point.layout}) has no numbers: {why}.")
-
-
-def power_source(quality: str) -> str:
-    """Return the catalogue's word for watts of a meter's quality."""
-    flags = flags_of(quality)
-    if Quality.SIMULATED in flags:
-        return "simulated"
-    return "assumed" if quality == Quality.STATIC else "measured"
-
-
-def point_line(at: Candidate, point: MeasuredPoint, precision: float) -> str:
-    """Say in one line what was measured of a point; `precision`: the share that was wanted."""
-    words = [
-        f"{at.id} ({at.layout})",
-        f"{point.tokens_per_s:,.4g} tokens/s ±{point.speed_share:.1%}",
-        quantities.watts(point.power_w),
-        f"{point.j_per_token:.4g} J/token ±{point.share:.1%}",
-    ]
-    if point.memory_gib is not None:
-        words.append(f"{point.memory_gib:g} GiB")
-    words.append(f"{point.samples} intervals in {quantities.duration(point.seconds)}")
-    if point.dominated_by:
-        words.append(f"cut short: {point.dominated_by} is faster and takes fewer joules")
-    elif not point.settled:
-        words.append("not settled when its time was over")
-    elif point.share > precision:
-        words.append(f"±{precision:.1%} was not reached in its time")
-    sources = {point.speed_source, point.power_source} - {"measured"}
-    if sources:
-        words.append(", ".join(sorted(sources)))
-    return "  ".join(words)

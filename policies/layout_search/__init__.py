@@ -4,6 +4,7 @@ The map:
     mixed.py         layouts over two classes of GPUs: unequal replicas, unequal stages
     next_profile.py  what to measure next: the point that would save a job most grams
     own_points.py    a job's predictions, corrected by its own measured points
+    runnable.py      the points that one job can run, corrected by its own measured ones
     search.py        the layouts and clocks that nothing beats
     space.py         every uniform layout of a model on a cluster
 """

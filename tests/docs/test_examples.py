@@ -21,17 +21,22 @@ def _blocks(page: Path, language: str) -> list[str]:
 
 
 def test_catalogue_example_is_a_catalogue(tmp_path: Path) -> None:
-    """The catalogue page shows a file that the daemon reads, and a job file for profiling."""
-    example, job = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
-    (tmp_path / "job.toml").write_text(job)
-    assert [point.id for point in read_job(tmp_path / "job.toml").points] == ["A", "B"]
+    """The catalogue page shows a file that the daemon reads, a job file, and its search."""
+    example, job, search = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
+    sizes = job.replace('power = "auto"', "global_batch = 64\nseq_len = 1")
+    assert sizes != job
+    for text in (job, f"{sizes}\n{search}"):
+        (tmp_path / "job.toml").write_text(text)
+        found = read_job(tmp_path / "job.toml")
+        assert [point.id for point in found.points] == ["A", "B"]
+        assert (found.search is not None) == (search in text)
     catalogue = catalogue_file.parse(example.encode(), "docs/catalogue.md")
     assert [point.id for point in catalogue.points] == ["A", "B"]
 
 
 def test_spoilt_example_is_caught() -> None:
     """Sabotaged twin: the same example with one key misspelt is refused."""
-    example, _ = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
+    example, *_ = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
     with pytest.raises(FixInput, match="power_watts"):
         catalogue_file.parse(example.replace("power_w ", "power_watts ").encode(), "spoilt")
 

@@ -222,7 +222,10 @@ class Actor:
             now_s = time.monotonic()
             energy_j, self.counted_s = power_w * (now_s - self.counted_s), now_s
             path = Path(self.act.powercap) / "intel-rapl:0" / "energy_uj"
-            value = int(path.read_text()) + round(1e6 * energy_j)
+            if not path.exists():
+                return
+            wraps_uj = int(path.with_name("max_energy_range_uj").read_text())
+            value = (int(path.read_text()) + round(1e6 * energy_j)) % wraps_uj
             new = path.with_suffix(".new")
             new.write_text(str(value))
             new.rename(path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wattmesh.controller.profile.agent_page import BOOKED_S, AgentPage, page_readings
+from wattmesh.controller.profile.power.agent_page import BOOKED_S, AgentPage, page_readings
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.energy.burst import figure
 from wattmesh.telemetry.readings import Quality

@@ -13,8 +13,8 @@ from benchmarks.safety_node import Node
 from tests.profile.acting import Act
 from tests.profile.test_measuring import JOB, REPOSITORY, A, B, shell
 from wattmesh.controller.process.children import wait_for
-from wattmesh.controller.profile.clocks import ActuatorClocks, clock_fault
 from wattmesh.controller.profile.job import Candidate, JobPower, PowerKind, ProfileJob
+from wattmesh.controller.profile.power.clocks import ActuatorClocks, clock_fault
 from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE
 from wattmesh.telemetry.fake_nvml.boards import BOARDS, Board
@@ -113,7 +113,7 @@ def test_without_an_actuator_the_other_points_are_measured(node: Node) -> None:
 
 KILLED = """\
 import sys, time
-from wattmesh.controller.profile.clocks import ActuatorClocks
+from wattmesh.controller.profile.power.clocks import ActuatorClocks
 with ActuatorClocks(sys.argv[1]) as clocks:
     clocks.ask(sys.argv[2:], 1200)
     time.sleep(3600)

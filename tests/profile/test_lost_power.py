@@ -48,7 +48,7 @@ class Place:
             if text == "B (1 rank) trains":
                 at_b(self)
 
-        job = replace(JOB, power=where, warm_switches=False, precision=0.5)
+        job = replace(JOB, power=where, warm_switches=False, precision=0.5, longest_s=6.0)
         return profile(job, self.folder / "p", tell, launcher=launcher)
 
 

@@ -2,14 +2,14 @@
 
 The map:
     attach_check.py    `wattmesh attach-check`
-    configs.py         `wattmesh configs`: list, show, search, predict, profile, validate
+    configs.py         `wattmesh configs`: list, show, search, predict, profile, ...
     configs_json.py    the JSON of `wattmesh configs` (pure)
     configs_screen.py  the screens of `wattmesh configs`
     configs_state.py   which of predicted, measured, validated and stale each point is (pure)
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
     configs_worth.py   when each point of a catalogue is worth running
     mixed_screen.py    what a search over two classes of GPUs found (pure)
-    predicting.py      what `configs search` and `configs predict` do
+    predicting.py      what `configs search`, `predict` and `measured` do
     profile_json.py    what `configs profile --json` prints
     profile_picture.py draws what a profile measured
     ranking_screen.py  what measuring each point of a search would save (pure)

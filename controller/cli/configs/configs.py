@@ -1,5 +1,6 @@
 """`wattmesh configs`: a job's operating points, and where their numbers come from."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,6 +11,8 @@ import typer
 
 from wattmesh import quantities
 from wattmesh.controller.cli import drawing, options
+from wattmesh.controller.cli.answers import ask
+from wattmesh.controller.cli.client import segment
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.configs.configs_state import STALE, next_lines, state_json, states
@@ -100,10 +103,20 @@ def profile_job(
     tell: Tell = _silent if as_json else _say
     place = folder or out.with_suffix(".profile")
     before = _older(out)
-    found = profile(described, place, tell)
+    try:
+        found = profile(described, place, tell)
+    except KeyboardInterrupt:
+        tell(f"stopped; what was measured is kept in {place}, and the same command goes on there")
+        raise
     if before is not None:
         found = _with_proofs(found, before, tell)
-    catalogue = catalogue_file.save(found.catalogue, out)
+    try:
+        catalogue = catalogue_file.save(found.catalogue, out)
+    except OSError as error:
+        raise InputInvalid(
+            f"cannot write {out}: {error.strerror}; make room or name another file with --out: all "
+            f"that was measured is kept in {place}"
+        ) from error
     told = profile_json(found, catalogue, out)
     if picture is not None:
         put(picture, drawn(PICTURE, told))
@@ -122,8 +135,12 @@ def _older(out: Path) -> Catalogue | None:
     """Read the catalogue that is to be written anew; None where there is none.
 
     Raises:
-        InputInvalid: the file is there, and is no catalogue.
+        InputInvalid: the file is there, and is no catalogue, or none can be written there.
     """
+    if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+        raise InputInvalid(
+            f"nothing can be written in {out.absolute().parent}; name another file with --out"
+        )
     if not out.exists():
         return None
     try:
@@ -323,6 +340,65 @@ def predict_rows(
         print_json(answer)
     else:
         print_lines(predicting.predicted_lines(answer))
+
+
+@app.command("measured")
+def measured_points(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a live run.")],
+    *,
+    catalogue: Annotated[
+        Path,
+        typer.Option("--catalogue", metavar="FILE", help="Catalogue that the run began with."),
+    ],
+    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU", help="Its GPUs: h100.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="OUT", help="File for the rows (CSV).")
+    ] = Path("measured.csv"),
+    model: Annotated[
+        str, typer.Option("--model", metavar="NAME", help="A model that is known by name.")
+    ] = "",
+    hf_config: Annotated[
+        Path | None,
+        typer.Option("--hf-config", metavar="FILE", help="config.json of a Hugging Face model."),
+    ] = None,
+    zero: Annotated[
+        int, typer.Option("--zero", min=0, max=3, help="What ranks deal among them; FSDP: 3.")
+    ] = 1,
+    micro_batch: Annotated[
+        int,
+        typer.Option(
+            "--micro-batch", min=0, max=2**24, metavar="N", help="Where layouts do not say it."
+        ),
+    ] = 0,
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="FORMAT", help="Number format.")
+    ] = "bf16",
+    framework: Annotated[
+        str, typer.Option("--framework", metavar="NAME", help="Its software, if it is published.")
+    ] = "",
+    socket: options.Socket = options.SOCKET,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write what a live run measured as rows that `configs predict --measured` reads."""
+    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415 - as above
+
+    if model and hf_config is not None:
+        raise InputInvalid("give the model by --model NAME, or by --hf-config FILE, not by both")
+    said = ask(socket, None).get(f"/v1/runs/{segment(run)}/why", limit=1)
+    told = predicting.ToldByUser(
+        shape=None,
+        model=model,
+        gpu=gpu,
+        zero=zero,
+        micro_batch=micro_batch,
+        precision=precision,
+        framework=framework,
+    )
+    answer = predicting.measured_live(said["run"], catalogue, out, hf_config=hf_config, told=told)
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines(predicting.measured_live_lines(answer))
 
 
 def _say(text: str) -> None:

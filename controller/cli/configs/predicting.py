@@ -1,7 +1,8 @@
-"""What `configs search` and `configs predict` do: loaded by them only, for it loads SciPy."""
+"""What `configs search`, `predict` and `measured` do: loaded by them only, for it loads SciPy."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,25 @@ from wattmesh.controller.cli.configs.ranking_screen import ranking_json, ranking
 from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
 from wattmesh.controller.cost_model import csv_files, fitted
 from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
+from wattmesh.controller.cost_model.live_rows import ToldByUser, live_rows, write_rows
+from wattmesh.controller.cost_model.measured_gain import MeasuredGain, gain, gain_lines, left_out
 from wattmesh.controller.cost_model.profile_ranking import AskedRanking, asked_ranking, ranking_of
+from wattmesh.errors import InputInvalid
 from wattmesh.policies.layout_search.mixed import GpuPart, MixedJob, search_mixed
 from wattmesh.policies.layout_search.search import megatron_like, search
 from wattmesh.policies.layout_search.space import Job
+from wattmesh.policies.parallelism.hardware import gpu_class
+from wattmesh.policies.parallelism.measured import with_measurements
+from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.layout import Layout
 
 __all__ = [
     "MixedJob",
+    "ToldByUser",
     "asked_job",
     "asked_ranking",
+    "measured_live",
+    "measured_live_lines",
     "mixed_lines",
     "predicted",
     "predicted_lines",
@@ -92,15 +102,21 @@ def predicted(table: Path, out: Path, measured: Path | None) -> dict[str, Any]:
     """
     csv_files.check_out(out, table, measured)
     names, rows = csv_files.read_table(table)
-    model, steps = fitted.shipped(), 0
+    model = fitted.shipped()
+    found, steps, gained = csv_files.predict_table(names, rows, model), 0, None
     if measured is not None:
-        model, steps = csv_files.corrected(model, measured)
-    found = csv_files.predict_table(names, rows, model)
+        mine = csv_files.measured_table(measured, model)
+        steps, plain = len(mine.seconds), found.predictions
+        found = csv_files.predict_table(names, rows, with_measurements(model, mine))
+        if len(found.read.kept):
+            before, after = left_out(model, mine) or (None, None)
+            gained = replace(gain(plain, found.predictions), before=before, after=after)
     csv_files.write_table(found, out)
     return {
         "rows": len(rows),
         "predicted": len(found.read.kept),
         "measured": steps,
+        "gain": None if gained is None else asdict(gained),
         "excluded": dict(Counter(found.read.excluded.values()).most_common()),
         "file": str(out),
     }
@@ -112,5 +128,55 @@ def predicted_lines(answer: dict[str, Any]) -> Iterator[str]:
     yield f"predicted {answer['predicted']} of {answer['rows']} rows; wrote {answer['file']}"
     if steps:
         yield f"corrected by {steps} measured step{'s' if steps > 1 else ''}"
+    if answer["gain"] is not None:
+        yield from gain_lines(MeasuredGain(**answer["gain"]))
     for reason, count in list(answer["excluded"].items())[:MOST_REASONS]:
         yield f"left out {count}: {reason}"
+
+
+def measured_live(
+    run: Mapping[str, Any],
+    catalogue: Path,
+    out: Path,
+    *,
+    hf_config: Path | None,
+    told: ToldByUser,
+) -> dict[str, Any]:
+    """Write what a live run measured as rows for `configs predict --measured`.
+
+    `told`: by the user; its shape is read here, of `told.model` or of `hf_config`.
+
+    Raises:
+        InputInvalid: a file cannot be read or written, or nothing fits together.
+    """
+    csv_files.check_out(out, catalogue, hf_config)
+    try:
+        gpu = gpu_class(told.gpu)
+    except KeyError as error:
+        raise InputInvalid(f"--gpu: {error.args[0]}") from None
+    shape = None
+    if hf_config is not None:
+        shape = from_hugging_face(hf_config)
+    elif told.model:
+        shape = known_model(told.model)
+    found = live_rows(run, catalogue_file.load(catalogue), replace(told, shape=shape, gpu=gpu.name))
+    write_rows(found, out)
+    return {
+        "run": run["name"],
+        "rows": len(found.rows),
+        "left_out": dict(found.left_out),
+        "empty": list(found.empty),
+        "file": str(out),
+    }
+
+
+def measured_live_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """Say the same on a screen."""
+    rows = answer["rows"]
+    points = f"{rows} measured point{'s' if rows != 1 else ''}"
+    yield f"wrote {answer['file']}: {points} of {answer['run']}"
+    for point, why in answer["left_out"].items():
+        yield f"left out {point}: {why}"
+    yield from answer["empty"]
+    if rows and not answer["empty"]:
+        yield f"next: `wattmesh configs predict --csv IN --out OUT --measured {answer['file']}`"

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Self
 
 from wattmesh.controller.process.children import wait_for
-from wattmesh.controller.profile.agent_page import BOOKED_S, AgentPage
-from wattmesh.controller.profile.clocks import ActuatorClocks, Clocks, FakeClocks, NoClocks
 from wattmesh.controller.profile.job import PowerKind, ProfileJob
+from wattmesh.controller.profile.power.agent_page import BOOKED_S, AgentPage
+from wattmesh.controller.profile.power.clocks import ActuatorClocks, Clocks, FakeClocks, NoClocks
 from wattmesh.controller.profile.windows import Draw
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.catalogue import PowerScope
@@ -138,6 +138,27 @@ class PowerMeter:
         host_w = sum(each or 0.0 for each in hosts) if hosts and None not in hosts else None
         return gpu_w, host_w
 
+    def strangers(self, named: Sequence[str]) -> str:
+        """Say that what is read are not the GPUs that the job names; "" where they may be.
+
+        `named`: of the ranks that train; empty where the job names none.
+        """
+        if not self.gpus or self.fakes:
+            return ""
+        others = [each for each in named if each and each not in self.gpus]
+        if others:
+            return (
+                f"the job computes on {others[0]}, and job.power reads {len(self.gpus)} other GPUs "
+                f"({self.gpus[0]}, ...): read the power of the job's own"
+            )
+        kind, many = self.job.power.kind, len(self.gpus)
+        if kind is PowerKind.PROMETHEUS and not any(named) and many > self.job.processes:
+            return (
+                f"the server gives {many} GPUs, the job has {self.job.processes} processes and "
+                "names none of its GPUs: narrow them down with [power] selector"
+            )
+        return ""
+
     def trouble(self) -> str:
         """Say why readings are missing; "" where none are."""
         return "; ".join(each.trouble for each in self._bursts if each.trouble)
@@ -243,11 +264,17 @@ class PowerMeter:
         """Ask for an actuator where a point needs one."""
         if self.fakes:
             self.clocks = FakeClocks(self.fakes)
-        elif any(each.clock_mhz is not None for each in self.job.points):
+        elif self._may_lock():
             clocks = ActuatorClocks(self.job.power.actuator, patience_s=self.job.silence_limit_s)
             self.clockless = clocks.refused()
             if not self.clockless:
                 self.clocks = self._stack.enter_context(clocks)
+
+    def _may_lock(self) -> bool:
+        """Tell whether some point has a clock, or the search may propose one."""
+        search = self.job.search
+        proposed = search is not None and bool(search.clocks_mhz)
+        return proposed or any(each.clock_mhz is not None for each in self.job.points)
 
     def _open_fake(self) -> None:
         folder = (self.folder / "gpus").resolve()
@@ -300,7 +327,8 @@ class PowerMeter:
     def _open_exporter(self) -> None:
         said = []
         for exporter in EXPORTERS:
-            source = PrometheusSource(self.job.power.url, exporter)
+            power = self.job.power
+            source = PrometheusSource(power.url, exporter, power.selector, every_s=power.every_s)
             try:
                 wait_for_gpus(source)
             except SourceUnavailable as error:
