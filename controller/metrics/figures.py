@@ -16,10 +16,11 @@ from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, runn
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.signals.lines import intensity_flags, skill_lines
 from wattmesh.controller.views import SkillLine
-from wattmesh.policies.decision import Rung
+from wattmesh.policies.decision import Action, IntensitySlot, Rung
 from wattmesh.policies.ladder import ACTS
 from wattmesh.reconfig.switch import FINAL
 from wattmesh.telemetry.readings import Quality, flags_of
@@ -43,6 +44,7 @@ class SignalFigure:
         ahead: its hours ahead are forecast; the others have no rung, and no decision rests on them.
         rung: what decisions rest on. `issued_at`: of the forecast they rest on.
         state: how the newest poll ended. `skill`: how far its sources were off.
+        hours: what is forecast of the hours ahead, the present slot first.
     """
 
     signal: str
@@ -58,6 +60,7 @@ class SignalFigure:
     issued_at: datetime | None = None
     state: str = ""
     skill: tuple[SkillLine, ...] = ()
+    hours: tuple[IntensitySlot, ...] = ()
 
     def usable(self, now: datetime) -> bool:
         """Whether decisions may rest on it at `now`."""
@@ -119,8 +122,26 @@ class SavedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchFigure:
+    """The newest switch of a run. `by`: operator or policy. `reason`: key of the decision."""
+
+    from_point: str
+    to_point: str
+    by: str
+    reason: str
+    state: str
+    ordered_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigure:
-    """One run."""
+    """One run.
+
+    Attributes:
+        state: live, lost, finished, or how its last launch said that it leaves.
+        silent_s: since its newest sign of life. `frozen_by`: wattmesh, person, or "".
+        saves_nothing: its newest save step left no checkpoint.
+    """
 
     run: str
     name: str
@@ -129,6 +150,12 @@ class RunFigure:
     layout: str
     tokens: int
     tokens_per_s: float | None
+    tokens_total: int = 0
+    deadline: datetime | None = None
+    silent_s: float = 0.0
+    frozen_by: str = ""
+    saves_nothing: bool = False
+    switch: SwitchFigure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +188,7 @@ class FigureReader:
         self._journal = journal
         self._pulse = pulse
         self._ended: dict[str, tuple[str, str]] = {}
+        self._reasons: dict[str, str] = {}
         self._savings: dict[str, tuple[float, Saving]] = {}
 
     def read(self) -> Figures:
@@ -173,10 +201,16 @@ class FigureReader:
         self._ended |= {
             row.plan: (row.run, row.state.value) for row in newest if row.state in FINAL
         }
-        return self._read(Counter(self._ended.values()))
+        last = {row.run: row for row in reversed(newest)}
+        return self._read(Counter(self._ended.values()), last)
 
-    def _read(self, ended: Mapping[tuple[str, str], int]) -> Figures:
-        """Read the sums; `ended`: how often switches of (run, outcome) ended."""
+    def _read(self, ended: Mapping[tuple[str, str], int], last: Mapping[str, SwitchRow]) -> Figures:
+        """Read the sums.
+
+        Args:
+            ended: how often switches of (run, outcome) ended.
+            last: the newest switch of each run.
+        """
         journal, pulse, now = self._journal, self._pulse, self._pulse.clock.now()
         rows = journal.runs.all(now)
         names = {row.run: row.name for row in rows}
@@ -187,7 +221,7 @@ class FigureReader:
         return Figures(
             energy=energy(totals, names),
             grams=grams(totals, names),
-            runs=tuple(map(_run_figure, rows)),
+            runs=tuple(_run_figure(row, now, self._newest(row, last.get(row.run))) for row in rows),
             switches=dict(sorted(ended.items())),
             saved=savings,
             cluster=saved_lines([each.found for each in savings], totals),
@@ -197,6 +231,35 @@ class FigureReader:
                 )
                 for each in facts.values()
             ),
+        )
+
+    def _newest(self, run: RunRow, switch: SwitchRow | None) -> SwitchFigure | None:
+        """Give the newest switch of a run that has not finished."""
+        if switch is None or run.finished_at is not None:
+            return None
+        if switch.plan not in self._reasons:
+            self._reasons[switch.plan] = self._reason(switch)
+        return SwitchFigure(
+            from_point=switch.from_point,
+            to_point=switch.to_point,
+            by=switch.requested_by,
+            reason=self._reasons[switch.plan],
+            state=switch.state.value,
+            ordered_at=switch.created_at,
+        )
+
+    def _reason(self, switch: SwitchRow) -> str:
+        """Find the key of the decision that ordered a switch; "" where it is not kept any more."""
+        made = self._journal.decisions.list(switch.run, limit=NEWEST)
+        return next(
+            (
+                each.kind
+                for each in made
+                if each.action == Action.SWITCH
+                and each.target == switch.to_point
+                and each.first_at <= switch.created_at
+            ),
+            "",
         )
 
     def _saved(self, rows: Sequence[RunRow]) -> tuple[SavedFigure, ...]:
@@ -259,16 +322,23 @@ def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFi
     )
 
 
-def _run_figure(row: RunRow) -> RunFigure:
+def _run_figure(row: RunRow, now: datetime, switch: SwitchFigure | None) -> RunFigure:
     point = row.point
+    by = "wattmesh" if row.frozen.startswith("wattmesh") else "person"
     return RunFigure(
         run=row.run,
         name=row.name,
-        state=row.state,
+        state=row.ending if row.state == "lost" and row.ending else row.state,
         point=point.id if point else "",
         layout=str(row.layout),
         tokens=row.tokens,
         tokens_per_s=row.tokens_per_s,
+        tokens_total=row.tokens_total or (row.catalogue.tokens_total if row.catalogue else 0),
+        deadline=row.deadline,
+        silent_s=max(0.0, (now - row.last_seen_at).total_seconds()),
+        frozen_by=by if row.frozen else "",
+        saves_nothing=bool(row.trouble),
+        switch=switch,
     )
 
 
@@ -293,4 +363,5 @@ def _signal_figure(
         issued_at=view.issued_at,
         state=fetch.state if fetch else "",
         skill=skill_lines(journal.forecasts.skill(facts.signal)),
+        hours=view.slots if ahead else (),
     )
