@@ -44,7 +44,8 @@ class SignalFigure:
         ahead: its hours ahead are forecast; the others have no rung, and no decision rests on them.
         rung: what decisions rest on. `issued_at`: of the forecast they rest on.
         state: how the newest poll ended. `skill`: how far its sources were off.
-        hours: what is forecast of the hours ahead, the present slot first.
+        hours: what is forecast of the hours ahead, the present slot first. `hour_s`: seconds that
+            an hour of the signal takes; fewer in a compressed recording.
     """
 
     signal: str
@@ -61,6 +62,7 @@ class SignalFigure:
     state: str = ""
     skill: tuple[SkillLine, ...] = ()
     hours: tuple[IntensitySlot, ...] = ()
+    hour_s: float = 3600.0
 
     def usable(self, now: datetime) -> bool:
         """Whether decisions may rest on it at `now`."""
@@ -364,4 +366,5 @@ def _signal_figure(
         state=fetch.state if fetch else "",
         skill=skill_lines(journal.forecasts.skill(facts.signal)),
         hours=view.slots if ahead else (),
+        hour_s=facts.day_s / 24,
     )

@@ -104,7 +104,7 @@ def _ahead(pulse: Pulse, figures: Figures) -> Metric:
     now = pulse.clock.now()
     for line in figures.signals:
         for lead_h in LEADS_H:
-            at = now + timedelta(hours=lead_h)
+            at = now + timedelta(seconds=lead_h * line.hour_s)
             slot = next((each for each in line.hours if each.start <= at < each.end), None)
             if slot is None:
                 continue
