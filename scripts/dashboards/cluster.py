@@ -229,6 +229,7 @@ GRID = Row(
                 ),
             ),
             band=("10 %", "90 %"),
+            empty="the band is missing where the forecast in use tells none",
         ),
         Panel(
             title="The hours ahead, as decisions see them now",
@@ -325,7 +326,7 @@ BUDGETS = Row(
                     legend="{{budget}} on course for {{flags}}",
                 ),
             ),
-            empty="no budget is set in this signal",
+            empty="no budget is set in this signal; in the first days nothing is on course",
         ),
         Panel(
             title="Burn",

@@ -111,7 +111,7 @@ OVER_TIME = Row(
     title="Layouts under the grid",
     panels=(
         Panel(
-            title="Intensity of the grid",
+            title="Intensity over time",
             about="Grams per kilowatt-hour; the band is what was expected six hours before, from "
             "its 10 % to its 90 % quantile. Switches of the run are marked.",
             unit=G_PER_KWH,
@@ -141,6 +141,7 @@ OVER_TIME = Row(
                 ),
             ),
             band=("10 %", "90 %"),
+            empty="the band is missing where the forecast in use tells none",
             wide=24,
             high=7,
         ),
@@ -356,7 +357,7 @@ GRAMS = Row(
                     legend="of it: {{part}}",
                 ),
             ),
-            empty="the saving is not settled yet, or the run has no baseline",
+            empty="the saving or its parts are not settled yet, or the run has no baseline",
         ),
         Panel(
             title="Grams an hour",

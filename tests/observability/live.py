@@ -170,6 +170,7 @@ class LiveSite:
 
     def restart(self) -> None:
         """End the daemon in order, and start it again where it was."""
+        self.daemon.stop()
         self.running.close()
         self.daemon = self.running.enter_context(daemon(self.daemon.folder, text=self.settings))
 
@@ -186,6 +187,8 @@ class LiveSite:
         self.train(lambda: self.done, "the switch")
         self.train_s(6.0)
         self.restart()
+        self.train(lambda: self.daemon.get("/v1/powercap").status == 200, "an answer about caps")
+        self.train(lambda: self.daemon.status()["cycle"]["age_s"] is not None, "the first cycle")
         until = datetime.now(UTC) + timedelta(hours=1)
         self.ask("/v1/powercap", cap_w=3400.0, until=until.isoformat(), reason="a trial")
         self.train_s(4.0)
@@ -213,6 +216,17 @@ def live_site(folder: Path) -> Iterator[LiveSite]:
         yield site
 
 
+@contextmanager
+def standby(site: LiveSite) -> Iterator[int]:
+    """Run a second daemon on the site's journal; give the port of its metrics."""
+    folder = site.daemon.folder / "second"
+    folder.mkdir()
+    text = re.sub(r'socket = ".+?"', f'socket = "{folder}/w.sock"', site.settings)
+    text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:0", text)
+    with daemon(folder, text=text, migrated=False) as running:
+        yield _port(running.log)
+
+
 def write_site(folder: Path) -> None:
     """Write the recorded day and the catalogue."""
     head = (
@@ -220,7 +234,8 @@ def write_site(folder: Path) -> None:
         "forecast_gco2_per_kwh"
     )
     rows = [
-        f"GB,2023-06-14T{hour:02d}:{half}:00Z,{150 + 3 * hour},average,direct,{152 + 3 * hour}"
+        f"GB,2023-06-{day}T{hour:02d}:{half}:00Z,{150 + 3 * hour},average,direct,{152 + 3 * hour}"
+        for day in (14, 15, 16)
         for hour in range(24)
         for half in ("00", "30")
     ]
