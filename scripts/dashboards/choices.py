@@ -36,6 +36,6 @@ CHOOSE_NODE = Variable(
     name="node",
     label="Node",
     query=f"label_values({of('wattmesh_gpu_info')}, node)",
-    about="Nodes with GPUs, as their agents call themselves; empty where a daemon reads its own.",
-    every=True,
+    about="A node with GPUs, as its agent calls itself; empty where a daemon reads its own. One at "
+    "a time: a thousand nodes have too many GPUs for one picture.",
 )

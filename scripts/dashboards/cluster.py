@@ -2,7 +2,7 @@
 
 from scripts.dashboards.choices import CHOOSE_CLUSTER, CHOOSE_SIGNAL, G_PER_HOUR, G_PER_KWH
 from scripts.dashboards.panels import YES_NO, Board, Kind, Panel, Query, Row
-from scripts.dashboards.selecting import CLUSTER, RATE, SIGNAL, grams_per_hour, of, one, watts
+from scripts.dashboards.selecting import RATE, SIGNAL, grams_per_hour, of, one, watts
 
 NOW = Row(
     title="Now",
@@ -248,7 +248,6 @@ GRID = Row(
                         ),
                     ),
                     legend=f"in {lead_h} h",
-                    instant=True,
                 )
                 for lead_h in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24)
             ),
@@ -399,19 +398,20 @@ SAVED = Row(
         ),
         Panel(
             title="Runs",
-            about="Every run that the journal knows: its point, its layout and its state. A run "
-            "that is only observed has no point.",
+            about="Runs that go on: point, layout and state. A run that is only observed has no "
+            "point. Those that have ended: `wattmesh runs`.",
             unit="none",
             queries=(
                 Query(
                     expr=one(
                         "run, run_id, point, layout, state",
-                        of("wattmesh_run_config_info", CLUSTER),
+                        of("wattmesh_run_config_info", state="~live|lost"),
                     ),
                     legend="{{run}}",
                 ),
             ),
             kind=Kind.TABLE,
+            empty="no run goes on",
         ),
     ),
 )

@@ -50,7 +50,6 @@ class Query:
 
     expr: str
     legend: str
-    instant: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +242,10 @@ def _target(panel: Panel, query: Query, letter: str) -> prometheus.Dataquery:
     )
     if panel.kind is Kind.TABLE:
         return made.instant().format(PromQueryFormat.TABLE)
+    # Over a range the last value of a series that has ended would stand beside the one of now.
+    now = panel.kind in (Kind.NUMBER, Kind.BARS)
     shape = made.format(PromQueryFormat.TIME_SERIES)
-    return shape.instant() if query.instant else shape.range()
+    return shape.instant() if now else shape.range()
 
 
 def _datasource() -> dashboard.DatasourceVariable:

@@ -5,6 +5,7 @@ from scripts.dashboards.panels import YES_NO, Board, Kind, Panel, Query, Row
 from scripts.dashboards.selecting import CLUSTER, RATE, of, on_nodes, one
 
 NO_AGENT = "no agent is scraped (a daemon that reads its own machine has none)"
+DARK = of("wattmesh_gpu_unobserved_seconds_total")
 NOBODY_ACTS = "no actuator acts on a GPU here"
 
 NOW = Row(
@@ -22,18 +23,26 @@ NOW = Row(
         ),
         Panel(
             title="Daemons",
-            about="Whether Prometheus reaches each daemon and agent.",
+            about="Whether Prometheus reaches each daemon.",
             unit="none",
-            queries=(
-                Query(
-                    expr=f'up{{{CLUSTER}, job=~"wattmesh|wattmesh-agent"}}',
-                    legend="{{job}} {{instance}}",
-                ),
-            ),
+            queries=(Query(expr=f'up{{{CLUSTER}, job="wattmesh"}}', legend="{{instance}}"),),
             kind=Kind.NUMBER,
-            wide=8,
+            wide=4,
             high=5,
             words=(("0", "down"), ("1", "up")),
+        ),
+        Panel(
+            title="Agents",
+            about="How many agents Prometheus reaches, of those that it should.",
+            unit="none",
+            queries=(
+                Query(expr=f'sum(up{{{CLUSTER}, job="wattmesh-agent"}})', legend="up"),
+                Query(expr=f'count(up{{{CLUSTER}, job="wattmesh-agent"}})', legend="of"),
+            ),
+            kind=Kind.NUMBER,
+            wide=4,
+            high=5,
+            empty=NO_AGENT,
         ),
         Panel(
             title="Leads",
@@ -218,15 +227,16 @@ ACTS = Row(
         ),
         Panel(
             title="Actuators",
-            about="Mode of each node's actuator, and the version of its agent.",
+            about="Nodes by the mode of their actuator (none: it does not answer) and the version "
+            "of their agent.",
             unit="none",
             queries=(
                 Query(
-                    expr=one("node, version, actuator", of("wattmesh_agent_info", node="~$node")),
-                    legend="{{node}}",
+                    expr=f"count by (actuator, version) ({of('wattmesh_agent_info')})",
+                    legend="{{actuator}}, agent {{version}}",
                 ),
             ),
-            kind=Kind.TABLE,
+            kind=Kind.NUMBER,
             empty=NO_AGENT,
         ),
         Panel(
@@ -236,17 +246,12 @@ ACTS = Row(
             "refuses; actuators that obey another journal. 0 is the truth: none.",
             unit="none",
             queries=(
+                Query(expr=f"sum({of('wattmesh_gpu_wish_refused')})", legend="GPUs: wish refused"),
                 Query(
-                    expr=f"sum by (instance) ({of('wattmesh_gpu_wish_refused')})",
-                    legend="wishes refused at {{instance}}",
+                    expr=f"sum by (fault) ({of('wattmesh_gpu_fault')})",
+                    legend="GPUs: {{fault}}",
                 ),
-                Query(
-                    expr=f"sum by (fault) ({of('wattmesh_gpu_fault')})", legend="fault {{fault}}"
-                ),
-                Query(
-                    expr=f"sum by (instance) ({of('wattmesh_agent_refused_rows')})",
-                    legend="rows refused of {{instance}}",
-                ),
+                Query(expr=f"sum({of('wattmesh_agent_refused_rows')})", legend="rows refused"),
                 Query(
                     expr=one("reason", of("wattmesh_actuators_fenced")),
                     legend="actuators that obey another {{reason}}",
@@ -262,22 +267,23 @@ SEEN = Row(
     panels=(
         Panel(
             title="Time that nobody measured",
-            about="Share of each GPU's time that was read by nobody. 0 is the truth: all was read.",
+            about="Share of time that was read by nobody, of all GPUs and of the worst one. 0 is "
+            "the truth: all was read. The alert names the GPU.",
             unit="percentunit",
             queries=(
                 Query(
-                    expr="sum by (instance) (rate("
-                    + of("wattmesh_gpu_unobserved_seconds_total")
-                    + f"[{RATE}])) / count by (instance) ("
-                    + of("wattmesh_gpu_unobserved_seconds_total")
-                    + ")",
-                    legend="{{instance}}",
+                    expr=f"avg(rate({DARK}[{RATE}]))",
+                    legend="all GPUs",
+                ),
+                Query(
+                    expr=f"max(rate({DARK}[{RATE}]))",
+                    legend="worst GPU",
                 ),
             ),
         ),
         Panel(
             title="Nodes",
-            about="Nodes whose agent is heard by the daemon, and silent ones with their silence.",
+            about="Nodes whose agent is heard by the daemon, and silent ones.",
             unit="none",
             queries=(Query(expr=one("state", of("wattmesh_nodes")), legend="{{state}}"),),
         ),
@@ -310,12 +316,12 @@ SEEN = Row(
         Panel(
             title="Agents: last delivery, last instructions",
             about="Seconds since the daemon last took what an agent measured, and last told it "
-            "clocks and caps.",
+            "clocks and caps: of the agent that waits longest.",
             unit="s",
             queries=(
                 Query(
-                    expr=f"max by (instance, of) ({of('wattmesh_agent_controller_age_seconds')})",
-                    legend="{{instance}} {{of}}",
+                    expr=f"max by (of) ({of('wattmesh_agent_controller_age_seconds')})",
+                    legend="{{of}}",
                 ),
             ),
             empty=NO_AGENT,
@@ -426,13 +432,13 @@ OURSELVES = Row(
         ),
         Panel(
             title="Outboxes of agents",
-            about="What agents measured and nobody took yet, beside the limit from which rows are "
-            "joined.",
+            about="What the agent with the fullest outbox measured and nobody took yet, beside the "
+            "limit from which rows are joined.",
             unit="bytes",
             queries=(
                 Query(
-                    expr=f"max by (instance, kind) ({of('wattmesh_agent_outbox_bytes')})",
-                    legend="{{instance}} {{kind}}",
+                    expr=f"max by (kind) ({of('wattmesh_agent_outbox_bytes')})",
+                    legend="{{kind}}",
                 ),
             ),
             empty=NO_AGENT,

@@ -11,7 +11,7 @@ import yaml
 from tests.daemon.waiting import wait_for
 from tests.docs.blocks import block
 from tests.observability.live import LiveSite, live_site, standby
-from tests.observability.prometheus import Server, prometheus
+from tests.observability.prometheus import Server, free_port, prometheus
 from tests.observability.rule_files import RULES
 
 
@@ -40,11 +40,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("w")
     with ExitStack() as all_of_it:
         site = all_of_it.enter_context(live_site(folder))
-        second = all_of_it.enter_context(standby(site))
-        daemon, agent = site.ports
+        (daemon, agent), second = site.ports, free_port()
         config = scrape_config([daemon, second], agent)
         watching = all_of_it.enter_context(prometheus(folder / "prometheus", config))
         site.run_through()
+        # Not before: it would lead while the first one is restarted.
+        all_of_it.enter_context(standby(site, second))
+        wait_for(lambda: len(watching.vector("wattmesh_leader")) == 2, "two daemons to be scraped")
         site.train(
             lambda: watching.vector("wattmesh_carbon_saved_grams"), "a saving that is settled"
         )

@@ -120,7 +120,7 @@ def test_a_switch_is_marked_where_it_was(watched: Watched) -> None:
     assert words <= set(one["metric"])
     assert one["metric"]["from_point"] == "A"
     assert one["metric"]["to_point"] == "B"
-    assert (one["metric"]["by"], one["metric"]["state"]) == ("operator", "confirmed")
+    assert (one["metric"]["by"], one["metric"]["state"]) == ("policy", "confirmed")
     at_s, ordered_ms = one["value"][0], float(one["value"][1])
     assert 0 < at_s - ordered_ms / 1000 < 600
     assert mark["useValueForTime"] is True
@@ -191,6 +191,50 @@ def test_units_are_those_of_the_metrics() -> None:
         if unit not in UNITS.get(ending, {unit}):
             wrong.append((query.title, bare[1], unit))
     assert wrong == []
+
+
+MANY = {each.name for each in metrics.metrics() if "gpu_uuid" in each.labels}
+MANY |= {each.name for each in metrics.metrics() if each.name.startswith("wattmesh_agent_")}
+"""Metrics with a series for each GPU or node: ten thousand at a large site."""
+
+
+def crowded(expr: str) -> bool:
+    """Whether a query would draw a line for each GPU or node of a large site."""
+    asked = set(re.findall(r"wattmesh_\w+", expr)) & MANY - {"wattmesh_gpu_info"}
+    if not asked or 'node=~"$node"' in expr:
+        return False
+    outer = re.match(r"(?:sum|avg|max|min|count)(?: by \(([^)]*)\))? ?\(", expr)
+    return outer is None or bool(
+        {"instance", "gpu_uuid", "node"} & set(re.findall(r"\w+", outer[1] or ""))
+    )
+
+
+def test_no_panel_draws_ten_thousand_lines() -> None:
+    """Single GPUs are drawn of the chosen node only; everything else is summed."""
+    assert [query.title for query in queries() if crowded(query.expr)] == []
+    for board in boards().values():
+        for variable in variables(board).values():
+            assert variable["name"] != "node" or not variable["includeAll"]
+
+
+def test_a_crowded_panel_is_caught() -> None:
+    """Sabotaged twins: bare, by GPU, and with the node forgotten."""
+    for expr in (
+        "wattmesh_gpu_power_watts",
+        "max by (gpu_uuid) (wattmesh_gpu_power_watts)",
+        "sum by (instance) (wattmesh_agent_refused_rows)",
+    ):
+        assert crowded(expr)
+
+
+def test_numbers_are_of_now() -> None:
+    """Over a range, the last value of a series that has ended would stand beside the new one."""
+    for board in boards().values():
+        for panel in panels(board):
+            now = panel["type"] in ("stat", "bargauge", "table")
+            assert all(each.get("instant", False) is now for each in panel["targets"]), panel[
+                "title"
+            ]
 
 
 def test_every_query_asks_for_what_is_served() -> None:
