@@ -111,10 +111,10 @@ class AgentMetrics(Collector):
             "1 while the actuator does not, or not wholly, do what is wished for a GPU.",
             labels=["gpu_uuid"],
         )
-        for gpu in self._newest.applied.gpus if self._newest.applied else ():
-            refused.add_metric([gpu.gpu_uuid], float(gpu.trouble != ""))
+        for control in self._newest.applied.gpus if self._newest.applied else ():
+            refused.add_metric([control.gpu_uuid], float(control.trouble != ""))
             for each in FAULTS:
-                fault.add_metric([gpu.gpu_uuid, each], float(gpu.fault == each))
+                fault.add_metric([control.gpu_uuid, each], float(control.fault == each))
         yield from (holder, lease, fault, refused)
 
     def _leases(self) -> dict[tuple[str, str, str], float]:

@@ -2,7 +2,7 @@
 
 from scripts.dashboards.choices import CHOOSE_CLUSTER, CHOOSE_SIGNAL, G_PER_HOUR, G_PER_KWH
 from scripts.dashboards.panels import YES_NO, Board, Kind, Panel, Query, Row
-from scripts.dashboards.selecting import RATE, SIGNAL, grams_per_hour, of, one, watts
+from scripts.dashboards.selecting import RATE, SIGNAL, grams_per_hour, of, one, told, watts
 
 NOW = Row(
     title="Now",
@@ -24,7 +24,7 @@ NOW = Row(
             unit=G_PER_KWH,
             queries=(
                 Query(
-                    expr=one(
+                    expr=told(
                         "signal, quality, flags",
                         of("wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour", SIGNAL),
                     ),
@@ -57,9 +57,9 @@ NOW = Row(
             queries=(
                 Query(
                     expr="1 - "
-                    + one("cluster, budget, signal", of("wattmesh_budget_residual_grams", SIGNAL))
+                    + told("cluster, budget, signal", of("wattmesh_budget_residual_grams", SIGNAL))
                     + " / "
-                    + one("cluster, budget, signal", of("wattmesh_budget_limit_grams", SIGNAL)),
+                    + told("cluster, budget, signal", of("wattmesh_budget_limit_grams", SIGNAL)),
                     legend="{{budget}}",
                 ),
             ),
@@ -76,7 +76,7 @@ NOW = Row(
             unit="massg",
             queries=(
                 Query(
-                    expr=one(
+                    expr=told(
                         "signal, boundary, flags",
                         of("wattmesh_carbon_saved_cluster_grams", SIGNAL, end="low"),
                     ),
@@ -121,7 +121,7 @@ ENERGY = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=f"sum by (state) ({one('cluster, state', of('wattmesh_coverage_gpus'))})",
+                    expr=f"sum by (state) ({told('cluster, state', of('wattmesh_coverage_gpus'))})",
                     legend="{{state}}",
                 ),
             ),
@@ -147,7 +147,7 @@ ENERGY = Row(
             queries=(
                 Query(
                     expr="sum by (run, line) ("
-                    + one(
+                    + told(
                         "cluster, run, run_id, line",
                         of("wattmesh_unobserved_upper_grams", SIGNAL),
                     )
@@ -181,7 +181,7 @@ ENERGY = Row(
             unit="watt",
             queries=(
                 Query(
-                    expr=one("figure, flags", of("wattmesh_power_cap_watts")),
+                    expr=told("figure, flags", of("wattmesh_power_cap_watts")),
                     legend="{{figure}} {{flags}}",
                 ),
             ),
@@ -201,7 +201,7 @@ GRID = Row(
             unit=G_PER_KWH,
             queries=(
                 Query(
-                    expr=one(
+                    expr=told(
                         "signal",
                         of("wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour", SIGNAL),
                     ),
@@ -238,7 +238,7 @@ GRID = Row(
             unit=G_PER_KWH,
             queries=tuple(
                 Query(
-                    expr=one(
+                    expr=told(
                         "signal",
                         of(
                             "wattmesh_grid_forecast_grams_per_kilowatt_hour",
@@ -260,11 +260,11 @@ GRID = Row(
             unit="s",
             queries=(
                 Query(
-                    expr=one("signal", of("wattmesh_grid_signal_age_seconds")),
+                    expr=told("signal", of("wattmesh_grid_signal_age_seconds")),
                     legend="heard: {{signal}}",
                 ),
                 Query(
-                    expr=one("signal", of("wattmesh_grid_forecast_age_seconds")),
+                    expr=told("signal", of("wattmesh_grid_forecast_age_seconds")),
                     legend="issued: {{signal}}",
                 ),
             ),
@@ -276,14 +276,14 @@ GRID = Row(
             unit=G_PER_KWH,
             queries=(
                 Query(
-                    expr=one(
+                    expr=told(
                         "source, lead_hours",
                         of("wattmesh_grid_forecast_error_grams_per_kilowatt_hour", SIGNAL),
                     ),
                     legend="{{source}}, {{lead_hours}} h",
                 ),
                 Query(
-                    expr=one(
+                    expr=told(
                         "source, lead_hours",
                         of("wattmesh_grid_persistence_error_grams_per_kilowatt_hour", SIGNAL),
                     ),
@@ -305,23 +305,23 @@ BUDGETS = Row(
             unit="massg",
             queries=(
                 Query(
-                    expr=one("budget, flags", of("wattmesh_budget_spent_grams", SIGNAL)),
+                    expr=told("budget, flags", of("wattmesh_budget_spent_grams", SIGNAL)),
                     legend="{{budget}} spent {{flags}}",
                 ),
                 Query(
-                    expr=one("budget", of("wattmesh_budget_unobserved_upper_grams", SIGNAL)),
+                    expr=told("budget", of("wattmesh_budget_unobserved_upper_grams", SIGNAL)),
                     legend="{{budget}} unobserved at most (estimated)",
                 ),
                 Query(
-                    expr=one("budget", of("wattmesh_budget_planned_grams", SIGNAL)),
+                    expr=told("budget", of("wattmesh_budget_planned_grams", SIGNAL)),
                     legend="{{budget}} planned",
                 ),
                 Query(
-                    expr=one("budget", of("wattmesh_budget_limit_grams", SIGNAL)),
+                    expr=told("budget", of("wattmesh_budget_limit_grams", SIGNAL)),
                     legend="{{budget}} limit",
                 ),
                 Query(
-                    expr=one("budget, flags", of("wattmesh_budget_on_course_grams", SIGNAL)),
+                    expr=told("budget, flags", of("wattmesh_budget_on_course_grams", SIGNAL)),
                     legend="{{budget}} on course for {{flags}}",
                 ),
             ),
@@ -335,7 +335,7 @@ BUDGETS = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one("budget, window", of("wattmesh_budget_burn_ratio")),
+                    expr=told("budget, window", of("wattmesh_budget_burn_ratio")),
                     legend="{{budget}} {{window}}",
                 ),
             ),
@@ -355,7 +355,7 @@ SAVED = Row(
             unit="massg",
             queries=tuple(
                 Query(
-                    expr=one("signal", of("wattmesh_carbon_saved_cluster_grams", SIGNAL, end=end)),
+                    expr=told("signal", of("wattmesh_carbon_saved_cluster_grams", SIGNAL, end=end)),
                     legend=name,
                 )
                 for end, name in (("low", "at least"), ("high", "at most"))
@@ -370,7 +370,7 @@ SAVED = Row(
             unit="massg",
             queries=tuple(
                 Query(
-                    expr=one("run, run_id, baseline, signal, boundary, flags", of(metric, SIGNAL)),
+                    expr=told("run, run_id, baseline, signal, boundary, flags", of(metric, SIGNAL)),
                     legend="{{run}}",
                 )
                 for metric in ("wattmesh_carbon_saved_grams", "wattmesh_carbon_saved_high_grams")
@@ -386,7 +386,7 @@ SAVED = Row(
             queries=(
                 Query(
                     expr="sum by (part) ("
-                    + one(
+                    + told(
                         "cluster, run, run_id, part",
                         of("wattmesh_carbon_saved_part_grams", SIGNAL),
                     )
@@ -403,7 +403,7 @@ SAVED = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one(
+                    expr=told(
                         "run, run_id, point, layout, state",
                         of("wattmesh_run_config_info", state="~live|lost"),
                     ),

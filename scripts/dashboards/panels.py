@@ -170,12 +170,10 @@ def encode(board: Board) -> str:
 def _panel(panel: Panel) -> Builder:
     made = _kind(panel)
     made = (
-        made.title(panel.title)
-        .description(panel.description)
-        .datasource(SOURCE)
-        .unit(panel.unit)
-        .no_value("no data: not known")
+        made.title(panel.title).description(panel.description).datasource(SOURCE).unit(panel.unit)
     )
+    if panel.kind not in (Kind.LINES, Kind.STACK):  # there it would stand at ticks of the axis too
+        made = made.no_value("no data: not known")
     if panel.decimals is not None:
         made = made.decimals(panel.decimals)
     if panel.words:

@@ -9,9 +9,9 @@ from scripts.dashboards.choices import (
     G_PER_KWH,
 )
 from scripts.dashboards.panels import YES_NO, Board, Kind, Marks, Panel, Query, Row
-from scripts.dashboards.selecting import RATE, RUN, SIGNAL, grams_per_hour, of, one, watts
+from scripts.dashboards.selecting import RATE, RUN, SIGNAL, grams_per_hour, of, one, told, watts
 
-SWITCH = one(
+SWITCH = told(
     "run, from_point, to_point, by, reason, state",
     of("wattmesh_run_switch_timestamp_seconds", RUN),
 )
@@ -29,7 +29,7 @@ NOW = Row(
                 Query(
                     expr=one("run_id", of("wattmesh_run_tokens_total", RUN))
                     + " / "
-                    + one("run_id", of("wattmesh_run_target_tokens", RUN)),
+                    + told("run_id", of("wattmesh_run_target_tokens", RUN)),
                     legend="done",
                 ),
             ),
@@ -43,7 +43,7 @@ NOW = Row(
             about="Seconds that the deadline guard has to spare: below 0 the run will be late.",
             unit="s",
             queries=(
-                Query(expr=one("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"),
+                Query(expr=told("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"),
             ),
             kind=Kind.NUMBER,
             wide=4,
@@ -56,7 +56,7 @@ NOW = Row(
             unit="suffix: tokens/s",
             queries=(
                 Query(
-                    expr=one("run_id", of("wattmesh_run_throughput_tokens_per_second", RUN)),
+                    expr=told("run_id", of("wattmesh_run_throughput_tokens_per_second", RUN)),
                     legend="speed",
                 ),
             ),
@@ -87,7 +87,7 @@ NOW = Row(
             about="Whether hands are off the run, by wattmesh after failed switches or by a "
             "person. It trains on and is accounted.",
             unit="none",
-            queries=(Query(expr=one("by", of("wattmesh_run_frozen", RUN)), legend="by {{by}}"),),
+            queries=(Query(expr=told("by", of("wattmesh_run_frozen", RUN)), legend="by {{by}}"),),
             kind=Kind.NUMBER,
             wide=4,
             high=5,
@@ -117,7 +117,7 @@ OVER_TIME = Row(
             unit=G_PER_KWH,
             queries=(
                 Query(
-                    expr=one(
+                    expr=told(
                         "signal",
                         of("wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour", SIGNAL),
                     ),
@@ -153,11 +153,11 @@ OVER_TIME = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one("point, layout", of("wattmesh_run_config_info", RUN, state="live")),
+                    expr=told("point, layout", of("wattmesh_run_config_info", RUN, state="live")),
                     legend="at {{point}}: {{layout}}",
                 ),
                 Query(
-                    expr=one("point", of("wattmesh_plan_point_info", RUN)),
+                    expr=told("point", of("wattmesh_plan_point_info", RUN)),
                     legend="planned {{point}}",
                 ),
             ),
@@ -180,7 +180,7 @@ OVER_TIME = Row(
             unit="suffix: tokens/s",
             queries=(
                 Query(
-                    expr=one("run", of("wattmesh_run_throughput_tokens_per_second", RUN)),
+                    expr=told("run", of("wattmesh_run_throughput_tokens_per_second", RUN)),
                     legend="{{run}}",
                 ),
             ),
@@ -207,11 +207,11 @@ OVER_TIME = Row(
             unit="percentunit",
             queries=(
                 Query(
-                    expr=one("point", of("wattmesh_run_point_throughput_ratio", RUN)),
+                    expr=told("point", of("wattmesh_run_point_throughput_ratio", RUN)),
                     legend="{{point}} speed",
                 ),
                 Query(
-                    expr=one("point, flags", of("wattmesh_run_point_power_ratio", RUN)),
+                    expr=told("point, flags", of("wattmesh_run_point_power_ratio", RUN)),
                     legend="{{point}} watts {{flags}}",
                 ),
             ),
@@ -230,16 +230,16 @@ PLAN = Row(
             unit="s",
             queries=(
                 Query(
-                    expr=one("run_id", of("wattmesh_run_deadline_timestamp_seconds", RUN))
+                    expr=told("run_id", of("wattmesh_run_deadline_timestamp_seconds", RUN))
                     + " - time()",
                     legend="to the deadline",
                 ),
                 Query(
-                    expr=one("run_id", of("wattmesh_plan_finish_timestamp_seconds", RUN))
+                    expr=told("run_id", of("wattmesh_plan_finish_timestamp_seconds", RUN))
                     + " - time()",
                     legend="to the planned end",
                 ),
-                Query(expr=one("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"),
+                Query(expr=told("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"),
             ),
             empty="the run has no deadline and no plan",
         ),
@@ -249,7 +249,9 @@ PLAN = Row(
             unit="short",
             queries=(
                 Query(expr=one("run_id", of("wattmesh_run_tokens_total", RUN)), legend="trained"),
-                Query(expr=one("run_id", of("wattmesh_run_target_tokens", RUN)), legend="to train"),
+                Query(
+                    expr=told("run_id", of("wattmesh_run_target_tokens", RUN)), legend="to train"
+                ),
             ),
         ),
         Panel(
@@ -258,8 +260,8 @@ PLAN = Row(
             "grows without end: the planner does not answer.",
             unit="s",
             queries=(
-                Query(expr=one("run_id", of("wattmesh_plan_age_seconds", RUN)), legend="age"),
-                Query(expr=one("run_id", of("wattmesh_plan_solve_seconds", RUN)), legend="took"),
+                Query(expr=told("run_id", of("wattmesh_plan_age_seconds", RUN)), legend="age"),
+                Query(expr=told("run_id", of("wattmesh_plan_solve_seconds", RUN)), legend="took"),
             ),
             empty=NO_PLAN,
         ),
@@ -267,7 +269,7 @@ PLAN = Row(
             title="Gap of the plan",
             about="Most that a better plan could save under the same forecast, as a share.",
             unit="percentunit",
-            queries=(Query(expr=one("run_id", of("wattmesh_plan_gap_ratio", RUN)), legend="gap"),),
+            queries=(Query(expr=told("run_id", of("wattmesh_plan_gap_ratio", RUN)), legend="gap"),),
             empty=NO_PLAN,
         ),
     ),
@@ -283,7 +285,7 @@ SWITCHES = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one("action, reason", of("wattmesh_run_decision", RUN)),
+                    expr=told("action, reason", of("wattmesh_run_decision", RUN)),
                     legend="{{action}}: {{reason}}",
                 ),
             ),
@@ -318,7 +320,7 @@ SWITCHES = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one("run", of("wattmesh_run_checkpoint_failing", RUN)),
+                    expr=told("run", of("wattmesh_run_checkpoint_failing", RUN)),
                     legend="no checkpoint",
                 ),
             ),
@@ -339,21 +341,21 @@ GRAMS = Row(
             unit="massg",
             queries=(
                 Query(
-                    expr=one(
+                    expr=told(
                         "baseline, signal, boundary, flags",
                         of("wattmesh_carbon_saved_grams", PRICED),
                     ),
                     legend="at least, against {{baseline}} ({{signal}}, {{boundary}}) {{flags}}",
                 ),
                 Query(
-                    expr=one(
+                    expr=told(
                         "baseline, signal, boundary, flags",
                         of("wattmesh_carbon_saved_high_grams", PRICED),
                     ),
                     legend="at most, against {{baseline}} ({{signal}}, {{boundary}}) {{flags}}",
                 ),
                 Query(
-                    expr=one("part", of("wattmesh_carbon_saved_part_grams", PRICED)),
+                    expr=told("part", of("wattmesh_carbon_saved_part_grams", PRICED)),
                     legend="of it: {{part}}",
                 ),
             ),
@@ -376,7 +378,7 @@ GRAMS = Row(
                     legend="{{line}}",
                 ),
                 Query(
-                    expr=one("line", of("wattmesh_unobserved_upper_grams", PRICED)),
+                    expr=told("line", of("wattmesh_unobserved_upper_grams", PRICED)),
                     legend="{{line}}, unobserved at most (estimated)",
                 ),
             ),

@@ -2,7 +2,7 @@
 
 from scripts.dashboards.choices import CHOOSE_CLUSTER, CHOOSE_NODE
 from scripts.dashboards.panels import YES_NO, Board, Kind, Panel, Query, Row
-from scripts.dashboards.selecting import CLUSTER, RATE, of, on_nodes, one
+from scripts.dashboards.selecting import CLUSTER, RATE, of, on_nodes, one, told
 
 NO_AGENT = "no agent is scraped (a daemon that reads its own machine has none)"
 DARK = of("wattmesh_gpu_unobserved_seconds_total")
@@ -115,7 +115,7 @@ DECISIONS = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one("run, action, reason", of("wattmesh_run_decision")),
+                    expr=told("run, action, reason", of("wattmesh_run_decision")),
                     legend="{{run}} {{action}}: {{reason}}",
                 ),
             ),
@@ -128,7 +128,7 @@ DECISIONS = Row(
             about="Hands off: by wattmesh after failed switches, or by a person.",
             unit="none",
             queries=(
-                Query(expr=one("run, by", of("wattmesh_run_frozen")), legend="{{run}} by {{by}}"),
+                Query(expr=told("run, by", of("wattmesh_run_frozen")), legend="{{run}} by {{by}}"),
             ),
             kind=Kind.STATES,
             words=tuple(YES_NO.items()),
@@ -161,7 +161,7 @@ DECISIONS = Row(
                     expr=one("outcome", f"rate({of('wattmesh_planner_questions_total')}[{RATE}])"),
                     legend="{{outcome}} a second",
                 ),
-                Query(expr=one("cluster", of("wattmesh_planner_waiting_runs")), legend="due"),
+                Query(expr=told("cluster", of("wattmesh_planner_waiting_runs")), legend="due"),
             ),
         ),
     ),
@@ -253,7 +253,7 @@ ACTS = Row(
                 ),
                 Query(expr=f"sum({of('wattmesh_agent_refused_rows')})", legend="rows refused"),
                 Query(
-                    expr=one("reason", of("wattmesh_actuators_fenced")),
+                    expr=told("reason", of("wattmesh_actuators_fenced")),
                     legend="actuators that obey another {{reason}}",
                 ),
             ),
@@ -285,7 +285,7 @@ SEEN = Row(
             title="Nodes",
             about="Nodes whose agent is heard by the daemon, and silent ones.",
             unit="none",
-            queries=(Query(expr=one("state", of("wattmesh_nodes")), legend="{{state}}"),),
+            queries=(Query(expr=told("state", of("wattmesh_nodes")), legend="{{state}}"),),
         ),
         Panel(
             title="Counters that cannot be trusted",
@@ -333,7 +333,7 @@ SEEN = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one("signal, rung", of("wattmesh_grid_signal_rung")) + " == 1",
+                    expr=told("signal, rung", of("wattmesh_grid_signal_rung")) + " == 1",
                     legend="{{signal}}: {{rung}}",
                 ),
             ),
@@ -346,7 +346,7 @@ SEEN = Row(
             unit="s",
             queries=(
                 Query(
-                    expr=one("signal", of("wattmesh_grid_signal_age_seconds")),
+                    expr=told("signal", of("wattmesh_grid_signal_age_seconds")),
                     legend="{{signal}}",
                 ),
             ),
@@ -358,7 +358,7 @@ SEEN = Row(
             unit="none",
             queries=(
                 Query(
-                    expr=one("signal, state", of("wattmesh_grid_poll_state")) + " == 1",
+                    expr=told("signal, state", of("wattmesh_grid_poll_state")) + " == 1",
                     legend="{{signal}}: {{state}}",
                 ),
             ),

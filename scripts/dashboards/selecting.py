@@ -1,8 +1,9 @@
 """Pieces of PromQL that every panel uses in one way. Pure.
 
-Two daemons on one journal serve the same sums, so whatever comes from a daemon is `max by (...)`
-over the instances; a label `cluster` of the targets tells two sites apart, and is empty where there
-is one. Invariant: no function newer than Prometheus 2.42, which Debian ships.
+Two daemons on one journal serve the same sums, so a counter is `max by (...)` over the instances
+(`one`); of what is true now they may tell two things for a moment, so that is the leader's word
+(`told`), and a gap while nobody leads. A label `cluster` of the targets tells two sites apart, and
+is empty where there is one. Invariant: no function newer than Prometheus 2.42, which Debian ships.
 """
 
 CLUSTER = 'cluster=~"$cluster"'
@@ -23,6 +24,11 @@ def of(metric: str, where: str = CLUSTER, **labels: str) -> str:
 def one(labels: str, expression: str) -> str:
     """Count each of what two daemons tell once."""
     return f"max by ({labels}) ({expression})"
+
+
+def told(labels: str, expression: str) -> str:
+    """Take what is true now from the daemon that leads."""
+    return one(labels, f"{expression} and on (cluster, instance) ({of('wattmesh_leader')} == 1)")
 
 
 def watts(where: str = CLUSTER, **labels: str) -> str:

@@ -32,12 +32,13 @@ def flag(
     *,
     after: int,
     values: str = "0x4 1x{on} 0x60",
+    beside: Mapping[str, str] | None = None,
 ) -> AlertCase:
     """A state that begins with the fifth minute, lasts for twice its `for`, and ends."""
     on = 2 * after + 10
     return AlertCase(
         alert=alert,
-        series={of: values.format(on=on)},
+        series={of: values.format(on=on), **(beside or {})},
         early=4 + after,
         fires=6 + after,
         clears=6 + on,
@@ -49,6 +50,8 @@ def flag(
 HERE = {"job": "wattmesh", "instance": HEAD}
 THERE = {"job": "wattmesh-agent", "instance": NODE}
 SIGNAL = {"signal": "neso:GB:average:direct:CO2", **HERE}
+LEADS = series("wattmesh_leader")
+STANDS_BY = series("wattmesh_leader", instance=PAIR)
 BUDGET = {"budget": "cluster", **HERE}
 
 DAEMON = (
@@ -170,7 +173,13 @@ RUNS = (
     ),
     AlertCase(
         alert="WattmeshDeadlineAtRisk",
-        series={series("wattmesh_run_slack_seconds", **RUN): "600x4 -600x20 600x20"},
+        series={
+            LEADS: "1x60",
+            series("wattmesh_run_slack_seconds", **RUN): "600x4 -600x20 600x20",
+            # What a standby thinks calls nobody.
+            STANDS_BY: "0x60",
+            series("wattmesh_run_slack_seconds", instance=PAIR, **RUN): "-600x60",
+        },
         early=9,
         fires=11,
         clears=26,
@@ -192,6 +201,7 @@ RUNS = (
     AlertCase(
         alert="WattmeshRunFrozen",
         series={
+            LEADS: "1x60",
             series("wattmesh_run_frozen", by="wattmesh", **RUN): "0x4 1x20 0x20",
             # An operator who freezes a run needs no call.
             series("wattmesh_run_frozen", by="person", **RUN | {"run": "moe"}): "1x60",
@@ -205,6 +215,7 @@ RUNS = (
     AlertCase(
         alert="WattmeshRunLost",
         series={
+            LEADS: "1x60",
             series("wattmesh_run_heard_age_seconds", **RUN): "5x4 65+60x20 5x20",
             series("wattmesh_run_config_info", state="live", point="A", **RUN): "1x4 stale",
             series("wattmesh_run_config_info", state="lost", point="A", **RUN): "_x5 1x20 stale",
@@ -221,6 +232,7 @@ RUNS = (
         {"job": "wattmesh", **RUN},
         "llama-8b leaves no checkpoint at its save steps",
         after=15,
+        beside={LEADS: "1x100"},
     ),
     flag(
         "WattmeshPointOffCatalogue",

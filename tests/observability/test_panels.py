@@ -1,6 +1,7 @@
 """Every panel's queries run on a real Prometheus that scraped a real site, and find something."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def expected_empty(title: str, expr: str) -> bool:
     return any(title == panel and piece in expr for panel, piece, _ in NOT_HERE)
 
 
-def found(server: Server, query: ShownQuery) -> list[dict[str, object]]:
+def found(server: Server, query: ShownQuery) -> list[dict[str, Any]]:
     """Ask for a query as Grafana would."""
     return server.vector(filled(query.expr, CHOSEN))
 
@@ -71,7 +72,7 @@ def test_every_query_finds_something(watched: Watched, name: str) -> None:
         if query.board != name:
             continue
         series = found(watched.prometheus, query)
-        labels = {label for each in series for label in each["metric"]}  # type: ignore[attr-defined]
+        labels = {label for each in series for label in each["metric"]}
         if not series:
             empty.add((query.title, query.expr))
         elif missing := set(re.findall(r"{{(\w+)}}", query.legend)) - labels:
