@@ -118,6 +118,7 @@ ENERGY = Row(
             title="GPUs read",
             about="GPUs whose power was read lately beside all that were ever read. Runs on the "
             "difference are held, and count at their most.",
+            up_to=8,
             unit="none",
             queries=(
                 Query(
@@ -143,6 +144,7 @@ ENERGY = Row(
             title="Unobserved, at most",
             about="Most grams that can have been emitted while nobody measured: an estimate, and "
             "never in the sums of what was emitted. 0 is the truth where all was measured.",
+            up_to=1,
             unit="massg",
             queries=(
                 Query(

@@ -63,6 +63,8 @@ class Panel:
         band: names of the two series between which the area is filled.
         words: what numbers mean.
         red_from: value from which it is red; None: nothing is.
+        up_to: the axis reaches from 0 to this at least, so that zeros are not drawn on a scale
+            that nobody would expect.
     """
 
     title: str
@@ -77,6 +79,7 @@ class Panel:
     words: tuple[tuple[str, str], ...] = ()
     red_from: float | None = None
     decimals: int | None = None
+    up_to: float | None = None
 
     @property
     def description(self) -> str:
@@ -173,7 +176,7 @@ def _panel(panel: Panel) -> Builder:
         made.title(panel.title).description(panel.description).datasource(SOURCE).unit(panel.unit)
     )
     if panel.kind not in (Kind.LINES, Kind.STACK):  # there it would stand at ticks of the axis too
-        made = made.no_value("no data: not known")
+        made = made.no_value(f"no data: {panel.empty or 'not known'}")
     if panel.decimals is not None:
         made = made.decimals(panel.decimals)
     if panel.words:
@@ -214,6 +217,8 @@ def _kind(panel: Panel) -> Builder:
         hidden = [models.DynamicConfigValue(id_val="custom.hidden", value=True)]
         return table.Panel().override_by_name("Time", hidden).filterable(True)
     lines = timeseries.Panel().legend(legend).line_width(1).span_nulls(False)
+    if panel.up_to is not None:
+        lines = lines.axis_soft_min(0).axis_soft_max(panel.up_to)
     if panel.kind is Kind.STACK:
         stacking = common.StackingConfig().mode(shapes.StackingMode.NORMAL)
         return lines.stacking(stacking).fill_opacity(40)

@@ -305,6 +305,7 @@ SWITCHES = Row(
         Panel(
             title="Switches that ended",
             about="Since the run began, by outcome. 0 is the truth: none ended so.",
+            up_to=1,
             unit="none",
             queries=(
                 Query(

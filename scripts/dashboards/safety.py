@@ -244,6 +244,7 @@ ACTS = Row(
             about="GPUs whose actuator does not do what is wished; GPUs that someone else sets "
             "(foreign) or that could not be given back (restore); ledger rows that the daemon "
             "refuses; actuators that obey another journal. 0 is the truth: none.",
+            up_to=1,
             unit="none",
             queries=(
                 Query(expr=f"sum({of('wattmesh_gpu_wish_refused')})", legend="GPUs: wish refused"),
@@ -269,6 +270,7 @@ SEEN = Row(
             title="Time that nobody measured",
             about="Share of time that was read by nobody, of all GPUs and of the worst one. 0 is "
             "the truth: all was read. The alert names the GPU.",
+            up_to=0.1,
             unit="percentunit",
             queries=(
                 Query(
@@ -291,6 +293,7 @@ SEEN = Row(
             title="Counters that cannot be trusted",
             about="Sensors that stand still (stale) and GPUs that do not answer (lost). 0 is the "
             "truth: none.",
+            up_to=1,
             unit="none",
             queries=(
                 Query(
@@ -399,6 +402,7 @@ OURSELVES = Row(
             title="Turns that ended badly, in 5 min",
             about="By loop: failed (it says why in the log), bug (report it), overrun (too slow). "
             "0 is the truth: none.",
+            up_to=1,
             unit="none",
             queries=(
                 Query(
@@ -446,6 +450,7 @@ OURSELVES = Row(
         Panel(
             title="Scheduled jobs that did not run well, in an hour",
             about="Polls, budgets, retention: failed, missed (too late) or skipped (busy).",
+            up_to=1,
             unit="none",
             queries=(
                 Query(
