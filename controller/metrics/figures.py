@@ -27,6 +27,9 @@ from wattmesh.telemetry.readings import Quality, flags_of
 
 MOST_SWITCHES = 100_000
 NEWEST = 200
+DECISIONS_LOOKED_AT = 50
+"""The newest decisions of a run, among which the one that ordered its switch is looked for."""
+
 LOOK_AGAIN_S = 600.0
 """The saving of a run that has finished is looked at again so seldom."""
 
@@ -190,6 +193,7 @@ class FigureReader:
         self._journal = journal
         self._pulse = pulse
         self._ended: dict[str, tuple[str, str]] = {}
+        self._last: dict[str, SwitchRow] = {}
         self._reasons: dict[str, str] = {}
         self._savings: dict[str, tuple[float, Saving]] = {}
 
@@ -203,16 +207,12 @@ class FigureReader:
         self._ended |= {
             row.plan: (row.run, row.state.value) for row in newest if row.state in FINAL
         }
-        last = {row.run: row for row in reversed(newest)}
-        return self._read(Counter(self._ended.values()), last)
+        # Among the newest of all runs, a run that is seldom switched has none.
+        self._last |= {row.run: row for row in reversed(newest)}
+        return self._read(Counter(self._ended.values()))
 
-    def _read(self, ended: Mapping[tuple[str, str], int], last: Mapping[str, SwitchRow]) -> Figures:
-        """Read the sums.
-
-        Args:
-            ended: how often switches of (run, outcome) ended.
-            last: the newest switch of each run.
-        """
+    def _read(self, ended: Mapping[tuple[str, str], int]) -> Figures:
+        """Read the sums; `ended`: how often switches of (run, outcome) ended."""
         journal, pulse, now = self._journal, self._pulse, self._pulse.clock.now()
         rows = journal.runs.all(now)
         names = {row.run: row.name for row in rows}
@@ -223,7 +223,7 @@ class FigureReader:
         return Figures(
             energy=energy(totals, names),
             grams=grams(totals, names),
-            runs=tuple(_run_figure(row, now, self._newest(row, last.get(row.run))) for row in rows),
+            runs=tuple(_run_figure(row, now, self._newest(row)) for row in rows),
             switches=dict(sorted(ended.items())),
             saved=savings,
             cluster=saved_lines([each.found for each in savings], totals),
@@ -235,9 +235,12 @@ class FigureReader:
             ),
         )
 
-    def _newest(self, run: RunRow, switch: SwitchRow | None) -> SwitchFigure | None:
+    def _newest(self, run: RunRow) -> SwitchFigure | None:
         """Give the newest switch of a run that has not finished."""
-        if switch is None or run.finished_at is not None:
+        if run.finished_at is not None:
+            self._last.pop(run.run, None)
+        switch = self._last.get(run.run)
+        if switch is None:
             return None
         if switch.plan not in self._reasons:
             self._reasons[switch.plan] = self._reason(switch)
@@ -252,7 +255,7 @@ class FigureReader:
 
     def _reason(self, switch: SwitchRow) -> str:
         """Find the key of the decision that ordered a switch; "" where it is not kept any more."""
-        made = self._journal.decisions.list(switch.run, limit=NEWEST)
+        made = self._journal.decisions.list(switch.run, limit=DECISIONS_LOOKED_AT)
         return next(
             (
                 each.kind

@@ -1,7 +1,7 @@
 """What alerts on runs, nodes, GPUs and disks rest on: the journal, and the agent's own facts."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import OutboxFill
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.metrics import figures
 from wattmesh.controller.metrics.figures import FigureReader
 from wattmesh.controller.metrics.nodes import node_metrics
 from wattmesh.controller.metrics.runs import run_metrics
@@ -25,7 +26,8 @@ from wattmesh.controller.metrics.storage import storage_metrics
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.policies.decision import Action, Decision, Mode
-from wattmesh.reconfig.wire import Finish, Order
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Finish, Order, SwitchMode
 from wattmesh.telemetry.desired import Applied, Desired, GpuControl, LeaseKind, Wish
 from wattmesh.telemetry.energy.attribution import EnergyClaim
 from wattmesh.telemetry.energy.sampler import Sample
@@ -123,6 +125,31 @@ def test_a_launch_that_said_that_it_leaves_is_not_lost(
     assert value(found, "wattmesh_run_tokens_total", run="llm") == 1000
 
 
+def ordered(journal: Journal, epoch: int, plan: str, *, run: str = "r", at: datetime) -> None:
+    """Order the run to B."""
+    order = Order(
+        plan=plan,
+        epoch=epoch,
+        run=run,
+        attempt=1,
+        point="B",
+        layout=B,
+        ranks=(0, 1),
+        mode=SwitchMode.IN_PLACE,
+        not_before_step=10,
+        valid_until_step=100,
+    )
+    assert journal.switches.order(
+        order,
+        from_point="A",
+        requested_by="policy",
+        reason="It takes 3 J less.",
+        predicted_g=None,
+        switch_cost_g=None,
+        now=at,
+    )
+
+
 def test_the_newest_switch_has_the_key_of_its_reason(journal: Journal, clock: SteppedClock) -> None:
     """Of the decision that ordered it, not of what was decided afterwards; never a sentence."""
     epoch = journal.leadership.acquire("d", 60.0) or 0
@@ -130,28 +157,8 @@ def test_the_newest_switch_has_the_key_of_its_reason(journal: Journal, clock: St
         run="r", action=Action.SWITCH, kind="energy", reason="It takes 3 J less.", target="B"
     )
     journal.decisions.record(decided, now=clock.wall, epoch=epoch, mode=Mode.ACT)
-    order = Order(
-        plan="p1",
-        epoch=epoch,
-        run="r",
-        attempt=1,
-        point="B",
-        layout=B,
-        ranks=(0, 1),
-        mode="in_place",
-        not_before_step=10,
-        valid_until_step=100,
-    )
     at = clock.wall + timedelta(seconds=1)
-    assert journal.switches.order(
-        order,
-        from_point="A",
-        requested_by="policy",
-        reason=decided.reason,
-        predicted_g=None,
-        switch_cost_g=None,
-        now=at,
-    )
+    ordered(journal, epoch, "p1", at=at)
     clock.pass_s(30.0)
     later = replace(decided, kind="deadline")
     journal.decisions.record(later, now=clock.wall, epoch=epoch, mode=Mode.ACT)
@@ -167,6 +174,28 @@ def test_the_newest_switch_has_the_key_of_its_reason(journal: Journal, clock: St
     }
     assert value(found, "wattmesh_run_switch_timestamp_seconds", run="llm") == at.timestamp()
     assert not any("It takes" in word for _, keys in found for _, word in keys)
+
+
+def test_a_run_that_is_seldom_switched_keeps_its_newest_switch(
+    journal: Journal, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many other runs were switched since."""
+    epoch = journal.leadership.acquire("d", 60.0) or 0
+    ordered(journal, epoch, "p0", at=clock.wall)
+    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=0.0)
+    reader = FigureReader(journal, pulse)
+    reader.read()
+    journal.switches.close("p0", SwitchState.ABANDONED, detail="", now=clock.wall, epoch=epoch)
+    reader.read()
+    monkeypatch.setattr(figures, "NEWEST", 2)
+    for number in range(3):
+        other = f"r{number}"
+        register(journal, run=other, name=other, incarnation=other)
+        ordered(journal, epoch, f"p{number + 1}", run=other, at=after(100.0 + number))
+    found = samples(run_metrics(pulse, reader.read()))
+    name = "wattmesh_run_switch_timestamp_seconds"
+    assert value(found, name, run_id="r", state="abandoned") == clock.wall.timestamp()
+    assert value(found, name, run_id="r2", state="ordered") == after(102.0).timestamp()
 
 
 def test_only_silent_nodes_have_a_series(clock: SteppedClock) -> None:
