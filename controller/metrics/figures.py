@@ -219,11 +219,11 @@ class FigureReader:
         totals = journal.ledger.totals()
         ahead = pulse.signals.ahead
         facts = {str(each.signal): each for each in (*ahead, *pulse.signals.reports)}
-        savings = self._saved(rows)
+        savings, everything = self._saved(rows), journal.runs.frozen_all()
         return Figures(
             energy=energy(totals, names),
             grams=grams(totals, names),
-            runs=tuple(_run_figure(row, now, self._newest(row)) for row in rows),
+            runs=tuple(_run_figure(row, now, self._newest(row), everything) for row in rows),
             switches=dict(sorted(ended.items())),
             saved=savings,
             cluster=saved_lines([each.found for each in savings], totals),
@@ -327,9 +327,12 @@ def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFi
     )
 
 
-def _run_figure(row: RunRow, now: datetime, switch: SwitchFigure | None) -> RunFigure:
-    point = row.point
-    by = "wattmesh" if row.frozen.startswith("wattmesh") else "person"
+def _run_figure(
+    row: RunRow, now: datetime, switch: SwitchFigure | None, everything: str
+) -> RunFigure:
+    """Show one run; `everything`: why all runs are frozen, "" where they are not."""
+    point, frozen = row.point, row.frozen or everything
+    by = "wattmesh" if frozen.startswith("wattmesh") else "person"
     return RunFigure(
         run=row.run,
         name=row.name,
@@ -341,7 +344,7 @@ def _run_figure(row: RunRow, now: datetime, switch: SwitchFigure | None) -> RunF
         tokens_total=row.tokens_total or (row.catalogue.tokens_total if row.catalogue else 0),
         deadline=row.deadline,
         silent_s=max(0.0, (now - row.last_seen_at).total_seconds()),
-        frozen_by=by if row.frozen else "",
+        frozen_by=by if frozen else "",
         saves_nothing=bool(row.trouble),
         switch=switch,
     )

@@ -51,4 +51,5 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             lambda: watching.vector("wattmesh_carbon_saved_grams"), "a saving that is settled"
         )
         wait_for(lambda: watching.vector("wattmesh_gpu_lease_seconds"), "a lease to be scraped")
+        all_of_it.enter_context(site.training())
         yield Watched(site=site, prometheus=watching)

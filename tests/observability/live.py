@@ -5,6 +5,7 @@ a minute and a half, so that slots close, savings settle, and a plan is followed
 """
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -131,6 +132,23 @@ class LiveSite:
             assert time.monotonic() < end_s, f"{what} did not happen: {self.daemon.log[-2000:]}"
             self.report()
             time.sleep(0.2)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Report in the background until the block ends; nobody else reports meanwhile."""
+        over = threading.Event()
+
+        def go_on() -> None:
+            while not over.wait(0.2):
+                self.report()
+
+        reporter = threading.Thread(target=go_on)
+        reporter.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reporter.join(60.0)
 
     def train_s(self, seconds: float) -> None:
         """Report for some seconds."""

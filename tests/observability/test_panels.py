@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scripts.pages import metrics
+from tests.daemon.waiting import wait_for
 from tests.observability.conftest import Watched
 from tests.observability.live import POWER_W, WATCHED_W, B
 from tests.observability.prometheus import Server
@@ -131,14 +132,20 @@ def test_power_is_the_truth_and_counted_once(watched: Watched) -> None:
     """Two daemons serve the same journal, one of them was restarted: the watts are the GPUs'."""
     query = next(each for each in queries() if each.title == "Power" and "sum(" in each.expr)
     assert len(watched.prometheus.vector('up{job="wattmesh"} == 1')) == 2
-    watched.site.train_s(14.0)
-    ((_, shown_w),) = [each["value"] for each in found(watched.prometheus, query)]
-    truth_w = sum(POWER_W[B]) + WATCHED_W
-    assert float(shown_w) == pytest.approx(truth_w, rel=0.15)
+    truth_w = pytest.approx(sum(POWER_W[B]) + WATCHED_W, rel=0.15)
+
+    def shown_w() -> float:
+        (one,) = found(watched.prometheus, query)
+        return float(one["value"][1])
+
+    # The rate is over some seconds, which were before the switch or its restart at first.
+    wait_for(lambda: shown_w() == truth_w, "the power that the GPUs draw")
     # The sabotaged twin adds both daemons.
     twice = filled(query.expr, CHOSEN).replace("max by (cluster, run, run_id, line) ", "")
-    ((_, double_w),) = [each["value"] for each in watched.prometheus.vector(twice)]
-    assert float(double_w) > 1.5 * truth_w
+    wait_for(
+        lambda: float(watched.prometheus.vector(twice)[0]["value"][1]) > 1.5 * shown_w(),
+        "both to be added",
+    )
 
 
 def test_nothing_fires_at_a_healthy_site(watched: Watched) -> None:
