@@ -10,6 +10,7 @@ The map:
     cluster.py    the dashboard of the whole cluster
     run.py        the dashboard of one run
     safety.py     the dashboard of decisions and safety
+    health.py     its rows on what is seen, and on wattmesh itself
 
 Nothing that runs at a site imports this: what is shipped is the JSON.
 """
@@ -17,9 +18,9 @@ Nothing that runs at a site imports this: what is shipped is the JSON.
 from collections.abc import Mapping
 
 from scripts.dashboards import cluster, run, safety
-from scripts.dashboards.panels import Board, encode
+from scripts.dashboards.panels import DashboardSpec, encode
 
-BOARDS: Mapping[str, Board] = {
+BOARDS: Mapping[str, DashboardSpec] = {
     "wattmesh-cluster.json": cluster.BOARD,
     "wattmesh-run.json": run.BOARD,
     "wattmesh-safety.json": safety.BOARD,

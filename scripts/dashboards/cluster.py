@@ -1,10 +1,10 @@
 """The dashboard of the whole cluster: power, grams, the grid, budgets, savings."""
 
 from scripts.dashboards.choices import CHOOSE_CLUSTER, CHOOSE_SIGNAL, G_PER_HOUR, G_PER_KWH
-from scripts.dashboards.panels import YES_NO, Board, Kind, Panel, Query, Row
+from scripts.dashboards.panels import YES_NO, DashboardSpec, Panel, PanelKind, PanelQuery, PanelRow
 from scripts.dashboards.selecting import RATE, SIGNAL, grams_per_hour, of, one, told, watts
 
-NOW = Row(
+NOW = PanelRow(
     title="Now",
     panels=(
         Panel(
@@ -12,8 +12,8 @@ NOW = Row(
             about="What all GPUs draw that were measured, as booked in the ledger. Time that "
             "nobody measured is not in it: see the panel of unobserved time.",
             unit="watt",
-            queries=(Query(expr=f"sum({watts()})", legend="power"),),
-            kind=Kind.NUMBER,
+            queries=(PanelQuery(expr=f"sum({watts()})", legend="power"),),
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
         ),
@@ -23,7 +23,7 @@ NOW = Row(
             "stands behind it.",
             unit=G_PER_KWH,
             queries=(
-                Query(
+                PanelQuery(
                     expr=told(
                         "signal, quality, flags",
                         of("wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour", SIGNAL),
@@ -31,7 +31,7 @@ NOW = Row(
                     legend="{{quality}} {{flags}}",
                 ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
         ),
@@ -40,12 +40,12 @@ NOW = Row(
             about="Grams an hour of all runs and idle GPUs, over the last hour, as first reported.",
             unit=G_PER_HOUR,
             queries=(
-                Query(
+                PanelQuery(
                     expr=f"sum by (signal) ({grams_per_hour(SIGNAL)})",
                     legend="{{signal}}",
                 ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
         ),
@@ -55,7 +55,7 @@ NOW = Row(
             "it is exhausted; no run is stopped for that.",
             unit="percentunit",
             queries=(
-                Query(
+                PanelQuery(
                     expr="1 - "
                     + told("cluster, budget, signal", of("wattmesh_budget_residual_grams", SIGNAL))
                     + " / "
@@ -63,7 +63,7 @@ NOW = Row(
                     legend="{{budget}}",
                 ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             red_from=1.0,
@@ -75,7 +75,7 @@ NOW = Row(
             "less what given-back GPUs emitted. Only what is settled counts.",
             unit="massg",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told(
                         "signal, boundary, flags",
                         of("wattmesh_carbon_saved_cluster_grams", SIGNAL, end="low"),
@@ -83,7 +83,7 @@ NOW = Row(
                     legend="boundary {{boundary}}, {{flags}}",
                 ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             empty="no saving is settled yet",
@@ -93,8 +93,8 @@ NOW = Row(
             about="Whether any joule of any run is simulated (a device model), estimated, or "
             "provisional. Never simulated in production.",
             unit="none",
-            queries=(Query(expr=one("flag", of("wattmesh_energy_flag")), legend="{{flag}}"),),
-            kind=Kind.NUMBER,
+            queries=(PanelQuery(expr=one("flag", of("wattmesh_energy_flag")), legend="{{flag}}"),),
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             words=tuple(YES_NO.items()),
@@ -102,7 +102,7 @@ NOW = Row(
     ),
 )
 
-ENERGY = Row(
+ENERGY = PanelRow(
     title="Power and energy",
     panels=(
         Panel(
@@ -111,8 +111,10 @@ ENERGY = Row(
             "unattributed, given back. They add up to the cluster. A gap is time "
             "that nobody booked.",
             unit="watt",
-            queries=(Query(expr=f"sum by (run, line) ({watts()})", legend="{{run}} {{line}}"),),
-            kind=Kind.STACK,
+            queries=(
+                PanelQuery(expr=f"sum by (run, line) ({watts()})", legend="{{run}} {{line}}"),
+            ),
+            kind=PanelKind.STACK,
         ),
         Panel(
             title="GPUs read",
@@ -121,7 +123,7 @@ ENERGY = Row(
             up_to=8,
             unit="none",
             queries=(
-                Query(
+                PanelQuery(
                     expr=f"sum by (state) ({told('cluster, state', of('wattmesh_coverage_gpus'))})",
                     legend="{{state}}",
                 ),
@@ -133,12 +135,12 @@ ENERGY = Row(
             "ledger (`wattmesh budget`).",
             unit=G_PER_HOUR,
             queries=(
-                Query(
+                PanelQuery(
                     expr=f"sum by (run, line) ({grams_per_hour(SIGNAL)})",
                     legend="{{run}} {{line}}",
                 ),
             ),
-            kind=Kind.STACK,
+            kind=PanelKind.STACK,
         ),
         Panel(
             title="Unobserved, at most",
@@ -147,7 +149,7 @@ ENERGY = Row(
             up_to=1,
             unit="massg",
             queries=(
-                Query(
+                PanelQuery(
                     expr="sum by (run, line) ("
                     + told(
                         "cluster, run, run_id, line",
@@ -163,7 +165,7 @@ ENERGY = Row(
             about="Energy of each run over the tokens that it trained meanwhile.",
             unit="joule",
             queries=(
-                Query(
+                PanelQuery(
                     expr="sum by (run) ("
                     + watts(line="run")
                     + ") / (sum by (run) ("
@@ -182,7 +184,7 @@ ENERGY = Row(
             "the lowest cap that could be kept.",
             unit="watt",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("figure, flags", of("wattmesh_power_cap_watts")),
                     legend="{{figure}} {{flags}}",
                 ),
@@ -192,7 +194,7 @@ ENERGY = Row(
     ),
 )
 
-GRID = Row(
+GRID = PanelRow(
     title="Grid",
     panels=(
         Panel(
@@ -202,7 +204,7 @@ GRID = Row(
             "than one hour in five is a forecast that is too sure.",
             unit=G_PER_KWH,
             queries=(
-                Query(
+                PanelQuery(
                     expr=told(
                         "signal",
                         of("wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour", SIGNAL),
@@ -210,7 +212,7 @@ GRID = Row(
                     legend="now",
                 ),
                 *(
-                    Query(
+                    PanelQuery(
                         expr=one(
                             "signal",
                             of(
@@ -239,7 +241,7 @@ GRID = Row(
             "future, so single hours are served; `wattmesh carbon forecast` has all with bands.",
             unit=G_PER_KWH,
             queries=tuple(
-                Query(
+                PanelQuery(
                     expr=told(
                         "signal",
                         of(
@@ -253,7 +255,7 @@ GRID = Row(
                 )
                 for lead_h in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24)
             ),
-            kind=Kind.BARS,
+            kind=PanelKind.BARS,
         ),
         Panel(
             title="Age of the signal",
@@ -261,11 +263,11 @@ GRID = Row(
             "issued.",
             unit="s",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("signal", of("wattmesh_grid_signal_age_seconds")),
                     legend="heard: {{signal}}",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("signal", of("wattmesh_grid_forecast_age_seconds")),
                     legend="issued: {{signal}}",
                 ),
@@ -277,14 +279,14 @@ GRID = Row(
             "values. A source with the larger one has no skill.",
             unit=G_PER_KWH,
             queries=(
-                Query(
+                PanelQuery(
                     expr=told(
                         "source, lead_hours",
                         of("wattmesh_grid_forecast_error_grams_per_kilowatt_hour", SIGNAL),
                     ),
                     legend="{{source}}, {{lead_hours}} h",
                 ),
-                Query(
+                PanelQuery(
                     expr=told(
                         "source, lead_hours",
                         of("wattmesh_grid_persistence_error_grams_per_kilowatt_hour", SIGNAL),
@@ -297,7 +299,7 @@ GRID = Row(
     ),
 )
 
-BUDGETS = Row(
+BUDGETS = PanelRow(
     title="Budgets",
     panels=(
         Panel(
@@ -306,23 +308,23 @@ BUDGETS = Row(
             "plan allows until now, the limit, and where the present rate ends.",
             unit="massg",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("budget, flags", of("wattmesh_budget_spent_grams", SIGNAL)),
                     legend="{{budget}} spent {{flags}}",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("budget", of("wattmesh_budget_unobserved_upper_grams", SIGNAL)),
                     legend="{{budget}} unobserved at most (estimated)",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("budget", of("wattmesh_budget_planned_grams", SIGNAL)),
                     legend="{{budget}} planned",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("budget", of("wattmesh_budget_limit_grams", SIGNAL)),
                     legend="{{budget}} limit",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("budget, flags", of("wattmesh_budget_on_course_grams", SIGNAL)),
                     legend="{{budget}} on course for {{flags}}",
                 ),
@@ -336,7 +338,7 @@ BUDGETS = Row(
             "days slowly.",
             unit="none",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("budget, window", of("wattmesh_budget_burn_ratio")),
                     legend="{{budget}} {{window}}",
                 ),
@@ -347,7 +349,7 @@ BUDGETS = Row(
     ),
 )
 
-SAVED = Row(
+SAVED = PanelRow(
     title="Saved",
     panels=(
         Panel(
@@ -356,7 +358,7 @@ SAVED = Row(
             "measured; the lower end is the claim.",
             unit="massg",
             queries=tuple(
-                Query(
+                PanelQuery(
                     expr=told("signal", of("wattmesh_carbon_saved_cluster_grams", SIGNAL, end=end)),
                     legend=name,
                 )
@@ -371,13 +373,13 @@ SAVED = Row(
             "run was submitted at. `flags`: simulated, estimated, provisional.",
             unit="massg",
             queries=tuple(
-                Query(
+                PanelQuery(
                     expr=told("run, run_id, baseline, signal, boundary, flags", of(metric, SIGNAL)),
                     legend="{{run}}",
                 )
                 for metric in ("wattmesh_carbon_saved_grams", "wattmesh_carbon_saved_high_grams")
             ),
-            kind=Kind.TABLE,
+            kind=PanelKind.TABLE,
             empty="no saving is settled yet",
         ),
         Panel(
@@ -386,7 +388,7 @@ SAVED = Row(
             "better_point is a one-time choice of layout and clock.",
             unit="massg",
             queries=(
-                Query(
+                PanelQuery(
                     expr="sum by (part) ("
                     + told(
                         "cluster, run, run_id, part",
@@ -404,7 +406,7 @@ SAVED = Row(
             "point. Those that have ended: `wattmesh runs`.",
             unit="none",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told(
                         "run, run_id, point, layout, state",
                         of("wattmesh_run_config_info", state="~live|lost"),
@@ -412,13 +414,13 @@ SAVED = Row(
                     legend="{{run}}",
                 ),
             ),
-            kind=Kind.TABLE,
+            kind=PanelKind.TABLE,
             empty="no run goes on",
         ),
     ),
 )
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="wattmesh-cluster",
     title="wattmesh: cluster",
     about="Power, grams, grid, budgets and savings of the whole cluster.",

@@ -33,7 +33,7 @@ YES_NO = {"0": "no", "1": "yes"}
 Builder = bargauge.Panel | stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
 
 
-class Kind(StrEnum):
+class PanelKind(StrEnum):
     """How a panel shows its series."""
 
     LINES = "lines"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class PanelQuery:
     """One query. `legend`: what a series is called; `{{label}}` stands for a label's value."""
 
     expr: str
@@ -70,8 +70,8 @@ class Panel:
     title: str
     about: str
     unit: str
-    queries: tuple[Query, ...]
-    kind: Kind = Kind.LINES
+    queries: tuple[PanelQuery, ...]
+    kind: PanelKind = PanelKind.LINES
     wide: int = 12
     high: int = 8
     empty: str = ""
@@ -88,7 +88,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PanelRow:
     """Panels under one heading."""
 
     title: str
@@ -96,7 +96,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class DashboardVariable:
     """A choice at the top. `every`: all may be chosen together, and are at first."""
 
     name: str
@@ -117,14 +117,14 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class DashboardSpec:
     """One dashboard."""
 
     uid: str
     title: str
     about: str
-    variables: tuple[Variable, ...]
-    rows: tuple[Row, ...]
+    variables: tuple[DashboardVariable, ...]
+    rows: tuple[PanelRow, ...]
     marks: tuple[Marks, ...] = ()
     since: str = "now-24h"
 
@@ -134,7 +134,7 @@ class Board:
             yield from row.panels
 
 
-def encode(board: Board) -> str:
+def encode(board: DashboardSpec) -> str:
     """Write the dashboard as the JSON that Grafana imports."""
     made = (
         dashboard.Dashboard(board.title)
@@ -175,7 +175,10 @@ def _panel(panel: Panel) -> Builder:
     made = (
         made.title(panel.title).description(panel.description).datasource(SOURCE).unit(panel.unit)
     )
-    if panel.kind not in (Kind.LINES, Kind.STACK):  # there it would stand at ticks of the axis too
+    if panel.kind not in (
+        PanelKind.LINES,
+        PanelKind.STACK,
+    ):  # there it would stand at ticks of the axis too
         made = made.no_value(f"no data: {panel.empty or 'not known'}")
     if panel.decimals is not None:
         made = made.decimals(panel.decimals)
@@ -206,20 +209,20 @@ def _kind(panel: Panel) -> Builder:
         .placement(shapes.LegendPlacement.BOTTOM)
         .calcs(["lastNotNull", "max"])
     )
-    if panel.kind is Kind.NUMBER:
+    if panel.kind is PanelKind.NUMBER:
         return stat.Panel().reduce_options(last).text_mode(shapes.BigValueTextMode.VALUE_AND_NAME)
-    if panel.kind is Kind.BARS:
+    if panel.kind is PanelKind.BARS:
         across = shapes.VizOrientation.HORIZONTAL
         return bargauge.Panel().reduce_options(last).orientation(across)
-    if panel.kind is Kind.STATES:
+    if panel.kind is PanelKind.STATES:
         return statetimeline.Panel().merge_values(True).row_height(0.8).fill_opacity(70)
-    if panel.kind is Kind.TABLE:
+    if panel.kind is PanelKind.TABLE:
         hidden = [models.DynamicConfigValue(id_val="custom.hidden", value=True)]
         return table.Panel().override_by_name("Time", hidden).filterable(True)
     lines = timeseries.Panel().legend(legend).line_width(1).span_nulls(False)
     if panel.up_to is not None:
         lines = lines.axis_soft_min(0).axis_soft_max(panel.up_to)
-    if panel.kind is Kind.STACK:
+    if panel.kind is PanelKind.STACK:
         stacking = common.StackingConfig().mode(shapes.StackingMode.NORMAL)
         return lines.stacking(stacking).fill_opacity(40)
     if panel.band is not None:
@@ -235,7 +238,7 @@ def _kind(panel: Panel) -> Builder:
     return lines.fill_opacity(0)
 
 
-def _target(panel: Panel, query: Query, letter: str) -> prometheus.Dataquery:
+def _target(panel: Panel, query: PanelQuery, letter: str) -> prometheus.Dataquery:
     made = (
         prometheus.Dataquery()
         .ref_id(letter)
@@ -243,10 +246,10 @@ def _target(panel: Panel, query: Query, letter: str) -> prometheus.Dataquery:
         .expr(query.expr)
         .legend_format(query.legend)
     )
-    if panel.kind is Kind.TABLE:
+    if panel.kind is PanelKind.TABLE:
         return made.instant().format(PromQueryFormat.TABLE)
     # Over a range the last value of a series that has ended would stand beside the one of now.
-    now = panel.kind in (Kind.NUMBER, Kind.BARS)
+    now = panel.kind in (PanelKind.NUMBER, PanelKind.BARS)
     shape = made.format(PromQueryFormat.TIME_SERIES)
     return shape.instant() if now else shape.range()
 
@@ -255,7 +258,7 @@ def _datasource() -> dashboard.DatasourceVariable:
     return dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
 
 
-def _variable(each: Variable) -> dashboard.QueryVariable:
+def _variable(each: DashboardVariable) -> dashboard.QueryVariable:
     made = (
         dashboard.QueryVariable(each.name)
         .label(each.label)

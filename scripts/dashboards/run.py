@@ -8,7 +8,15 @@ from scripts.dashboards.choices import (
     G_PER_HOUR,
     G_PER_KWH,
 )
-from scripts.dashboards.panels import YES_NO, Board, Kind, Marks, Panel, Query, Row
+from scripts.dashboards.panels import (
+    YES_NO,
+    DashboardSpec,
+    Marks,
+    Panel,
+    PanelKind,
+    PanelQuery,
+    PanelRow,
+)
 from scripts.dashboards.selecting import RATE, RUN, SIGNAL, grams_per_hour, of, one, told, watts
 
 SWITCH = told(
@@ -18,7 +26,7 @@ SWITCH = told(
 PRICED = f'{RUN}, signal="$signal"'
 NO_PLAN = "the run has no catalogue, so it is not planned"
 
-NOW = Row(
+NOW = PanelRow(
     title="Now",
     panels=(
         Panel(
@@ -26,14 +34,14 @@ NOW = Row(
             about="Tokens trained, as a share of what the run is to train.",
             unit="percentunit",
             queries=(
-                Query(
+                PanelQuery(
                     expr=one("run_id", of("wattmesh_run_tokens_total", RUN))
                     + " / "
                     + told("run_id", of("wattmesh_run_target_tokens", RUN)),
                     legend="done",
                 ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             empty="the run named no number of tokens, or has finished",
@@ -43,9 +51,11 @@ NOW = Row(
             about="Seconds that the deadline guard has to spare: below 0 the run will be late.",
             unit="s",
             queries=(
-                Query(expr=told("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"),
+                PanelQuery(
+                    expr=told("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"
+                ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             empty="the run has no deadline",
@@ -55,12 +65,12 @@ NOW = Row(
             about="Tokens a second, as the run reports it.",
             unit="suffix: tokens/s",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("run_id", of("wattmesh_run_throughput_tokens_per_second", RUN)),
                     legend="speed",
                 ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             empty="the run reports no speed, or is not live",
@@ -70,14 +80,14 @@ NOW = Row(
             about="Energy booked to the run over the tokens that it trained meanwhile.",
             unit="joule",
             queries=(
-                Query(
+                PanelQuery(
                     expr=f"sum({watts(RUN, line='run')}) / (sum("
                     + one("run_id", f"rate({of('wattmesh_run_tokens_total', RUN)}[{RATE}])")
                     + ") > 0)",
                     legend="J/token",
                 ),
             ),
-            kind=Kind.NUMBER,
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             empty="the run trains no tokens now, or tells none",
@@ -87,8 +97,10 @@ NOW = Row(
             about="Whether hands are off the run, by wattmesh after failed switches or by a "
             "person. It trains on and is accounted.",
             unit="none",
-            queries=(Query(expr=told("by", of("wattmesh_run_frozen", RUN)), legend="by {{by}}"),),
-            kind=Kind.NUMBER,
+            queries=(
+                PanelQuery(expr=told("by", of("wattmesh_run_frozen", RUN)), legend="by {{by}}"),
+            ),
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             words=tuple(YES_NO.items()),
@@ -98,8 +110,10 @@ NOW = Row(
             title="What the joules are",
             about="Whether any joule of the run is simulated, estimated or provisional.",
             unit="none",
-            queries=(Query(expr=one("flag", of("wattmesh_energy_flag", RUN)), legend="{{flag}}"),),
-            kind=Kind.NUMBER,
+            queries=(
+                PanelQuery(expr=one("flag", of("wattmesh_energy_flag", RUN)), legend="{{flag}}"),
+            ),
+            kind=PanelKind.NUMBER,
             wide=4,
             high=5,
             words=tuple(YES_NO.items()),
@@ -107,7 +121,7 @@ NOW = Row(
     ),
 )
 
-OVER_TIME = Row(
+OVER_TIME = PanelRow(
     title="Layouts under the grid",
     panels=(
         Panel(
@@ -116,7 +130,7 @@ OVER_TIME = Row(
             "its 10 % to its 90 % quantile. Switches of the run are marked.",
             unit=G_PER_KWH,
             queries=(
-                Query(
+                PanelQuery(
                     expr=told(
                         "signal",
                         of("wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour", SIGNAL),
@@ -124,7 +138,7 @@ OVER_TIME = Row(
                     legend="now",
                 ),
                 *(
-                    Query(
+                    PanelQuery(
                         expr=one(
                             "signal",
                             of(
@@ -152,16 +166,16 @@ OVER_TIME = Row(
             "dwell time, or a person.",
             unit="none",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("point, layout", of("wattmesh_run_config_info", RUN, state="live")),
                     legend="at {{point}}: {{layout}}",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("point", of("wattmesh_plan_point_info", RUN)),
                     legend="planned {{point}}",
                 ),
             ),
-            kind=Kind.STATES,
+            kind=PanelKind.STATES,
             wide=24,
             high=7,
             words=(("1", " "),),
@@ -172,14 +186,14 @@ OVER_TIME = Row(
             about="Watts booked to the run: its GPUs at work, and those it holds. A gap is time "
             "that nobody booked.",
             unit="watt",
-            queries=(Query(expr=f"sum by (line) ({watts(RUN)})", legend="{{line}}"),),
+            queries=(PanelQuery(expr=f"sum by (line) ({watts(RUN)})", legend="{{line}}"),),
         ),
         Panel(
             title="Speed",
             about="Tokens a second, as the run reports it.",
             unit="suffix: tokens/s",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("run", of("wattmesh_run_throughput_tokens_per_second", RUN)),
                     legend="{{run}}",
                 ),
@@ -191,7 +205,7 @@ OVER_TIME = Row(
             about="Energy booked over the tokens that were trained meanwhile.",
             unit="joule",
             queries=(
-                Query(
+                PanelQuery(
                     expr=f"sum({watts(RUN, line='run')}) / (sum("
                     + one("run_id", f"rate({of('wattmesh_run_tokens_total', RUN)}[{RATE}])")
                     + ") > 0)",
@@ -206,11 +220,11 @@ OVER_TIME = Row(
             "steady time; 1 is as stated. Plans are made by the catalogue.",
             unit="percentunit",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("point", of("wattmesh_run_point_throughput_ratio", RUN)),
                     legend="{{point}} speed",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("point, flags", of("wattmesh_run_point_power_ratio", RUN)),
                     legend="{{point}} watts {{flags}}",
                 ),
@@ -220,7 +234,7 @@ OVER_TIME = Row(
     ),
 )
 
-PLAN = Row(
+PLAN = PanelRow(
     title="Plan against done",
     panels=(
         Panel(
@@ -229,17 +243,19 @@ PLAN = Row(
             "the guard has to spare.",
             unit="s",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("run_id", of("wattmesh_run_deadline_timestamp_seconds", RUN))
                     + " - time()",
                     legend="to the deadline",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("run_id", of("wattmesh_plan_finish_timestamp_seconds", RUN))
                     + " - time()",
                     legend="to the planned end",
                 ),
-                Query(expr=told("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"),
+                PanelQuery(
+                    expr=told("run_id", of("wattmesh_run_slack_seconds", RUN)), legend="slack"
+                ),
             ),
             empty="the run has no deadline and no plan",
         ),
@@ -248,8 +264,10 @@ PLAN = Row(
             about="Tokens trained, beside those that are to be.",
             unit="short",
             queries=(
-                Query(expr=one("run_id", of("wattmesh_run_tokens_total", RUN)), legend="trained"),
-                Query(
+                PanelQuery(
+                    expr=one("run_id", of("wattmesh_run_tokens_total", RUN)), legend="trained"
+                ),
+                PanelQuery(
                     expr=told("run_id", of("wattmesh_run_target_tokens", RUN)), legend="to train"
                 ),
             ),
@@ -260,8 +278,10 @@ PLAN = Row(
             "grows without end: the planner does not answer.",
             unit="s",
             queries=(
-                Query(expr=told("run_id", of("wattmesh_plan_age_seconds", RUN)), legend="age"),
-                Query(expr=told("run_id", of("wattmesh_plan_solve_seconds", RUN)), legend="took"),
+                PanelQuery(expr=told("run_id", of("wattmesh_plan_age_seconds", RUN)), legend="age"),
+                PanelQuery(
+                    expr=told("run_id", of("wattmesh_plan_solve_seconds", RUN)), legend="took"
+                ),
             ),
             empty=NO_PLAN,
         ),
@@ -269,13 +289,15 @@ PLAN = Row(
             title="Gap of the plan",
             about="Most that a better plan could save under the same forecast, as a share.",
             unit="percentunit",
-            queries=(Query(expr=told("run_id", of("wattmesh_plan_gap_ratio", RUN)), legend="gap"),),
+            queries=(
+                PanelQuery(expr=told("run_id", of("wattmesh_plan_gap_ratio", RUN)), legend="gap"),
+            ),
             empty=NO_PLAN,
         ),
     ),
 )
 
-SWITCHES = Row(
+SWITCHES = PanelRow(
     title="Decisions and switches",
     panels=(
         Panel(
@@ -284,12 +306,12 @@ SWITCHES = Row(
             "is no metric: `wattmesh why` of the run.",
             unit="none",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("action, reason", of("wattmesh_run_decision", RUN)),
                     legend="{{action}}: {{reason}}",
                 ),
             ),
-            kind=Kind.STATES,
+            kind=PanelKind.STATES,
             words=(("1", " "),),
             empty="the run is not live",
         ),
@@ -298,8 +320,8 @@ SWITCHES = Row(
             about="Value: when it was ordered. From and to which point, by whom, why (the key of "
             "the decision), and where it is or how it ended. Older ones: `wattmesh why`.",
             unit="dateTimeAsIso",
-            queries=(Query(expr=f"{SWITCH} * 1000", legend="{{from_point}} to {{to_point}}"),),
-            kind=Kind.TABLE,
+            queries=(PanelQuery(expr=f"{SWITCH} * 1000", legend="{{from_point}} to {{to_point}}"),),
+            kind=PanelKind.TABLE,
             empty="the run was never switched, or has finished",
         ),
         Panel(
@@ -308,7 +330,7 @@ SWITCHES = Row(
             up_to=1,
             unit="none",
             queries=(
-                Query(
+                PanelQuery(
                     expr=one("outcome", of("wattmesh_switches_total", RUN)), legend="{{outcome}}"
                 ),
             ),
@@ -320,19 +342,19 @@ SWITCHES = Row(
             about="Whether the newest save step left no checkpoint, as the run says.",
             unit="none",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told("run", of("wattmesh_run_checkpoint_failing", RUN)),
                     legend="no checkpoint",
                 ),
             ),
-            kind=Kind.STATES,
+            kind=PanelKind.STATES,
             words=tuple(YES_NO.items()),
             empty="the run has finished",
         ),
     ),
 )
 
-GRAMS = Row(
+GRAMS = PanelRow(
     title="Grams",
     panels=(
         Panel(
@@ -341,21 +363,21 @@ GRAMS = Row(
             "in the chosen signal: lower and upper end. The lower end is the claim.",
             unit="massg",
             queries=(
-                Query(
+                PanelQuery(
                     expr=told(
                         "baseline, signal, boundary, flags",
                         of("wattmesh_carbon_saved_grams", PRICED),
                     ),
                     legend="at least, against {{baseline}} ({{signal}}, {{boundary}}) {{flags}}",
                 ),
-                Query(
+                PanelQuery(
                     expr=told(
                         "baseline, signal, boundary, flags",
                         of("wattmesh_carbon_saved_high_grams", PRICED),
                     ),
                     legend="at most, against {{baseline}} ({{signal}}, {{boundary}}) {{flags}}",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("part", of("wattmesh_carbon_saved_part_grams", PRICED)),
                     legend="of it: {{part}}",
                 ),
@@ -366,7 +388,9 @@ GRAMS = Row(
             title="Grams an hour",
             about="As first reported, over the last hour, in the chosen signal.",
             unit=G_PER_HOUR,
-            queries=(Query(expr=f"sum by (line) ({grams_per_hour(PRICED)})", legend="{{line}}"),),
+            queries=(
+                PanelQuery(expr=f"sum by (line) ({grams_per_hour(PRICED)})", legend="{{line}}"),
+            ),
         ),
         Panel(
             title="Grams in all",
@@ -374,11 +398,11 @@ GRAMS = Row(
             "adds (an estimate; 0 is the truth where all was measured).",
             unit="massg",
             queries=(
-                Query(
+                PanelQuery(
                     expr=one("line", of("wattmesh_carbon_restated_grams", PRICED)),
                     legend="{{line}}",
                 ),
-                Query(
+                PanelQuery(
                     expr=told("line", of("wattmesh_unobserved_upper_grams", PRICED)),
                     legend="{{line}}, unobserved at most (estimated)",
                 ),
@@ -389,15 +413,15 @@ GRAMS = Row(
             about="Whether any gram is simulated, estimated or provisional.",
             unit="none",
             queries=(
-                Query(expr=one("flag", of("wattmesh_carbon_flag", PRICED)), legend="{{flag}}"),
+                PanelQuery(expr=one("flag", of("wattmesh_carbon_flag", PRICED)), legend="{{flag}}"),
             ),
-            kind=Kind.STATES,
+            kind=PanelKind.STATES,
             words=tuple(YES_NO.items()),
         ),
     ),
 )
 
-BOARD = Board(
+BOARD = DashboardSpec(
     uid="wattmesh-run",
     title="wattmesh: one run",
     about="Layouts of one run under the grid, plan against done, switches, grams.",

@@ -2,7 +2,9 @@
 
 The map:
     rule_files.py                reads the shipped rules, spoils them, and gives them to promtool
+    rule_series.py               series as promtool writes them
     rule_cases.py                for each alert: samples that raise it, and clear it
+    rule_cases_measured.py       those on GPUs, nodes, budgets and grid signals
     prometheus.py                a private Prometheus, a private Alertmanager
     live.py                      a site that has everything a dashboard asks for
     shown.py                     the shipped dashboards as Grafana would ask for them

@@ -11,7 +11,7 @@ import yaml
 from tests.daemon.waiting import wait_for
 from tests.docs.blocks import block
 from tests.observability.live import LiveSite, live_site, standby
-from tests.observability.prometheus import Server, free_port, prometheus
+from tests.observability.prometheus import LocalServer, free_port, prometheus
 from tests.observability.rule_files import RULES
 
 
@@ -20,7 +20,7 @@ class Watched:
     """A site that has lived, and the Prometheus that watched it all the time."""
 
     site: LiveSite
-    prometheus: Server
+    prometheus: LocalServer
 
 
 def scrape_config(daemons: list[int], agent: int, **more: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class LocalServer:
     """One HTTP server of this machine."""
 
     port: int
@@ -65,7 +65,7 @@ class Server:
 @contextmanager
 def prometheus(
     folder: Path, config: Mapping[str, Any], *, ready: str = "/-/ready"
-) -> Iterator[Server]:
+) -> Iterator[LocalServer]:
     """Run a Prometheus with these settings."""
     folder.mkdir(exist_ok=True)
     (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)))
@@ -78,13 +78,13 @@ def prometheus(
         "--log.level=warn",
     ]
     with _running(command, folder / "prometheus.log"):
-        server = Server(port=port, folder=folder)
+        server = LocalServer(port=port, folder=folder)
         wait_for(lambda: _answers(server, ready), "Prometheus ready")
         yield server
 
 
 @contextmanager
-def alertmanager(folder: Path, config: Mapping[str, Any]) -> Iterator[Server]:
+def alertmanager(folder: Path, config: Mapping[str, Any]) -> Iterator[LocalServer]:
     """Run an Alertmanager that is alone: it looks for no others."""
     folder.mkdir(exist_ok=True)
     (folder / "alertmanager.yml").write_text(yaml.safe_dump(dict(config)))
@@ -98,7 +98,7 @@ def alertmanager(folder: Path, config: Mapping[str, Any]) -> Iterator[Server]:
         "--log.level=warn",
     ]
     with _running(command, folder / "alertmanager.log"):
-        server = Server(port=port, folder=folder)
+        server = LocalServer(port=port, folder=folder)
         wait_for(lambda: _answers(server, "/-/ready"), "Alertmanager ready")
         yield server
 
@@ -118,7 +118,7 @@ def _running(command: list[str], log: Path) -> Iterator[None]:
             process.wait()
 
 
-def _answers(server: Server, path: str) -> bool:
+def _answers(server: LocalServer, path: str) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
     try:
         connection.request("GET", path)

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.observability.rule_cases import named
+from tests.observability.rule_series import named
 from tests.observability.shown import filled, queries
 
 JOB = "wattmesh"

@@ -9,7 +9,7 @@ from scripts.pages import metrics
 from tests.daemon.waiting import wait_for
 from tests.observability.conftest import Watched
 from tests.observability.live import POWER_W, WATCHED_W, B
-from tests.observability.prometheus import Server
+from tests.observability.prometheus import LocalServer
 from tests.observability.shown import (
     ShownQuery,
     asked,
@@ -60,7 +60,7 @@ def expected_empty(title: str, expr: str) -> bool:
     return any(title == panel and piece in expr for panel, piece, _ in NOT_HERE)
 
 
-def found(server: Server, query: ShownQuery) -> list[dict[str, Any]]:
+def found(server: LocalServer, query: ShownQuery) -> list[dict[str, Any]]:
     """Ask for a query as Grafana would."""
     return server.vector(filled(query.expr, CHOSEN))
 
