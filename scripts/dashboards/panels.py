@@ -175,10 +175,8 @@ def _panel(panel: Panel) -> Builder:
     made = (
         made.title(panel.title).description(panel.description).datasource(SOURCE).unit(panel.unit)
     )
-    if panel.kind not in (
-        PanelKind.LINES,
-        PanelKind.STACK,
-    ):  # there it would stand at ticks of the axis too
+    # Of lines it would stand at ticks of the axis too.
+    if panel.kind not in (PanelKind.LINES, PanelKind.STACK):
         made = made.no_value(f"no data: {panel.empty or 'not known'}")
     if panel.decimals is not None:
         made = made.decimals(panel.decimals)
