@@ -52,5 +52,6 @@ bench: setup peers ## every benchmark; writes docs/results.md
 gpu: setup ## what only a GPU can show, nothing of it set; writes docs/gpu.md; ARGS="--part switch"
 	$(PYTHON) -m benchmarks.gpu $(ARGS)
 
-docs: setup ## write the pages and pictures that are made from code
+docs: setup ## write the pages, pictures and dashboards that are made from code
 	$(PYTHON) -m scripts.reference
+	$(PYTHON) -m scripts.dashboards

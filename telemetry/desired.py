@@ -182,6 +182,7 @@ class GpuControl:
         settable: whether an economy wish for it would be obeyed now.
         limit_w: its power limit without our cap; None: not known.
         floor_w: the lowest cap that may be set on it; None: not known.
+        fault: what a person must look at, one of `FAULTS`; "" for nothing.
     """
 
     gpu_uuid: str
@@ -191,6 +192,7 @@ class GpuControl:
     settable: bool = False
     limit_w: float | None = None
     floor_w: float | None = None
+    fault: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object."""
@@ -202,6 +204,7 @@ class GpuControl:
             "settable": self.settable,
             "limit_w": self.limit_w,
             "floor_w": self.floor_w,
+            "fault": self.fault,
         }
 
     @classmethod
@@ -213,6 +216,7 @@ class GpuControl:
         """
         fields = _object(data, "GPU control")
         trouble, settable = fields.get("trouble", ""), fields.get("settable", False)
+        fault = fields.get("fault", "")
         if not isinstance(trouble, str) or not isinstance(settable, bool):
             raise InputInvalid("GPU control: trouble must be text and settable true or false")
         return cls(
@@ -223,6 +227,8 @@ class GpuControl:
             settable=settable,
             limit_w=_number(fields, "limit_w"),
             floor_w=_number(fields, "floor_w"),
+            # A fault that only a newer actuator knows still has its sentence in `trouble`.
+            fault=fault if fault in FAULTS else "",
         )
 
 
@@ -281,6 +287,10 @@ class Applied:
             fenced=fenced,
         )
 
+
+FAULTS = ("foreign", "restore")
+"""Values of `GpuControl.fault`: someone else sets the GPU's clock or limit; what is ours could not
+be taken back."""
 
 FENCES = ("journal", "epoch")
 """Values of `Applied.fenced`: the wishes came from another journal, or with an epoch out of

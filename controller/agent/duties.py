@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import wattmesh
 from wattmesh.controller.agent.knowledge import PATIENCE_S, AgentInstructions, Knowledge
 from wattmesh.controller.agent.link import ControllerLink
-from wattmesh.controller.agent.outbox import AgentOutbox
+from wattmesh.controller.agent.outbox import AgentOutbox, OutboxFill
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.daemon.metering import Metering
 from wattmesh.controller.journal.nodes.node_facts import DeviceFacts, fitting_fields
@@ -47,7 +47,10 @@ LONGEST_WHY = 300
 
 @dataclass(slots=True)
 class Newest:
-    """The newest facts of an agent's loops; each field is replaced whole, by one thread."""
+    """The newest facts of an agent's loops; each field is replaced whole, by one thread.
+
+    `heard_s`, `taken_s`: monotonic, when the daemon last answered, and last took a delivery.
+    """
 
     sample: Sample
     claims: Mapping[str, EnergyClaim]
@@ -55,6 +58,8 @@ class Newest:
     applied: Applied | None = None
     heard_s: float | None = None
     kept_back: KeptBack = field(default_factory=KeptBack)
+    fill: OutboxFill | None = None
+    taken_s: float | None = None
 
 
 class Reading(Metering):
@@ -128,7 +133,7 @@ class Delivering:
         """Deliver one batch with the node's state; say whether there may be more batches."""
         fresh = self._outbox.fresh
         batch = None if fresh else self._outbox.batch()
-        self._newest.kept_back = self._outbox.kept_back()
+        self._newest.kept_back, self._newest.fill = self._outbox.kept_back(), self._outbox.fill()
         report = self._report(batch, fresh=fresh)
         body = json.dumps(report.to_json(), separators=(",", ":")).encode()
         try:
@@ -145,6 +150,7 @@ class Delivering:
             raise SourceUnavailable(
                 f"the controller did not take the delivery ({reply.status}): {why}"
             )
+        self._newest.taken_s = self._clock.monotonic()
         if fresh:
             self._outbox.adopt(map(baseline, answer.get("baselines", ())))
         if batch is not None:

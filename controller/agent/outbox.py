@@ -12,12 +12,13 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from wattmesh.controller.agent import refusals
 from wattmesh.controller.agent.coarsen import Key, UnsentRow, coarser
-from wattmesh.controller.agent.outbox_file import OutboxFile
+from wattmesh.controller.agent.outbox_file import PAGE_BYTES, OutboxFile
 from wattmesh.controller.agent.outbox_rows import (
     BOOK,
     COLUMNS,
@@ -45,6 +46,14 @@ log = logging.getLogger(__name__)
 
 MOST_FLYING = 16
 """Batches that may be frozen at a time; rows in a frozen batch are not joined to save room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxFill:
+    """How full an outbox is; above the limit its rows are joined, a quarter above it is full."""
+
+    used_bytes: int
+    limit_bytes: int
 
 
 def boot_us() -> int:
@@ -194,6 +203,16 @@ class AgentOutbox:
         """Say what the controller refuses."""
         with self._file.reading() as connection:
             return refusals.kept_back(connection)
+
+    def fill(self) -> OutboxFill:
+        """Say how full the file is.
+
+        Raises:
+            JournalUnavailable: the file cannot be read.
+        """
+        return OutboxFill(
+            used_bytes=self._file.used() * PAGE_BYTES, limit_bytes=self._file.pages * PAGE_BYTES
+        )
 
     def close(self) -> None:
         """Close the file."""

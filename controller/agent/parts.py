@@ -48,6 +48,7 @@ class AgentParts:
             WattmeshError: something is not as it must be; nothing is left open.
         """
         agent, clock = settings.agent, clock or Clock()
+        self._clock = clock
         self._settings = settings
         self.node = agent.node or socket.gethostname()
         link = _link(settings)
@@ -123,7 +124,10 @@ class AgentParts:
         address = listen_address(self._settings.agent.metrics)
         if address is not None:
             self._metrics = ScrapeServer.started(
-                address, "agent.metrics", self.exporter, AgentMetrics(self.newest)
+                address,
+                "agent.metrics",
+                self.exporter,
+                AgentMetrics(self.newest, node=self.node, clock=self._clock),
             )
         if self._relay is not None:
             self._relay.start()

@@ -157,6 +157,11 @@ COMMANDS = {
         name="rules",
         about="Write the alerts and recording rules for Prometheus.",
     ),
+    "dashboards": LazyCommand(
+        module="services.install",
+        name="dashboards",
+        about="Write the dashboards for Grafana.",
+    ),
     "completion": LazyCommand(
         module="services.install",
         name="completion",

@@ -16,16 +16,20 @@ from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, runn
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.signals.lines import intensity_flags, skill_lines
 from wattmesh.controller.views import SkillLine
-from wattmesh.policies.decision import Rung
+from wattmesh.policies.decision import Action, IntensitySlot, Rung
 from wattmesh.policies.ladder import ACTS
 from wattmesh.reconfig.switch import FINAL
 from wattmesh.telemetry.readings import Quality, flags_of
 
 MOST_SWITCHES = 100_000
 NEWEST = 200
+DECISIONS_LOOKED_AT = 50
+"""The newest decisions of a run, among which the one that ordered its switch is looked for."""
+
 LOOK_AGAIN_S = 600.0
 """The saving of a run that has finished is looked at again so seldom."""
 
@@ -43,6 +47,8 @@ class SignalFigure:
         ahead: its hours ahead are forecast; the others have no rung, and no decision rests on them.
         rung: what decisions rest on. `issued_at`: of the forecast they rest on.
         state: how the newest poll ended. `skill`: how far its sources were off.
+        hours: what is forecast of the hours ahead, the present slot first. `hour_s`: seconds that
+            an hour of the signal takes; fewer in a compressed recording.
     """
 
     signal: str
@@ -58,6 +64,8 @@ class SignalFigure:
     issued_at: datetime | None = None
     state: str = ""
     skill: tuple[SkillLine, ...] = ()
+    hours: tuple[IntensitySlot, ...] = ()
+    hour_s: float = 3600.0
 
     def usable(self, now: datetime) -> bool:
         """Whether decisions may rest on it at `now`."""
@@ -119,8 +127,26 @@ class SavedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchFigure:
+    """The newest switch of a run. `by`: operator or policy. `reason`: key of the decision."""
+
+    from_point: str
+    to_point: str
+    by: str
+    reason: str
+    state: str
+    ordered_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigure:
-    """One run."""
+    """One run.
+
+    Attributes:
+        state: live, lost, finished, or how its last launch said that it leaves.
+        silent_s: since its newest sign of life. `frozen_by`: wattmesh, person, or "".
+        saves_nothing: its newest save step left no checkpoint.
+    """
 
     run: str
     name: str
@@ -130,6 +156,12 @@ class RunFigure:
     tokens: int
     tokens_per_s: float | None
     wakes_at: datetime | None = None
+    tokens_total: int = 0
+    deadline: datetime | None = None
+    silent_s: float = 0.0
+    frozen_by: str = ""
+    saves_nothing: bool = False
+    switch: SwitchFigure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +194,8 @@ class FigureReader:
         self._journal = journal
         self._pulse = pulse
         self._ended: dict[str, tuple[str, str]] = {}
+        self._last: dict[str, SwitchRow] = {}
+        self._reasons: dict[str, str] = {}
         self._savings: dict[str, tuple[float, Saving]] = {}
 
     def read(self) -> Figures:
@@ -174,6 +208,8 @@ class FigureReader:
         self._ended |= {
             row.plan: (row.run, row.state.value) for row in newest if row.state in FINAL
         }
+        # Among the newest of all runs, a run that is seldom switched has none.
+        self._last |= {row.run: row for row in reversed(newest)}
         return self._read(Counter(self._ended.values()))
 
     def _read(self, ended: Mapping[tuple[str, str], int]) -> Figures:
@@ -184,11 +220,11 @@ class FigureReader:
         totals = journal.ledger.totals()
         ahead = pulse.signals.ahead
         facts = {str(each.signal): each for each in (*ahead, *pulse.signals.reports)}
-        savings = self._saved(rows)
+        savings, everything = self._saved(rows), journal.runs.frozen_all()
         return Figures(
             energy=energy(totals, names),
             grams=grams(totals, names),
-            runs=tuple(map(_run_figure, rows)),
+            runs=tuple(_run_figure(row, now, self._newest(row), everything) for row in rows),
             switches=dict(sorted(ended.items())),
             saved=savings,
             cluster=saved_lines([each.found for each in savings], totals),
@@ -198,6 +234,38 @@ class FigureReader:
                 )
                 for each in facts.values()
             ),
+        )
+
+    def _newest(self, run: RunRow) -> SwitchFigure | None:
+        """Give the newest switch of a run that has not finished."""
+        if run.finished_at is not None:
+            self._last.pop(run.run, None)
+        switch = self._last.get(run.run)
+        if switch is None:
+            return None
+        if switch.plan not in self._reasons:
+            self._reasons[switch.plan] = self._reason(switch)
+        return SwitchFigure(
+            from_point=switch.from_point,
+            to_point=switch.to_point,
+            by=switch.requested_by,
+            reason=self._reasons[switch.plan],
+            state=switch.state.value,
+            ordered_at=switch.created_at,
+        )
+
+    def _reason(self, switch: SwitchRow) -> str:
+        """Find the key of the decision that ordered a switch; "" where it is not kept any more."""
+        made = self._journal.decisions.list(switch.run, limit=DECISIONS_LOOKED_AT)
+        return next(
+            (
+                each.kind
+                for each in made
+                if each.action == Action.SWITCH
+                and each.target == switch.to_point
+                and each.first_at <= switch.created_at
+            ),
+            "",
         )
 
     def _saved(self, rows: Sequence[RunRow]) -> tuple[SavedFigure, ...]:
@@ -260,17 +328,27 @@ def grams(totals: Iterable[TotalRow], names: Mapping[str, str]) -> tuple[GramsFi
     )
 
 
-def _run_figure(row: RunRow) -> RunFigure:
-    point = row.point
+def _run_figure(
+    row: RunRow, now: datetime, switch: SwitchFigure | None, everything: str
+) -> RunFigure:
+    """Show one run; `everything`: why all runs are frozen, "" where they are not."""
+    point, frozen = row.point, row.frozen or everything
+    by = "wattmesh" if frozen.startswith("wattmesh") else "person"
     return RunFigure(
         run=row.run,
         name=row.name,
-        state=row.state,
+        state=row.ending if row.state == "lost" and row.ending else row.state,
         point=point.id if point else "",
         layout=str(row.layout),
         tokens=row.tokens,
         tokens_per_s=row.tokens_per_s,
         wakes_at=row.wakes_at,
+        tokens_total=row.tokens_total or (row.catalogue.tokens_total if row.catalogue else 0),
+        deadline=row.deadline,
+        silent_s=max(0.0, (now - row.last_seen_at).total_seconds()),
+        frozen_by=by if frozen else "",
+        saves_nothing=bool(row.trouble),
+        switch=switch,
     )
 
 
@@ -295,4 +373,6 @@ def _signal_figure(
         issued_at=view.issued_at,
         state=fetch.state if fetch else "",
         skill=skill_lines(journal.forecasts.skill(facts.signal)),
+        hours=view.slots if ahead else (),
+        hour_s=facts.day_s / 24,
     )

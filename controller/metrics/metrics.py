@@ -13,16 +13,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 import wattmesh
-from wattmesh.controller.cycle.fences import refusing
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.metrics.budgets import budget_metrics
 from wattmesh.controller.metrics.caps import cap_metrics
 from wattmesh.controller.metrics.figures import FigureReader, Figures
 from wattmesh.controller.metrics.ledger import ledger_metrics
+from wattmesh.controller.metrics.nodes import node_metrics
 from wattmesh.controller.metrics.planner import plan_metrics
 from wattmesh.controller.metrics.points import point_metrics
+from wattmesh.controller.metrics.runs import run_metrics
 from wattmesh.controller.metrics.scrapes import ScrapeServer
 from wattmesh.controller.metrics.signals import carbon_metrics
+from wattmesh.controller.metrics.storage import storage_metrics
 from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse
@@ -50,6 +52,8 @@ class FiguresCollector(Collector):
         figures = self._newest()
         yield from self._daemon()
         yield from self._loops()
+        yield from node_metrics(self._pulse)
+        yield from storage_metrics(self._pulse.settings.journal.url)
         yield from self._pulse.exporter.collect()
         yield from carbon_metrics(self._pulse, figures)
         yield from ledger_metrics(figures, self._pulse.settings.site.energy_boundary)
@@ -89,22 +93,6 @@ class FiguresCollector(Collector):
         )
         alone.add_metric([], float(pulse.isolation.count))
         yield alone
-        covered = GaugeMetricFamily(
-            "wattmesh_coverage_gpus",
-            "GPUs whose power was read lately (seen), or ever (expected).",
-            labels=["state"],
-        )
-        for state, count in zip(("seen", "expected"), pulse.gpu_coverage, strict=True):
-            covered.add_metric([state], float(count))
-        yield covered
-        fenced = GaugeMetricFamily(
-            "wattmesh_actuators_fenced",
-            "Nodes whose actuator refuses this daemon and obeys another journal or epoch.",
-            labels=["reason"],
-        )
-        for why, each in refusing(pulse.fleet.nodes, pulse.clock.now()).items():
-            fenced.add_metric([why], float(len(each)))
-        yield fenced
         pue = GaugeMetricFamily(
             "wattmesh_pue_ratio",
             "Factor by which joules are multiplied before they are priced; 1 within the boundary "
@@ -148,55 +136,6 @@ class FiguresCollector(Collector):
         for total in self._jobs.totals():
             jobs.add_metric([total.job, total.outcome], total.count)
         yield from (took, age, turns, jobs)
-
-
-def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
-    """Each run: how far, how fast, why it holds, how its switches ended."""
-    tokens = CounterMetricFamily("wattmesh_run_tokens", "Tokens trained.", labels=["run", "run_id"])
-    speed = GaugeMetricFamily(
-        "wattmesh_run_throughput_tokens_per_second",
-        "Speed, as the run reports it.",
-        labels=["run", "run_id"],
-    )
-    slack = GaugeMetricFamily(
-        "wattmesh_run_slack_seconds",
-        "Seconds that the deadline guard has to spare.",
-        labels=["run", "run_id"],
-    )
-    info = GaugeMetricFamily(
-        "wattmesh_run_config_info",
-        "1; the layout and the point that the run is at.",
-        labels=["run", "run_id", "point", "layout", "state"],
-    )
-    decision = GaugeMetricFamily(
-        "wattmesh_run_decision",
-        "1; action and reason of the newest decision.",
-        labels=["run", "run_id", "action", "reason"],
-    )
-    switches = CounterMetricFamily(
-        "wattmesh_switches", "Switches that ended, by outcome.", labels=["run", "run_id", "outcome"]
-    )
-    wakes = GaugeMetricFamily(
-        "wattmesh_run_wakes_timestamp_seconds",
-        "When a run that sleeps is started again at the latest, whoever lives then (Unix time).",
-        labels=["run", "run_id"],
-    )
-    names = {run.run: run.name for run in figures.runs}
-    for run in figures.runs:
-        if run.wakes_at is not None:
-            wakes.add_metric([run.name, run.run], run.wakes_at.timestamp())
-        tokens.add_metric([run.name, run.run], run.tokens)
-        if run.state == "live" and run.tokens_per_s:
-            speed.add_metric([run.name, run.run], run.tokens_per_s)
-        info.add_metric([run.name, run.run, run.point, run.layout, run.state], 1)
-    for (run_id, outcome), count in figures.switches.items():
-        switches.add_metric([names.get(run_id, run_id), run_id, outcome], count)
-    for each in pulse.turned.report.decisions if pulse.turned else ():
-        labels = [names.get(each.run, each.run), each.run]
-        decision.add_metric([*labels, each.action.value, each.kind], 1)
-        if each.slack_s is not None:
-            slack.add_metric(labels, each.slack_s)
-    yield from (tokens, speed, slack, info, decision, switches, wakes)
 
 
 class MetricsServer:

@@ -44,12 +44,26 @@ def _plan_metrics(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
         "Time that it took to compute the newest plan.",
         labels=["run", "run_id"],
     )
-    report = pulse.turned.report if pulse.turned else None
+    finish = GaugeMetricFamily(
+        "wattmesh_plan_finish_timestamp_seconds",
+        "Unix time at which the run has trained its tokens by the newest plan.",
+        labels=["run", "run_id"],
+    )
+    point = GaugeMetricFamily(
+        "wattmesh_plan_point_info",
+        "1; the point that the newest plan has the run at now; empty: suspended.",
+        labels=["run", "run_id", "point"],
+    )
+    report, now = pulse.turned.report if pulse.turned else None, pulse.clock.now()
     for run in report.observation.runs if report and report.observation else ():
         state, labels = planning.runs.get(run.run), [run.name, run.run]
         if run.plan is not None:
-            age.add_metric(labels, (pulse.clock.now() - run.plan.made_at).total_seconds())
+            age.add_metric(labels, (now - run.plan.made_at).total_seconds())
             gap.add_metric(labels, run.plan.gap)
+            finish.add_metric(labels, run.plan.finish_at.timestamp())
+            step = run.plan.at(now)
+            if step is not None:
+                point.add_metric([*labels, step.point], 1)
         if state is not None and state.solve_s is not None:
             solve.add_metric(labels, state.solve_s)
-    yield from (age, gap, solve)
+    yield from (age, gap, finish, point, solve)

@@ -5,6 +5,7 @@ and through its outages.
 """
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -15,11 +16,15 @@ from wattmesh.policies.decision import Rung
 
 BREAKER = ("closed", "half-open", "open")
 
+LEADS_H = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 36, 48)
+"""Hours ahead that are served: each is a series for each signal and bound."""
+
 
 def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     """Give every metric of the grid signals."""
     yield from _intensity_metrics(pulse, figures)
     yield from _basis_metrics(pulse, figures)
+    yield _ahead(pulse, figures)
     yield from _skill(figures)
 
 
@@ -86,6 +91,31 @@ def _basis_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
         for name in BREAKER if now_in else ():
             breaker.add_metric([signal, name], float(name == now_in))
     yield from (rung, issued, poll, breaker)
+
+
+def _ahead(pulse: Pulse, figures: Figures) -> Metric:
+    """What decisions expect of single hours ahead; Prometheus takes no samples of the future."""
+    grams = GaugeMetricFamily(
+        "wattmesh_grid_forecast_grams_per_kilowatt_hour",
+        "Intensity that decisions expect so many hours ahead: the forecast (expected), and its "
+        "10 % and 90 % quantiles (low, high) where they are known.",
+        labels=["signal", "lead_hours", "bound"],
+    )
+    now = pulse.clock.now()
+    for line in figures.signals:
+        for lead_h in LEADS_H:
+            at = now + timedelta(seconds=lead_h * line.hour_s)
+            slot = next((each for each in line.hours if each.start <= at < each.end), None)
+            if slot is None:
+                continue
+            for bound, value in (
+                ("expected", slot.g_per_kwh),
+                ("low", slot.low_g_per_kwh),
+                ("high", slot.high_g_per_kwh),
+            ):
+                if value is not None:
+                    grams.add_metric([line.signal, str(lead_h), bound], value)
+    return grams
 
 
 def _skill(figures: Figures) -> Iterator[Metric]:

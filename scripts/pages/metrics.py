@@ -27,9 +27,12 @@ SOURCES = (
     ("wattmesh.controller.metrics", "caps.py"),
     ("wattmesh.controller.metrics", "ledger.py"),
     ("wattmesh.controller.metrics", "metrics.py"),
+    ("wattmesh.controller.metrics", "nodes.py"),
     ("wattmesh.controller.metrics", "planner.py"),
     ("wattmesh.controller.metrics", "points.py"),
+    ("wattmesh.controller.metrics", "runs.py"),
     ("wattmesh.controller.metrics", "signals.py"),
+    ("wattmesh.controller.metrics", "storage.py"),
     ("wattmesh.telemetry.energy", "exporter.py"),
 )
 

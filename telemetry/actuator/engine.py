@@ -277,6 +277,7 @@ class Engine:
             settable=able and uuid in self._decision.settable,
             limit_w=limit_w,
             floor_w=lowest_w,
+            fault=self._writer.fault(uuid),
         )
 
     def _known(self) -> set[str]:

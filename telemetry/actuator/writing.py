@@ -23,10 +23,14 @@ RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why the last write to a GPU failed, and when to try again (`retry_s`, since boot)."""
+    """Why the last write to a GPU failed, and when to try again (`retry_s`, since boot).
+
+    `restoring`: it was to take back what is ours.
+    """
 
     sentence: str
     retry_s: float
+    restoring: bool = False
 
 
 class Writer:
@@ -56,6 +60,13 @@ class Writer:
         """Say why the last write to a GPU failed, while its pause lasts; else ""."""
         failure = self._failures.get(gpu_uuid)
         return failure.sentence if failure and self._boot_s() < failure.retry_s else ""
+
+    def fault(self, gpu_uuid: str) -> str:
+        """Say what a person must look at (`telemetry.desired.FAULTS`); "" for nothing."""
+        if self.watch(gpu_uuid).blocked:
+            return "foreign"
+        failure = self._failures.get(gpu_uuid)
+        return "restore" if failure is not None and failure.restoring else ""
 
     def forget_failures(self) -> None:
         """End every pause, so that each GPU is tried again at once."""
@@ -127,7 +138,11 @@ class Writer:
         whole = isinstance(error, JournalUnavailable) or done == len(acts)
         now_s, known = self._boot_s(), dict(self._failures)
         for act in acts if whole else acts[done : done + 1]:
-            self._failures[act.gpu_uuid] = Failure(sentence=str(error), retry_s=now_s + RETRY_S)
+            self._failures[act.gpu_uuid] = Failure(
+                sentence=str(error),
+                retry_s=now_s + RETRY_S,
+                restoring=act.cause is Cause.RESTORE,
+            )
         for act in acts:
             self.watches[act.gpu_uuid] = replace(self.watch(act.gpu_uuid), wrote_s=now_s)
         failed = acts[min(done, len(acts) - 1)]

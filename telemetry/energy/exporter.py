@@ -34,6 +34,9 @@ REASONS = {
 }
 """NVML's clocks event reason bits (nvml.h)."""
 
+LASTING = (Correction.STALE, Correction.LOST)
+"""Corrections that go on until something is mended; the others are over with one reading."""
+
 HERTZ_PER_MHZ = 1e6
 MJ_PER_J = 1e3
 MS_PER_S = 1e3
@@ -73,6 +76,7 @@ class _Seen:
     answering: Mapping[str, PowerReading]
     checks: Mapping[str, CrossCheck]
     corrections: Mapping[str, Mapping[Correction, int]]
+    troubled: Mapping[str, frozenset[Correction]]
     reasons_us: Mapping[str, Mapping[str, int]]
     totals: Mapping[str, DeviceTotal]
     locks: Mapping[str, int]
@@ -134,6 +138,7 @@ class DeviceExporter(Collector):
                 answering=self._answering(),
                 checks={gpu: each.check for gpu, each in self._devices.items()},
                 corrections={gpu: dict(each.corrections) for gpu, each in self._devices.items()},
+                troubled={gpu: each.troubled for gpu, each in self._devices.items()},
                 reasons_us={gpu: dict(each.reasons_us) for gpu, each in self._devices.items()},
                 totals=dict(self._totals),
                 locks=dict(self._locks),
@@ -214,14 +219,21 @@ def _trust(seen: _Seen) -> Iterator[Metric]:
         "Energy by the counter over power x time, in the last hour; outside 0.9 to 1.1 it alerts.",
         labels=["gpu_uuid"],
     )
+    fault = GaugeMetricFamily(
+        "wattmesh_gpu_counter_fault",
+        "1 while a GPU's sensor stands still (stale), or the GPU does not answer (lost).",
+        labels=["gpu_uuid", "reason"],
+    )
     for gpu, check in sorted(seen.checks.items()):
         if component_of(gpu) is not Component.GPU:
             continue
+        for reason in LASTING:
+            fault.add_metric([gpu, reason.value], float(reason in seen.troubled[gpu]))
         for reason in Correction:
             corrections.add_metric([gpu, reason.value], seen.corrections[gpu].get(reason, 0))
         if check.ratio is not None:
             ratio.add_metric([gpu], check.ratio)
-    yield from (corrections, ratio)
+    yield from (corrections, ratio, fault)
 
 
 def _power(seen: _Seen) -> Iterator[Metric]:

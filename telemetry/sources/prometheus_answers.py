@@ -128,8 +128,9 @@ def newest(answer: object, exporter: Exporter, now_s: float) -> list[ScrapedSamp
     Raises:
         SourceUnavailable: it is malformed.
     """
-    energies = _by_device(answer, exporter, exporter.energy, now_s)
-    powers = _by_device(answer, exporter, exporter.power, now_s)
+    results = _results(answer)
+    energies = _by_device(results, exporter, exporter.energy, now_s)
+    powers = _by_device(results, exporter, exporter.power, now_s)
     return [
         _joined(uuid, energies.get(uuid), powers.get(uuid), exporter)
         for uuid in sorted({*energies, *powers})
@@ -155,11 +156,16 @@ def _joined(
     )
 
 
-def _by_device(answer: object, exporter: Exporter, name: str, now_s: float) -> dict[str, _Series]:
+def _by_device(
+    results: Iterable[tuple[Mapping[str, str], list[Any]]],
+    exporter: Exporter,
+    name: str,
+    now_s: float,
+) -> dict[str, _Series]:
     """Each device's live series of one name; of several, always the same one."""
     found: dict[str, _Series] = {}
     chosen: dict[str, list[tuple[str, str]]] = {}
-    for labels, samples in _results(answer):
+    for labels, samples in results:
         uuid = next((labels[each] for each in exporter.uuid_labels if labels.get(each)), "")
         if labels.get("__name__") != name or not uuid:
             continue

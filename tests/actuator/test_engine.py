@@ -340,6 +340,38 @@ def test_a_limit_that_somebody_set_while_we_were_dead_is_left_alone(world: World
     assert world.state() == [(700.0, None), (600.0, None)]
 
 
+def test_what_calls_a_person_has_a_word_of_its_own(world: World) -> None:
+    """A foreign hand until it is resumed; a restore that fails until it works; nothing else."""
+    world.wish(*world.economy(cap=500))
+    assert faults(world) == ["", ""]
+    world.fake.gpus[1].foreign_limit(600)
+    world.engine.beat()
+    assert sorted(faults(world)) == ["", "foreign"]
+    world.engine.resume()
+    assert faults(world) == ["", ""]
+    world.wish(epoch=2)
+    world.engine.beat()
+    world.fake.gpus[1].foreign_limit(700)
+    world.wish(*world.economy(), epoch=3)
+    assert [lock for _, lock in world.state()] == [1200, 1200]
+    world.fake.permit(False)
+    world.wish(epoch=4)
+    for _ in range(3):  # also between two attempts
+        world.clock.ahead_s += 0.7
+        world.engine.beat()
+        assert faults(world) == ["restore", "restore"]
+    world.fake.permit(True)
+    world.clock.ahead_s += 2.0
+    world.engine.beat()
+    assert world.state() == FREE
+    assert "restore" not in faults(world)
+
+
+def faults(world: World) -> list[str]:
+    """Give the fault of each GPU that the actuator speaks of."""
+    return [each.fault for each in world.engine.state().gpus]
+
+
 def test_a_cap_out_of_band_is_respected_and_survives(world: World) -> None:
     """The found value is what was requested (192), not what a controller enforces (190)."""
     world.fake.gpus[0].out_of_band_cap(500)

@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.services import install
 
 UNITS = Path("integrations/systemd")
 RULES = Path("integrations/prometheus/rules")
+DASHBOARDS = Path("integrations/grafana/dashboards")
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -82,6 +84,44 @@ def test_rules_are_the_shipped_ones(tmp_path: Path, capsys: pytest.CaptureFixtur
     said(capsys, "rules", "--to", str(tmp_path))
     found = {each.name: each.read_text() for each in tmp_path.iterdir()}
     assert found == {f"wattmesh-{each.name}": each.read_text() for each in RULES.glob("*.yml")}
+
+
+def test_rules_lead_to_the_runbook_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every link begins with the address, and nothing else of the rules changes."""
+    address = "https://docs.example.org/wattmesh/runbook"
+    said(capsys, "rules", "--to", str(tmp_path), "--runbook-url", address)
+    for each in RULES.glob("*.yml"):
+        text = (tmp_path / f"wattmesh-{each.name}").read_text()
+        assert text.replace(address, "docs/runbook.md") == each.read_text()
+        assert text.count(f"runbook_url: {address}#") == text.count("- alert:")
+    for wrong in ("a b", "x\n- alert: y", "", "x" * 501, 'x"'):
+        assert main(["rules", "--to", str(tmp_path), "--runbook-url", wrong]) != 0
+        assert "is no address" in capsys.readouterr().err
+
+
+def test_dashboards_are_the_shipped_ones_in_the_folder_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With files for Grafana's provisioning, which look for them there."""
+    folder = tmp_path / "a folder"
+    told = said(capsys, "dashboards", "--out", str(folder))
+    assert told.count("wrote") == 5
+    found = {each.name: each.read_text() for each in folder.glob("*.json")}
+    assert found == {each.name: each.read_text() for each in DASHBOARDS.glob("*.json")}
+    assert len(found) == 3
+    provider = yaml.safe_load((folder / "provisioning/folder.yml").read_text())["providers"][0]
+    assert provider["options"]["path"] == str(folder)
+    source = yaml.safe_load((folder / "provisioning/datasource.yml").read_text())
+    assert source["datasources"][0]["type"] == "prometheus"
+    assert said(capsys, "dashboards", "--out", str(folder)).count("stands") == 5
+    (folder / "wattmesh-run.json").write_text("{}")
+    assert main(["dashboards", "--out", str(folder)]) != 0
+    assert "has other content already" in capsys.readouterr().err
+    assert "wants   /etc/grafana/dashboards/wattmesh/wattmesh-run.json" in said(
+        capsys, "dashboards"
+    )
 
 
 @pytest.fixture

@@ -47,7 +47,9 @@ def failed(said: Said) -> list[str]:
 def test_a_head_node_is_made_upgraded_and_removed_as_the_page_says(tmp_path: Path) -> None:
     """Every line of it, as root; then people of each group, and a script that is observed."""
     script = block("docs/observe.md", "Observe a script")
-    (rules,) = re.findall(r"`(wattmesh rules [^`]+)`", (root.REPOSITORY / PAGE).read_text("utf-8"))
+    page = (root.REPOSITORY / PAGE).read_text("utf-8")
+    (rules,) = re.findall(r"`(wattmesh rules [^`]+)`", page)
+    (dashboards,) = re.findall(r"`(wattmesh dashboards [^`]+)`", page)
     people = [
         by("ann", "/opt/wattmesh/bin/python3 /run/train.py"),
         by("ann", "wattmesh runs"),
@@ -65,6 +67,7 @@ def test_a_head_node_is_made_upgraded_and_removed_as_the_page_says(tmp_path: Pat
             *lines("Head node", 2),
             "systemd-analyze verify /etc/systemd/system/wattmesh.service",
             rules,
+            dashboards,
             *lines("Your shell"),
             file("/run/train.py", script),
             *people,
@@ -98,6 +101,7 @@ def test_a_head_node_is_made_upgraded_and_removed_as_the_page_says(tmp_path: Pat
         "journal.db",
     ]
     assert "wattmesh-carbon.yml" in said[-4][2]
+    assert "/etc/grafana/dashboards/wattmesh/wattmesh-run.json" in answer(said, dashboards)[1]
 
 
 def test_a_gpu_node_is_made_upgraded_and_removed_as_the_page_says(tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ def test_lost_pin_is_caught() -> None:
 def test_pins_are_exact() -> None:
     """Every line names one version."""
     loose = [
-        str(pin) for pin in _pins().values() if not re.fullmatch(r"==[\w.]+", str(pin.specifier))
+        str(pin)
+        for pin in _pins().values()
+        if not re.fullmatch(r"==(\d+!)?[\w.]+", str(pin.specifier))
     ]
     assert loose == []
 

@@ -119,6 +119,10 @@ def test_a_sensor_that_stops_is_counted_once() -> None:
         exporter.observe(Sample(readings=(reading,)), {})
     stale = {"gpu_uuid": "G0", "reason": "stale"}
     assert value(scraped(exporter), "wattmesh_gpu_energy_corrections_total", **stale) == 2
+    assert value(scraped(exporter), "wattmesh_gpu_counter_fault", **stale) == 1
+    exporter.observe(Sample(readings=(good,)), {})
+    assert value(scraped(exporter), "wattmesh_gpu_counter_fault", **stale) == 0
+    assert value(scraped(exporter), "wattmesh_gpu_energy_corrections_total", **stale) == 2
 
 
 def test_no_counter_falls_when_totals_do() -> None:

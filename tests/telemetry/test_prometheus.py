@@ -1,6 +1,8 @@
 """Exporters' figures through Prometheus: units, ages, blanks, and a server that misbehaves."""
 
+import json
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +11,8 @@ from tests.telemetry.prometheus_server import Prometheus, prometheus
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.readings import PowerReading
 from wattmesh.telemetry.sources.prometheus import PrometheusSource
+from wattmesh.telemetry.sources.prometheus_answers import EXPORTERS
+from wattmesh.telemetry.sources.prometheus_answers import newest as decode
 
 ENERGY, POWER = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_POWER_USAGE"
 GPU = {"UUID": "GPU-a", "Hostname": "n1", "gpu": "0"}
@@ -242,3 +246,41 @@ def test_no_server_says_so_and_figures_stay_until_they_are_old(opened: Opened) -
     source._newest = []
     with pytest.raises(SourceUnavailable, match="does not answer"):
         within(source)
+
+
+MOST_BYTES_PER_BYTE = 12
+
+
+@pytest.mark.parametrize("exporter", ["dcgm", "kepler"])
+def test_ten_thousand_gpus_are_read_to_the_millijoule_in_bounded_memory(
+    server: Prometheus, opened: Opened, exporter: str
+) -> None:
+    """Each with its own counter and power; what is held meanwhile is in proportion to the bytes."""
+    names, now_s = EXPORTERS[exporter], server.now_s
+    results = [
+        {
+            "metric": {
+                "__name__": name,
+                names.uuid_labels[0]: f"GPU-{number:08x}",
+                "instance": f"n{number // 8}:9400",
+            },
+            "values": [[now_s - 20.0, "0"], [now_s - 5.0, str(newest)]],
+        }
+        for number in range(10_000)
+        for name, newest in ((names.energy, 1_000_000 + number), (names.power, 300 + number % 400))
+    ]
+    told = {"status": "success", "data": {"resultType": "matrix", "result": results}}
+    server.body = json.dumps(told).encode()
+    tracemalloc.start()
+    found = decode(json.loads(server.body), names, now_s)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 10_000
+    assert peak < MOST_BYTES_PER_BYTE * len(server.body)
+    readings = within(opened(server.url, exporter))
+    scale = int(names.mj_per_unit)
+    expected = {
+        f"GPU-{number:08x}": ((1_000_000 + number) * scale, 300.0 + number % 400)
+        for number in range(10_000)
+    }
+    assert {each.gpu_uuid: (each.energy_mj, each.power_w) for each in readings} == expected

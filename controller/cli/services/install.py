@@ -1,8 +1,10 @@
-"""`wattmesh units`, `rules`, `completion`: install files for systemd, Prometheus and shells.
+"""`wattmesh units`, `rules`, `dashboards`, `completion`: files for other programs and shells.
 
 Invariant: an existing file with other content is replaced only on request.
 """
 
+import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +24,18 @@ from wattmesh.errors import InputInvalid
 IN_UNITS = "/opt/wattmesh/bin/wattmesh"
 """Path of the program in the shipped units."""
 
+RUNBOOK = "docs/runbook.md"
+"""Where the links of the shipped alerts lead."""
+
+IN_PROVISIONING = "/etc/grafana/dashboards/wattmesh"
+"""Folder of the dashboards in the shipped file for Grafana's provisioning."""
+
 UNSEEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 """Folders that the units cannot see (ProtectHome, PrivateTmp)."""
+
+
+_A_URL = re.compile(r"[A-Za-z0-9._~:/%+@=-]{1,500}")
+"""What stands in YAML and in a link without quotes."""
 
 
 class ServiceUnit(StrEnum):
@@ -110,14 +122,30 @@ def rules(
         Path | None,
         typer.Option("--to", metavar="DIR", help="Folder that Prometheus reads rules from."),
     ] = None,
+    runbook_url: Annotated[
+        str,
+        typer.Option(
+            "--runbook-url", metavar="URL", help="Where your people read docs/runbook.md."
+        ),
+    ] = RUNBOOK,
     replace: Replace = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the alerts and recording rules for Prometheus; without --to only name the files."""
+    if not _A_URL.fullmatch(runbook_url):
+        raise InputInvalid(
+            f"--runbook-url {runbook_url!r} is no address: letters, digits and any of "
+            "- . _ ~ : / % + @ and =, at most 500 of them."
+        )
     below = to or Path("/etc/prometheus/rules")
     shipped = files("wattmesh.integrations") / "prometheus" / "rules"
     wanted = [
-        DesiredFile(path=below / f"wattmesh-{each.name}", text=each.read_text(encoding="utf-8"))
+        DesiredFile(
+            path=below / f"wattmesh-{each.name}",
+            text=each.read_text(encoding="utf-8").replace(
+                f"runbook_url: {RUNBOOK}#", f"runbook_url: {runbook_url}#"
+            ),
+        )
         for each in sorted(shipped.iterdir(), key=lambda each: each.name)
         if each.name.endswith(".yml")
     ]
@@ -126,6 +154,42 @@ def rules(
         "promtool check config prometheus.yml && systemctl reload prometheus",
     ]
     how = "" if to else f"wattmesh rules --to {below}"
+    _finish(wanted, then, [], how=how, replace=replace, as_json=as_json)
+
+
+def dashboards(
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder that Grafana reads dashboards from."),
+    ] = None,
+    replace: Replace = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the Grafana dashboards and their provisioning; without --out only name the files."""
+    below = (out or Path(IN_PROVISIONING)).absolute()
+    shipped = files("wattmesh.integrations") / "grafana"
+    wanted = [
+        DesiredFile(path=below / each.name, text=each.read_text(encoding="utf-8"))
+        for each in sorted((shipped / "dashboards").iterdir(), key=lambda each: each.name)
+        if each.name.endswith(".json")
+    ]
+    for name in ("datasource.yml", "folder.yml"):
+        text = (shipped / "provisioning" / name).read_text(encoding="utf-8")
+        there = f"path: {json.dumps(str(below))}"
+        wanted.append(
+            DesiredFile(
+                path=below / "provisioning" / name,
+                text=text.replace(f"path: {IN_PROVISIONING}", there),
+            )
+        )
+    then = [
+        f"cp {below}/provisioning/folder.yml /etc/grafana/provisioning/dashboards/wattmesh.yml",
+        f"cp {below}/provisioning/datasource.yml /etc/grafana/provisioning/datasources/wattmesh.yml"
+        "   # if Grafana has no Prometheus yet; put its address in",
+        "systemctl restart grafana-server",
+    ]
+    how = "" if out else f"wattmesh dashboards --out {below}"
     _finish(wanted, then, [], how=how, replace=replace, as_json=as_json)
 
 

@@ -1,0 +1,60 @@
+"""Nodes and their GPUs for Prometheus, as the daemon hears of them.
+
+Invariant: what costs a series for each node is there only for nodes that need a look, so a site of
+a thousand nodes that are well adds none.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from wattmesh.controller.cycle.fences import refusing
+from wattmesh.controller.cycle.fleet import recently_heard
+from wattmesh.controller.pulse import Pulse
+
+
+def node_metrics(pulse: Pulse) -> Iterator[Metric]:
+    """Who is heard, which GPUs are read, and whose actuator refuses this daemon."""
+    yield _coverage(pulse)
+    yield from _heard(pulse)
+    fenced = GaugeMetricFamily(
+        "wattmesh_actuators_fenced",
+        "Nodes whose actuator refuses this daemon and obeys another journal or epoch.",
+        labels=["reason"],
+    )
+    for why, each in refusing(pulse.fleet.nodes, pulse.clock.now()).items():
+        fenced.add_metric([why], float(len(each)))
+    yield fenced
+
+
+def _coverage(pulse: Pulse) -> Metric:
+    covered = GaugeMetricFamily(
+        "wattmesh_coverage_gpus",
+        "GPUs whose power was read lately (seen), or ever (expected).",
+        labels=["state"],
+    )
+    for state, count in zip(("seen", "expected"), pulse.gpu_coverage, strict=True):
+        covered.add_metric([state], float(count))
+    return covered
+
+
+def _heard(pulse: Pulse) -> Iterator[Metric]:
+    nodes = GaugeMetricFamily(
+        "wattmesh_nodes",
+        "Nodes whose agent was heard lately (heard), and those that are silent (silent).",
+        labels=["state"],
+    )
+    silent = GaugeMetricFamily(
+        "wattmesh_node_silent_seconds",
+        "Seconds since a silent node's agent was last heard; nodes that are heard have none.",
+        labels=["node"],
+    )
+    now, count = pulse.clock.now(), {"heard": 0, "silent": 0}
+    for node in pulse.fleet.nodes:
+        heard = recently_heard(node, now)
+        count["heard" if heard else "silent"] += 1
+        if not heard:
+            silent.add_metric([node.node], (now - node.last_seen_at).total_seconds())
+    for state, found in count.items():
+        nodes.add_metric([state], float(found))
+    yield from (nodes, silent)
