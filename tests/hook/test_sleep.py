@@ -11,9 +11,9 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.errors import SourceUnavailable
-from wattmesh.integrations.torchrun import EXIT_STOPPED
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.own_clock import OwnClock
+from wattmesh.reconfig.launcher.supervisor import EXIT_STOPPED
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import SUSPENDS, SwitchMode
 
