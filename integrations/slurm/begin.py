@@ -71,7 +71,8 @@ class StartedJob:
                 self.queue.cancel(begun.withdrawn)
                 return ""
             waited_s = time.monotonic() - began_s
-            if begun is not None and (self.key or waited_s > RIVAL_S or stop.is_set()):
+            patient = not self.key and not self.own.requeues and waited_s <= RIVAL_S
+            if begun is not None and (not patient or stop.is_set()):
                 return begun.problem
             if problem is not None and (waited_s > PATIENCE_S or stop.is_set()):
                 raise problem

@@ -77,7 +77,10 @@ class SlurmClient:
     def options(self, number: int) -> list[str]:
         """Return what a successor of a job is submitted with beside what its script says."""
         shown = f"--format={SEPARATOR.join(answers.OPTION_FIELDS)}"
-        return answers.options(self._asked("squeue", f"--jobs={number}", "--states=all", shown))
+        told = self._asked("squeue", f"--jobs={number}", "--states=all", shown)
+        if not (found := answers.options(told)):
+            raise SourceUnavailable(f"squeue told nothing of job {number} that can be read")
+        return found
 
     def waited_s(self, number: int) -> float | None:
         """Return how long a job waited for nodes from when it might begin; None: not known."""
@@ -90,8 +93,16 @@ class SlurmClient:
         return self._asked(*asked).rstrip("\n")
 
     def write_script(self, number: int, path: Path) -> None:
-        """Write a job's batch script to a file."""
-        self._run("scontrol", "write", "batch_script", str(number), str(path))
+        """Write a job's batch script to a file, in one step."""
+        fresh = path.with_name(f".{path.name}.{number}")
+        try:
+            fresh.unlink(missing_ok=True)
+            self._run("scontrol", "write", "batch_script", str(number), str(fresh))
+            fresh.replace(path)
+        except OSError as error:
+            raise SourceUnavailable(
+                f"the batch script of job {number} is not in {path} ({error})"
+            ) from error
 
     def could_start(self, options: Sequence[str], script: Path) -> str:
         """Ask whether such a job could ever run; returns when, in Slurm's words."""
@@ -171,9 +182,11 @@ class SlurmClient:
                 process.communicate(timeout=1.0)
             raise SourceUnavailable(f"{words[0]} did not answer within {limit_s:.0f} s") from error
         told, problem = out.decode(errors="replace"), errors.decode(errors="replace")
-        if process.returncode == 0:
-            return told, problem
         said = answers.words(problem) or f"exit status {process.returncode}"
-        if answers.is_unreached(said) or process.returncode < 0:
+        unreached = answers.is_unreached(said)
+        # Some clients exit 0 without an answer; sbatch may say so, try again, and have one.
+        if process.returncode == 0 and not (unreached and words[0] != "sbatch"):
+            return told, problem
+        if unreached or process.returncode < 0:
             raise SourceUnavailable(f"{words[0]}: {said}")
         raise InputInvalid(f"{words[0]}: {said}")

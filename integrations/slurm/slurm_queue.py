@@ -255,9 +255,7 @@ class SlurmQueue:
                     "replaced itself by this command: leave out `exec`"
                 )
             arguments = ()
-        script = self._script.with_name(f".{self._script.name}.{followed.number}")
-        client.write_script(followed.number, script)
-        script.replace(self._script)
+        client.write_script(followed.number, self._script)
         options = [*client.options(followed.number), *followed.more, *shape.options]
         client.could_start(options, self._script)
         return arguments, options

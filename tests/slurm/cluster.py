@@ -138,6 +138,12 @@ class Cluster:
             process.kill()
             process.wait()
 
+    def kill_controller(self) -> None:
+        """Kill the controller once it has saved what it knows, as it does every few seconds."""
+        saved, now_s = self.folder / "state" / "job_state", time.time()
+        wait_for(lambda: saved.exists() and saved.stat().st_mtime > now_s, "the state is saved")
+        self.stop("slurmctld", signal.SIGKILL)
+
     @contextmanager
     def hanging(self) -> Iterator[None]:
         """Stop the controller, so that it takes calls and never answers."""
@@ -161,6 +167,9 @@ class Cluster:
         if live:
             self.ask("scancel", "--signal=KILL", "--full", *(str(each) for each in live))
             self.ask("scancel", *(str(each) for each in live))
+        if not self.is_ready():
+            with suppress(AssertionError):  # nothing to resume
+                self.ask("scontrol", "update", f"nodename={','.join(NODES)}", "state=resume")
         wait_for(self.is_ready, "that every node is idle")
 
 
@@ -218,6 +227,7 @@ def running() -> Iterator[Cluster]:
                 cluster.start(each)
             try:
                 wait_for(cluster.is_ready, "that four nodes are idle")
+                _warm_up(cluster)
             except AssertionError as error:
                 told = "\n".join(each.read_text()[-2000:] for each in folder.glob("*.out"))
                 raise RuntimeError(f"Slurm did not start: {told}") from error
@@ -227,6 +237,21 @@ def running() -> Iterator[Cluster]:
             for each in reversed(list(cluster.daemons)):
                 cluster.stop(each)
             _wait_for_steps(folder)
+
+
+def _warm_up(cluster: Cluster) -> None:
+    """Run one job: a controller that schedules nothing at first is started anew."""
+    script = cluster.folder / "first.sh"
+    script.write_text("#!/bin/sh\n")
+    for _ in range(3):
+        job = cluster.submit(script, "--output=/dev/null")
+        with suppress(AssertionError):
+            wait_for(lambda job=job: cluster.states()[job] == "COMPLETED", "the first job", 10.0)  # type: ignore[misc]
+            return
+        cluster.stop("slurmctld")
+        cluster.start("slurmctld")
+        wait_for(cluster.is_ready, "that four nodes are idle")
+    raise AssertionError("no job starts")
 
 
 def _wait_for_steps(folder: Path) -> None:

@@ -62,13 +62,11 @@ def main() -> int:
 
 
 def _act(folder: RunFolder, line: dict[str, Any], told: Path, run: str) -> None:
-    if "wait" in line:
-        until = time.monotonic() + PATIENCE_S
-        while not told.with_name(line["wait"]).exists() and time.monotonic() < until:
-            time.sleep(0.02)
+    _wait(told, line.get("wait"))
     if line["do"] in ("suspend", "resize"):
         answer = _hold(folder, line, run)
         _tell(told, {"answer": answer.held_as, "problem": answer.problem})
+        _wait(told, line.get("linger"))
         if answer.problem:
             asleep.awake(folder)
             _end("done", answer.problem)
@@ -76,6 +74,12 @@ def _act(folder: RunFolder, line: dict[str, Any], told: Path, run: str) -> None:
             _end("suspended" if line["do"] == "suspend" else "restart", "as planned")
         return
     _end(line["do"], "as planned")
+
+
+def _wait(told: Path, mark: str | None) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while mark and not told.with_name(mark).exists() and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _hold(folder: RunFolder, line: dict[str, Any], run: str) -> HoldAnswer:
