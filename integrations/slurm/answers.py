@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 MARK = "wattmesh:"
-"""How the comment begins of a job that was submitted here; the launch's key follows."""
+"""How the comment begins of a job that was submitted here; the launch's mark follows."""
 
 SEPARATOR = "\x1f"
 """Between the fields: no partition, account or reservation has it in its name."""
@@ -54,7 +54,7 @@ class SlurmJob:
         begins_at: when it began, or may begin at the earliest or is expected to; None: not known.
         reason: why it waits, in Slurm's word.
         gpus, memory, features: what it asked for on each node, in Slurm's words; "": nothing.
-        key: of the launch that it was submitted for; "": it was not.
+        mark: of the launch that it was submitted for; "": it was not.
     """
 
     number: int
@@ -67,7 +67,7 @@ class SlurmJob:
     gpus: str
     memory: str
     features: str
-    key: str
+    mark: str
 
     @property
     def is_live(self) -> bool:
@@ -101,19 +101,19 @@ def _job(line: str) -> SlurmJob | None:
         gpus=gpus,
         memory=memory,
         features=features,
-        key=key_of(comment),
+        mark=mark_of(comment),
     )
 
 
-def key_of(comment: str) -> str:
-    """Return the launch's key in a job's comment; "" if there is none.
+def mark_of(comment: str) -> str:
+    """Return the launch's mark in a job's comment; "" if there is none.
 
     Sites may write more into a comment, before it or after it.
     """
     words = (word for word in comment.split() if word.startswith(MARK))
-    key = next(words, "").removeprefix(MARK)
-    plain = key.isascii() and all(each.isalnum() or each in "-_." for each in key)
-    return key if plain and len(key) <= 64 else ""
+    mark = next(words, "").removeprefix(MARK)
+    plain = mark.isascii() and all(each.isalnum() or each in "-_." for each in mark)
+    return mark if plain and len(mark) <= 129 else ""
 
 
 def options(answer: str) -> list[str]:
@@ -174,10 +174,10 @@ def is_unreached(said: str) -> bool:
     return any(part in lower for part in UNREACHED)
 
 
-def any_of(found: Iterable[SlurmJob], key: str, numbers: Iterable[int]) -> list[SlurmJob]:
-    """Return the jobs that were submitted for a launch: those with its key, and those noted."""
+def any_of(found: Iterable[SlurmJob], mark: str, numbers: Iterable[int]) -> list[SlurmJob]:
+    """Return the jobs that were submitted for a launch: those with its mark, and those noted."""
     noted = set(numbers)
-    return [each for each in found if each.key == key or each.number in noted]
+    return [each for each in found if each.mark == mark or each.number in noted]
 
 
 def _whole(text: str) -> int | None:

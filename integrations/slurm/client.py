@@ -109,16 +109,16 @@ class SlurmClient:
         return answers.words(self._run("sbatch", "--test-only", *options, str(script))[1])
 
     def submit(
-        self, options: Sequence[str], script: Path, arguments: Sequence[str], key: str
+        self, options: Sequence[str], script: Path, arguments: Sequence[str], key: str, mark: str
     ) -> int:
-        """Submit a batch job with this process's environment, and the launch's key in it.
+        """Submit a batch job with this process's environment, the launch's key and its mark.
 
         Raises:
             SourceUnavailable: it is not known whether it was submitted.
             InputInvalid: it was not.
         """
         told, _ = self._run(
-            *("sbatch", "--parsable", "--export=ALL", f"--comment={answers.MARK}{key}"),
+            *("sbatch", "--parsable", "--export=ALL", f"--comment={answers.MARK}{mark}"),
             *options,
             str(script),
             *arguments,

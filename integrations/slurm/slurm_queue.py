@@ -4,7 +4,7 @@ The held launch is the same batch script, submitted again with `--dependency=aft
 follows and, for a sleep, with a time at which it begins. Slurm starts it by itself.
 
 Invariant: the launch book says that a job is asked for before Slurm is, so whatever Slurm did is
-found again by the key in the job's comment; and it says who may train, so a job that Slurm starts
+found again by the mark in the job's comment; and it says who may train, so a job that Slurm starts
 once too often ends at once. What is held looks as it was asked for, or is withdrawn.
 """
 
@@ -205,6 +205,7 @@ class SlurmQueue:
         begins_at = following.begins_at
         record = LaunchRecord(
             key=following.key,
+            run=following.run,
             ranks=following.ranks,
             state=LaunchState.ASKED,
             begins_at=begins_at.isoformat() if begins_at else None,
@@ -223,7 +224,9 @@ class SlurmQueue:
                 f"--begin={begin_word(begins_at)}",
             )
             try:
-                number = self._client.submit(words, self._script, arguments, record.key)
+                number = self._client.submit(
+                    words, self._script, arguments, record.key, record.mark
+                )
                 # A site may have written another comment over ours.
                 record = replace(record, jobs=(name_of(self._followed.cluster, number),))
             except SourceUnavailable as error:
@@ -267,7 +270,7 @@ class SlurmQueue:
 
     def _jobs_of(self, record: LaunchRecord, known: Sequence[SlurmJob]) -> list[SlurmJob]:
         numbers = [number_of(each, self._followed.cluster) for each in record.jobs]
-        return answers.any_of(known, record.key, numbers)
+        return answers.any_of(known, record.mark, numbers)
 
     def _as_held(
         self, record: LaunchRecord, found: Sequence[SlurmJob], state: HeldState

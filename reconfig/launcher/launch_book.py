@@ -49,7 +49,7 @@ class LaunchRecord(Message):
     """One launch.
 
     Attributes:
-        key: that it was asked for by; "" for one that somebody started by hand.
+        key: that it was asked for by; "" for one that somebody started by hand. `run`: whose it is.
         begins_at: when it may begin; None: as soon as the launch that asked has ended.
         asked_by: job of the launch that asked for it.
         jobs: those that were submitted for it. `begun_by`: the one that may train.
@@ -59,11 +59,17 @@ class LaunchRecord(Message):
     key: ranges.Token
     ranks: ranges.WorldSize
     state: LaunchState
+    run: ranges.Token = ""
     begins_at: ranges.At | None = None
     asked_by: ranges.Label = ""
     jobs: Annotated[tuple[ranges.Label, ...], ranges.Many(KEPT)] = ()
     begun_by: ranges.Label = ""
     waited_s: ranges.Seconds | None = None
+
+    @property
+    def mark(self) -> str:
+        """What its jobs carry, so that they are found again: unlike that of any other run's."""
+        return f"{self.run}.{self.key}"
 
 
 Records = tuple[LaunchRecord, ...]

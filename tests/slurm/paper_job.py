@@ -71,7 +71,8 @@ def _act(folder: RunFolder, line: dict[str, Any], told: Path, run: str) -> None:
             asleep.awake(folder)
             _end("done", answer.problem)
         else:
-            _end("suspended" if line["do"] == "suspend" else "restart", "as planned")
+            leaves = "suspended" if line["do"] == "suspend" else "restart"
+            _end(line.get("then", leaves), "as planned")
         return
     _end(line["do"], "as planned")
 

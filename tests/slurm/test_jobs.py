@@ -135,7 +135,7 @@ def test_a_node_that_goes_down_brings_the_old_launch_back(slurm: Cluster, tmp_pa
     slurm.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     slurm.reach(job, "PENDING")
     slurm.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
-    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
+    slurm.hurry()
     run.wait_until(2)
     run.wait_ended()
     assert [(each["job"], each["ranks"]) for each in run.launches()] == [(job, 2), (job, 2)]
@@ -149,7 +149,8 @@ def test_a_job_that_is_requeued_late_gives_way(slurm: Cluster, tmp_path: Path) -
     job = run.submit()
     (_, second) = run.wait_until(2)
     slurm.ask("scontrol", "requeue", str(job))
-    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
+    slurm.reach(job, "PENDING")
+    slurm.hurry()
     gives_way = f"job {job} has nothing to do: job test/{second['job']} trains this run now."
     wait_for(lambda: gives_way in run.said(), "that it gives way")
     run.mark("go")
