@@ -42,6 +42,9 @@ ENDED = frozenset(
 )
 """States of a job that takes no nodes any more. A state that is not known here counts as live."""
 
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+"""States of a job that has no nodes yet, or again."""
+
 HELD_BY_PEOPLE = frozenset({"JobHeldUser", "JobHeldAdmin"})
 
 
@@ -73,6 +76,11 @@ class SlurmJob:
     def is_live(self) -> bool:
         """Whether it has or may still get nodes."""
         return self.state not in ENDED
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has nodes."""
+        return self.is_live and self.state not in WAITING
 
 
 def jobs(answer: str, uid: int) -> tuple[SlurmJob, ...]:

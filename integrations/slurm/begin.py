@@ -27,7 +27,7 @@ PATIENCE_S = 600.0
 """How long a job waits for a launch book that cannot be written, or for Slurm's word on a rival."""
 
 RIVAL_S = 60.0
-"""How long a job that was started by hand waits for one that may be ending."""
+"""How long a job waits for one that may be ending: the one it follows, or by hand any."""
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
@@ -68,10 +68,13 @@ class StartedJob:
             except OSError as error:
                 problem = SourceUnavailable(f"the launch book cannot be written ({error})")
             if begun is not None and not begun.problem:
-                self.queue.cancel(begun.withdrawn)
+                # Those that were withdrawn before may have been left in the queue by a crash.
+                gone = [each for each in begun.records if each.state is LaunchState.WITHDRAWN]
+                self.queue.cancel(gone)
                 return ""
             waited_s = time.monotonic() - began_s
             patient = not self.key and not self.own.requeues and waited_s <= RIVAL_S
+            patient = patient or (begun is not None and begun.waits and waited_s <= RIVAL_S)
             if begun is not None and (not patient or stop.is_set()):
                 return begun.problem
             if problem is not None and (waited_s > PATIENCE_S or stop.is_set()):
@@ -84,10 +87,11 @@ class StartedJob:
         """Ask the book once; Slurm is asked only where another job may train the run."""
         own, known = self.own, self.book.read()
         begun_by = frozenset(each.begun_by for each in known)
-        live = begun_by - {own.name, ""}
-        if live:
-            found = self.client.jobs()
-            live &= {name_of(own.cluster, each.number) for each in found if each.is_live}
+        others = begun_by - {own.name, ""}
+        known_jobs = self.client.jobs() if others else ()
+        named = {name_of(own.cluster, each.number): each for each in known_jobs}
+        live = {each for each in others & named.keys() if named[each].is_live}
+        running = {each for each in live if named[each].is_running}
         waited_s = None
         with suppress(WattmeshError):
             waited_s = self.client.waited_s(own.number)
@@ -102,7 +106,7 @@ class StartedJob:
         def begin(records: Records) -> tuple[Records, Beginning]:
             if {each.begun_by for each in records} - begun_by:
                 raise SourceUnavailable("another job has begun this run meanwhile")
-            begun = launch_book.begin(records, mine, live)
+            begun = launch_book.begin(records, mine, live, running)
             return (records if begun.problem else begun.records), begun
 
         return self.book.change(begin)

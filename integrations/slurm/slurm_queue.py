@@ -184,6 +184,8 @@ class SlurmQueue:
 
     def cancel(self, withdrawn: Sequence[LaunchRecord]) -> None:
         """Cancel what Slurm still has of launches that the book withdrew; failing that, say so."""
+        if not withdrawn:
+            return
         try:
             known = self._client.jobs()
             for record in withdrawn:

@@ -77,10 +77,17 @@ Records = tuple[LaunchRecord, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Whether a job may train. `problem`: why not; "". `withdrawn`: what it takes the place of."""
+    """Whether a job may train.
+
+    Attributes:
+        problem: why not; "" if it may.
+        waits: whether that passes: the job that it follows is ending.
+        withdrawn: the launches whose place it takes.
+    """
 
     records: Records
     problem: str = ""
+    waits: bool = False
     withdrawn: Records = ()
 
 
@@ -118,13 +125,16 @@ def withdraw_all(records: Records) -> tuple[Records, Records]:
     return tuple(_withdrawn(each) if _awaited(each) else each for each in records), awaited
 
 
-def begin(records: Records, mine: LaunchRecord, live: Collection[str]) -> Beginning:
+def begin(
+    records: Records, mine: LaunchRecord, live: Collection[str], running: Collection[str]
+) -> Beginning:
     """Let a job train, or say why it may not.
 
     Args:
         records: the book.
         mine: this launch: its key ("" by hand), job (`begun_by`) and ranks, how long it waited.
         live: jobs of this user that have not ended, by the scheduler's word.
+        running: those of them that have nodes.
     """
     job = mine.begun_by
     again = next((each for each in reversed(records) if each.begun_by == job), None)
@@ -135,10 +145,15 @@ def begin(records: Records, mine: LaunchRecord, live: Collection[str]) -> Beginn
         by = known.begun_by
         return Beginning(records=records, problem=f"launch {known.key} has begun as job {by}")
     # A job that comes back (requeued) gives way to those that were let begin after it.
-    later = records[records.index(known) + 1 :] if known is not None else records
+    place = records.index(known) if known is not None else 0
+    later = records[place + 1 :] if known is not None else records
     rival = next((each.begun_by for each in reversed(later) if each.begun_by in live), "")
     if rival and rival != job:
         return Beginning(records=records, problem=f"job {rival} trains this run now")
+    before = next((each.begun_by for each in records[:place] if each.begun_by in running), "")
+    if before and before != job:
+        problem = f"job {before}, which it follows, still runs"
+        return Beginning(records=records, problem=problem, waits=True)
     others = tuple(each for each in records if each is not known)
     others, awaited = withdraw_all(others)
     begun = replace(known or mine, state=LaunchState.BEGUN, begun_by=job)

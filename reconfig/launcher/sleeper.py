@@ -94,6 +94,10 @@ class Sleeper:
             return True
         self._over, until = asked.key, asked.wakes_at or "once this one has ended"
         if self.queued:
+            if self._is_gone(asked.key):
+                self._say(f"the held launch of {asked.key} is gone: the run goes on here.")
+                asleep.awake(self._folder)
+                return True
             self._say(f"the run leaves at step {step}; its launcher starts it {until}.")
             return False
         self._say(f"the run sleeps at step {step} and is started again at {until} at the latest.")
@@ -107,6 +111,14 @@ class Sleeper:
             asleep.awake(self._folder)
             return False
         return True
+
+    def _is_gone(self, key: str) -> bool:
+        """Return whether a launch that was held is known not to start any more."""
+        try:
+            held = self._queue.find(key)
+        except WattmeshError:
+            return False
+        return held is None or held.state is HeldState.WITHDRAWN
 
     def _ordered(self) -> bool:
         """Return whether the run is to begin now: by an order, or because its note is lost."""

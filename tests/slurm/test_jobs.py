@@ -98,6 +98,21 @@ def test_a_run_whose_next_launch_was_cancelled_is_started_by_hand(
     assert [each["attempt"] for each in run.launches()] == [1, 2]
 
 
+def test_a_held_job_that_is_cancelled_before_the_run_leaves_is_missed(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    """The job looks before it goes, and trains on where it is."""
+    run = Paper(slurm, tmp_path, {**RESIZE, **LINGER}, DONE)
+    job = run.submit()
+    wait_for(lambda: len(run.told()) == 2, "that the next launch is held")
+    (held,) = run.book()[-1].jobs
+    slurm.ask("scancel", held.rpartition("/")[2])
+    run.mark("go")
+    slurm.reach(job, "COMPLETED")
+    assert [each["job"] for each in run.launches()] == [job, job]
+    assert "is gone: the run goes on here" in run.said()
+
+
 def test_a_launch_by_hand_takes_the_place_of_a_held_one(slurm: Cluster, tmp_path: Path) -> None:
     """A user who does not wait for the alarm gets one run, not two."""
     run = Paper(slurm, tmp_path, SLEEP, {**DONE, "wait": "go"})
