@@ -19,7 +19,7 @@ from wattmesh.reconfig.launcher.launch_book import (
     Beginning,
     LaunchBook,
     LaunchRecord,
-    LaunchState,
+    BookedState,
     Records,
 )
 
@@ -69,7 +69,7 @@ class StartedJob:
                 problem = SourceUnavailable(f"the launch book cannot be written ({error})")
             if begun is not None and not begun.problem:
                 # Those that were withdrawn before may have been left in the queue by a crash.
-                gone = [each for each in begun.records if each.state is LaunchState.WITHDRAWN]
+                gone = [each for each in begun.records if each.state is BookedState.WITHDRAWN]
                 self.queue.cancel(gone)
                 return ""
             waited_s = time.monotonic() - began_s
@@ -98,7 +98,7 @@ class StartedJob:
         mine = LaunchRecord(
             key=self.key,
             ranks=self.ranks,
-            state=LaunchState.BEGUN,
+            state=BookedState.BEGUN,
             begun_by=own.name,
             waited_s=waited_s,
         )

@@ -1,4 +1,4 @@
-"""Which job this process runs in, and how ranks are divided among nodes. Pure but for `/proc`.
+"""Which job this process runs in, and how ranks are divided among nodes.
 
 Invariant: what cannot have a successor of its own (a job array, a heterogeneous job) is refused
 before anything starts.

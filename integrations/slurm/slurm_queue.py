@@ -24,7 +24,7 @@ from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunc
 from wattmesh.reconfig.launcher.launch_book import (
     LaunchBook,
     LaunchRecord,
-    LaunchState,
+    BookedState,
     Records,
 )
 
@@ -66,9 +66,9 @@ def state_of(record: LaunchRecord, found: Sequence[SlurmJob], cluster: str) -> H
 
     `found`: the jobs of this launch that Slurm still knows.
     """
-    if record.state is LaunchState.WITHDRAWN:
+    if record.state is BookedState.WITHDRAWN:
         return HeldState.WITHDRAWN
-    if record.state is LaunchState.BEGUN:
+    if record.state is BookedState.BEGUN:
         begun = number_of(record.begun_by, cluster)
         live = any(each.number == begun and each.is_live for each in found)
         return HeldState.STARTED if live else HeldState.ENDED
@@ -137,7 +137,7 @@ class SlurmQueue:
         """Submit a launch; an earlier one with the same key is returned as it is."""
         with self._client.within(ACT_S):
             record = launch_book.find(self._book.read(), following.key)
-            if record is not None and record.state is not LaunchState.ASKED:
+            if record is not None and record.state is not BookedState.ASKED:
                 found = self._look(record)
                 if found is not None:
                     return found
@@ -209,7 +209,7 @@ class SlurmQueue:
             key=following.key,
             run=following.run,
             ranks=following.ranks,
-            state=LaunchState.ASKED,
+            state=BookedState.ASKED,
             begins_at=begins_at.isoformat() if begins_at else None,
             asked_by=self._followed.name,
         )

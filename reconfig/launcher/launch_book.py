@@ -31,7 +31,7 @@ LOCK_POLL_S = 0.05
 T = TypeVar("T")
 
 
-class LaunchState(StrEnum):
+class BookedState(StrEnum):
     """What became of a launch that a scheduler was asked to hold.
 
     ASKED: it may or may not be at the scheduler. HELD: it is. BEGUN: its job may train.
@@ -58,7 +58,7 @@ class LaunchRecord(Message):
 
     key: ranges.Token
     ranks: ranges.WorldSize
-    state: LaunchState
+    state: BookedState
     run: ranges.Token = ""
     begins_at: ranges.At | None = None
     asked_by: ranges.Label = ""
@@ -105,7 +105,7 @@ def submitted(records: Records, key: str, jobs: Collection[str]) -> Records:
     """Note jobs that were submitted for a launch."""
 
     def noted(each: LaunchRecord) -> LaunchRecord:
-        state = LaunchState.HELD if each.state is LaunchState.ASKED else each.state
+        state = BookedState.HELD if each.state is BookedState.ASKED else each.state
         return replace(each, state=state, jobs=tuple(dict.fromkeys((*each.jobs, *jobs))))
 
     return tuple(noted(each) if each.key == key else each for each in records)
@@ -114,7 +114,7 @@ def submitted(records: Records, key: str, jobs: Collection[str]) -> Records:
 def withdraw(records: Records, key: str) -> tuple[Records, bool]:
     """Let a launch never begin; False if it has begun already."""
     found = find(records, key)
-    if found is not None and found.state is LaunchState.BEGUN:
+    if found is not None and found.state is BookedState.BEGUN:
         return records, False
     return tuple(_withdrawn(each) if each.key == key else each for each in records), True
 
@@ -139,7 +139,7 @@ def begin(
     job = mine.begun_by
     again = next((each for each in reversed(records) if each.begun_by == job), None)
     known = again or find(records, mine.key)
-    if known is not None and known.state is LaunchState.WITHDRAWN:
+    if known is not None and known.state is BookedState.WITHDRAWN:
         return Beginning(records=records, problem=f"launch {known.key} was withdrawn")
     if known is not None and known.begun_by not in ("", job):
         by = known.begun_by
@@ -156,7 +156,7 @@ def begin(
         return Beginning(records=records, problem=problem, waits=True)
     others = tuple(each for each in records if each is not known)
     others, awaited = withdraw_all(others)
-    begun = replace(known or mine, state=LaunchState.BEGUN, begun_by=job)
+    begun = replace(known or mine, state=BookedState.BEGUN, begun_by=job)
     if again is None:
         begun = replace(begun, waited_s=mine.waited_s)
     return Beginning(records=(*others, begun)[-KEPT:], withdrawn=awaited)
@@ -168,11 +168,11 @@ def waits_s(records: Records) -> list[float]:
 
 
 def _awaited(record: LaunchRecord) -> bool:
-    return record.state in (LaunchState.ASKED, LaunchState.HELD)
+    return record.state in (BookedState.ASKED, BookedState.HELD)
 
 
 def _withdrawn(record: LaunchRecord) -> LaunchRecord:
-    return replace(record, state=LaunchState.WITHDRAWN)
+    return replace(record, state=BookedState.WITHDRAWN)
 
 
 class LaunchBook:

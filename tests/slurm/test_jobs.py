@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import Cluster
 from tests.slurm.paper import REPOSITORY, Paper
-from wattmesh.reconfig.launcher.launch_book import LaunchState
+from wattmesh.reconfig.launcher.launch_book import BookedState
 
 HOUR_S = 3600.0
 RESIZE = {"do": "resize", "ranks": 4, "key": "plan-1"}
@@ -18,7 +18,7 @@ DONE = {"do": "done"}
 LINGER = {"linger": "go"}
 
 
-def states(run: Paper) -> list[LaunchState]:
+def states(run: Paper) -> list[BookedState]:
     """Give what the book says of each launch."""
     return [each.state for each in run.book()]
 
@@ -60,7 +60,7 @@ def test_a_run_that_sleeps_wakes_by_its_alarm(slurm: Cluster, tmp_path: Path) ->
     run.wait_until(2)
     run.wait_ended()
     assert [each["attempt"] for each in run.launches()] == [1, 2]
-    assert states(run) == [LaunchState.BEGUN] * 2
+    assert states(run) == [BookedState.BEGUN] * 2
     assert not run.folder.hold_file.exists()
 
 
@@ -79,7 +79,7 @@ def test_a_user_wakes_a_run_before_its_time(slurm: Cluster, tmp_path: Path) -> N
     subprocess.run([*words, str(run.folder.path), "--now"], cwd=REPOSITORY, check=True)
     run.wait_until(2)
     run.wait_ended()
-    assert states(run) == [LaunchState.BEGUN] * 2
+    assert states(run) == [BookedState.BEGUN] * 2
 
 
 def test_a_run_whose_next_launch_was_cancelled_is_started_by_hand(
@@ -154,7 +154,7 @@ def test_a_node_that_goes_down_brings_the_old_launch_back(slurm: Cluster, tmp_pa
     run.wait_until(2)
     run.wait_ended()
     assert [(each["job"], each["ranks"]) for each in run.launches()] == [(job, 2), (job, 2)]
-    assert states(run) == [LaunchState.WITHDRAWN, LaunchState.BEGUN]
+    assert states(run) == [BookedState.WITHDRAWN, BookedState.BEGUN]
     assert "CANCELLED" in run.jobs().values()
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import ENDED, Cluster
 from tests.slurm.paper import Paper
-from wattmesh.reconfig.launcher.launch_book import LaunchState
+from wattmesh.reconfig.launcher.launch_book import BookedState
 
 RESIZE = {"do": "resize", "ranks": 4, "key": "plan-1"}
 UNWANTED = {**RESIZE, "then": "failed"}
@@ -90,6 +90,6 @@ def _judge(kill: Kill, run: Paper) -> None:
     assert did.count("done") == 1, f"{kill}: {run.where()}"
     assert "refused" not in did, f"{kill}: two at once: {run.where()}"
     states = {each.state for each in run.book()}
-    assert states <= {LaunchState.BEGUN, LaunchState.WITHDRAWN}, f"{kill}: {run.where()}"
+    assert states <= {BookedState.BEGUN, BookedState.WITHDRAWN}, f"{kill}: {run.where()}"
     attempts = [each["attempt"] for each in run.launches()]
     assert attempts == sorted(set(attempts)), f"{kill}: {run.where()}"

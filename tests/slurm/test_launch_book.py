@@ -16,19 +16,19 @@ from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.launch_book import (
     LaunchBook,
     LaunchRecord,
-    LaunchState,
+    BookedState,
     Records,
 )
 
 
 def asked(key: str, by: str = "c/1") -> LaunchRecord:
     """Give a launch that was asked for."""
-    return LaunchRecord(key=key, ranks=2, state=LaunchState.ASKED, asked_by=by)
+    return LaunchRecord(key=key, ranks=2, state=BookedState.ASKED, asked_by=by)
 
 
 def begins(records: Records, key: str, job: str, *live: str) -> launch_book.Beginning:
     """Let a job begin."""
-    mine = LaunchRecord(key=key, ranks=2, state=LaunchState.BEGUN, begun_by=job, waited_s=1.5)
+    mine = LaunchRecord(key=key, ranks=2, state=BookedState.BEGUN, begun_by=job, waited_s=1.5)
     return launch_book.begin(records, mine, live, live)
 
 
@@ -77,7 +77,7 @@ def test_what_has_begun_is_not_withdrawn() -> None:
     held = launch_book.ask((), asked("a"))
     withdrawn, done = launch_book.withdraw(held, "a")
     assert done
-    assert withdrawn == (replace(held[0], state=LaunchState.WITHDRAWN),)
+    assert withdrawn == (replace(held[0], state=BookedState.WITHDRAWN),)
 
 
 @given(st.data())
@@ -128,7 +128,7 @@ def test_a_book_is_changed_alone(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     book.change(lambda records: (launch_book.submitted(records, "a", ["c/2"]), None))
     (found,) = book.read()
-    assert (found.state, found.jobs) == (LaunchState.HELD, ("c/2",))
+    assert (found.state, found.jobs) == (BookedState.HELD, ("c/2",))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"launches": 7}', b'{"launches": [{"key": 7}]}'])

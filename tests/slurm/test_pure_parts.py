@@ -20,7 +20,7 @@ from wattmesh.integrations.slurm.own_job import (
 )
 from wattmesh.integrations.slurm.slurm_queue import begin_word, earlier, not_as_asked, state_of
 from wattmesh.reconfig.launcher.contract import HeldState
-from wattmesh.reconfig.launcher.launch_book import LaunchRecord, LaunchState
+from wattmesh.reconfig.launcher.launch_book import LaunchRecord, BookedState
 
 NOW = datetime(2026, 11, 24, 3, tzinfo=UTC)
 JOB = {"SLURM_JOB_ID": "17", "SLURM_CLUSTER_NAME": "alps", "SLURM_JOB_NUM_NODES": "2"}
@@ -142,21 +142,21 @@ def test_what_was_submitted_is_compared_with_what_was_asked(held: SlurmJob, why:
 @pytest.mark.parametrize(
     ("state", "jobs", "found", "is_now"),
     [
-        (LaunchState.ASKED, (), (), None),
-        (LaunchState.ASKED, (), (HELD,), HeldState.HELD),
-        (LaunchState.HELD, ("alps/18",), (HELD,), HeldState.HELD),
-        (LaunchState.HELD, ("alps/18",), (replace(HELD, state="CANCELLED"),), HeldState.WITHDRAWN),
-        (LaunchState.HELD, ("alps/18",), (), HeldState.WITHDRAWN),
-        (LaunchState.WITHDRAWN, ("alps/18",), (HELD,), HeldState.WITHDRAWN),
-        (LaunchState.BEGUN, ("alps/18",), (replace(HELD, state="RUNNING"),), HeldState.STARTED),
-        (LaunchState.BEGUN, ("alps/18",), (), HeldState.ENDED),
+        (BookedState.ASKED, (), (), None),
+        (BookedState.ASKED, (), (HELD,), HeldState.HELD),
+        (BookedState.HELD, ("alps/18",), (HELD,), HeldState.HELD),
+        (BookedState.HELD, ("alps/18",), (replace(HELD, state="CANCELLED"),), HeldState.WITHDRAWN),
+        (BookedState.HELD, ("alps/18",), (), HeldState.WITHDRAWN),
+        (BookedState.WITHDRAWN, ("alps/18",), (HELD,), HeldState.WITHDRAWN),
+        (BookedState.BEGUN, ("alps/18",), (replace(HELD, state="RUNNING"),), HeldState.STARTED),
+        (BookedState.BEGUN, ("alps/18",), (), HeldState.ENDED),
     ],
 )
 def test_what_became_of_a_launch(
-    state: LaunchState, jobs: tuple[str, ...], found: tuple[SlurmJob, ...], is_now: HeldState | None
+    state: BookedState, jobs: tuple[str, ...], found: tuple[SlurmJob, ...], is_now: HeldState | None
 ) -> None:
     """The book says who may train, Slurm who still can."""
-    begun_by = "alps/18" if state is LaunchState.BEGUN else ""
+    begun_by = "alps/18" if state is BookedState.BEGUN else ""
     record = LaunchRecord(key="a", ranks=2, state=state, jobs=jobs, begun_by=begun_by)
     assert state_of(record, found, "alps") is is_now
 
