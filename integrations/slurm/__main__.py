@@ -108,9 +108,8 @@ def _run(chosen: argparse.Namespace) -> int:
 
 def _wake(chosen: argparse.Namespace) -> int:
     folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
-    per_node = chosen.ranks_per_node or (1 << 20)
     while True:
-        woken = wake(folder, client, per_node, now=chosen.now, say=_say)
+        woken = wake(folder, client, chosen.ranks_per_node, now=chosen.now, say=_say)
         if woken is not None:
             _say(f"{woken.name} begins as soon as it has nodes.")
             return EXIT_FINISHED

@@ -17,9 +17,9 @@ from wattmesh.integrations.slurm.slurm_queue import SlurmQueue
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.launch_book import (
     Beginning,
+    BookedState,
     LaunchBook,
     LaunchRecord,
-    BookedState,
     Records,
 )
 

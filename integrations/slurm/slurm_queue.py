@@ -22,9 +22,9 @@ from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import (
+    BookedState,
     LaunchBook,
     LaunchRecord,
-    BookedState,
     Records,
 )
 

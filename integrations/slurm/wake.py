@@ -31,6 +31,7 @@ class Sleeping:
     cluster: str
     job: int
     after: int
+    ranks: int
 
 
 def sleeping(folder: RunFolder) -> Sleeping | None:
@@ -45,19 +46,36 @@ def sleeping(folder: RunFolder) -> Sleeping | None:
         cluster=cluster,
         job=number_of(held.jobs[-1], cluster),
         after=number_of(held.asked_by, cluster),
+        ranks=held.ranks,
     )
+
+
+def _per_node(found: Sleeping, client: SlurmClient) -> int:
+    """Return how many ranks each node of the held job has.
+
+    Raises:
+        InputInvalid: Slurm does not know the job.
+    """
+    nodes = next((each.nodes for each in client.jobs() if each.number == found.job), 0)
+    if not nodes:
+        raise InputInvalid(
+            f"the held job {found.job} is not known to Slurm any more: submit the script again."
+        )
+    return -(-found.ranks // nodes)
 
 
 def wake(
     folder: RunFolder,
     client: SlurmClient,
-    most_per_node: int,
+    most_per_node: int | None = None,
     *,
     now: bool = False,
     more: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda sentence: None,
 ) -> HeldLaunch | None:
     """Let a run that sleeps begin where the daemon orders it, or `now`; None if it sleeps on.
+
+    `most_per_node`: how many ranks a node takes; None: as many as in the held job.
 
     Raises:
         SourceUnavailable, InputInvalid: Slurm does not answer, or refuses.
@@ -70,7 +88,7 @@ def wake(
         cluster=found.cluster,
         number=found.job,
         after=found.after,
-        most_per_node=most_per_node,
+        most_per_node=most_per_node or _per_node(found, client),
         arguments=None,
         more=more,
     )

@@ -62,6 +62,8 @@ def judge(order: Order, standing: OrderContext) -> tuple[OrderAnswer, str]:
 def _void_reason(order: Order, standing: OrderContext) -> str:
     """Say why this order can never be taken; "" when it can."""
     stays = order.layout == standing.layout and order.ranks == standing.ranks
+    # In the same layout, what goes is the ranks that are parked.
+    shrinks = order.mode is SwitchMode.RESIZE and len(order.ranks) != standing.launched
     suspends = order.mode is SwitchMode.SUSPEND
     checks = (
         (order.run != standing.run, f"it is for run {order.run}"),
@@ -107,7 +109,10 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
             if not standing.asleep
             else "it is for a run that trains, and this one sleeps",
         ),
-        (stays and not suspends and not standing.asleep, "the run is in that layout already"),
+        (
+            stays and not (suspends or shrinks or standing.asleep),
+            "the run is in that layout already",
+        ),
     )
     return next((reason for wrong, reason in checks if wrong), "")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.waiting import wait_for
 from tests.hook.daemon import FakeDaemon, Wish
-from tests.hook.harness import DP2, TP2, Run, Zygote, worst_difference
+from tests.hook.harness import DP2, DP4, TP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
@@ -128,6 +128,21 @@ def test_a_run_without_an_alarm_trains_on(
     assert worst_difference(run.losses(), undisturbed(15, "float32")) == 0
     assert daemon.states()[-1] is SwitchState.ROLLED_BACK
     told = "not asleep: the launcher did not answer"
+    assert daemon.heard.transitions[-1].detail.startswith(told)
+    assert left_nothing(run)
+
+
+def test_a_run_whose_other_size_is_not_held_trains_on(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """It stays as it is, and nothing is left that a later launch would take for an order."""
+    wish = Wish(layout=DP4, ranks=(0, 1, 2, 3), at=10, mode=SwitchMode.RESIZE)
+    with FakeDaemon(socket_path, run.out, [wish]) as daemon:
+        assert run.supervised(queue=Unwilling(), resizes=True) == 0, (run.said, run.log())
+    assert len(run.launches) == 1
+    assert worst_difference(run.losses(), undisturbed(15, "float32")) == 0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK
+    told = "still dp2: the launcher did not answer"
     assert daemon.heard.transitions[-1].detail.startswith(told)
     assert left_nothing(run)
 

@@ -41,13 +41,16 @@ def test_the_lines_of_the_page_train_and_move_a_run(slurm: Cluster, tmp_path: Pa
     def checkpoints() -> set[str]:
         return {each.name for each in run.glob("step-*")}
 
+    def fresh() -> set[str]:
+        return checkpoints() - before
+
     def all_ended() -> bool:
         return all(each in ENDED for each in slurm.states().values())
 
     printed, before = {}, set[str]()
     for line in lines.splitlines():
         if line.startswith(("touch", "python")):
-            wait(lambda before=before: checkpoints() - before)
+            wait(fresh)
         if line.startswith("sbatch"):
             wait(all_ended)
             before = checkpoints()

@@ -1,18 +1,23 @@
 """Jobs on a real Slurm that follow each other: another size, sleep, and what people do to them."""
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import Cluster
 from tests.slurm.paper import REPOSITORY, Paper
+from wattmesh.integrations.slurm.client import KEY_VARIABLE
 from wattmesh.reconfig.launcher.launch_book import BookedState
 
 HOUR_S = 3600.0
-RESIZE = {"do": "resize", "ranks": 4, "key": "plan-1"}
+RESIZE: dict[str, Any] = {"do": "resize", "ranks": 4, "key": "plan-1"}
 SLEEP = {"do": "suspend", "for_s": HOUR_S, "key": "plan-1"}
 DONE = {"do": "done"}
 LINGER = {"linger": "go"}
@@ -111,6 +116,39 @@ def test_a_held_job_that_is_cancelled_before_the_run_leaves_is_missed(
     slurm.reach(job, "COMPLETED")
     assert [each["job"] for each in run.launches()] == [job, job]
     assert "is gone: the run goes on here" in run.said()
+
+
+def test_of_two_jobs_that_were_submitted_for_one_launch_one_trains(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a submission was thought lost: both begin at once, and the book lets one."""
+    run = Paper(slurm, tmp_path, {**RESIZE, **LINGER}, DONE)
+    job = run.submit()
+    wait_for(lambda: len(run.told()) == 2, "that the next launch is held")
+    monkeypatch.setenv(KEY_VARIABLE, RESIZE["key"])
+    late = run.submit(f"--dependency=afterany:{job}", nodes=2)
+    run.mark("go")
+    slurm.reach(late, "COMPLETED")
+    run.wait_ended()
+    assert [each["do"] for each in run.launches()] == ["resize", "done"]
+    assert "launch plan-1 has begun as job test/" in run.said()
+
+
+def test_nothing_is_left_of_a_launch_whose_srun_was_killed(slurm: Cluster, tmp_path: Path) -> None:
+    """Its ranks are ended before the next launch starts, which is not refused as a second one."""
+    run = Paper(slurm, tmp_path, {**DONE, "wait": "go"}, more="--max-restarts=2")
+    run.submit()
+    run.wait_until(1)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if words[0] == b"srun" and str(run.plan).encode() in words:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+    run.wait_until(2)
+    run.mark("go")
+    run.wait_ended()
+    assert [each["do"] for each in run.launches()] == ["done", "done"]
+    assert "launching again" in run.said()
 
 
 def test_a_launch_by_hand_takes_the_place_of_a_held_one(slurm: Cluster, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.launch_book import (
+    BookedState,
     LaunchBook,
     LaunchRecord,
-    BookedState,
     Records,
 )
 

@@ -20,7 +20,7 @@ from wattmesh.integrations.slurm.own_job import (
 )
 from wattmesh.integrations.slurm.slurm_queue import begin_word, earlier, not_as_asked, state_of
 from wattmesh.reconfig.launcher.contract import HeldState
-from wattmesh.reconfig.launcher.launch_book import LaunchRecord, BookedState
+from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchRecord
 
 NOW = datetime(2026, 11, 24, 3, tzinfo=UTC)
 JOB = {"SLURM_JOB_ID": "17", "SLURM_CLUSTER_NAME": "alps", "SLURM_JOB_NUM_NODES": "2"}

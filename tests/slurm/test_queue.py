@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,10 +12,13 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import Cluster
 from wattmesh.errors import SourceUnavailable
+from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import SlurmClient
+from wattmesh.integrations.slurm.own_job import OwnJob
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.contract import HeldState, NextLaunch
+from wattmesh.reconfig.launcher.launch_book import LaunchBook
 
 RUN = "3a7c1a52-3d0f-4b6c-8d5e-0a3f7f6a9c11"
 NOBODY = 65534
@@ -138,7 +142,10 @@ def test_a_controller_whose_clock_is_behind_wakes_a_run_no_later(
 def test_a_book_that_cannot_be_written_holds_nothing_and_withdraws_by_slurm(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    """What is not on disk is not asked for; what is held is cancelled, and seen to be gone."""
+    """What is not on disk is not asked for; what is held is cancelled, and seen to be gone.
+
+    No job begins: it asks again, and says so.
+    """
     held = Held(slurm, tmp_path)
     held.queue().hold(following(wakes_in=HOUR))
     book = held.folder.launches_file
@@ -149,6 +156,23 @@ def test_a_book_that_cannot_be_written_holds_nothing_and_withdraws_by_slurm(
     lock.mkdir()  # no file system takes a file of this name now
     with pytest.raises(SourceUnavailable, match="the launch book cannot be written"):
         held.queue().hold(following("plan-2"))
+    started = StartedJob(
+        own=OwnJob(cluster="test", number=held.job, requeues=0, nodes=1),
+        key="plan-1",
+        ranks=1,
+        client=SlurmClient(),
+        book=LaunchBook(held.folder),
+        queue=held.queue(),
+    )
+    stop, said = threading.Event(), list[str]()
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        stop.set()
+
+    with pytest.raises(SourceUnavailable, match="the launch book cannot be written"):
+        started.claim(stop, say)
+    assert "asking again" in said[0]
     assert len(held.waiting()) == 1
     assert held.queue().withdraw("plan-1")
     assert held.waiting() == set()
