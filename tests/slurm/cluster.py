@@ -154,8 +154,12 @@ class Cluster:
             process.wait()
 
     def kill_controller(self) -> None:
-        """Kill the controller once it has saved what it knows, as it does every few seconds."""
+        """Kill the controller once it has saved what it knows, as it does within seconds.
+
+        It saves where something has changed, so a job is submitted for that.
+        """
         saved, now_s = self.folder / "state" / "job_state", time.time()
+        self.ask("scancel", str(self.submit(self.folder / "first.sh", "--hold")))
         wait_for(lambda: saved.exists() and saved.stat().st_mtime > now_s, "the state is saved")
         self.stop("slurmctld", signal.SIGKILL)
 

@@ -68,8 +68,8 @@ def test_whatever_step_a_job_is_killed_at_one_launch_trains_on(
     try:
         wait_for(all_died, "that every one was killed")
     except AssertionError as error:
-        where = "\n".join(f"{kill}: {run.where()}" for kill, (run, _) in dying.items())
-        raise AssertionError(where) from error
+        known = "\n".join(f"{kill}: {run.where()}" for kill, (run, _) in dying.items())
+        raise AssertionError(known) from error
     for each, (moved, _) in runs.items():
         _judge(each, moved)
     left = [job for job, state in slurm.states().items() if state not in ENDED]
