@@ -274,13 +274,14 @@ def _warm_up(cluster: Cluster) -> None:
 
 
 def _wait_for_steps(folder: Path) -> None:
-    """Kill the step daemons that the nodes' daemons have left: they are ours by their folder."""
+    """Kill what jobs and their step daemons have left: they are ours by their configuration."""
+    ours = f"SLURM_CONF={folder}/slurm.conf".encode()
     until = time.monotonic() + 5.0
     while time.monotonic() < until:
         left = [
             int(path.parent.name)
-            for path in Path("/proc").glob("[0-9]*/cwd")
-            if _within(path, folder / "spool")
+            for path in Path("/proc").glob("[0-9]*/environ")
+            if _has(path, ours) and int(path.parent.name) != os.getpid()
         ]
         if not left:
             return
@@ -290,7 +291,7 @@ def _wait_for_steps(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def _within(link: Path, folder: Path) -> bool:
+def _has(environment: Path, line: bytes) -> bool:
     with suppress(OSError):
-        return link.readlink().is_relative_to(folder)
+        return line in environment.read_bytes().split(b"\0")
     return False
