@@ -2,6 +2,7 @@
 
 The map:
     carbon/        providers of grid carbon intensity
+    slurm/         batch jobs that follow each other: other sizes, sleep
     pytorch/       parallelism in five dimensions, from PyTorch's own parts
     deepspeed.py   DeepSpeed ZeRO jobs: switched by restart, into another world size or stage
     torchrun.py    the launcher: starts a training job and starts it again

@@ -41,17 +41,22 @@ SUSPENDS = "suspend"
 """Capability of a run that can sleep to save carbon: its launcher holds its next launch."""
 
 
+RESIZES = "resize"
+"""Capability of a run whose launcher holds a next launch of another number of ranks."""
+
+
 class SwitchMode(StrEnum):
     """How a switch is carried out.
 
     SUSPEND stops the run at its checkpoint, and its launcher starts it again later; RESUME asks the
-    launcher to do so now.
+    launcher to do so now. RESIZE is a restart as a launch of exactly the ordered ranks.
     """
 
     IN_PLACE = "in_place"
     RESTART = "restart"
     SUSPEND = "suspend"
     RESUME = "resume"
+    RESIZE = "resize"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ OF_EACH_WORKER = frozenset({"zygote", "postgresql_server", "undisturbed"})
 
 FIRST = (
     *("demo", "hook", "equivalence", "pytorch", "universal", "examples", "profile", "zero"),
-    *("attach", "torchtitan", "daemon", "journal"),
+    *("attach", "torchtitan", "slurm", "daemon", "journal"),
 )
 """Folders of long tests: begun last, one of them would keep a single worker busy at the end."""
 

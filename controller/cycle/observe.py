@@ -282,6 +282,7 @@ _KINDS = {
     SwitchMode.RESTART: SwitchKind.RESTART,
     SwitchMode.SUSPEND: SwitchKind.RESTART,
     SwitchMode.RESUME: SwitchKind.RESTART,
+    SwitchMode.RESIZE: SwitchKind.RESTART,
 }
 
 

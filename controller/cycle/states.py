@@ -79,7 +79,7 @@ def verdict(
 def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) -> str | None:
     """Say why the switch can no longer be confirmed; None if it can."""
     order, waiting = switch.order, switch.state is SwitchState.ORDERED
-    follows = order.mode in (SwitchMode.RESTART, SwitchMode.RESUME)
+    follows = order.mode in (SwitchMode.RESTART, SwitchMode.RESUME, SwitchMode.RESIZE)
     launches = (1 if follows else 0) if waiting else FURTHER_LAUNCHES
     if run.finished:
         return f"The run finished at step {run.step}"

@@ -41,6 +41,7 @@ class OrderBook:
         launched: int,
         relaunched: bool,
         holds: bool = False,
+        resizes: bool = False,
         seekable: bool = True,
     ) -> Order | None:
         """Return the order to carry out at this boundary, if any."""
@@ -59,6 +60,7 @@ class OrderBook:
                 launched=launched,
                 relaunched=relaunched,
                 holds=holds,
+                resizes=resizes,
                 seekable=seekable,
                 epoch=int(book["epochs"].get(order.journal, 0)),
                 done=frozenset(book["done"]),
@@ -73,7 +75,9 @@ class OrderBook:
             log.warning("the order to go to %s is not taken: %s", order.layout, why)
         return None
 
-    def pick_resume(self, heard: Orders, asleep: AsleepNote) -> Order | None:
+    def pick_resume(
+        self, heard: Orders, asleep: AsleepNote, *, resizes: bool = False
+    ) -> Order | None:
         """Return the order to wake a run that sleeps, if any; a frozen run is woken too."""
         order = heard.order
         if order is None:
@@ -90,6 +94,7 @@ class OrderBook:
                 launched=asleep.launched,
                 relaunched=True,
                 asleep=True,
+                resizes=resizes,
                 seekable=asleep.seekable,
                 epoch=int(book["epochs"].get(order.journal, 0)),
                 done=frozenset(book["done"]),

@@ -30,6 +30,7 @@ class OrderContext:
         done: plans already begun.
         asleep: whether the run sleeps, and its launcher asks for it.
         holds: whether the launcher can hold the next launch of a run that sleeps.
+        resizes: whether the launcher can hold a next launch of another number of ranks.
         seekable: whether the data can be divided among another number of data parallel ranks.
     """
 
@@ -44,6 +45,7 @@ class OrderContext:
     done: frozenset[str]
     seekable: bool = True
     holds: bool = False
+    resizes: bool = False
     asleep: bool = False
 
 
@@ -60,6 +62,8 @@ def judge(order: Order, standing: OrderContext) -> tuple[OrderAnswer, str]:
 def _void_reason(order: Order, standing: OrderContext) -> str:
     """Say why this order can never be taken; "" when it can."""
     stays = order.layout == standing.layout and order.ranks == standing.ranks
+    # In the same layout, what goes is the ranks that are parked.
+    shrinks = order.mode is SwitchMode.RESIZE and len(order.ranks) != standing.launched
     suspends = order.mode is SwitchMode.SUSPEND
     checks = (
         (order.run != standing.run, f"it is for run {order.run}"),
@@ -76,10 +80,14 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
             standing.step > order.valid_until_step,
             f"step {standing.step} is past its last step {order.valid_until_step}",
         ),
-        (_ranks_problem(order, standing.launched) != "", _ranks_problem(order, standing.launched)),
+        ((ranks := _ranks_problem(order, _ranks_launched(order, standing))) != "", ranks),
         (
             order.mode is SwitchMode.RESTART and not standing.relaunched,
             "it asks for a restart, but nobody would launch this job again",
+        ),
+        (
+            order.mode is SwitchMode.RESIZE and not standing.resizes,
+            "it asks for a launch of another size, but this job's launcher holds none",
         ),
         (
             not standing.seekable and order.layout.data_parallel != standing.layout.data_parallel,
@@ -101,9 +109,22 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
             if not standing.asleep
             else "it is for a run that trains, and this one sleeps",
         ),
-        (stays and not suspends and not standing.asleep, "the run is in that layout already"),
+        (
+            stays and not (suspends or shrinks or standing.asleep),
+            "the run is in that layout already",
+        ),
     )
     return next((reason for wrong, reason in checks if wrong), "")
+
+
+def _ranks_launched(order: Order, standing: OrderContext) -> int:
+    """Return how many ranks the launch has that is to train as ordered."""
+    ordered = len(order.ranks)
+    if order.mode is SwitchMode.RESIZE:
+        return ordered
+    if order.mode is SwitchMode.RESUME and standing.resizes:
+        return max(ordered, standing.launched)
+    return standing.launched
 
 
 def _ranks_problem(order: Order, launched: int) -> str:

@@ -45,8 +45,11 @@ def tell_what_is_left(folder: RunFolder) -> int:
         return -1
 
 
-def resume_order(folder: RunFolder, asleep: AsleepNote) -> Order | None:
-    """Return the daemon's order to wake the run; None if there is none, or no answer."""
+def resume_order(folder: RunFolder, asleep: AsleepNote, *, resizes: bool = False) -> Order | None:
+    """Return the daemon's order to wake the run; None if there is none, or no answer.
+
+    `resizes`: whether it may be woken with more ranks than it had.
+    """
     try:
         link = DaemonLink.from_environment()
         if link is None:
@@ -56,7 +59,7 @@ def resume_order(folder: RunFolder, asleep: AsleepNote) -> Order | None:
     except (SourceUnavailable, InputInvalid) as error:
         log.debug("whether to wake is not known: %s", error)
         return None
-    return OrderBook(folder).pick_resume(heard, asleep)
+    return OrderBook(folder).pick_resume(heard, asleep, resizes=resizes)
 
 
 def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> None:

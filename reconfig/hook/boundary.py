@@ -201,6 +201,7 @@ class Boundary:
             launched=self._job.launch_store.launched,
             relaunched=self._job.relaunched,
             holds=self._job.holds,
+            resizes=self._job.resizes,
             seekable=self._job.seekable,
         )
 
@@ -282,8 +283,8 @@ class Boundary:
         short: str,
     ) -> None:
         """Switch to the ordered layout; `short`: which resource it would run out of here."""
-        if order.mode is SwitchMode.SUSPEND:
-            self._suspend(story, order, saved, loss)
+        if order.mode in (SwitchMode.SUSPEND, SwitchMode.RESIZE):
+            self._hand_over(story, order, saved, loss)
             return
         if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
             self._restart(story, order, saved, loss, short or "the order asks for it")
@@ -365,24 +366,30 @@ class Boundary:
             )
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
 
-    def _suspend(
+    def _hand_over(
         self, story: SwitchReporter, order: Order, saved: SavedCheckpoint, loss: float | None
     ) -> None:
-        """Leave for a while, or train on where the launcher does not hold the next launch."""
+        """Leave to sleep or for another size, or train on where no next launch is held."""
         leads, answer = self._job.leads(story.generation), None
-        order = sleep.bounded(order, datetime.now(UTC))
+        sleeps = order.mode is SwitchMode.SUSPEND
+        order = sleep.bounded(order, datetime.now(UTC)) if sleeps else order
+        hold = sleep.hold_next_launch if sleeps else sleep.hold_other_size
         with self._phase(Phase.SAVE):
             if leads:
-                answer = sleep.hold_next_launch(self._job, story, order, saved)
+                answer = hold(self._job, story, order, saved)
             told = group.agree_on_problem(answer.problem if answer else "")
         held_as = answer.held_as if answer else ""
         if told:
+            kept = "not asleep" if sleeps else f"still {story.generation.layout}"
             if leads:
-                log.error("training goes on instead of sleep: %s", told)
-            story.tell(SwitchState.ROLLED_BACK, detail=f"not asleep: {told}")
+                log.error("training goes on: %s, because %s", kept, told)
+            story.tell(SwitchState.ROLLED_BACK, detail=f"{kept}: {told}")
             self._orders.end()
             return
         story.tell(SwitchState.STOPPING, detail=f"the next launch is held by {held_as}")
+        if not sleeps:
+            self._end(Outcome.RESTART, f"restart as {order.layout} by {held_as}", loss)
+            return
         total: Evidence = {"total_s": round(story.elapsed_s, 4)}
         story.tell(SwitchState.CONFIRMED, evidence=total)
         if leads:

@@ -42,6 +42,7 @@ class AttachedJob:
         backend: of the process group, as torch takes it; "" for the device's usual one.
         relaunched: whether a supervisor launches this job again after it ends for a restart.
         holds: whether its launcher can hold its next launch while the run sleeps.
+        resizes: whether its launcher can hold a next launch of another number of ranks.
         seekable: whether the loader can begin at any global sample in any layout.
         save: the job's own checkpointer, where it has one.
         gc_freeze: whether objects alive at `attach` are excluded from garbage collection.
@@ -73,6 +74,7 @@ class AttachedJob:
     client: Reporter
     relaunched: bool
     holds: bool = False
+    resizes: bool = False
     backend: str = ""
     seekable: bool = True
     save: Save | None = None

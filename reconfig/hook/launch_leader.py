@@ -29,7 +29,7 @@ from wattmesh.reconfig.launch.launched import scheduler_key
 from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import SUSPENDS, Register, Transition
+from wattmesh.reconfig.wire import RESIZES, SUSPENDS, Register, Transition
 
 log = logging.getLogger(__name__)
 
@@ -185,8 +185,9 @@ def begin_launch(job: AttachedJob, wanted: AttachRequest) -> LaunchLeader:
 def _capabilities(job: AttachedJob) -> tuple[str, ...]:
     restart = ("restart",) if job.relaunched else ()
     suspends = (SUSPENDS,) if job.holds else ()
+    resizes = (RESIZES,) if job.resizes else ()
     fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
-    return (*CAPABILITIES, *restart, *suspends, *fixed)
+    return (*CAPABILITIES, *restart, *suspends, *resizes, *fixed)
 
 
 def _computes_with(launched: int) -> tuple[str, ...]:

@@ -45,7 +45,11 @@ from wattmesh.reconfig.launch.closing import Closing
 from wattmesh.reconfig.launch.failures.bounded import within
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines, Phase
 from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
-from wattmesh.reconfig.launch.folder import HOLDS_VARIABLE, OUTCOME_VARIABLE
+from wattmesh.reconfig.launch.folder import (
+    HOLDS_VARIABLE,
+    OUTCOME_VARIABLE,
+    RESIZES_VARIABLE,
+)
 from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose
 from wattmesh.reconfig.launch.launch_store import POLL_S, LaunchStore
 from wattmesh.reconfig.layout import Layout
@@ -420,6 +424,7 @@ def attach(
         client=reporter or SilentReporter(),
         relaunched=OUTCOME_VARIABLE in os.environ,
         holds=HOLDS_VARIABLE in os.environ,
+        resizes=RESIZES_VARIABLE in os.environ,
         seekable=seekable,
         save=save,
         gc_freeze=gc_freeze,

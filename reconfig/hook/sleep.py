@@ -1,4 +1,4 @@
-"""How a run falls asleep: its launcher holds its next launch before this one leaves.
+"""How a run leaves to sleep, or for another size: its next launch is held before it goes.
 
 The leader asks through the run folder, because the launcher may be on another host than the leader.
 
@@ -7,6 +7,7 @@ it holds the next launch. Otherwise the request is taken back, and training goes
 """
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -42,10 +43,13 @@ def hold_next_launch(
     """
     folder, here = job.folder, story.generation
     launched = job.launch_store.launched
+    request = HoldRequest(
+        key=order.plan, run=order.run, ranks=launched, wakes_at=order.wakes_at or ""
+    )
     try:
         found = newest_whole(folder)
         if found is None or found[0].name != saved.name:
-            return _no(order, f"checkpoint {saved.name} cannot be read back whole")
+            return _no(order.plan, f"checkpoint {saved.name} cannot be read back whole")
         note = AsleepNote(
             key=order.plan,
             run=order.run,
@@ -58,31 +62,65 @@ def hold_next_launch(
             probe=float(story.note.evidence["probe_before"]),
             seekable=job.seekable,
         )
-        folder.held_file.unlink(missing_ok=True)
         asleep.write(folder.asleep_file, note)
-        wakes_at = order.wakes_at or ""
-        request = HoldRequest(key=order.plan, run=order.run, ranks=launched, wakes_at=wakes_at)
-        asleep.write(folder.hold_file, request)
-        answer = _answer(folder, order, job.deadlines.hold_s)
+        answer = _ask(folder, request, job.deadlines.hold_s)
     except (OSError, CallHuman) as error:
-        answer = _no(order, str(error))
+        answer = _no(order.plan, str(error))
     if answer.problem:
         asleep.awake(folder)
     return answer
 
 
-def _answer(folder: RunFolder, order: Order, limit_s: float) -> HoldAnswer:
+def hold_other_size(
+    job: AttachedJob, story: SwitchReporter, order: Order, saved: SavedCheckpoint
+) -> HoldAnswer:
+    """Have a next launch of the ordered ranks held; called by the leader.
+
+    What it must run is on disk before it is asked for: should this launch die in between, both the
+    held launch and a further one of this size know their layout. Unless the answer names no
+    problem, the run must not leave.
+    """
+    folder = job.folder
+    try:
+        folder.ask_next(
+            checkpoint=saved.name,
+            layout=order.layout,
+            ranks=order.ranks,
+            probe=float(story.note.evidence["probe_before"]),
+            switch=story.note.to_json(),
+        )
+        request = HoldRequest(key=order.plan, run=order.run, ranks=len(order.ranks))
+        answer = _ask(folder, request, job.deadlines.hold_s)
+    except OSError as error:
+        answer = _no(order.plan, str(error))
+    if answer.problem:
+        asleep.awake(folder)
+        with suppress(OSError):
+            folder.next_file.unlink(missing_ok=True)
+    return answer
+
+
+def _ask(folder: RunFolder, request: HoldRequest, limit_s: float) -> HoldAnswer:
+    """Ask the launcher, and wait for its answer, at most `limit_s`.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    folder.held_file.unlink(missing_ok=True)
+    asleep.write(folder.hold_file, request)
+    return _answer(folder, request.key, limit_s)
+
+
+def _answer(folder: RunFolder, key: str, limit_s: float) -> HoldAnswer:
     """Wait for the launcher's answer."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         told = asleep.read(folder.held_file, HoldAnswer)
-        if told is not None and told.key == order.plan:
+        if told is not None and told.key == key:
             return told
         time.sleep(POLL_S)
-    return _no(
-        order, f"the launcher did not say within {limit_s:g} s that it holds the next launch"
-    )
+    return _no(key, f"the launcher did not say within {limit_s:g} s that it holds the next launch")
 
 
-def _no(order: Order, problem: str) -> HoldAnswer:
-    return HoldAnswer(key=order.plan, problem=problem)
+def _no(key: str, problem: str) -> HoldAnswer:
+    return HoldAnswer(key=key, problem=problem)

@@ -1,6 +1,6 @@
-"""What a run leaves in its folder while it sleeps, and how it asks its launcher to wake it.
+"""What a run leaves in its folder while it sleeps, and how it asks for its next launch.
 
-    hold.json     the job: hold my next launch until then
+    hold.json     the job: hold my next launch until then, or of that size
     held.json     the launcher: I hold it, or why not
     asleep.json   the job: where the next launch trains on
 
@@ -28,19 +28,20 @@ class HoldRequest(Message):
     """Asks the launcher to hold the next launch.
 
     Attributes:
-        key: id of the order to sleep.
+        key: id of the order to sleep, or to go on in another size.
         ranks: how many ranks the next launch starts.
+        wakes_at: when it begins at the latest; None: as soon as this one has ended.
     """
 
     key: ranges.Token
     run: ranges.RunId
     ranks: ranges.WorldSize
-    wakes_at: ranges.At
+    wakes_at: ranges.At | None = None
 
     @property
-    def begins_at(self) -> datetime:
-        """When the next launch begins at the latest."""
-        return datetime.fromisoformat(self.wakes_at)
+    def begins_at(self) -> datetime | None:
+        """When the next launch begins at the latest; None: as soon as this one has ended."""
+        return datetime.fromisoformat(self.wakes_at) if self.wakes_at else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,11 @@
     outbox/                       reports that the daemon has not acknowledged
     reached                       the last step that any launch reported
     stop                          asks the run to checkpoint and end at the next boundary
-    hold.json                     asks the launcher to hold the next launch of a run that will sleep
+    hold.json                     asks the launcher to hold the next launch: for a sleep, or larger
+                                  or smaller than this one
     held.json                     the launcher's answer
     asleep.json                   where a run that sleeps trains on
+    launches.json                 the launches that a scheduler was asked to hold
     failures/                     one sentence per rank that was ended
 
 Invariant: only the job and its launcher write here, under the job's uid.
@@ -36,6 +38,9 @@ OUTCOME_VARIABLE = "WATTMESH_OUTCOME_FILE"
 
 HOLDS_VARIABLE = "WATTMESH_HOLDS_LAUNCHES"
 """Environment variable, set where the launcher can hold a run's next launch while it sleeps."""
+
+RESIZES_VARIABLE = "WATTMESH_RESIZES_LAUNCHES"
+"""Environment variable, set where the launcher can hold a next launch of another size."""
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 _STAGING = re.compile(r"\.step-\d{8,}\.attempt-\d+\.staging")
@@ -128,6 +133,11 @@ class RunFolder:
     def asleep_file(self) -> Path:
         """Where a run that sleeps trains on."""
         return self.path / "asleep.json"
+
+    @property
+    def launches_file(self) -> Path:
+        """The launches that a scheduler was asked to hold, and what became of them."""
+        return self.path / "launches.json"
 
     @property
     def failures(self) -> Path:

@@ -1,7 +1,9 @@
-"""What starts the ranks of a job, as wattmesh needs it: it holds a next launch while a run sleeps.
+"""What starts the ranks of a job, as wattmesh needs it: it holds a run's next launch.
 
 The map:
-    contract.py   what wattmesh asks of every launcher
-    own_clock.py  a supervisor that is its own alarm clock
-    sleeper.py    a supervisor's part in sleep
+    contract.py     what wattmesh asks of every launcher
+    launch_book.py  which of a run's launches, held by a scheduler, may train
+    own_clock.py    a supervisor that is its own alarm clock
+    sleeper.py      a supervisor's part in sleep and in another size
+    supervisor.py   launches a job, and launches it again when that helps
 """

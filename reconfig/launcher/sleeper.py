@@ -1,4 +1,4 @@
-"""A supervisor's part in sleep: it has the next launch held, waits, and says when to begin.
+"""A supervisor's part in sleep and in another size: it has the next launch held, and waits.
 
 Invariant: a launch that was asked for and is not wanted any more is withdrawn before another one
 begins; what cannot be asked or read wakes the run rather than letting it sleep.
@@ -13,7 +13,7 @@ from wattmesh.reconfig.client import waking
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote, HoldAnswer, HoldRequest
 from wattmesh.reconfig.launch.folder import RunFolder
-from wattmesh.reconfig.launcher.contract import LaunchQueue, NextLaunch
+from wattmesh.reconfig.launcher.contract import HeldState, LaunchQueue, NextLaunch
 from wattmesh.reconfig.launcher.own_clock import OwnClock
 
 LOOK_S = 0.5
@@ -66,6 +66,16 @@ class Sleeper:
             self._asked = request
             self._answer(request)
 
+    @property
+    def queued(self) -> bool:
+        """Whether a launcher, not this supervisor, starts what is held."""
+        return self._queue is not self._clock
+
+    @property
+    def resizes(self) -> bool:
+        """Whether the launch that is held has another size, and begins once this one has ended."""
+        return self._asked is not None and self._asked.begins_at is None
+
     def let_go(self) -> None:
         """Withdraw what is held; a launch that is not known to be withdrawn is told of."""
         asked, self._asked = self._asked, None
@@ -82,10 +92,14 @@ class Sleeper:
         asked, self._asked = self._asked, None
         if asked is None:
             return True
-        self._over, until = asked.key, asked.wakes_at
+        self._over, until = asked.key, asked.wakes_at or "once this one has ended"
         waking.tell_what_is_left(self._folder)
-        if self._queue is not self._clock:
-            self._say(f"the run sleeps at step {step}; its launcher starts it at {until}.")
+        if self.queued:
+            if self._is_gone(asked.key):
+                self._say(f"the held launch of {asked.key} is gone: the run goes on here.")
+                asleep.awake(self._folder)
+                return True
+            self._say(f"the run leaves at step {step}; its launcher starts it {until}.")
             return False
         self._say(f"the run sleeps at step {step} and is started again at {until} at the latest.")
         ask_at_s = 0.0
@@ -98,6 +112,14 @@ class Sleeper:
             asleep.awake(self._folder)
             return False
         return True
+
+    def _is_gone(self, key: str) -> bool:
+        """Return whether a launch that was held is known not to start any more."""
+        try:
+            held = self._queue.find(key)
+        except WattmeshError:
+            return False
+        return held is None or held.state is HeldState.WITHDRAWN
 
     def _ordered(self) -> bool:
         """Return whether the run is to begin now: by an order, or because its note is lost.
@@ -130,6 +152,8 @@ class Sleeper:
                 )
             )
             held_as = held.name
+            if held.state is not HeldState.HELD:
+                problem = f"{held.name} is {held.state}, not held"
         except WattmeshError as error:
             problem = str(error)
         answer = HoldAnswer(key=request.key, held_as=held_as[:255], problem=problem)

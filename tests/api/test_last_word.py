@@ -9,15 +9,15 @@ import pytest
 
 from tests.api.conftest import Served
 from tests.builders import messages
-from wattmesh.integrations.torchrun import (
+from wattmesh.reconfig.launch.attempt import AttemptLock
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, write_json
+from wattmesh.reconfig.launcher.supervisor import (
     EXIT_GAVE_UP,
     EXIT_REFUSED,
     EXIT_STOPPED,
     Launch,
     Supervisor,
 )
-from wattmesh.reconfig.launch.attempt import AttemptLock
-from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE, RunFolder, write_json
 
 
 class Ending:

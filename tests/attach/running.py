@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.attach.user import Has
 from tests.hook.harness import Zygote, _Forked
-from wattmesh.integrations.torchrun import Launch, Supervisor
+from wattmesh.reconfig.launcher.supervisor import Launch, Supervisor
 
 PATIENCE_S = 150.0
 """A busy machine takes its time; nothing waits for this long when all is well."""

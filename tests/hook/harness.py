@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hook.tiny import Fault, Options
-from wattmesh.integrations.torchrun import Launch, Supervisor
+from wattmesh.reconfig.launcher.supervisor import Launch, Supervisor
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.probe.rebuild_check import relative
 

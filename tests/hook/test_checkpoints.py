@@ -10,11 +10,11 @@ import pytest
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
-from wattmesh.integrations.torchrun import EXIT_REFUSED
 from wattmesh.reconfig.checkpoint.checkpoint import prune, read_whole
 from wattmesh.reconfig.hook.start import AttachRequest, first_generation, newest_whole
 from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher.supervisor import EXIT_REFUSED
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.universal.against import matches_memory

@@ -70,6 +70,44 @@ def test_a_bad_order_is_void_and_says_why(order: Order, words: str) -> None:
     assert words in why
 
 
+RESIZE = replace(GOOD, mode=SwitchMode.RESIZE)
+BY_SLURM = replace(HERE, resizes=True)
+EIGHT = tuple(range(8))
+
+
+@pytest.mark.parametrize(
+    ("order", "standing", "words"),
+    [
+        (replace(RESIZE, layout=Layout(tp=8), ranks=EIGHT), BY_SLURM, ""),
+        (replace(RESIZE, layout=HERE.layout, ranks=HERE.ranks), BY_SLURM, ""),
+        (RESIZE, HERE, "this job's launcher holds none"),
+        (replace(RESIZE, layout=Layout(tp=2), ranks=(2, 3)), BY_SLURM, "only 0 to 1 were launched"),
+        (
+            replace(RESIZE, layout=HERE.layout, ranks=HERE.ranks),
+            replace(BY_SLURM, launched=2),
+            "in that layout already",
+        ),
+        (
+            replace(GOOD, mode=SwitchMode.RESUME, layout=Layout(tp=8), ranks=EIGHT),
+            replace(BY_SLURM, asleep=True),
+            "",
+        ),
+        (
+            replace(GOOD, mode=SwitchMode.RESUME, layout=Layout(tp=8), ranks=EIGHT),
+            replace(HERE, asleep=True),
+            "only 0 to 3 were launched",
+        ),
+    ],
+)
+def test_another_size_is_taken_where_the_launcher_holds_such_a_launch(
+    order: Order, standing: OrderContext, words: str
+) -> None:
+    """Its ranks are all that the next launch has; also to give back ranks that are parked."""
+    answer, why = judge(order, standing)
+    assert (answer is OrderAnswer.TAKE) is (words == "")
+    assert words in why
+
+
 @pytest.fixture
 def generation() -> Generation:
     """What trains now."""

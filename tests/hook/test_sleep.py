@@ -10,14 +10,14 @@ import pytest
 
 from tests.daemon.waiting import wait_for
 from tests.hook.daemon import FakeDaemon, Wish
-from tests.hook.harness import DP2, TP2, Run, Zygote, worst_difference
+from tests.hook.harness import DP2, DP4, TP2, Run, Zygote, worst_difference
 from tests.hook.test_checkpoints import flip
 from tests.hook.tiny import Fault
 from wattmesh.errors import SourceUnavailable
-from wattmesh.integrations.torchrun import EXIT_REFUSED, EXIT_STOPPED
 from wattmesh.reconfig.hook.sleep import bounded
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.own_clock import OwnClock
+from wattmesh.reconfig.launcher.supervisor import EXIT_REFUSED, EXIT_STOPPED
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import SUSPENDS, Order, SwitchMode
 
@@ -205,6 +205,21 @@ def test_a_launch_by_hand_is_the_only_one(run: Run, socket_path: Path) -> None:
         (run.out / "go-on").touch()
         assert run.zygote.wait(by_hand) == 0, run.log()
     assert [each["step"] for each in run.lines()] == list(range(1, 16))
+    assert left_nothing(run)
+
+
+def test_a_run_whose_other_size_is_not_held_trains_on(
+    run: Run, socket_path: Path, undisturbed: Undisturbed
+) -> None:
+    """It stays as it is, and nothing is left that a later launch would take for an order."""
+    wish = Wish(layout=DP4, ranks=(0, 1, 2, 3), at=10, mode=SwitchMode.RESIZE)
+    with FakeDaemon(socket_path, run.out, [wish]) as daemon:
+        assert run.supervised(queue=Unwilling(), resizes=True) == 0, (run.said, run.log())
+    assert len(run.launches) == 1
+    assert worst_difference(run.losses(), undisturbed(15, "float32")) == 0
+    assert daemon.states()[-1] is SwitchState.ROLLED_BACK
+    told = "still dp2: the launcher did not answer"
+    assert daemon.heard.transitions[-1].detail.startswith(told)
     assert left_nothing(run)
 
 

@@ -1,0 +1,13 @@
+"""Slurm: a batch job that trains, leaves for another size or to sleep, and is followed by itself.
+
+The map:
+    __main__.py     the commands: run a job's ranks, wake a run, say what is held
+    answers.py      reads what Slurm's clients print
+    begin.py        how a batch job begins, or learns that it may not
+    client.py       calls Slurm's clients, each with a limit
+    job_step.py     starts the ranks of one launch on all nodes of the job
+    own_job.py      which job this is, and how ranks are divided among nodes
+    slurm_queue.py  Slurm as what holds a run's next launch
+    waits.py        how long nodes that were given back take to return
+    wake.py         wakes a run that sleeps before its time
+"""

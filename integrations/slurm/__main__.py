@@ -1,0 +1,171 @@
+"""Trains a run as Slurm jobs that follow each other.
+
+    python -m wattmesh.integrations.slurm run --checkpoint-dir DIR -- train.py args...
+    python -m wattmesh.integrations.slurm held --checkpoint-dir DIR
+    python -m wattmesh.integrations.slurm wake --checkpoint-dir DIR --now
+
+`run` stands in a batch script. It starts the ranks of this job on all its nodes, starts them again
+when that helps, and has the next job held where the run is to sleep or to go on in another size.
+SIGTERM asks the job to checkpoint at its next boundary and end. The other two are for the run's
+user, on any machine that submits jobs.
+
+Invariant: this process never imports torch, and acts at Slurm as its own user alone.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from wattmesh.errors import WattmeshError
+from wattmesh.integrations.slurm import waits
+from wattmesh.integrations.slurm.begin import StartedJob
+from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
+from wattmesh.integrations.slurm.job_step import StepLauncher
+from wattmesh.integrations.slurm.own_job import OwnJob, own_shape, script_arguments
+from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
+from wattmesh.integrations.slurm.wake import sleeping, wake
+from wattmesh.reconfig.launch import asleep
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher.launch_book import LaunchBook
+from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
+
+WATCH_S = 5.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the commands; errors are one sentence on stderr and exit status 1."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        if chosen.what == "run":
+            return _run(chosen)
+        return _wake(chosen) if chosen.what == "wake" else _held(chosen)
+    except WattmeshError as error:
+        _say(str(error))
+        return EXIT_GAVE_UP
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    key = os.environ.pop(KEY_VARIABLE, "")
+    own = OwnJob.read(os.environ)
+    shape = own_shape(os.environ, chosen.ranks_per_node)
+    folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
+    followed = Followed(
+        cluster=own.cluster,
+        number=own.number,
+        after=own.number,
+        most_per_node=chosen.most_per_node or shape.per_node,
+        arguments=script_arguments(),
+        more=chosen.sbatch,
+    )
+    queue, book = SlurmQueue(client, folder, followed), LaunchBook(folder)
+    job = StartedJob(own=own, key=key, ranks=shape.ranks, client=client, book=book, queue=queue)
+    supervisor = Supervisor(
+        StepLauncher(
+            shape,
+            [sys.executable, "-u", *_command(chosen)],
+            client,
+            own.number,
+            address=chosen.address,
+            more=chosen.srun,
+        ),
+        chosen.checkpoint_dir,
+        max_restarts=chosen.max_restarts,
+        stop_grace_s=chosen.stop_grace,
+        say=_say,
+        queue=queue,
+        resizes=True,
+    )
+    stop = threading.Event()
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        supervisor.ask_to_stop()
+
+    signal.signal(signal.SIGTERM, heed)
+    signal.signal(signal.SIGINT, heed)
+    problem = job.claim(stop, _say)
+    if problem:
+        _say(f"job {own.number} has nothing to do: {problem}.")
+        return EXIT_FINISHED
+    # What the launch before asked for is answered: this is it, or it is withdrawn.
+    asleep.awake(folder)
+    status = supervisor.run()
+    if supervisor.handed_over:
+        return EXIT_FINISHED
+    try:
+        queue.cancel(book.change(launch_book.withdraw_all))
+    except (OSError, WattmeshError) as error:
+        _say(f"launches that are still held may start, and end at once: {error}")
+    return status
+
+
+def _wake(chosen: argparse.Namespace) -> int:
+    folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
+    while True:
+        woken = wake(folder, client, chosen.ranks_per_node, now=chosen.now, say=_say)
+        if woken is not None:
+            _say(f"{woken.name} begins as soon as it has nodes.")
+            return EXIT_FINISHED
+        if not chosen.watch:
+            _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
+            return EXIT_FINISHED
+        time.sleep(WATCH_S)
+        if sleeping(folder) is None:
+            _say("the run has begun.")
+            return EXIT_FINISHED
+
+
+def _held(chosen: argparse.Namespace) -> int:
+    folder = RunFolder(chosen.checkpoint_dir)
+    records = LaunchBook(folder).read()
+    for each in records:
+        jobs = ", ".join(each.jobs) or each.begun_by
+        until = f" until {each.begins_at}" if each.begins_at else ""
+        print(f"{each.state:9} {each.ranks} ranks{until}, job {jobs}, {each.key or 'by hand'}")
+    print(waits.sentence(launch_book.waits_s(records)))
+    return EXIT_FINISHED
+
+
+def _command(chosen: argparse.Namespace) -> list[str]:
+    words: list[str] = chosen.command
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m wattmesh.integrations.slurm",
+        description="Train a run as Slurm jobs that follow each other.",
+    )
+    commands = parser.add_subparsers(dest="what", required=True)
+    run = commands.add_parser("run", help="start this job's ranks, and have the next job held")
+    run.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
+    run.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
+    run.add_argument("--most-per-node", type=int, help="ranks that a node takes in other sizes")
+    run.add_argument("--address", default="", help="of this node, as the others reach it")
+    run.add_argument("--srun", action="append", default=[], help="a further word for srun")
+    run.add_argument("--sbatch", action="append", default=[], help="... for the next sbatch")
+    run.add_argument("command", nargs="+", help="-- script.py args...")
+    waking = commands.add_parser("wake", help="wake a run that sleeps, if the daemon orders it")
+    waking.add_argument("--now", action="store_true", help="without an order too")
+    waking.add_argument("--watch", action="store_true", help="ask every 5 s until it has begun")
+    held = commands.add_parser("held", help="show the launches of a run, and how long they waited")
+    for each in (run, waking):
+        each.add_argument("--ranks-per-node", type=int, help="ranks of each node")
+    for each in (run, waking, held):
+        each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
+    return parser
+
+
+def _say(sentence: str) -> None:
+    print(f"wattmesh: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""How a batch job begins: it asks the launch book whether it may train, and clears what is held.
+
+Invariant: no rank starts before the book says that this job may train. A job that may not leaves
+with status 0: nothing is wrong with it, another one trains the run or it is not wanted any more.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from wattmesh.errors import SourceUnavailable, WattmeshError
+from wattmesh.integrations.slurm.client import SlurmClient
+from wattmesh.integrations.slurm.own_job import OwnJob, name_of
+from wattmesh.integrations.slurm.slurm_queue import SlurmQueue
+from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher.launch_book import (
+    Beginning,
+    BookedState,
+    LaunchBook,
+    LaunchRecord,
+    Records,
+)
+
+PATIENCE_S = 600.0
+"""How long a job waits for a launch book that cannot be written, or for Slurm's word on a rival."""
+
+RIVAL_S = 60.0
+"""How long a job waits for one that may be ending: the one it follows, or by hand any."""
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedJob:
+    """A batch job that was started, and asks whether it may train.
+
+    Attributes:
+        key: of the launch that it was submitted for; "" for one that was started by hand.
+        ranks: how many it starts.
+    """
+
+    own: OwnJob
+    key: str
+    ranks: int
+    client: SlurmClient
+    book: LaunchBook
+    queue: SlurmQueue
+
+    def claim(self, stop: threading.Event, say: Callable[[str], None]) -> str:
+        """Let this job train, and no held one any more; returns why it may not, or "".
+
+        `stop` is set when this job is to end; `say` is called with sentences for people.
+
+        Raises:
+            SourceUnavailable: whether it may train cannot be found out, or not be written down.
+        """
+        began_s, pause_s = time.monotonic(), FIRST_PAUSE_S
+        while True:
+            problem: WattmeshError | None = None
+            begun = None
+            try:
+                begun = self._try()
+            except WattmeshError as error:
+                problem = error
+            except OSError as error:
+                problem = SourceUnavailable(f"the launch book cannot be written ({error})")
+            if begun is not None and not begun.problem:
+                # Those that were withdrawn before may have been left in the queue by a crash.
+                gone = [each for each in begun.records if each.state is BookedState.WITHDRAWN]
+                self.queue.cancel(gone)
+                return ""
+            waited_s = time.monotonic() - began_s
+            patient = not self.key and not self.own.requeues and waited_s <= RIVAL_S
+            patient = patient or (begun is not None and begun.waits and waited_s <= RIVAL_S)
+            if begun is not None and (not patient or stop.is_set()):
+                return begun.problem
+            if problem is not None and (waited_s > PATIENCE_S or stop.is_set()):
+                raise problem
+            say(f"not begun yet: {problem or (begun.problem if begun else '')}; asking again.")
+            stop.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _try(self) -> Beginning:
+        """Ask the book once; Slurm is asked only where another job may train the run."""
+        own, known = self.own, self.book.read()
+        begun_by = frozenset(each.begun_by for each in known)
+        others = begun_by - {own.name, ""}
+        known_jobs = self.client.jobs() if others else ()
+        named = {name_of(own.cluster, each.number): each for each in known_jobs}
+        live = {each for each in others & named.keys() if named[each].is_live}
+        running = {each for each in live if named[each].is_running}
+        waited_s = None
+        with suppress(WattmeshError):
+            waited_s = self.client.waited_s(own.number)
+        mine = LaunchRecord(
+            key=self.key,
+            ranks=self.ranks,
+            state=BookedState.BEGUN,
+            begun_by=own.name,
+            waited_s=waited_s,
+        )
+
+        def begin(records: Records) -> tuple[Records, Beginning]:
+            if {each.begun_by for each in records} - begun_by:
+                raise SourceUnavailable("another job has begun this run meanwhile")
+            begun = launch_book.begin(records, mine, live, running)
+            return (records if begun.problem else begun.records), begun
+
+        return self.book.change(begin)

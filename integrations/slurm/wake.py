@@ -1,0 +1,108 @@
+"""Wakes a run that sleeps before its time, as the user that it belongs to.
+
+Nobody of ours lives while Slurm holds the next launch, so this is run by the user: on a login node,
+by hand or by cron, or as a small job of its own.
+
+Invariant: without an order of the daemon nothing is changed, unless the user says `now`. The launch
+that was held stays held until another one has begun.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.slurm.client import SlurmClient
+from wattmesh.integrations.slurm.own_job import number_of
+from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
+from wattmesh.reconfig.client import waking
+from wattmesh.reconfig.launch import asleep
+from wattmesh.reconfig.launch.asleep import AsleepNote
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher.contract import HeldLaunch, NextLaunch
+from wattmesh.reconfig.launcher.launch_book import LaunchBook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleeping:
+    """A run that sleeps: its note, and the job that is to wake it."""
+
+    note: AsleepNote
+    cluster: str
+    job: int
+    after: int
+    ranks: int
+
+
+def sleeping(folder: RunFolder) -> Sleeping | None:
+    """Return the run that sleeps in a folder; None if none does."""
+    note = asleep.read(folder.asleep_file, AsleepNote)
+    held = launch_book.find(LaunchBook(folder).read(), note.key) if note else None
+    if note is None or held is None or not held.jobs:
+        return None
+    cluster = held.jobs[-1].rpartition("/")[0]
+    return Sleeping(
+        note=note,
+        cluster=cluster,
+        job=number_of(held.jobs[-1], cluster),
+        after=number_of(held.asked_by, cluster),
+        ranks=held.ranks,
+    )
+
+
+def _per_node(found: Sleeping, client: SlurmClient) -> int:
+    """Return how many ranks each node of the held job has.
+
+    Raises:
+        InputInvalid: Slurm does not know the job.
+    """
+    nodes = next((each.nodes for each in client.jobs() if each.number == found.job), 0)
+    if not nodes:
+        raise InputInvalid(
+            f"the held job {found.job} is not known to Slurm any more: submit the script again."
+        )
+    return -(-found.ranks // nodes)
+
+
+def wake(
+    folder: RunFolder,
+    client: SlurmClient,
+    most_per_node: int | None = None,
+    *,
+    now: bool = False,
+    more: tuple[str, ...] = (),
+    say: Callable[[str], None] = lambda sentence: None,
+) -> HeldLaunch | None:
+    """Let a run that sleeps begin where the daemon orders it, or `now`; None if it sleeps on.
+
+    `most_per_node`: how many ranks a node takes; None: as many as in the held job.
+
+    Raises:
+        SourceUnavailable, InputInvalid: Slurm does not answer, or refuses.
+    """
+    found = sleeping(folder)
+    if found is None:
+        raise InputInvalid(f"no run sleeps in {folder.path}.")
+    note = found.note
+    followed = Followed(
+        cluster=found.cluster,
+        number=found.job,
+        after=found.after,
+        most_per_node=most_per_node or _per_node(found, client),
+        arguments=None,
+        more=more,
+    )
+    queue = SlurmQueue(client, folder, followed)
+    order = waking.resume_order(folder, note, resizes=True)
+    if order is None:
+        return queue.begin_now(note.key) if now else None
+    say(f"the run is woken: {order.reason}")
+    fits = max(order.ranks) < note.launched
+    try:
+        waking.begin(folder, note, order)
+    except OSError as error:
+        say(f"the order to wake at {order.point} cannot be noted ({error}).")
+        fits = True
+    if fits:
+        return queue.begin_now(note.key)
+    return queue.hold(NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks)))
