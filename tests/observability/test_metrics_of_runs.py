@@ -159,12 +159,12 @@ def test_the_newest_switch_has_the_key_of_its_reason(journal: Journal, clock: St
     decided = Decision(
         run="r", action=Action.SWITCH, kind="energy", reason="It takes 3 J less.", target="B"
     )
-    journal.decisions.record(decided, now=clock.wall, epoch=epoch, mode=Mode.ACT)
+    journal.decisions.record([decided], now=clock.wall, epoch=epoch, mode=Mode.ACT)
     at = clock.wall + timedelta(seconds=1)
     ordered(journal, epoch, "p1", at=at)
     clock.pass_s(30.0)
     later = replace(decided, kind="deadline")
-    journal.decisions.record(later, now=clock.wall, epoch=epoch, mode=Mode.ACT)
+    journal.decisions.record([later], now=clock.wall, epoch=epoch, mode=Mode.ACT)
     found = told(journal, clock)
     assert words(found, "wattmesh_run_switch_timestamp_seconds") == {
         "run": "llm",
