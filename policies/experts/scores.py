@@ -7,7 +7,7 @@ missing, where real and simulated joules would be compared, or where the spread 
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattmesh.policies.experts.costs import TokenCost
@@ -59,7 +59,7 @@ def scored(
         times: of each, for the straggler term: one more row on the GPU that all wait for also
             costs the idle power of the whole group. Left out where one is missing.
     """
-    reason = _unknown(gpus, costs)
+    reason = next(_unknown(gpus, costs), "")
     if reason:
         return _neutral(gpus, reason)
     late = _straggler_j(gpus, costs, times or {})
@@ -80,23 +80,23 @@ def scored(
     return Scores(by_gpu=dict(zip(gpus, clipped, strict=True)), neutral_because="")
 
 
-def _unknown(gpus: Sequence[str], costs: Mapping[str, TokenCost]) -> str:
-    """Say why these costs cannot be compared; "" where they can."""
+def _unknown(gpus: Sequence[str], costs: Mapping[str, TokenCost]) -> Iterator[str]:
+    """Say why these costs cannot be compared, if they cannot."""
     if len(gpus) < 2:
-        return "a single GPU has nobody to differ from"
+        yield "a single GPU has nobody to differ from"
     if len(set(gpus)) < len(gpus):
-        return "a GPU is named twice"
+        yield "a GPU is named twice"
     missing = [gpu for gpu in gpus if gpu not in costs]
     if missing:
-        return f"the cost of {len(missing)} of {len(gpus)} GPUs is not known"
-    known = [costs[gpu] for gpu in gpus]
-    if not all(math.isfinite(each.joules_per_token + each.variance) for each in known):
-        return "the cost of a GPU is not a number"
-    if any(each.joules_per_token < 0 or each.variance < 0 for each in known):
-        return "the cost of a GPU is negative"
+        yield f"the cost of {len(missing)} of {len(gpus)} GPUs is not known"
+    known = [costs[gpu] for gpu in gpus if gpu in costs]
+    numbers = [number for each in known for number in (each.joules_per_token, each.variance)]
+    if not all(map(math.isfinite, numbers)):
+        yield "the cost of a GPU is not a number"
+    if any(each < 0 for each in numbers):
+        yield "the cost of a GPU is negative"
     if len({each.simulated for each in known}) > 1:
-        return "some GPUs are real and some simulated"
-    return ""
+        yield "some GPUs are real and some simulated"
 
 
 def _straggler_j(

@@ -4,6 +4,7 @@ Shape suffixes: L layers, N tokens, P experts per token, X experts.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def count_choices(chosen_LNP: Sequence[Chosen], experts: int) -> Counts:
     loads = np.stack([each.sum(axis=0) for each in used_LNX])
     for each in together:
         np.fill_diagonal(each, 0.0)
-    onward = [before.T @ after for before, after in zip(used_LNX, used_LNX[1:], strict=False)]
+    onward = [before.T @ after for before, after in pairwise(used_LNX)]
     empty = np.zeros((0, experts, experts))
     return Counts(
         loads_LX=loads, together_LXX=together, onward_LXX=np.stack(onward) if onward else empty

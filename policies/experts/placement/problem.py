@@ -83,7 +83,9 @@ class PlacementProblem:
         """
         experts = self.counts.loads_LX.shape[1]
         if len(self.slots) != len(self.gpus) or not self.gpus:
-            raise InputInvalid(f"{len(self.slots)} slot counts were given for {len(self.gpus)} GPUs")
+            raise InputInvalid(
+                f"{len(self.slots)} slot counts were given for {len(self.gpus)} GPUs"
+            )
         if any(each < 0 for each in self.slots) or sum(self.slots) < experts:
             raise InputInvalid(
                 f"{experts} experts of a layer do not fit into {sum(self.slots)} slots on "

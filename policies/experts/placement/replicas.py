@@ -43,7 +43,9 @@ class Replicated:
         return int(self.held_LXG.sum()) - self.held_LXG.shape[0] * self.held_LXG.shape[1]
 
 
-def replicate(problem: PlacementProblem, gpu_LX: NDArray[Any], spare: tuple[int, ...]) -> Replicated:
+def replicate(
+    problem: PlacementProblem, gpu_LX: NDArray[Any], spare: tuple[int, ...]
+) -> Replicated:
     """Add copies of hot experts, the hottest and its cheapest GPU first, while they save energy.
 
     Args:

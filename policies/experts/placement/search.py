@@ -1,4 +1,4 @@
-"""The search for a placement: several starts, layers in turn, exchanges within each; the best of all.
+"""The search for a placement: several starts, layers in turn, exchanges in each; the best of all.
 
 Invariant: no GPU takes longer than `limits` allow, and the result is never worse than the
 contiguous placement where that one keeps them too. The same problem gives the same placement.
@@ -121,7 +121,12 @@ def _improved(problem: PlacementProblem, start: Gpus, limit_L: Array) -> Gpus:
 
 
 def _layer(
-    problem: PlacementProblem, at_LS: Gpus, number: int, limit_s: float, *, before_only: bool = False
+    problem: PlacementProblem,
+    at_LS: Gpus,
+    number: int,
+    limit_s: float,
+    *,
+    before_only: bool = False,
 ) -> LayerProblem:
     """Give one layer's own problem, with its neighbours where they are."""
     counts, experts, distance_GG = problem.counts, problem.experts, problem.distance_GG()

@@ -33,7 +33,8 @@ def by_affinity(
     Args:
         loads_S: rows of each unit.
         price_SG: joules of a unit on a GPU, without its pairs.
-        together_SS: tokens of each pair. `distance_GG`: joules of a token of a pair.
+        together_SS: tokens of each pair.
+        distance_GG: joules of a token of a pair.
         limits: speeds of the GPUs, seconds that each may take, their slots.
 
     Returns:
