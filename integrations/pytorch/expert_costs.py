@@ -7,7 +7,7 @@ means no costs, with one sentence; and all ranks use what the first one has.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -94,15 +94,16 @@ def _reasons(answer: object, run: str, holders: Sequence[str], held_s: float) ->
     if gone:
         yield f"{len(gone)} GPUs that hold experts have no cost"
     found, strength = [scores.get(gpu) for gpu in holders], answer.get("strength")
-    if not _is_number(strength) or not all(map(_is_number, found)):
+    numbers = [each for each in found if _is_number(each)]
+    if not _is_number(strength) or len(numbers) < len(found):
         yield "an expert cost, or the strength, is no finite number"
     else:
-        reason = unusable(found, strength, len(holders))
+        reason = unusable(numbers, strength, len(holders))
         if reason:
             yield reason
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

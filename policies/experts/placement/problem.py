@@ -102,12 +102,12 @@ class PlacementProblem:
     @property
     def layers(self) -> int:
         """How many layers there are."""
-        return self.counts.loads_LX.shape[0]
+        return len(self.counts.loads_LX)
 
     @property
     def experts(self) -> int:
         """How many experts a layer has."""
-        return self.counts.loads_LX.shape[1]
+        return len(self.counts.loads_LX[0])
 
     def distance_GG(self) -> Array:
         """Joules of a token whose pair of experts lies on two GPUs."""

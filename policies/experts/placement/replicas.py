@@ -40,7 +40,8 @@ class Replicated:
     @property
     def copies(self) -> int:
         """How many experts there are beyond the first of each."""
-        return int(self.held_LXG.sum()) - self.held_LXG.shape[0] * self.held_LXG.shape[1]
+        layers, experts = len(self.held_LXG), len(self.held_LXG[0])
+        return int(self.held_LXG.sum()) - layers * experts
 
 
 def replicate(
@@ -98,7 +99,7 @@ def shared(problem: PlacementProblem, number: int, held_XG: Held) -> Array:
     """
     loads_X, speeds_G = problem.counts.loads_LX[number], problem.speeds_G()
     limit_s = float(problem.fair_seconds_L()[number]) * (1 + problem.tolerance)
-    share_XG = held_XG / held_XG.sum(axis=1, keepdims=True)
+    share_XG: Array = held_XG / held_XG.sum(axis=1, keepdims=True)
     several = held_XG.sum(axis=1) > 1
     left_G = limit_s * speeds_G - loads_X[~several] @ share_XG[~several]
     joules_G = problem.joules_G()

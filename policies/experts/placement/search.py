@@ -16,7 +16,7 @@ from wattmesh.policies.experts.placement.problem import (
     PlacementProblem,
     contiguous,
 )
-from wattmesh.policies.experts.placement.starts import by_affinity, by_load
+from wattmesh.policies.experts.placement.starts import by_affinity, by_load, wandered
 
 SWEEPS = 4
 """Times that each layer is searched with its neighbours where they are."""
@@ -24,10 +24,13 @@ SWEEPS = 4
 ROUNDING = 1e-9
 """Of the allowed seconds: sums in another order must not make a placement late."""
 
-WORK = 600
+WORK = 1200
 """Random starts times slots: a small problem is tried often, a large one a few times."""
 
-MOST_STARTS = 24
+MOST_STARTS = 64
+
+TRIES = 20
+"""Whole shuffles of a layer that are tried for one in time."""
 
 
 def limits(problem: PlacementProblem) -> Array:
@@ -73,13 +76,7 @@ def _greedy(problem: PlacementProblem, limit_L: Array) -> Gpus | None:
     at_LS = np.zeros((problem.layers, slots), dtype=np.int64)
     for number in range(problem.layers):
         layer = _layer(problem, at_LS, number, float(limit_L[number]), before_only=True)
-        found = by_affinity(
-            layer.loads_S,
-            layer.price_SG,
-            layer.together_SS,
-            layer.distance_GG,
-            (layer.speeds_G, layer.limit_s, problem.slots),
-        )
+        found = by_affinity(layer, problem.slots)
         if found is None:
             return None
         at_LS[number] = found
@@ -89,21 +86,17 @@ def _greedy(problem: PlacementProblem, limit_L: Array) -> Gpus | None:
 def _shuffled(
     problem: PlacementProblem, dealt: Gpus, limit_L: Array, draw: np.random.Generator
 ) -> Gpus:
-    """Exchange units at random as long as nobody becomes late."""
+    """Shuffle each layer: whole where somebody is then in time, else as far as nobody is late.
+
+    Exchanges in time do not lead from every placement in time to every other one.
+    """
     at_LS = dealt.copy()
-    speeds_G = problem.speeds_G()
-    for number, at_S in enumerate(at_LS):
-        loads_S = _padded(problem, problem.counts.loads_LX[number])
-        seconds_G = np.bincount(at_S, weights=loads_S, minlength=len(speeds_G)) / speeds_G
-        for first, second in draw.integers(0, len(at_S), (4 * len(at_S), 2)):
-            a, b = at_S[first], at_S[second]
-            more = loads_S[second] - loads_S[first]
-            late_a = seconds_G[a] + more / speeds_G[a] > limit_L[number]
-            if a == b or late_a or seconds_G[b] - more / speeds_G[b] > limit_L[number]:
-                continue
-            seconds_G[a] += more / speeds_G[a]
-            seconds_G[b] -= more / speeds_G[b]
-            at_S[first], at_S[second] = b, a
+    for number in range(problem.layers):
+        layer = _layer(problem, at_LS, number, float(limit_L[number]))
+        whole = (draw.permutation(dealt[number]) for _ in range(TRIES))
+        in_time = (each for each in whole if layer.seconds_G(each).max() <= layer.limit_s)
+        found = next(in_time, None)
+        at_LS[number] = wandered(layer, dealt[number], draw) if found is None else found
     return at_LS
 
 
