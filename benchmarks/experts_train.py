@@ -24,8 +24,8 @@ from examples.pretrain.parallel import draw
 from wattmesh.integrations.pytorch.context_parallel import Context
 from wattmesh.integrations.pytorch.router import EnergyRouter, Mode, Routed
 
-EXPERTS = 32
-PER_TOKEN = 4
+EXPERTS = 16
+PER_TOKEN = 2
 CONFIG = TrainConfig(
     model=ModelConfig(
         dim=64,

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.expert_groups import Chosen, group, problem, topical
-from benchmarks.experts_train import Variant, train
+from benchmarks.experts_train import EXPERTS, Variant, train
 from benchmarks.placement_exact import optimum
 from benchmarks.report import Goal, Report, run
 from wattmesh.policies.experts.layer_energy import ExpertGpu
@@ -159,7 +159,7 @@ def _equal_slots(asked: PlacementProblem) -> PlacementProblem:
 def measure(chosen: argparse.Namespace) -> Report:
     """Place experts of real and drawn routing; HiGHS has `--limit` seconds for each small case."""
     trained = train(Variant(name="example"), seed=0, steps=EXAMPLE_STEPS)
-    experts = 32
+    experts = EXPERTS
     rows: list[Mapping[str, Any]] = [
         judged("example, 8 h100", trained.chosen, experts, group((8, "h100"))),
         judged("example, 8 h100, onward", trained.chosen, experts, group((8, "h100")), onward=True),

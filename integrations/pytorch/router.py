@@ -185,7 +185,7 @@ class EnergyRouter(nn.Module):
         if counts_X is None:
             counts_X = _counted(routed.chosen_NP, self.counts_X)
         share_X = counts_X / counts_X.sum().clamp_min(1)
-        mean_X = routed.scores_NX.mean(dim=0)
+        mean_X = routed.scores_NX.sum(dim=0) / max(1, len(routed.scores_NX))
         if self.mode is Mode.TILT:
             share_X = share_X / self.factor_X
         return len(mean_X) * (share_X.to(mean_X) * mean_X).sum()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.router import LOAD_CAP, load_factors, unusable
@@ -55,7 +56,8 @@ class TiltedCounts:
         """Call once before each optimizer step, before the trainer moves the bias."""
         for at, factors in self._factors.items():
             counts = self._blocks[at].tokens_per_expert_E
-            counts -= counts.mean() * (factors.to(counts) - 1)
+            own = counts.to_local() if isinstance(counts, DTensor) else counts
+            own -= own.mean() * (factors.to(own) - 1)
 
 
 def _is_balanced(module: nn.Module) -> bool:

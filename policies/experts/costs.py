@@ -72,7 +72,7 @@ class TokenCost:
     """What is known of one GPU.
 
     Attributes:
-        joules_per_token, idle_w: the estimate.
+        estimate: joules per token and idle W as least squares have them, below 0 too.
         covariance: of both, in units of the noise's variance: (token, token), (token, idle),
             (idle, idle).
         noise_j2: variance of a span's joules about the estimate.
@@ -81,8 +81,7 @@ class TokenCost:
         dropped: sentences about spans that were not used, the newest last.
     """
 
-    joules_per_token: float
-    idle_w: float
+    estimate: tuple[float, float]
     covariance: tuple[float, float, float]
     noise_j2: float
     spans: int
@@ -90,6 +89,16 @@ class TokenCost:
     simulated: bool
     sweep: OfflineSweep
     dropped: str = ""
+
+    @property
+    def joules_per_token(self) -> float:
+        """Joules of a row above idle, never below 0."""
+        return 0.0 if self.estimate[0] < 0 else self.estimate[0]
+
+    @property
+    def idle_w(self) -> float:
+        """Watts without rows, never below 0."""
+        return 0.0 if self.estimate[1] < 0 else self.estimate[1]
 
     @property
     def variance(self) -> float:
@@ -102,8 +111,7 @@ class TokenCost:
 def begin(sweep: OfflineSweep, at: ClockAndLimit, *, simulated: bool = False) -> TokenCost:
     """Begin with what the sweep measured."""
     return TokenCost(
-        joules_per_token=sweep.joules_per_token,
-        idle_w=sweep.idle_w,
+        estimate=(sweep.joules_per_token, sweep.idle_w),
         covariance=(0.0, 0.0, 0.0),
         noise_j2=0.0,
         spans=0,
@@ -121,7 +129,7 @@ def learned(known: TokenCost, span: CounterSpan) -> TokenCost:
     if span.at != known.at or span.simulated != known.simulated:
         known = begin(known.sweep, span.at, simulated=span.simulated)
     rows, seconds = span.rows, span.seconds
-    expected_j = known.joules_per_token * rows + known.idle_w * seconds
+    expected_j = known.estimate[0] * rows + known.estimate[1] * seconds
     if known.spans == 0:
         known = _with_prior(known, expected_j)
     a, b, c = known.covariance
@@ -134,8 +142,7 @@ def learned(known: TokenCost, span: CounterSpan) -> TokenCost:
     weight = max(1.0 - FORGET, 1.0 / (known.spans + 2))
     return replace(
         known,
-        joules_per_token=max(0.0, known.joules_per_token + gain[0] * miss_j),
-        idle_w=max(0.0, known.idle_w + gain[1] * miss_j),
+        estimate=(known.estimate[0] + gain[0] * miss_j, known.estimate[1] + gain[1] * miss_j),
         covariance=(
             (a - gain[0] * along[0]) / FORGET,
             (b - gain[0] * along[1]) / FORGET,

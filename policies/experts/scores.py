@@ -94,7 +94,7 @@ def _unknown(gpus: Sequence[str], costs: Mapping[str, TokenCost]) -> Iterator[st
     if not all(map(math.isfinite, numbers)):
         yield "the cost of a GPU is not a number"
     if any(each < 0 for each in numbers):
-        yield "the cost of a GPU is negative"
+        yield "what is not known of a GPU's cost is negative"
     if len({each.simulated for each in known}) > 1:
         yield "some GPUs are real and some simulated"
 
