@@ -57,17 +57,19 @@ def least_energy_loads(
     return found
 
 
-def shift_gain_w(cheap: ExpertGpu, dear: ExpertGpu, group: Sequence[ExpertGpu]) -> float:
-    """Watts that are saved while a cheap GPU does what a dear one of a balanced group did.
+def shift_gain_w(
+    cheap: ExpertGpu, dear: ExpertGpu, group: Sequence[ExpertGpu], receivers: int = 1
+) -> float:
+    """Watts that are saved while cheap GPUs do what dear ones of a balanced group did.
 
-    Per second that the cheap one takes for it: what the dear one would have drawn for the same
-    rows, less its own, less the idle power of the group that now waits. Between two GPUs of one
-    speed this is P_dear - P_cheap - G * P_idle. Several cheap GPUs that take the rows together
-    delay the group only by the part of one; `least_energy_loads` counts that.
+    Per second that each of `receivers` cheap ones takes for it: what the dear ones would have drawn
+    for the same rows, less their own, less the idle power of the group that now waits. For one
+    receiver of equal speed and idle power this is P_dear - P_cheap - G * P_idle; where all cheap
+    ones take their part, the group waits once for all of them.
     """
     seconds_of_dear = cheap.tokens_per_s / dear.tokens_per_s
-    saved_w = (dear.busy_w - dear.idle_w) * seconds_of_dear
-    return saved_w - (cheap.busy_w - cheap.idle_w) - math.fsum(each.idle_w for each in group)
+    saved_w = (dear.busy_w - dear.idle_w) * seconds_of_dear - (cheap.busy_w - cheap.idle_w)
+    return receivers * saved_w - math.fsum(each.idle_w for each in group)
 
 
 def _least_seconds(gpus: Sequence[ExpertGpu], even: Sequence[float], cap: float) -> float:

@@ -112,6 +112,11 @@ def test_between_equal_speeds_a_shift_saves_only_beyond_the_groups_idle_power() 
         even = layer_energy(members, [1000, 1000, 1000, 1000]).energy_j
         moved = layer_energy(members, [1001, 999, 1000, 1000]).energy_j
         assert (moved < even) is saves
+    several = [gpu(f"cheap-{at}", busy_w=300.0) for at in range(3)] + [gpu("dear", busy_w=500.0)]
+    assert shift_gain_w(several[0], several[3], several) < 0
+    assert shift_gain_w(several[0], several[3], several, 3) == pytest.approx(3 * 200 - 4 * 70)
+    together = layer_energy(several, [1001, 1001, 1001, 997]).energy_j
+    assert together < layer_energy(several, [1000] * 4).energy_j
 
 
 def test_leaning_saves_nothing_on_equal_gpus() -> None:
