@@ -1,9 +1,10 @@
 """Routers that know what GPUs cost: held-back loss, modelled layer energy, largest load.
 
-    python -m benchmarks.experts [--json] [--seeds 5] [--steps 300]
+    python -m benchmarks.experts [--json] [--seeds 5] [--shared 200] [--own 150]
 
 The example's model with 16 experts, 2 per token, on Python's own source (`experts_train`), by mode
-and strength and seed; losses are paired by seed with `off`. The GPUs are assumed, not measured:
+and strength and seed. All routers of a seed go on from one state trained for `--shared` steps
+without costs, and losses are paired with the one that goes on without. The GPUs are assumed, not measured:
 4 H100 + 4 A100 with the vendors' watts (`expert_groups`), so energy is modelled layer energy, and
 never the sum of cost times load. `as launched`: two experts on every GPU. `by speed`: as many as
 its speed allows, experts where the router was told they are. `placed`: moved by what was recorded
@@ -29,7 +30,7 @@ import numpy as np
 
 from benchmarks.expert_groups import group, problem
 from benchmarks.expert_overhead import overhead_rows
-from benchmarks.experts_train import EXPERTS, PER_TOKEN, Trained, Variant, in_child
+from benchmarks.experts_train import EXPERTS, PER_TOKEN, Steps, Trained, Variant, in_child
 from benchmarks.report import Goal, Report, run
 from wattmesh.integrations.pytorch.router import Mode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, begin
@@ -46,7 +47,7 @@ EQUAL = group((8, "h100"))
 LOAD_CAP = 0.15
 """How much longer than balanced a GPU may take, in placements: as the router's cap on loads."""
 
-INERT_STEPS = 30
+INERT_STEPS = Steps(shared=15, own=15)
 WORKERS = 2
 HEADLINE = "tilt 0.2"
 
@@ -89,14 +90,14 @@ def variants(costs: tuple[float, ...]) -> list[Variant]:
     return [
         Variant(name="off"),
         Variant(
-            name="soft 0.25, auxiliary loss",
+            name="soft 0.5, auxiliary loss",
             mode=Mode.SOFT,
-            strength=0.25,
+            strength=0.5,
             costs=costs,
             bias_rate=0.0,
             auxiliary=0.01,
         ),
-        Variant(name="soft 0.25, loss-free", mode=Mode.SOFT, strength=0.25, costs=costs),
+        Variant(name="soft 0.5, loss-free", mode=Mode.SOFT, strength=0.5, costs=costs),
         *(
             Variant(name=f"tilt {strength}", mode=Mode.TILT, strength=strength, costs=costs)
             for strength in (0.1, 0.2)
@@ -207,9 +208,9 @@ def inert(pool: ProcessPoolExecutor) -> tuple[bool, int]:
 
 
 def measure(chosen: argparse.Namespace) -> Report:
-    """Train `--seeds` of each router for `--steps`, two at a time."""
+    """Train `--seeds` of each router, two at a time."""
     jobs = [
-        (variant, seed, chosen.steps)
+        (variant, seed, Steps(shared=chosen.shared, own=chosen.own))
         for seed in range(chosen.seeds)
         for variant in variants(costs_of(MIXED))
     ]
@@ -252,4 +253,4 @@ def _error(values: Sequence[float]) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(measure, {"seeds": 5, "steps": 300}))
+    sys.exit(run(measure, {"seeds": 5, "shared": 200, "own": 150}))

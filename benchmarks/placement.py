@@ -19,12 +19,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks.expert_groups import Chosen, group, problem, topical
-from benchmarks.experts_train import EXPERTS, Variant, train
+from benchmarks.experts_train import EXPERTS, Steps, Variant, train
 from benchmarks.placement_exact import optimum
 from benchmarks.report import Goal, Report, run
 from wattmesh.policies.experts.layer_energy import ExpertGpu
@@ -39,7 +40,7 @@ from wattmesh.policies.experts.placement.problem import (
 from wattmesh.policies.experts.placement.replicas import replicate
 from wattmesh.policies.experts.placement.search import place
 
-EXAMPLE_STEPS = 200
+EXAMPLE_STEPS = Steps(shared=100, own=100)
 RANDOM = 5
 TOPICAL = {
     "topical, 64 experts, 8 h100": (64, group((8, "h100"))),
@@ -68,11 +69,7 @@ def halves(chosen: tuple[Chosen, ...], experts: int, *, onward: bool) -> tuple[C
 
 def standing(counts: Counts) -> Counts:
     """Leave out what leads to the next layer: each token returns to its own GPU."""
-    return Counts(
-        loads_LX=counts.loads_LX,
-        together_LXX=counts.together_LXX,
-        onward_LXX=np.zeros_like(counts.onward_LXX),
-    )
+    return replace(counts, onward_LXX=np.zeros_like(counts.onward_LXX))
 
 
 def visits(problem: PlacementProblem, gpu_LX: Gpus, chosen: tuple[Chosen, ...]) -> float:
@@ -146,19 +143,12 @@ def beside_highs(
 
 def _equal_slots(asked: PlacementProblem) -> PlacementProblem:
     most = -(-asked.experts // len(asked.gpus))
-    return PlacementProblem(
-        counts=asked.counts,
-        gpus=asked.gpus,
-        slots=(most,) * len(asked.gpus),
-        crossing_j=asked.crossing_j,
-        near_crossing_j=asked.near_crossing_j,
-        tolerance=asked.tolerance,
-    )
+    return replace(asked, slots=(most,) * len(asked.gpus))
 
 
 def measure(chosen: argparse.Namespace) -> Report:
     """Place experts of real and drawn routing; HiGHS has `--limit` seconds for each small case."""
-    trained = train(Variant(name="example"), seed=0, steps=EXAMPLE_STEPS)
+    trained = train(Variant(name="example"), 0, EXAMPLE_STEPS)
     experts = EXPERTS
     rows: list[Mapping[str, Any]] = [
         judged("example, 8 h100", trained.chosen, experts, group((8, "h100"))),

@@ -3,6 +3,7 @@
 Routing is given as `chosen` (experts of every token, by layer) or as `counts` (docs/experts.md).
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ MOST_WORK = 256 * 1024 * 1024
 """Layers times experts squared: a search of it ends within minutes."""
 
 FILE_KEYS = frozenset(
-    {"gpus", "experts", "chosen", "counts", "crossing_j", "near_crossing_j", "tolerance"}
+    {"gpus", "experts", "chosen", "tokens_stay", "counts"}
+    | {"crossing_j", "near_crossing_j", "tolerance"}
 )
 GPU_KEYS = frozenset({"name", "node", "busy_w", "idle_w", "tokens_per_s", "slots"})
 COUNT_KEYS = frozenset({"loads", "together", "onward"})
@@ -180,7 +182,11 @@ def _from_chosen(given: dict[str, Any]) -> Counts:
     tables = [_table(each, "chosen", 2) for each in layers]
     if any((each != np.floor(each)).any() for each in tables):
         raise InputInvalid("chosen has an expert that is no whole number")
-    return count_choices([each.astype(np.int64) for each in tables], experts)
+    found = count_choices([each.astype(np.int64) for each in tables], experts)
+    stay = given.get("tokens_stay", False)
+    if type(stay) is not bool:
+        raise InputInvalid("tokens_stay must be true or false")
+    return found if stay else replace(found, onward_LXX=np.zeros_like(found.onward_LXX))
 
 
 def _table(value: Any, what: str, axes: int) -> NDArray[np.float64]:

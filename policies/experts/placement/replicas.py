@@ -74,22 +74,39 @@ def _layer(
     held_XG = np.zeros((problem.experts, len(problem.gpus)), dtype=bool)
     held_XG[np.arange(problem.experts), at_X] = True
     room_G = np.array(spare)
-    share_XG = shared(problem, number, held_XG)
-    energy_j = _energy(problem, loads_X, share_XG)
+    best = _merit(problem, number, held_XG)
     cheapest = np.argsort(problem.joules_G(), kind="stable")
     for expert in np.argsort(-loads_X, kind="stable")[: max(1, int(room_G.sum()))]:
         for gpu in cheapest:
             if room_G[gpu] < 1 or held_XG[expert, gpu]:
                 continue
             held_XG[expert, gpu] = True
-            tried_XG = shared(problem, number, held_XG)
-            tried_j = _energy(problem, loads_X, tried_XG)
-            if tried_j < energy_j * (1 - LEAST_GAIN):
-                share_XG, energy_j = tried_XG, tried_j
+            tried = _merit(problem, number, held_XG)
+            if _is_better(tried, best):
+                best = tried
                 room_G[gpu] -= 1
             else:
                 held_XG[expert, gpu] = False
-    return held_XG, share_XG
+    _drop_idle_copies(problem, number, held_XG, at_X)
+    return held_XG, shared(problem, number, held_XG)
+
+
+def _is_better(tried: tuple[float, float], best: tuple[float, float]) -> bool:
+    """Less energy; or as much, and time more even: of two GPUs that are late one must be first."""
+    if tried[0] < best[0] * (1 - LEAST_GAIN):
+        return True
+    return tried[0] <= best[0] * (1 + LEAST_GAIN) and tried[1] < best[1] * (1 - LEAST_GAIN)
+
+
+def _drop_idle_copies(problem: PlacementProblem, number: int, held_XG: Held, at_X: Gpus) -> None:
+    """Take back, in place, every copy without which the layer costs no more."""
+    energy_j, _ = _merit(problem, number, held_XG)
+    for expert, gpu in np.argwhere(held_XG):
+        if at_X[expert] == gpu:
+            continue
+        held_XG[expert, gpu] = False
+        if _merit(problem, number, held_XG)[0] > energy_j * (1 + LEAST_GAIN):
+            held_XG[expert, gpu] = True
 
 
 def shared(problem: PlacementProblem, number: int, held_XG: Held) -> Array:
@@ -120,5 +137,8 @@ def shared(problem: PlacementProblem, number: int, held_XG: Held) -> Array:
     return share_XG
 
 
-def _energy(problem: PlacementProblem, loads_X: Array, share_XG: Array) -> float:
-    return layer_energy(problem.gpus, [float(each) for each in loads_X @ share_XG]).energy_j
+def _merit(problem: PlacementProblem, number: int, held_XG: Held) -> tuple[float, float]:
+    """Give the layer's energy, and the sum of its GPUs' squared seconds."""
+    loads_G = problem.counts.loads_LX[number] @ shared(problem, number, held_XG)
+    energy_j = layer_energy(problem.gpus, [float(each) for each in loads_G]).energy_j
+    return energy_j, float(((loads_G / problem.speeds_G()) ** 2).sum())
