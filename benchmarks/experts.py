@@ -1,15 +1,15 @@
 """Routers that know what GPUs cost: held-back loss, modelled layer energy, largest load.
 
-    python -m benchmarks.experts [--json] [--seeds 5] [--shared 200] [--own 150]
+    python -m benchmarks.experts [--json] [--seeds 5] [--shared 150] [--own 120]
 
 The example's model with 16 experts, 2 per token, on Python's own source (`experts_train`), by mode
 and strength and seed. All routers of a seed go on from one state trained for `--shared` steps
-without costs, and losses are paired with the one that goes on without. The GPUs are assumed, not measured:
-4 H100 + 4 A100 with the vendors' watts (`expert_groups`), so energy is modelled layer energy, and
-never the sum of cost times load. `as launched`: two experts on every GPU. `by speed`: as many as
-its speed allows, experts where the router was told they are. `placed`: moved by what was recorded
-at the end. Rivals: one expert less for each token, and the same tilt towards experts drawn by
-chance. Inertness is shown on 8 H100, by all bits of the trained models. Strengths were chosen on
+without costs, and losses are paired with the one that goes on without. The GPUs are assumed, not
+measured: 4 H100 + 4 A100 with the vendors' watts (`expert_groups`), so energy is modelled layer
+energy, and never the sum of cost times load. `as launched`: two experts on every GPU. `by speed`:
+as many as its speed allows, experts where the router was told they are. `placed`: moved by what was
+recorded at the end. Rivals: one expert less for each token, and the same tilt towards experts drawn
+by chance. Inertness is shown on 8 H100, by all bits of the trained models. Strengths were chosen on
 seeds 100 and 101. The router's overhead is its forward pass beside that of a plain one.
 """
 
@@ -253,4 +253,4 @@ def _error(values: Sequence[float]) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(measure, {"seeds": 5, "shared": 200, "own": 150}))
+    sys.exit(run(measure, {"seeds": 5, "shared": 150, "own": 120}))
