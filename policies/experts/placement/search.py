@@ -64,9 +64,8 @@ def _starts(problem: PlacementProblem, limit_L: Array, seed: int) -> list[Gpus]:
     greedy = _greedy(problem, limit_L)
     if greedy is not None:
         starts.append(greedy)
-    draw = np.random.default_rng(seed)
-    for _ in range(min(MOST_STARTS, WORK // dealt.shape[1])):
-        starts.append(_shuffled(problem, dealt, limit_L, draw))
+    for number in range(min(MOST_STARTS, WORK // dealt.shape[1])):
+        starts.append(_shuffled(problem, dealt, limit_L, (seed, number)))
     return starts
 
 
@@ -84,19 +83,19 @@ def _greedy(problem: PlacementProblem, limit_L: Array) -> Gpus | None:
 
 
 def _shuffled(
-    problem: PlacementProblem, dealt: Gpus, limit_L: Array, draw: np.random.Generator
+    problem: PlacementProblem, dealt: Gpus, limit_L: Array, seed: tuple[int, int]
 ) -> Gpus:
     """Shuffle each layer: whole where somebody is then in time, else as far as nobody is late.
 
     Exchanges in time do not lead from every placement in time to every other one.
     """
-    at_LS = dealt.copy()
+    at_LS, draw = dealt.copy(), np.random.default_rng(seed)
     for number in range(problem.layers):
         layer = _layer(problem, at_LS, number, float(limit_L[number]))
         whole = (draw.permutation(dealt[number]) for _ in range(TRIES))
         in_time = (each for each in whole if layer.seconds_G(each).max() <= layer.limit_s)
         found = next(in_time, None)
-        at_LS[number] = wandered(layer, dealt[number], draw) if found is None else found
+        at_LS[number] = wandered(layer, dealt[number], (*seed, number)) if found is None else found
     return at_LS
 
 

@@ -44,8 +44,9 @@ def by_affinity(layer: LayerProblem, slots: tuple[int, ...]) -> Gpus | None:
     return at_S
 
 
-def wandered(layer: LayerProblem, at_S: Gpus, draw: np.random.Generator) -> Gpus:
+def wandered(layer: LayerProblem, at_S: Gpus, seed: tuple[int, ...]) -> Gpus:
     """Exchange units at random as long as nobody becomes late."""
+    draw = np.random.default_rng(seed)
     at_S, seconds_G = at_S.copy(), layer.seconds_G(at_S)
     for first, second in draw.integers(0, len(at_S), (4 * len(at_S), 2)):
         a, b = at_S[first], at_S[second]
