@@ -56,7 +56,7 @@ def costs_of(
     )
 
 
-def agreed(own: ExpertCosts, group: ProcessGroup | None = None) -> ExpertCosts:
+def same_on_all_ranks(own: ExpertCosts, group: ProcessGroup | None = None) -> ExpertCosts:
     """Give what the group's first rank has: others may have fetched another version. Collective."""
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return own

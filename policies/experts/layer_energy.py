@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from wattmesh.errors import InputInvalid
 
+RANGES = {"busy_w": (1.0, 1e6), "tokens_per_s": (1e-3, 1e15)}
+"""What a GPU can be, with room on both sides."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertGpu:
@@ -32,12 +35,14 @@ class ExpertGpu:
         """Refuse what no GPU can be.
 
         Raises:
-            InputInvalid: a number is not positive and finite, or idle power exceeds busy power.
+            InputInvalid: a number is out of its range, or idle power exceeds busy power.
         """
-        for name in ("busy_w", "tokens_per_s"):
+        for name, (low, high) in RANGES.items():
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputInvalid(f"GPU {self.name!r:.80}: {name} is {value}, not above 0")
+            if not low <= value <= high:
+                raise InputInvalid(
+                    f"GPU {self.name!r:.80}: {name} is {value:g}, not from {low:g} to {high:g}"
+                )
         if not 0 <= self.idle_w <= self.busy_w:
             raise InputInvalid(
                 f"GPU {self.name!r:.80}: idle_w is {self.idle_w}, not between 0 and busy_w = "

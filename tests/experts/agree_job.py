@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wattmesh.integrations.pytorch.expert_costs import agreed, costs_of
+from wattmesh.integrations.pytorch.expert_costs import costs_of, same_on_all_ranks
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
@@ -34,7 +34,7 @@ def main() -> int:
         "none on the first": (None, answer(4)),
     }
     said = {
-        name: asdict(agreed(costs_of(each[launch_store.rank], run="r", holders=HOLDERS)))
+        name: asdict(same_on_all_ranks(costs_of(each[launch_store.rank], run="r", holders=HOLDERS)))
         for name, each in cases.items()
     }
     for each in said.values():

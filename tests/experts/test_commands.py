@@ -137,7 +137,10 @@ def test_bench_models_a_group(capsys: pytest.CaptureFixture[str]) -> None:
         ({"gpus": []}, "gpus must be a list of 1 to 512 things"),
         ({"gpus": [7]}, "GPU 0 is no JSON object"),
         ({"gpus": [GPU]}, "GPU 0 has no text 'name'"),
-        ({"gpus": [GPU | {"name": "a", "node": "n", "tokens_per_s": 0}]}, "tokens_per_s is 0.0"),
+        (
+            {"gpus": [GPU | {"name": "a", "node": "n", "tokens_per_s": 0}]},
+            "tokens_per_s is 0, not from 0.001",
+        ),
         ({"gpus": [GPU | {"name": "a", "node": "n", "busy_w": "7"}]}, "no number 'busy_w'"),
         ({"gpus": [GPU | {"name": "a", "node": "n", "idle_w": 10**400}]}, "beyond any number"),
         ({"gpus": [GPU | {"name": "a", "node": "n"}] * 2}, "names a GPU twice"),

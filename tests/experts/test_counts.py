@@ -93,6 +93,8 @@ def test_the_layer_waits_for_its_slowest() -> None:
         {"idle_w": 800.0},
         {"idle_w": math.nan},
         {"tokens_per_s": math.inf},
+        {"tokens_per_s": 1e-300},
+        {"busy_w": 1e300},
     ],
 )
 def test_gpus_that_cannot_be_are_refused(other: dict[str, float]) -> None:

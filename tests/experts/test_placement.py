@@ -181,8 +181,9 @@ def _counts(**other: Any) -> Counts:
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        ({"loads_LX": np.full((2, 4), np.nan)}, "negative or not finite"),
-        ({"loads_LX": -np.ones((2, 4))}, "negative or not finite"),
+        ({"loads_LX": np.full((2, 4), np.nan)}, "negative, not finite or above"),
+        ({"loads_LX": np.full((2, 4), 1e308)}, "negative, not finite or above"),
+        ({"loads_LX": -np.ones((2, 4))}, "negative, not finite or above"),
         ({"loads_LX": np.ones(4)}, "shape"),
         ({"loads_LX": np.ones((2, 0))}, "shape"),
         ({"onward_LXX": np.zeros((2, 4, 4))}, "onward has the shape"),

@@ -20,6 +20,12 @@ TOLERANCE = 0.10
 """A GPU may take so much longer than it would with time in perfect balance."""
 
 
+MOST_COUNT = 1e15
+"""Sums of counts stay exact."""
+
+MOST_CROSSING_J = 1e6
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counts:
     """What tokens chose, layer by layer, as counts.
@@ -50,8 +56,10 @@ class Counts:
         ):
             if value.shape != shape:
                 raise InputInvalid(f"{name} has the shape {value.shape}, not {shape}")
-            if not np.isfinite(value).all() or (value < 0).any():
-                raise InputInvalid(f"{name} has a count that is negative or not finite")
+            if not ((value >= 0) & (value <= MOST_COUNT)).all():
+                raise InputInvalid(
+                    f"{name} has a count that is negative, not finite or above {MOST_COUNT:g}"
+                )
         if not np.array_equal(self.together_LXX, self.together_LXX.transpose(0, 2, 1)):
             raise InputInvalid("together is not symmetric: a pair has two different counts")
 
@@ -91,10 +99,11 @@ class PlacementProblem:
                 f"{experts} experts of a layer do not fit into {sum(self.slots)} slots on "
                 f"{len(self.gpus)} GPUs"
             )
-        if not 0 <= self.near_crossing_j <= self.crossing_j < np.inf:
+        if not 0 <= self.near_crossing_j <= self.crossing_j <= MOST_CROSSING_J:
             raise InputInvalid(
                 f"a crossing costs {self.crossing_j} J and one within a node "
-                f"{self.near_crossing_j} J; both must be 0 or more, the second the smaller"
+                f"{self.near_crossing_j} J; both must be from 0 to {MOST_CROSSING_J:g}, the second "
+                "the smaller"
             )
         if not 0 <= self.tolerance <= 10:
             raise InputInvalid(f"the tolerance is {self.tolerance}, not between 0 and 10")
