@@ -1,6 +1,6 @@
 """Routers that know what GPUs cost: held-back loss, modelled layer energy, largest load.
 
-    python -m benchmarks.experts [--json] [--seeds 5] [--shared 150] [--own 120]
+    python -m benchmarks.experts [--json] [--seeds 5] [--shared 100] [--own 80]
 
 The example's model with 16 experts, 2 per token, on Python's own source (`experts_train`), by mode
 and strength and seed. All routers of a seed go on from one state trained for `--shared` steps
@@ -253,4 +253,4 @@ def _error(values: Sequence[float]) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(measure, {"seeds": 5, "shared": 150, "own": 120}))
+    sys.exit(run(measure, {"seeds": 5, "shared": 100, "own": 80}))

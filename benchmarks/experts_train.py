@@ -42,15 +42,15 @@ CONFIG = TrainConfig(
         experts=EXPERTS,
         experts_per_token=PER_TOKEN,
     ),
-    global_batch=16,
+    global_batch=8,
     learning_rate=3e-3,
     corpus_bytes=1 << 20,
 )
 HELD_BACK = 8
 """One of so many parts of the text is held back, the last one."""
 
-HELD_BATCHES = 16
-RECORDED_BATCHES = 8
+HELD_BATCHES = 32
+RECORDED_BATCHES = 16
 
 BIAS_RATE = 3e-3
 """Three times the usual: a run of some hundred steps has to reach balance, too."""
