@@ -183,7 +183,7 @@ def train(variant: Variant, seed: int, steps: Steps) -> Trained:
         losses=tuple(losses),
         held_loss=sum(held_losses) / len(held_losses),
         chosen=tuple(np.concatenate(each) for each in zip(*chosen, strict=True)),
-        digest=_digest(model),
+        digest=digest(model),
     )
 
 
@@ -266,7 +266,8 @@ def _chosen(
     return [each.routed.chosen_NP.numpy() for each in mixtures if each.routed is not None]
 
 
-def _digest(model: LanguageModel) -> int:
+def digest(model: LanguageModel) -> int:
+    """Sum up all bits of all parameters and kept buffers, each with a weight of its own."""
     total = 0
     for at, tensor in enumerate(model.state_dict().values()):
         if tensor.dtype == torch.float32:
