@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wattmesh.integrations.pytorch.router import EnergyRouter, Mode
+from wattmesh.integrations.pytorch.router import EnergyRouter, RouterMode
 
 DIM = 1024
 PER_TOKEN = 8
@@ -47,7 +47,7 @@ def overhead_rows() -> list[dict[str, Any]]:
     for tokens, experts in CASES:
         x_ND = torch.randn(tokens, DIM)
         plain = PlainRouter(experts)
-        for mode in (Mode.SOFT, Mode.TILT, Mode.DUAL):
+        for mode in (RouterMode.SOFT, RouterMode.TILT, RouterMode.DUAL):
             ours = EnergyRouter(DIM, experts, PER_TOKEN, mode=mode)
             ours.load_state_dict({"gate.weight": plain.gate.weight}, strict=False)
             ours.set_costs([(-1.0) ** at for at in range(experts)], 1e-3)

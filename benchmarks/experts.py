@@ -18,6 +18,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import math
 import multiprocessing
 import statistics
 import sys
@@ -32,7 +33,7 @@ from benchmarks.expert_groups import group, problem
 from benchmarks.expert_overhead import overhead_rows
 from benchmarks.experts_train import EXPERTS, PER_TOKEN, Steps, Trained, Variant, in_child
 from benchmarks.report import Goal, Report, run
-from wattmesh.integrations.pytorch.router import Mode
+from wattmesh.integrations.pytorch.router import RouterMode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, begin
 from wattmesh.policies.experts.counts import balanced_counts
 from wattmesh.policies.experts.layer_energy import ExpertGpu
@@ -91,23 +92,25 @@ def variants(costs: tuple[float, ...]) -> list[Variant]:
         Variant(name="off"),
         Variant(
             name="soft 0.5, auxiliary loss",
-            mode=Mode.SOFT,
+            mode=RouterMode.SOFT,
             strength=0.5,
             costs=costs,
             bias_rate=0.0,
             auxiliary=0.01,
         ),
-        Variant(name="soft 0.5, loss-free", mode=Mode.SOFT, strength=0.5, costs=costs),
+        Variant(name="soft 0.5, loss-free", mode=RouterMode.SOFT, strength=0.5, costs=costs),
         *(
-            Variant(name=f"tilt {strength}", mode=Mode.TILT, strength=strength, costs=costs)
+            Variant(name=f"tilt {strength}", mode=RouterMode.TILT, strength=strength, costs=costs)
             for strength in (0.1, 0.2)
         ),
         *(
-            Variant(name=f"dual {strength}", mode=Mode.DUAL, strength=strength, costs=costs)
+            Variant(name=f"dual {strength}", mode=RouterMode.DUAL, strength=strength, costs=costs)
             for strength in (0.01, 0.04)
         ),
         Variant(name="rival: one expert less", per_token=PER_TOKEN - 1),
-        Variant(name="rival: tilt 0.2 by chance", mode=Mode.TILT, strength=0.2, costs=by_chance),
+        Variant(
+            name="rival: tilt 0.2 by chance", mode=RouterMode.TILT, strength=0.2, costs=by_chance
+        ),
     ]
 
 
@@ -197,7 +200,7 @@ def inert(pool: ProcessPoolExecutor) -> tuple[bool, int]:
     costs = costs_of(EQUAL)
     asked = [
         (Variant(name=f"{mode} {strength}", mode=mode, strength=strength, costs=costs), 0)
-        for mode in Mode
+        for mode in RouterMode
         for strength in (0.2, 2.0)
     ]
     plain, *others = pool.map(
@@ -249,7 +252,7 @@ def _error(values: Sequence[float]) -> float | None:
     """Give the standard error of a mean; None of fewer than two."""
     if len(values) < 2:
         return None
-    return statistics.stdev(values) / len(values) ** 0.5
+    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block, LanguageModel, Where
 from examples.pretrain.parallel import draw
 from wattmesh.integrations.pytorch.context_parallel import Context
-from wattmesh.integrations.pytorch.router import EnergyRouter, Mode, Routed
+from wattmesh.integrations.pytorch.router import EnergyRouter, Routed, RouterMode
 
 EXPERTS = 16
 PER_TOKEN = 2
@@ -67,7 +67,7 @@ class Variant:
     """
 
     name: str
-    mode: Mode = Mode.OFF
+    mode: RouterMode = RouterMode.OFF
     strength: float = 0.0
     costs: tuple[float, ...] = ()
     bias_rate: float = BIAS_RATE

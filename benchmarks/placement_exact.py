@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy import sparse  # type: ignore[import-untyped]
+from scipy.optimize import (  # type: ignore[import-untyped]
+    Bounds,
+    LinearConstraint,
+    milp,
+)
 
 from wattmesh.policies.experts.placement.objective import cost
 from wattmesh.policies.experts.placement.problem import Gpus, PlacementProblem
@@ -60,11 +64,11 @@ def optimum(problem: PlacementProblem, limit_s: float = 60.0) -> Optimum:
         rows.add([(unit * gpus + gpu, 1.0) for gpu in range(gpus)], 1.0, 1.0)
     _room_and_time(problem, rows)
     cuts: list[float] = []
-    groups = [
+    groups: list[tuple[float, list[list[int]]]] = [
         (problem.near_crossing_j, [[gpu] for gpu in range(gpus)]),
         (
             problem.crossing_j - problem.near_crossing_j,
-            [list(np.flatnonzero(nodes == node)) for node in range(int(nodes.max()) + 1)],
+            [np.flatnonzero(nodes == node).tolist() for node in range(int(nodes.max()) + 1)],
         ),
     ]
     for first, second, tokens in _pairs(problem):

@@ -32,7 +32,7 @@ MOST_SCORE = 2.0
 """Scores of costs are within +-2; a factor exp(-8 * 4) is as good as none."""
 
 
-class Mode(StrEnum):
+class RouterMode(StrEnum):
     """How costs enter the choice."""
 
     OFF = "off"
@@ -67,7 +67,7 @@ class EnergyRouter(nn.Module):
         experts: int,
         experts_per_token: int,
         *,
-        mode: Mode | str = Mode.OFF,
+        mode: RouterMode | str = RouterMode.OFF,
         score: str = "softmax",
         normalize: bool = False,
         bias_rate: float = 1e-3,
@@ -96,9 +96,11 @@ class EnergyRouter(nn.Module):
         if bias_rate < 0 or timesteps < 0:
             raise InputInvalid(f"router: bias_rate {bias_rate} or timesteps {timesteps} below 0")
         try:
-            self.mode = Mode(mode)
+            self.mode = RouterMode(mode)
         except ValueError:
-            raise InputInvalid(f"router: mode {mode!r} is not one of {', '.join(Mode)}") from None
+            raise InputInvalid(
+                f"router: mode {mode!r} is not one of {', '.join(RouterMode)}"
+            ) from None
         self.experts_per_token, self.score, self.normalize = experts_per_token, score, normalize
         self.bias_rate, self.load_cap = bias_rate, load_cap
         self.gate = nn.Linear(dim, experts, bias=False)
@@ -121,14 +123,14 @@ class EnergyRouter(nn.Module):
             logits_NX = logits_NX + self.timesteps(timestep.flatten())
         if logits_NX.dtype in (torch.float16, torch.bfloat16):
             logits_NX = logits_NX.float()
-        if self.mode is Mode.SOFT:
+        if self.mode is RouterMode.SOFT:
             logits_NX = logits_NX - self.lean_X
         scores_NX = (
             functional.softmax(logits_NX, dim=-1)
             if self.score == "softmax"
             else torch.sigmoid(logits_NX)
         )
-        shift_X = self.bias_X - self.lean_X if self.mode is Mode.DUAL else self.bias_X
+        shift_X = self.bias_X - self.lean_X if self.mode is RouterMode.DUAL else self.bias_X
         chosen_NP = torch.topk(scores_NX.detach() + shift_X, self.experts_per_token).indices
         weights_NP = scores_NX.gather(1, chosen_NP)
         if self.normalize:
@@ -150,7 +152,7 @@ class EnergyRouter(nn.Module):
         reason = unusable(costs, strength, len(self.bias_X))
         given = [0.0] * len(self.bias_X) if reason else [float(each) for each in costs]
         lean = torch.tensor([strength * each if each else 0.0 for each in given])
-        if self.mode is Mode.DUAL and lean.any() and not self.lean_X.any():
+        if self.mode is RouterMode.DUAL and lean.any() and not self.lean_X.any():
             # A price is never positive; a common shift changes no choice.
             self.bias_X -= self.bias_X.max()
         self.lean_X.copy_(lean)
@@ -166,10 +168,10 @@ class EnergyRouter(nn.Module):
         if self.bias_rate == 0:
             return
         target_X = counts_X.mean() * (
-            self.factor_X.double() if self.mode is Mode.TILT else torch.ones_like(counts_X)
+            self.factor_X.double() if self.mode is RouterMode.TILT else torch.ones_like(counts_X)
         )
         step_X = self.bias_rate * torch.sign(target_X - counts_X)
-        if self.mode is Mode.DUAL:
+        if self.mode is RouterMode.DUAL:
             over_X = self.bias_rate * torch.sign(self.load_cap * counts_X.mean() - counts_X)
             price_X = (self.bias_X + over_X).clamp_max(0.0)
             step_X = torch.where(self.lean_X.any(), price_X - self.bias_X, step_X)
@@ -186,7 +188,7 @@ class EnergyRouter(nn.Module):
             counts_X = _counted(routed.chosen_NP, self.counts_X)
         share_X = counts_X / counts_X.sum().clamp_min(1)
         mean_X = routed.scores_NX.sum(dim=0) / max(1, len(routed.scores_NX))
-        if self.mode is Mode.TILT:
+        if self.mode is RouterMode.TILT:
             share_X = share_X / self.factor_X
         return len(mean_X) * (share_X.to(mean_X) * mean_X).sum()
 

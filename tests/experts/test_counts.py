@@ -97,7 +97,7 @@ def test_the_layer_waits_for_its_slowest() -> None:
         {"busy_w": 1e300},
     ],
 )
-def test_gpus_that_cannot_be_are_refused(other: dict[str, float]) -> None:
+def test_gpus_that_cannot_be_are_refused(other: dict[str, Any]) -> None:
     """Named, with the number."""
     with pytest.raises(InputInvalid, match="GPU 'g0'"):
         gpu(**other)

@@ -16,14 +16,14 @@ from torch.nn import functional
 from examples.pretrain.config import preset
 from examples.pretrain.experts import MixtureOfExperts
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.router import EnergyRouter, Mode, load_factors, unusable
+from wattmesh.integrations.pytorch.router import EnergyRouter, RouterMode, load_factors, unusable
 
 DIM, EXPERTS, PER_TOKEN = 8, 6, 2
 COSTS = (-1.0, -1.0, -1.0, 1.0, 1.0, 1.0)
 NEUTRAL = (0.0,) * EXPERTS
 
 
-def router(mode: Mode | str, seed: int = 0, **other: Any) -> EnergyRouter:
+def router(mode: RouterMode | str, seed: int = 0, **other: Any) -> EnergyRouter:
     """A router with drawn weights."""
     torch.manual_seed(seed)
     return EnergyRouter(DIM, EXPERTS, PER_TOKEN, mode=mode, **other)
@@ -46,7 +46,7 @@ def shares(found: EnergyRouter, steps: int, *, tokens: int = 256) -> Tensor:
     return total / total.mean()
 
 
-def trained(mode: Mode, costs: Sequence[float], strength: float) -> list[Tensor]:
+def trained(mode: RouterMode, costs: Sequence[float], strength: float) -> list[Tensor]:
     """Train the gate for some steps towards loads and weights; give all that came of it."""
     found = router(mode, bias_rate=0.01)
     found.set_costs(costs, strength)
@@ -63,20 +63,20 @@ def trained(mode: Mode, costs: Sequence[float], strength: float) -> list[Tensor]
     return [*said, found.gate.weight.detach(), found.bias_X]
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_without_costs_every_mode_is_off_to_the_bit(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(RouterMode))
+def test_without_costs_every_mode_is_off_to_the_bit(mode: RouterMode) -> None:
     """At any strength: choices, weights, losses, gradients and biases of whole steps."""
-    plain = trained(Mode.OFF, NEUTRAL, 0.0)
+    plain = trained(RouterMode.OFF, NEUTRAL, 0.0)
     assert all(map(torch.equal, plain, trained(mode, NEUTRAL, 1.5)))
     assert all(map(torch.equal, plain, trained(mode, (-0.0,) * EXPERTS, 1.5)))
 
 
-@pytest.mark.parametrize("mode", [Mode.SOFT, Mode.TILT, Mode.DUAL])
-def test_with_costs_every_mode_but_off_differs(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [RouterMode.SOFT, RouterMode.TILT, RouterMode.DUAL])
+def test_with_costs_every_mode_but_off_differs(mode: RouterMode) -> None:
     """Sabotaged twin: what says `inert` above would see a lean."""
-    plain = trained(Mode.OFF, NEUTRAL, 0.0)
+    plain = trained(RouterMode.OFF, NEUTRAL, 0.0)
     assert not all(map(torch.equal, plain, trained(mode, COSTS, 0.5)))
-    assert all(map(torch.equal, plain, trained(Mode.OFF, COSTS, 0.5)))
+    assert all(map(torch.equal, plain, trained(RouterMode.OFF, COSTS, 0.5)))
 
 
 def test_it_replaces_the_examples_own_router_to_the_bit() -> None:
@@ -109,7 +109,7 @@ def test_the_published_term_is_cancelled_by_balancing() -> None:
     loads end where they end without the term. The lean of `tilt` stays.
     """
     lean = torch.tensor(COSTS) * 0.03
-    plain, leaning = (router(Mode.OFF, bias_rate=1e-3) for _ in range(2))
+    plain, leaning = (router(RouterMode.OFF, bias_rate=1e-3) for _ in range(2))
     leaning.bias_X += lean
     for x in batches(50):
         # The published formula chooses by score - strength * cost + bias.
@@ -119,8 +119,8 @@ def test_the_published_term_is_cancelled_by_balancing() -> None:
         counts_X = torch.bincount(chosen.flatten(), minlength=EXPERTS)
         plain.rebalance(counts_X)
         leaning.rebalance(counts_X)
-    even = shares(router(Mode.OFF, bias_rate=2e-3), 400)
-    soft, tilt = (router(each, bias_rate=2e-3) for each in (Mode.SOFT, Mode.TILT))
+    even = shares(router(RouterMode.OFF, bias_rate=2e-3), 400)
+    soft, tilt = (router(each, bias_rate=2e-3) for each in (RouterMode.SOFT, RouterMode.TILT))
     for each in (soft, tilt):
         each.set_costs(COSTS, 0.1)
     assert float((shares(soft, 400)[:3].mean() - even[:3].mean()).abs()) < 0.01
@@ -129,7 +129,7 @@ def test_the_published_term_is_cancelled_by_balancing() -> None:
 
 def test_without_balancing_the_published_term_moves_loads() -> None:
     """So it is the balancing that cancels it, not a term that does nothing."""
-    found = router(Mode.SOFT, bias_rate=0.0)
+    found = router(RouterMode.SOFT, bias_rate=0.0)
     before = shares(found, 20)[:3].mean()
     found.set_costs(COSTS, 0.5)
     assert float(shares(found, 20)[:3].mean() - before) > 0.1
@@ -137,7 +137,7 @@ def test_without_balancing_the_published_term_moves_loads() -> None:
 
 def test_tilt_steers_loads_to_their_targets() -> None:
     """Within 2 % of what the factors say, cap included."""
-    found = router(Mode.TILT, bias_rate=2e-3, load_cap=1.15)
+    found = router(RouterMode.TILT, bias_rate=2e-3, load_cap=1.15)
     found.set_costs((-2.0, -1.0, 0.0, 0.0, 1.0, 2.0), 0.1)
     torch.testing.assert_close(shares(found, 600), found.factor_X, atol=0.02, rtol=0)
     assert float(found.factor_X.max()) == pytest.approx(1.15)
@@ -145,7 +145,7 @@ def test_tilt_steers_loads_to_their_targets() -> None:
 
 def test_prices_of_dual_only_push_down() -> None:
     """No bias is above 0, nobody's load stays above the cap, and cheap experts get more."""
-    found = router(Mode.DUAL, bias_rate=2e-3)
+    found = router(RouterMode.DUAL, bias_rate=2e-3)
     shares(found, 100)
     before = [found(x).chosen_NP for x in batches(2)]
     found.set_costs(NEUTRAL, 0.0)
@@ -177,7 +177,7 @@ def test_costs_that_cannot_be_used_count_as_none(
     costs: Any, strength: float, sentence: str
 ) -> None:
     """One sentence, and all zeros: also where good ones were in force before."""
-    for mode in Mode:
+    for mode in RouterMode:
         found = router(mode)
         assert found.set_costs(COSTS, 0.5) == ""
         assert sentence in found.set_costs(costs, strength)
@@ -204,8 +204,8 @@ def test_load_factors_have_mean_1_and_keep_the_cap(
     assert set(load_factors([scores[0]] * 7, strength, cap)) == {1.0}
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-def test_it_compiles_into_one_graph(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(RouterMode))
+def test_it_compiles_into_one_graph(mode: RouterMode) -> None:
     """Without a graph break; costs and biases change values, and nothing is compiled anew."""
     found = router(mode)
     found.set_costs(COSTS, 0.1)
@@ -220,25 +220,25 @@ def test_it_compiles_into_one_graph(mode: Mode) -> None:
 
 def test_its_buffers_stay_fp32_and_travel_with_the_checkpoint() -> None:
     """A model cast to bf16 keeps small steps of the bias; a loaded one goes on leaning."""
-    found = router(Mode.TILT).to(torch.bfloat16)
+    found = router(RouterMode.TILT).to(torch.bfloat16)
     assert found.gate.weight.dtype == torch.bfloat16
     found.set_costs(COSTS, 0.2)
     found.bias_X += 1e-3
     routed = found.bfloat16()(batches(1)[0].bfloat16())
     assert routed.weights_NP.dtype == torch.float32
     assert {found.bias_X.dtype, found.factor_X.dtype} == {torch.float32}
-    other = router(Mode.TILT, seed=9)
+    other = router(RouterMode.TILT, seed=9)
     other.load_state_dict(found.state_dict())
     assert torch.equal(other.factor_X, found.factor_X)
     assert torch.equal(other.bias_X, found.bias_X)
-    assert router(Mode.TILT).double().bias_X.dtype == torch.float32
+    assert router(RouterMode.TILT).double().bias_X.dtype == torch.float32
 
 
 def test_an_auxiliary_loss_leans_with_the_targets() -> None:
     """It is least near loads of the factors in `tilt`, and near equal loads in `off`."""
     counts = torch.tensor([1.1, 1.1, 1.1, 0.9, 0.9, 0.9])
     x = batches(1)[0]
-    for mode, least in ((Mode.OFF, torch.ones(EXPERTS)), (Mode.TILT, counts)):
+    for mode, least in ((RouterMode.OFF, torch.ones(EXPERTS)), (RouterMode.TILT, counts)):
         found = router(mode, bias_rate=0.0)
         found.set_costs(COSTS, 0.5 * math.log(1.1 / 0.9))
         routed = found(x)
@@ -253,7 +253,7 @@ def test_an_auxiliary_loss_leans_with_the_targets() -> None:
 
 def test_choice_may_see_the_denoising_step() -> None:
     """At first each step chooses alike; what one of them learns, the others do not."""
-    found = router(Mode.OFF, timesteps=3)
+    found = router(RouterMode.OFF, timesteps=3)
     x = batches(1)[0]
     plain = found(x).chosen_NP
     for step in range(3):
@@ -267,7 +267,7 @@ def test_choice_may_see_the_denoising_step() -> None:
 
 def test_sigmoid_scores_and_normalized_weights() -> None:
     """As DeepSeek-V3 has them: weights of a token sum to 1."""
-    found = router(Mode.TILT, score="sigmoid", normalize=True)
+    found = router(RouterMode.TILT, score="sigmoid", normalize=True)
     routed = found(batches(1)[0])
     torch.testing.assert_close(routed.weights_NP.sum(1), torch.ones(256))
     assert torch.equal(routed.scores_NX, torch.sigmoid(found.gate(batches(1)[0])))
@@ -286,14 +286,14 @@ def test_sigmoid_scores_and_normalized_weights() -> None:
 def test_routers_that_cannot_be_are_refused(other: dict[str, Any], sentence: str) -> None:
     """When the model is built, not in its first step."""
     with pytest.raises(InputInvalid, match=sentence):
-        router(**({"mode": Mode.OFF} | other))
+        router(**({"mode": RouterMode.OFF} | other))
     with pytest.raises(InputInvalid, match="7 of 6 experts"):
         EnergyRouter(DIM, EXPERTS, 7)
 
 
 def test_an_empty_batch_is_routed() -> None:
     """No tokens, no counts, no bias that moves, no NaN."""
-    for mode in Mode:
+    for mode in RouterMode:
         found = router(mode)
         found.set_costs(COSTS, 0.5)
         routed = found(torch.zeros(0, DIM))
