@@ -5,6 +5,8 @@
 
 daemon.py        what the daemon costs: memory, start, processor, answers
 equivalence.py   whether a switched run trains the same model: hours, kept and gone on with
+experts.py       routers that know what GPUs cost: loss, modelled energy; experts_*.py, expert_*.py
+placement.py     where experts lie, beside the exact best; placement_exact.py
 forecast.py      how right our forecast of the grid is, on recorded zones; forecast_*.py
 planner.py       how long a plan takes and how near to the best it is; planner_peers.py: HiGHS
 switch.py        what moving a job between layouts costs; --part bytes, --part soak

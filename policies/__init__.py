@@ -3,6 +3,7 @@
 The map:
     accounting/     the arithmetic of budgets and baselines
     cluster/        plans several runs under one cap, with a bound (numpy, SciPy; offline)
+    experts/        joules of experts by GPU, and where experts should lie (numpy)
     forecast/       forecasts of the grid: the provider's and our own, weighted by skill
     layout_search/  looks for layouts: which there are, and what to measure next (numpy)
     parallelism/    predicts time, memory and energy of parallel layouts (numpy)

@@ -6,6 +6,7 @@ The map:
     checkpoint/         commands about universal checkpoints
     configs/            commands about operating points, and `attach-check`
     doctor/             `wattmesh doctor`: its checks and its screen
+    experts/            commands about experts: their costs, and where they should lie
     policy/             commands about plans, and about policies on recorded grids
     runs/               commands about runs: status, why, runs, and what an operator may ask for
     services/           commands that run, install or set up the parts of a site

@@ -131,6 +131,11 @@ COMMANDS = {
         name="app",
         about="Show a run's plan; replay policies on recorded grids.",
     ),
+    "experts": LazyCommand(
+        module="experts.experts",
+        name="app",
+        about="What experts cost, and where they should lie.",
+    ),
     "checkpoint": LazyCommand(
         module="checkpoint.checkpoint",
         name="app",

@@ -55,14 +55,18 @@ class MixtureOfExperts(nn.Module):
         counts_X = torch.zeros(config.experts, dtype=torch.int64)
         self.register_buffer("counts_X", counts_X, persistent=False)
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """Send every token through its experts: (B, S, D) in and out."""
+    def choose(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose every token's experts: their numbers and their weights, (N, P) each."""
         scores_NX = functional.softmax(self.router(x_BSD), dim=-1).flatten(0, 1)
         chosen_NP = torch.topk(scores_NX.detach() + self.bias_X, self.experts_per_token).indices
-        weights_NP = scores_NX.gather(1, chosen_NP)
+        return chosen_NP, scores_NX.gather(1, chosen_NP)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """Send every token through its experts: (B, S, D) in and out."""
+        chosen_NP, weights_NP = self.choose(x_BSD)
         rows_M = chosen_NP.flatten()
         order_M = torch.argsort(rows_M, stable=True)
-        counts_X = torch.bincount(rows_M, minlength=scores_NX.shape[1])
+        counts_X = torch.bincount(rows_M, minlength=len(self.counts_X))
         if torch.is_grad_enabled():
             # Recomputation counts every token twice; only the comparison with the mean matters.
             self.counts_X += counts_X

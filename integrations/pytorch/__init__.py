@@ -6,6 +6,9 @@
     context_parallel.py  sequences split head-tail over ranks; keys and values gathered
     expert_parallel.py   tokens sent to the ranks that hold their experts, and back
     collectives.py       collectives with a backward pass
+    router.py            chooses experts; may lean towards those whose GPUs cost little
+    expert_costs.py      what a daemon says of that, agreed on by all ranks
+    tilted_counts.py     the same lean for a model that balances by a bias of its own
     pipeline.py          which layers a stage has; 1F1B, GPipe, interleaved, zero bubble
     gradients.py         norm and clipping over parameters of mixed meshes and stages
     optimizer.py         AdamW on local shards, without DTensor dispatch

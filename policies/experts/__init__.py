@@ -1,0 +1,10 @@
+"""Experts of a mixture, what each GPU asks for them, and where they should lie. Pure.
+
+The map:
+    placement/       which GPU holds which expert, and which hold copies (numpy)
+    costs.py         joules per expert-token of a GPU, learned from its counters
+    counts.py        how many experts each GPU of a mixed group holds, by its speed
+    layer_energy.py  modelled energy of an expert layer; who waits draws its idle power
+    scores.py        costs as the scores that a router gets; all zero where they say nothing
+    tilt.py          loads that lean towards cheap GPUs, up to a cap
+"""
