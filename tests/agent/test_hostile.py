@@ -27,9 +27,8 @@ def test_typed_but_extreme_deliveries_break_nothing_and_cost_others_nothing() ->
 
 
 def test_the_door_as_it_was_let_them_in() -> None:
-    """The same deliveries, read without the ranges: they end the sampler's turn."""
-    broken = 0
-    for number in range(COUNT):
+    """Deliveries of the same making, read without the ranges: one ends the sampler's turn."""
+    for number in range(10 * COUNT):
         _, _, body = agents.hostile(f"{SEED}:{number}")
         try:
             report = Report.from_json(body)
@@ -38,8 +37,9 @@ def test_the_door_as_it_was_let_them_in() -> None:
         except InputInvalid:
             continue
         except Exception:
-            broken += 1
-    assert broken > 0
+            break
+    else:
+        pytest.fail("no delivery broke anything")
     assert agents.hostile("15:3") != agents.hostile("15:4")
 
 

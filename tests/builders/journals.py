@@ -4,6 +4,7 @@ A migration takes a third of a second, and a thousand tests want its result. Tho
 migrations themselves, and of how a daemon makes them, do not come here.
 """
 
+import sqlite3
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,16 @@ def fresh(url: str) -> Journal:
 def fresh_file(path: Path) -> Journal:
     """Open an empty journal in a new SQLite file at `path`."""
     return fresh(f"sqlite:///{path}")
+
+
+def put_back_to_0006(connection: sqlite3.Connection) -> None:
+    """Give an open SQLite journal the shape of revision 0006, which later ones only added to."""
+    connection.execute("ALTER TABLE clock_marks DROP COLUMN stepped_us")
+    connection.execute("DROP TABLE ledger_changes")
+    for name in ("asleep_at", "wakes_at", "held_as"):
+        connection.execute(f"ALTER TABLE runs DROP COLUMN {name}")
+    connection.execute("ALTER TABLE incarnations DROP COLUMN asleep_release")
+    connection.execute("UPDATE alembic_version SET version_num = '0006'")
 
 
 def migrate(url: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import messages
-from tests.builders.journals import empty_journal
+from tests.builders.journals import empty_journal, put_back_to_0006
 from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
 from wattmesh import durable
@@ -85,9 +85,7 @@ def test_a_journal_that_another_process_has_at_the_start_is_waited_for(tmp_path:
     path = tmp_path / "journal.db"
     path.write_bytes(empty_journal())
     with closing(sqlite3.connect(path)) as other, other:
-        other.execute("ALTER TABLE clock_marks DROP COLUMN stepped_us")
-        other.execute("DROP TABLE ledger_changes")
-        other.execute("UPDATE alembic_version SET version_num = '0006'")
+        put_back_to_0006(other)
     restoring = durable.hold(path)
     with daemon(tmp_path) as running:
         view = running.status()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.journals import empty_journal
+from tests.builders.journals import empty_journal, put_back_to_0006
 from wattmesh.controller.journal.database import identity
 from wattmesh.controller.journal.database.copies import RestoredJournal, backup, restore
 from wattmesh.controller.journal.database.engine import Database
@@ -68,12 +68,7 @@ def test_any_path_is_copied_and_restored(tmp_path: Path) -> None:
     bring_up_to_date(odd)
     backup(odd, copy)
     with closing(sqlite3.connect(copy)) as opened, opened:
-        opened.execute("ALTER TABLE clock_marks DROP COLUMN stepped_us")
-        opened.execute("DROP TABLE ledger_changes")
-        for name in ("asleep_at", "wakes_at", "held_as"):
-            opened.execute(f"ALTER TABLE runs DROP COLUMN {name}")
-        opened.execute("ALTER TABLE incarnations DROP COLUMN asleep_release")
-        opened.execute("UPDATE alembic_version SET version_num = '0006'")
+        put_back_to_0006(opened)
     assert put_back(odd, copy, replace=True).path == path
     assert sqlite_path(odd) == path
     assert Database(odd).url.database == str(path)

@@ -57,7 +57,7 @@ def test_steps_that_are_no_longer_logged_end_the_launch(tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, command: Callable[..., list[str]]) -> None:
     """It ends with 130, says where it goes on, and leaves no process."""
-    slow: Act = replace(ACT, step_s={**ACT.step_s, "1 rank": 1.0})
+    slow: Act = replace(ACT, step_s={**ACT.step_s, "1 rank": 10.0})
     place = tmp_path / "c.profile"
     words = [each for each in command(slow) if each != "--json"]
     process = subprocess.Popen(

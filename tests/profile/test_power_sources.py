@@ -209,7 +209,7 @@ class Host:
                 at_b(self)
 
         power = JobPower(kind=PowerKind.RAPL, powercap=str(self.zone.parent))
-        job = replace(JOB, power=power, warm_switches=False, precision=0.3, longest_s=4.0)
+        job = replace(JOB, power=power, warm_switches=False, precision=0.3, longest_s=15.0)
         return profile(job, self.folder / "p", tell, launcher=launcher)
 
 
