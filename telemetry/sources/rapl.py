@@ -21,6 +21,10 @@ UJ_PER_MJ = 1000
 LONGEST_MEAN_S = 60.0
 """A mean over a longer time is not the present power, and the counter may have wrapped in it."""
 
+MOST_OVER_LIMIT, MOST_W = 4.0, 10_000.0
+"""The most that a zone draws on the mean of two readings: times its long-term limit (turbo is some
+1.3 to 2 times that), or watts where it tells none."""
+
 WAY_OUT = (
     "since Linux 5.10 only root may: let the service read it, e.g. AmbientCapabilities="
     "CAP_DAC_READ_SEARCH in its unit, or a udev rule that gives energy_uj to its group"
@@ -107,7 +111,7 @@ class RaplSource:
             gpu_uuid=zone.name,
             at=utc_now(),
             monotonic_s=now_s,
-            power_w=mean_power_w(before, now, zone.wraps_uj) if before else None,
+            power_w=mean_power_w(before, now, zone) if before else None,
             energy_mj=energy_uj // UJ_PER_MJ,
             clock_mhz=None,
             power_limit_w=zone.limit_w,
@@ -118,12 +122,18 @@ class RaplSource:
         )
 
 
-def mean_power_w(before: _Look, now: _Look, wraps_uj: int) -> float | None:
-    """Mean power between two readings; None when they are too close or too far apart."""
+def mean_power_w(before: _Look, now: _Look, zone: Zone) -> float | None:
+    """Mean power between two readings; None when they are too close or too far apart.
+
+    A counter that began again at 0 looks like one that wrapped; then the mean is beyond what the
+    zone can draw, and not known.
+    """
     length_s = now.at_s - before.at_s
     if not 0 < length_s <= LONGEST_MEAN_S:
         return None
-    return (now.energy_uj - before.energy_uj) % wraps_uj / 1e6 / length_s
+    mean_w = (now.energy_uj - before.energy_uj) % zone.wraps_uj / 1e6 / length_s
+    most_w = MOST_OVER_LIMIT * zone.limit_w if zone.limit_w else MOST_W
+    return mean_w if mean_w <= most_w else None
 
 
 def zones(root: Path, host: str) -> list[Zone]:

@@ -12,7 +12,7 @@ import pytest
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.energy.meter import EnergyPiece, MeterState
 from wattmesh.telemetry.readings import Component, PowerReading
-from wattmesh.telemetry.sources.rapl import RaplSource, mean_power_w
+from wattmesh.telemetry.sources.rapl import RaplSource, Zone, mean_power_w, zones
 
 RANGE_UJ = 262_143_328_850
 
@@ -87,21 +87,34 @@ def test_the_power_is_the_mean_since_the_reading_before(tree: Tree) -> None:
     source = RaplSource(tree.root, "n1")
     tree.show("intel-rapl:0", RANGE_UJ - 1_000_000)
     source.read()
-    tree.show("intel-rapl:0", RANGE_UJ + 9_000_000)
-    power_w = by_name(source)["cpu:n1:package-0"].power_w
-    assert power_w is not None
-    assert power_w > 0
+    before, zone = source._before["cpu:n1:package-0"], zone_of(tree)
+    after = type(before)(energy_uj=9_000_000, at_s=before.at_s + 0.1)
+    assert mean_power_w(before, after, zone) == pytest.approx(100.0)
+
+
+def test_a_counter_that_begins_again_tells_no_power(tree: Tree) -> None:
+    """It looks wrapped, and a quarter of a megajoule in a tenth of a second is no power."""
+    source = RaplSource(tree.root, "n1")
+    source.read()
+    before = source._before["cpu:n1:package-0"]
+    after = type(before)(energy_uj=before.energy_uj - 1, at_s=before.at_s + 0.1)
+    assert mean_power_w(before, after, zone_of(tree)) is None
+
+
+def zone_of(tree: Tree) -> Zone:
+    """Give the zone of the first package."""
+    return next(each for each in zones(tree.root, "n1") if each.name == "cpu:n1:package-0")
 
 
 def test_a_mean_over_no_time_or_a_long_one_is_unknown(tree: Tree) -> None:
     """Unknown is None, never zero or a guess."""
     source = RaplSource(tree.root, "n1")
     source.read()
-    before = source._before["cpu:n1:package-0"]
+    before, zone = source._before["cpu:n1:package-0"], zone_of(tree)
     later = type(before)(energy_uj=before.energy_uj + 60_000_000, at_s=before.at_s + 6)
-    assert mean_power_w(before, later, RANGE_UJ) == 10.0
-    assert mean_power_w(before, before, RANGE_UJ) is None
-    assert mean_power_w(before, type(before)(energy_uj=0, at_s=before.at_s + 61), RANGE_UJ) is None
+    assert mean_power_w(before, later, zone) == 10.0
+    assert mean_power_w(before, before, zone) is None
+    assert mean_power_w(before, type(before)(energy_uj=0, at_s=before.at_s + 61), zone) is None
 
 
 def piece(tree: Tree, *, seconds: float, watts: float) -> EnergyPiece:
