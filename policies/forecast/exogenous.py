@@ -12,13 +12,13 @@ not yet issued then; units and scales of the exogenous series do not matter.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.forecast.lookback import DAY, LONG, WEEK, Lookback, look_back
+from wattmesh.telemetry.exogenous import ExogenousKind
 
 Array = NDArray[np.float64]
 Indices = NDArray[Any]
@@ -28,31 +28,6 @@ FARTHEST = 30
 EARLIEST = LONG + WEEK
 """The first origin that has all features."""
 HOUR = timedelta(hours=1)
-
-
-class ExogenousKind(StrEnum):
-    """What an exogenous series tells of a zone; each has one unit (`UNITS`)."""
-
-    WIND = "wind"
-    SOLAR = "solar"
-    LOAD = "load"
-    WIND_SPEED = "wind_speed"
-    RADIATION = "radiation"
-    TEMPERATURE = "temperature"
-    DEW_POINT = "dew_point"
-    PRECIPITATION = "precipitation"
-
-
-UNITS = {
-    ExogenousKind.WIND: "MW",
-    ExogenousKind.SOLAR: "MW",
-    ExogenousKind.LOAD: "MW",
-    ExogenousKind.WIND_SPEED: "m/s",
-    ExogenousKind.RADIATION: "W/m2",
-    ExogenousKind.TEMPERATURE: "K",
-    ExogenousKind.DEW_POINT: "K",
-    ExogenousKind.PRECIPITATION: "mm",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

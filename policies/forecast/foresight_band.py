@@ -17,7 +17,7 @@ GROUPS = ((1, 3), (4, 8), (9, 16), (17, FARTHEST))
 """Leads whose errors are counted together."""
 RECENT = 90.0 * DAY
 """Hours after which an error counts by e^-1."""
-WIDER = 1.0
+WIDER = 1.18
 """Left-out weeks lie between weeks that were learned from; the hours to come do not."""
 
 

@@ -9,16 +9,20 @@ own hour or those of 24 h later is found out on the training months alone.
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.forecast_data import NoSeriesError
-from wattmesh.policies.forecast.exogenous import ExogenousKind, Panel
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.carbon.reading.trace import MOST_BYTES
+from wattmesh.named_file import read_named
+from wattmesh.policies.forecast.exogenous import Panel
+from wattmesh.telemetry.exogenous import ExogenousKind
 
 Array = NDArray[np.float64]
 
@@ -48,6 +52,7 @@ KNOWN_H = 6
 """The forecasts of a day are known so many hours before it begins."""
 DAY = 24
 LEAST_DAYS = 240
+MOST_DAYS = 3660
 LEAST_PAIRS = 24
 OVERLAP = 60 * DAY
 """Hours by which the other observation is brought to the target's level."""
@@ -78,6 +83,10 @@ class WeatherZone:
         """When the first hour starts."""
         return self.panel.start
 
+    def hour(self, at: datetime) -> int:
+        """Count the whole hours from the start."""
+        return int((at - self.start) // timedelta(hours=1))
+
     def known(self, origin: int) -> Array | None:
         """Give the hours before `origin` as they could be known then; None without any target.
 
@@ -101,30 +110,46 @@ def is_weather(path: Path) -> bool:
     """Say whether a file's header is of this kind."""
     try:
         names = set(_rows(path).fieldnames or ())
-    except (OSError, EOFError, ValueError, csv.Error):
+    except InputInvalid:
         return False
     return TARGET in names and bool(names & set(COLUMNS))
+
+
+def weather_files(given: Path) -> Mapping[str, WeatherZone]:
+    """Read a file, or every such file of a folder: zones by name.
+
+    Raises:
+        InputInvalid: it cannot be read, or holds no such file.
+    """
+    paths = [given]
+    if given.is_dir():
+        paths = [*given.glob("*.csv"), *given.glob("*.csv.gz")]
+        paths = [path for path in sorted(paths) if is_weather(path)]
+    zones = {zone.zone: zone for zone in map(read_weather, paths)}
+    if not zones:
+        raise InputInvalid(f"{given} holds no CSV file with {TARGET} and forecast_* columns")
+    return zones
 
 
 def read_weather(path: Path) -> WeatherZone:
     """Read one file.
 
     Raises:
-        NoSeriesError: it cannot be scored; the message says why.
+        InputInvalid: it cannot be read, or is too short to learn from; the message says why.
     """
-    rows = list(_rows(path))
+    try:
+        rows = list(_rows(path))
+        start, places, hours = _laid_out(path, [row["timestamp_utc"] for row in rows])
+    except (csv.Error, KeyError, ValueError) as error:
+        raise InputInvalid(f"{path} is not a series with exogenous forecasts: {error}") from error
     zones = {row.get("zone") or path.name for row in rows}
-    if len(zones) != 1:
-        raise NoSeriesError(f"mixes zones {sorted(zones)}")
-    start, places, hours = _laid_out([row["timestamp_utc"] for row in rows])
-    if hours < LEAST_DAYS * DAY:
-        raise NoSeriesError(f"holds {hours / DAY:.0f} days; {LEAST_DAYS} are the least to score")
-    names = [name for name in rows[0] if name not in ("zone", "timestamp_utc")]
+    if len(zones) != 1 or TARGET not in rows[0]:
+        raise InputInvalid(f"{path} needs the column {TARGET} and one zone, not {sorted(zones)}")
+    names = [name for name in rows[0] if name and name not in ("zone", "timestamp_utc")]
     table = {name: np.full(hours, np.nan) for name in names}
     for place, row in zip(places, rows, strict=True):
         for name in names:
-            if place >= 0:
-                table[name][place] = _number(row[name])
+            table[name][place] = _number(row[name])
     nothing = np.full(hours, np.nan)
     scored = _scored(start, hours)
     shift_h = _shift(table, scored)
@@ -141,22 +166,37 @@ def read_weather(path: Path) -> WeatherZone:
 
 
 def _rows(path: Path) -> "csv.DictReader[str]":
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
+    try:
+        data = read_named(path, MOST_BYTES)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(MOST_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise InputInvalid(f"{path} cannot be read: {error}") from error
+    if len(data) > MOST_BYTES:
+        raise InputInvalid(f"{path} is larger than {MOST_BYTES >> 20} MiB; cut it")
+    return csv.DictReader(io.StringIO(text, newline=""))
 
 
-def _laid_out(texts: list[str]) -> tuple[datetime, list[int], int]:
-    """Give the first midnight, the place of each row in hours (-1: before it), and the count."""
-    moments = [datetime.fromisoformat(text).astimezone(UTC) for text in texts]
+def _laid_out(path: Path, texts: list[str]) -> tuple[datetime, list[int], int]:
+    """Give the first midnight, the place of each row in hours, and how many hours there are."""
+    moments = []
+    for text in texts:
+        at = datetime.fromisoformat(text)
+        moments.append(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
     if not moments:
-        raise NoSeriesError("has no rows")
-    first = min(moments)
-    start = first.replace(hour=0, minute=0, second=0, microsecond=0)
-    places = []
-    for moment in moments:
-        place = (moment - start).total_seconds() / 3600
-        places.append(int(place) if place.is_integer() and place >= 0 else -1)
-    return start, places, max(places) + 1
+        raise InputInvalid(f"{path} has no rows")
+    start = min(moments).replace(hour=0, minute=0, second=0, microsecond=0)
+    places = [(moment - start) / timedelta(hours=1) for moment in moments]
+    if any(place != int(place) for place in places):
+        raise InputInvalid(f"{path} has rows that do not start at a whole hour")
+    hours = int(max(places)) + 1
+    if not LEAST_DAYS * DAY <= hours <= MOST_DAYS * DAY:
+        raise InputInvalid(
+            f"{path} spans {hours / DAY:.0f} days; from {LEAST_DAYS} to {MOST_DAYS} are read"
+        )
+    return start, [int(place) for place in places], hours
 
 
 def _scored(start: datetime, hours: int) -> int:
