@@ -94,7 +94,7 @@ def fit(
         x: features, shape (rows, features), NaN where unknown.
         y: targets, finite.
         weights: how much each row counts, >= 0, not all zero.
-        folds: the fold of each row, 0, 1, ...; rows of one fold are left out together.
+        folds: the fold of each row, at least two; rows of one fold are left out together.
         landmarks: at most so many rows become landmarks.
     """
     scaled = standard(x)
