@@ -123,7 +123,7 @@ def test_too_little_teaches_nothing(days: int) -> None:
 
 
 def test_a_series_that_came_late_helps_and_noise_does_not() -> None:
-    """Wind that is known for the last 50 days only corrects; where all is explained, nothing does."""
+    """Wind known for the last 50 days only corrects; where all is explained, noise cannot."""
     kinds = (ExogenousKind.WIND, ExogenousKind.TEMPERATURE)
     seen = panel(WIND, kinds)
     late = np.arange(len(WIND)) < (TAUGHT - 50) * DAY
