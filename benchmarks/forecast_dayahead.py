@@ -61,9 +61,9 @@ class _Made:
     high: Array
 
 
-def score_zone(zone: WeatherZone) -> DayAheadScore:
-    """Forecast the scored months of a zone and compare."""
-    made = _forecast(zone)
+def score_zone(zone: WeatherZone, most_days: int = 400) -> DayAheadScore:
+    """Forecast the scored months of a zone, or their first days, and compare."""
+    made = _forecast(zone, most_days)
     rival = _ahead(zone.rival, made.origins)
     row: dict[str, Any] = {
         "file": zone.file,
@@ -115,9 +115,10 @@ def day_ahead_goals(scores: Sequence[DayAheadScore]) -> tuple[Goal, ...]:
     )
 
 
-def _forecast(zone: WeatherZone) -> _Made:
+def _forecast(zone: WeatherZone, most_days: int) -> _Made:
     """Run every rule over the scored months."""
-    origins = np.arange(zone.scored, len(zone.target), EVERY_H)
+    end = min(len(zone.target), zone.scored + most_days * DAY)
+    origins = np.arange(zone.scored, end, EVERY_H)
     truth = _ahead(zone.target, origins)
     rules = {name: np.full(truth.shape, np.nan) for name in (*RULES, "ours")}
     low, high = np.full(truth.shape, np.nan), np.full(truth.shape, np.nan)
