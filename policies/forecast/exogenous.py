@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.forecast.lookback import DAY, LONG, WEEK, Lookback, look_back
-from wattmesh.telemetry.exogenous import ExogenousKind
 
 Array = NDArray[np.float64]
 Indices = NDArray[Any]
@@ -36,13 +35,13 @@ class Panel:
 
     Attributes:
         start: when the first hour starts, aware UTC: that of the carbon series beside it.
-        kinds: one for each column.
+        kinds: what each column tells (`wattmesh.telemetry.exogenous`).
         values: shape (hours, kinds), NaN where unknown; it may reach beyond the carbon series.
         known_at: the hour (counted from `start`) from whose start on a value is known, same shape.
     """
 
     start: datetime
-    kinds: tuple[ExogenousKind, ...]
+    kinds: tuple[str, ...]
     values: Array
     known_at: Array
 
@@ -87,7 +86,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class LeadPairs:
     """Origins and later hours, as indices of hours; the lead counts from 1."""
 
     origins: Indices
@@ -122,7 +121,7 @@ class Past:
         columns += [(weekday == day).astype(np.float64) for day in (0, 5, 6)]
         return np.stack(columns, axis=-1)
 
-    def profile(self, pairs: Pairs) -> Array:
+    def profile(self, pairs: LeadPairs) -> Array:
         """The anchored profile of each pair, kept off zero."""
         back = self.back
         leads = np.arange(1, FARTHEST + 1)
@@ -130,7 +129,7 @@ class Past:
         told = back.anchored(unique, leads)[place, pairs.leads - 1]
         return np.maximum(told, 1e-3 * back.level(pairs.origins))
 
-    def features(self, pairs: Pairs, profile: Array) -> Array:
+    def features(self, pairs: LeadPairs, profile: Array) -> Array:
         """What the series' own past says, as logarithms of ratios; shape (pairs, features)."""
         back, origins = self.back, pairs.origins
         level = back.level(origins)
@@ -155,7 +154,7 @@ class Past:
         return np.stack(columns, axis=-1)
 
 
-def exogenous_features(panel: Panel, pairs: Pairs) -> Array:
+def exogenous_features(panel: Panel, pairs: LeadPairs) -> Array:
     """What is forecast of an hour, and how it differs from the days before; NaN where unknown.
 
     Shape (pairs, 5 x kinds).
@@ -178,7 +177,7 @@ def exogenous_features(panel: Panel, pairs: Pairs) -> Array:
     return np.concatenate([part + known for part in parts], axis=1)
 
 
-def lagged(pairs: Pairs) -> Indices:
+def lagged(pairs: LeadPairs) -> Indices:
     """The newest observed hour at the same time of day."""
     return pairs.hours - np.where(pairs.leads > DAY, 2 * DAY, DAY)
 

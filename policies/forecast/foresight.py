@@ -22,7 +22,7 @@ from wattmesh.policies.forecast.exogenous import (
     FARTHEST,
     Array,
     Indices,
-    Pairs,
+    LeadPairs,
     Panel,
     Past,
     exogenous_features,
@@ -62,7 +62,7 @@ class Late:
     standard: Standard
     coefficients: Array
 
-    def __call__(self, panel: Panel, pairs: Pairs) -> Array:
+    def __call__(self, panel: Panel, pairs: LeadPairs) -> Array:
         """Give the correction of each pair, in logarithms."""
         x = self.standard(exogenous_features(panel.only(self.columns), pairs))
         told: Array = x @ self.coefficients
@@ -106,7 +106,7 @@ class Foresight:
         origin = len(values) - first
         seen = panel.until(len(values)).since(first).complete(origin + FARTHEST)
         hours = origin + np.arange(FARTHEST)
-        pairs = Pairs(origins=np.full(FARTHEST, origin), hours=hours)
+        pairs = LeadPairs(origins=np.full(FARTHEST, origin), hours=hours)
         past = Past.of(filled(values[first:]), seen.start)
         view = _view(past, seen, self.columns)
         offset = round((self.since - seen.start).total_seconds() / 3600)
@@ -133,7 +133,7 @@ class _View:
     def of_weather(self, hours: Indices) -> Array:
         """Features of `usual`: calendar, level, and what is forecast of the hour and its day."""
         size = len(self.used.kinds)
-        pairs = Pairs(origins=np.full(len(hours), np.iinfo(np.int64).max // 2), hours=hours)
+        pairs = LeadPairs(origins=np.full(len(hours), np.iinfo(np.int64).max // 2), hours=hours)
         told = exogenous_features(self.used, pairs)
         return np.concatenate(
             [
@@ -145,7 +145,7 @@ class _View:
             axis=1,
         )
 
-    def features(self, pairs: Pairs) -> tuple[Array, Array]:
+    def features(self, pairs: LeadPairs) -> tuple[Array, Array]:
         """What the past, and what calendar and forecasts say of each pair."""
         past = self.past.features(pairs, self.past.profile(pairs))
         weather = exogenous_features(self.used, pairs)
@@ -178,7 +178,7 @@ class _Off:
     usual: Array
     clock: int
 
-    def features(self, pairs: Pairs) -> Array:
+    def features(self, pairs: LeadPairs) -> Array:
         """Errors of the last hours and days, and where they are going, shape (pairs, 6)."""
         back = look_back(self.errors, self.clock)
         same = pairs.origins + (pairs.leads - 1) % DAY
@@ -192,7 +192,7 @@ class _Off:
         ]
         return np.stack(columns, axis=-1)
 
-    def expected(self, pairs: Pairs) -> Array:
+    def expected(self, pairs: LeadPairs) -> Array:
         """Follow the errors as the anchored profile follows values."""
         back = look_back(self.errors, self.clock)
         unique, place = np.unique(pairs.origins, return_inverse=True)
@@ -287,23 +287,23 @@ def _positive(values: Array) -> Array:
     return told
 
 
-def _paired(rows: Indices, used: Panel) -> Pairs:
+def _paired(rows: Indices, used: Panel) -> LeadPairs:
     """Give each hour one origin at which its forecasts were known, at leads spread evenly."""
     known_at = np.where(np.isfinite(used.known_at[rows]), used.known_at[rows], -np.inf).max(axis=1)
     most = np.clip(rows - known_at + 1, 1, FARTHEST)
     # Multiples of the golden ratio spread evenly whatever the number of rows.
     spread = np.arange(len(rows)) * 0.6180339887498949 % 1.0
     leads = 1 + np.floor(spread * most).astype(np.int64)
-    return Pairs(origins=rows - leads + 1, hours=rows)
+    return LeadPairs(origins=rows - leads + 1, hours=rows)
 
 
-def _after(view: _View, pairs: Pairs, off: _Off) -> Array:
+def _after(view: _View, pairs: LeadPairs, off: _Off) -> Array:
     """What weather alone gives, after its last errors, as a logarithm."""
     told: Array = np.log(view.level[pairs.hours]) + off.usual[pairs.hours] + off.expected(pairs)
     return told
 
 
-def _combined(view: _View, pairs: Pairs, off: _Off, lessons: Foresight) -> Array:
+def _combined(view: _View, pairs: LeadPairs, off: _Off, lessons: Foresight) -> Array:
     """Average both functions, as logarithms of g/kWh."""
     past, weather = view.features(pairs)
     profile = np.log(view.past.profile(pairs))
@@ -315,7 +315,7 @@ def _combined(view: _View, pairs: Pairs, off: _Off, lessons: Foresight) -> Array
 
 
 def _late(
-    seen: Panel, pairs: Pairs, target: Array, expected: Array, columns: tuple[int, ...]
+    seen: Panel, pairs: LeadPairs, target: Array, expected: Array, columns: tuple[int, ...]
 ) -> tuple[Late | None, Array]:
     """Correct by columns that came late, if that helps where they are left out in turn."""
     others = tuple(each for each in range(len(seen.kinds)) if each not in columns)

@@ -31,7 +31,7 @@ def intensity(wind: Array, seed: int = 2) -> Array:
 
 def panel(
     wind: Array,
-    kinds: tuple[ExogenousKind, ...] = (ExogenousKind.WIND,),
+    kinds: tuple[str, ...] = (ExogenousKind.WIND,),
     seed: int = 3,
 ) -> Panel:
     """Day-ahead forecasts, a tenth off; further kinds are noise."""
