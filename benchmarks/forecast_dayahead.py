@@ -89,11 +89,11 @@ def score_zone(zone: WeatherZone, most_days: int = 400) -> DayAheadScore:
     row["evening_mape"] = _percent(ours[evening, EVERY_H : EVERY_H + DAY])
     over = row["day_ahead_mape"] / row["dacf_mape"] if row["dacf_mape"] else None
     row["over_dacf"] = over
-    told = np.isfinite(made.low) & np.isfinite(made.truth)
-    inside = told & (made.truth >= made.low) & (made.truth <= made.high)
-    row["coverage80"] = 100.0 * float(inside.sum() / told.sum()) if told.any() else None
+    known = np.isfinite(made.low) & np.isfinite(made.truth)
+    inside = known & (made.truth >= made.low) & (made.truth <= made.high)
+    row["coverage80"] = 100.0 * float(inside.sum() / known.sum()) if known.any() else None
     return DayAheadScore(
-        row=row, over_dacf=over, covered=int(inside.sum()), counted=int(told.sum())
+        row=row, over_dacf=over, covered=int(inside.sum()), counted=int(known.sum())
     )
 
 
@@ -119,7 +119,7 @@ def _forecast(zone: WeatherZone, most_days: int) -> _Made:
     """Run every rule over the scored months."""
     end = min(len(zone.target), zone.scored + most_days * DAY)
     origins = np.arange(zone.scored, end, EVERY_H)
-    truth = _ahead(zone.target, origins)
+    truth = _ahead(zone.target, origins.astype(float))
     rules = {name: np.full(truth.shape, np.nan) for name in (*RULES, "ours")}
     low, high = np.full(truth.shape, np.nan), np.full(truth.shape, np.nan)
     past: Lessons | None = None

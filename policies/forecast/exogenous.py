@@ -127,7 +127,8 @@ class Past:
         leads = np.arange(1, FARTHEST + 1)
         unique, place = np.unique(pairs.origins, return_inverse=True)
         told = back.anchored(unique, leads)[place, pairs.leads - 1]
-        return np.maximum(told, 1e-3 * back.level(pairs.origins))
+        found: Array = np.maximum(told, 1e-3 * back.level(pairs.origins))
+        return found
 
     def features(self, pairs: LeadPairs, profile: Array) -> Array:
         """What the series' own past says, as logarithms of ratios; shape (pairs, features)."""

@@ -130,11 +130,11 @@ def _period(
     told: dict[int, float] = {}
     for point in period:
         if _name(point) == "Point":
-            place, value = _text(point, "position"), _text(point, "quantity")
+            position, value = _text(point, "position"), _text(point, "quantity")
             try:
-                told[int(place)] = float(value)
+                told[int(position)] = float(value)
             except ValueError:
-                refused.append(f"a point {place[:10]!r} of {value[:20]!r} was left out")
+                refused.append(f"a point {position[:10]!r} of {value[:20]!r} was left out")
     last: float | None = None
     for place in range(1, count + 1):
         value_of = told.get(place)
