@@ -1,7 +1,7 @@
 """What a replayed policy is told of the grid ahead with day-ahead wind, sun and weather.
 
 The forecast of `wattmesh.policies.forecast.foresight` as far as the forecasts of the weather are
-known, our own from the past alone beyond. It learns anew once a week.
+known, carried on by our own from the past alone beyond. It learns anew once a week.
 
 Invariant: a forecast contains nothing recorded after the running interval, and no exogenous
 forecast that was issued later than now; all calls for the same interval get the same slots.
@@ -14,6 +14,7 @@ from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.weather_file import WeatherZone
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Climatology
+from wattmesh.policies.forecast.carried_on import carried_on
 from wattmesh.policies.forecast.climatology import climatology_of, extended
 from wattmesh.policies.forecast.foresight import Foresight, learn
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
@@ -74,6 +75,21 @@ class ExogenousForecast:
             now=at,
             hours=AHEAD_H,
             lessons=lessons,
-            exogenous=foresight.expect(told, zone.start, zone.panel) if foresight else None,
+            exogenous=self._exogenous(foresight, lessons, observed, told),
         ).slots
         return extended(slots, climatology, at, at + LONGEST) if climatology else slots
+
+    def _exogenous(
+        self,
+        foresight: Foresight | None,
+        past: Lessons | None,
+        observed: Observed,
+        told: list[float],
+    ) -> list[list[float]] | None:
+        """What the weather to come makes of the hours ahead; None without lessons of it."""
+        if foresight is None:
+            return None
+        said = foresight.expect(told, self._zone.start, self._zone.panel)
+        if past is None:
+            return said
+        return carried_on(said, observed.values, observed.start.hour, past)

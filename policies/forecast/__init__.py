@@ -2,6 +2,7 @@
 
 The map:
     anchored.py       the anchored profile: last week's hours, shifted to the newest value
+    carried_on.py     carries the forecast with exogenous series on beyond them
     climatology.py    the usual day; far ahead, a forecast fades into it
     exogenous.py      exogenous forecasts beside a series, and the features of both
     forecast_band.py  the grid at both edges of the forecast band

@@ -9,8 +9,10 @@ import pytest
 from tests.policies.windy import DAY, intensity, panel, wind_mw
 from tests.policies.worlds import START
 from wattmesh.policies.forecast.anchored import anchored_profile
+from wattmesh.policies.forecast.carried_on import carried_on
 from wattmesh.policies.forecast.exogenous import FARTHEST, Array, Panel
 from wattmesh.policies.forecast.foresight import Foresight, learn
+from wattmesh.policies.forecast.learned import learn as learn_past
 from wattmesh.policies.forecast.predict import predict
 from wattmesh.policies.forecast.series import Observed
 from wattmesh.policies.forecast.skill import ForecastSource
@@ -150,3 +152,19 @@ def test_a_series_that_came_late_helps_and_noise_does_not() -> None:
             for each in (lessons, without)
         ]
         assert off[0] < 0.85 * off[1]
+
+
+def test_beyond_the_known_weather_our_own_forecast_starts_from_tomorrow(lessons: Foresight) -> None:
+    """What was said stays; the hours after it follow it, with the band of their real distance."""
+    values = VALUES[:ORIGIN].tolist()
+    past = learn_past(values, 0)
+    assert past is not None
+    told = ahead(lessons, ORIGIN, VALUES, PANEL)
+    further = carried_on(told, values, 0, past)
+    assert [row[:DAY] for row in further] == [row[:DAY] for row in told]
+    assert all(len(row) == 72 and all(map(math.isfinite, row)) for row in further)
+    assert further[0][DAY:] == past.expect([*values, *told[0][:DAY]], 0)[0][: 72 - DAY]
+    assert further[0][DAY:] != past.expect(values, 0)[0][DAY:]
+    blind = [[math.nan] * FARTHEST] * 3
+    assert carried_on(blind, values, 0, past)[0] is not blind[0]
+    assert all(map(math.isnan, carried_on(blind, values, 0, past)[0]))
