@@ -21,6 +21,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from enum import StrEnum
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -66,7 +67,10 @@ def measure(chosen: argparse.Namespace) -> Report:
     paths = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
     recorded, skipped = read(folder)
     weather = [path for path in paths if path.name in skipped and is_weather(path)]
-    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+    # Each process takes a core: threads of its linear algebra would only stand in each other's way.
+    for library in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         scores = list(pool.map(_score, recorded))
         told = list(pool.map(_day_ahead, weather))
     skipped = {name: why for name, why in skipped.items() if name not in {p.name for p in weather}}

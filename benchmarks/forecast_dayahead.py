@@ -70,7 +70,7 @@ def score_zone(zone: WeatherZone, most_days: int = 400) -> DayAheadScore:
         "zone": zone.zone,
         "scored_hours": int(np.isfinite(zone.target[zone.scored :]).sum()),
         "issued": ISSUED_WORDS,
-        "rows_moved_h": zone.shift_h,
+        "rows_moved_h": zone.labelled(),
         "tuned": TUNED_WORDS,
         "seen": "its training months" if zone.zone in TUNED_ON else "nothing of this zone",
     }
@@ -138,10 +138,11 @@ def _forecast(zone: WeatherZone, most_days: int) -> _Made:
             if said is not None:
                 rules[name][row] = said
         rules["ours"][row] = rules["past"][row]
+        panel = zone.panel(origin)
         if lessons is None or origin - taught >= AGAIN_H:
-            lessons, taught = learn(known.values, zone.start, zone.panel), origin
+            lessons, taught = learn(known.values, zone.start, panel), origin
         if lessons is not None:
-            told_of = lessons.expect(known.values, zone.start, zone.panel)
+            told_of = lessons.expect(known.values, zone.start, panel)
             value, low_of, high_of = np.array(told_of)
             seen = np.isfinite(value)
             reach = len(value)

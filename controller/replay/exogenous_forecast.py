@@ -66,7 +66,7 @@ class ExogenousForecast:
         if self._past is None or not 0 <= origin - self._past[0] < DAY_H:
             self._past = (origin, teach(observed), climatology_of(observed))
         if self._taught is None or not 0 <= origin - self._taught[0] < AGAIN_H:
-            self._taught = (origin, learn(told, zone.start, zone.panel))
+            self._taught = (origin, learn(told, zone.start, zone.panel(origin)))
         _, lessons, climatology = self._past
         foresight = self._taught[1]
         at = zone.start + origin * HOUR
@@ -89,7 +89,7 @@ class ExogenousForecast:
         """What the weather to come makes of the hours ahead; None without lessons of it."""
         if foresight is None:
             return None
-        said = foresight.expect(told, self._zone.start, self._zone.panel)
+        said = foresight.expect(told, self._zone.start, self._zone.panel(len(told)))
         if past is None:
             return said
         return carried_on(said, observed.values, observed.start.hour, past)

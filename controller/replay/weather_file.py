@@ -3,7 +3,7 @@
 A file is one when its header has `carbon_direct_g_per_kwh` and some `forecast_*` column. Each
 zone's last six months are scored, everything before trains. Invariant: what belongs to a day is
 known from 18:00 UTC of the day before and not earlier; whether a row carries the forecasts of its
-own hour or those of 24 h later is found out on the training months alone.
+own hour or those of 24 h later is judged at each moment by what was known then (`weather_labels`).
 """
 
 import csv
@@ -16,15 +16,23 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattmesh.controller.replay.weather_labels import (
+    DAY,
+    KNOWN_H,
+    Array,
+    Judgement,
+    Witness,
+    judged,
+    moved,
+    moved_then,
+    moves,
+)
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.reading.trace import MOST_BYTES
 from wattmesh.named_file import read_named
 from wattmesh.policies.forecast.exogenous import Panel
 from wattmesh.telemetry.exogenous import ExogenousKind
-
-Array = NDArray[np.float64]
 
 TARGET = "carbon_direct_g_per_kwh"
 BEFORE = "carbon_unstated_g_per_kwh"
@@ -40,17 +48,15 @@ COLUMNS: Mapping[str, ExogenousKind] = {
     "forecast_dewpoint_k": ExogenousKind.DEW_POINT,
     "forecast_precipitation_mm": ExogenousKind.PRECIPITATION,
 }
-SEEN_IN: Mapping[str, tuple[str, float]] = {
-    "forecast_wind_mwh": ("wind_mwh", 1.0),
-    "forecast_solar_mwh": ("solar_mwh", 1.0),
-    "forecast_wind_speed_m_per_s": (BEFORE, -1.0),
-    "forecast_dswrf_w_per_m2": (BEFORE, -1.0),
+PRODUCTION = ("forecast_wind_mwh", "forecast_solar_mwh", "forecast_load_mwh")
+"""Labelled alike, and apart from the columns of weather: another source makes them."""
+SEEN_IN: Mapping[str, tuple[str, str]] = {
+    "wind_mwh": ("forecast_wind_mwh", "forecast_wind_speed_m_per_s"),
+    "solar_mwh": ("forecast_solar_mwh", "forecast_dswrf_w_per_m2"),
 }
-"""What a forecast must agree with, and whether it rises or falls with it: places it in time."""
+"""What is observed, and the forecasts of production and of weather that go with it."""
 SCORED_MONTHS = 6
-KNOWN_H = 6
-"""The forecasts of a day are known so many hours before it begins."""
-DAY = 24
+HOUR = timedelta(hours=1)
 LEAST_DAYS = 240
 MOST_DAYS = 3660
 LEAST_PAIRS = 24
@@ -65,7 +71,9 @@ class WeatherZone:
     Attributes:
         target, other, rival: g/kWh, NaN where unknown: what is scored, another observation of it
             for the time before it began, and DACF's forecast of it.
-        panel: the exogenous forecasts. shift_h: by how many hours their rows were moved.
+        start: when the first hour starts.
+        names, said: the columns of exogenous forecasts, by row, shape (hours, columns).
+        labels: what hours their rows were held to be for, and from when on, for each column.
         scored: the first scored hour, a midnight.
     """
 
@@ -74,18 +82,42 @@ class WeatherZone:
     target: Array
     other: Array
     rival: Array
-    panel: Panel
-    shift_h: int
+    start: datetime
+    names: tuple[str, ...]
+    said: Array
+    labels: tuple[tuple[Judgement, ...], ...]
     scored: int
 
-    @property
-    def start(self) -> datetime:
-        """When the first hour starts."""
-        return self.panel.start
+    def panel(self, origin: int) -> Panel:
+        """Give the forecasts, moved to the hours that they were held to be for at `origin`."""
+        placed = [
+            moved(column, moves(judgements, len(column), origin))
+            for column, judgements in zip(self.said.T, self.labels, strict=True)
+        ]
+        values = np.stack(placed, axis=1)
+        days = np.arange(len(values)) // DAY
+        return Panel(
+            start=self.start,
+            kinds=tuple(COLUMNS[name] for name in self.names),
+            values=values,
+            known_at=np.where(np.isfinite(values), (days * DAY - KNOWN_H)[:, None], np.inf),
+        )
+
+    def labelled(self) -> str:
+        """Say of each column by how many hours its rows were moved, and from which row on."""
+        told = []
+        for name, judgements in zip(self.names, self.labels, strict=True):
+            each = [
+                f"{one.shift_h} from {self.start + one.since * HOUR:%Y-%m-%d} "
+                f"(known {self.start + one.known_at * HOUR:%Y-%m-%d %H:%M})"
+                for one in judgements
+            ]
+            told.append(f"{name}: {', '.join(each) or 'undecided'}")
+        return "; ".join(told)
 
     def hour(self, at: datetime) -> int:
         """Count the whole hours from the start."""
-        return int((at - self.start) // timedelta(hours=1))
+        return int((at - self.start) // HOUR)
 
     def known(self, origin: int) -> Array | None:
         """Give the hours before `origin` as they could be known then; None without any target.
@@ -151,17 +183,21 @@ def read_weather(path: Path) -> WeatherZone:
         for name in names:
             table[name][place] = _number(row[name])
     nothing = np.full(hours, np.nan)
-    scored = _scored(start, hours)
-    shift_h = _shift(table, scored)
+    columns = tuple(name for name in COLUMNS if name in table)
+    if not columns:
+        raise InputInvalid(f"{path} has no forecast_* column that is known here")
+    labels = _labels(table, columns)
     return WeatherZone(
         file=path.name,
         zone=zones.pop(),
         target=_positive(table[TARGET]),
         other=_positive(table.get(BEFORE, nothing)),
         rival=_positive(table.get(RIVAL, nothing)),
-        panel=_panel(table, start, shift_h),
-        shift_h=shift_h,
-        scored=scored,
+        start=start,
+        names=columns,
+        said=np.stack([table[name] for name in columns], axis=1),
+        labels=tuple(labels[name in PRODUCTION] for name in columns),
+        scored=_scored(start, hours),
     )
 
 
@@ -188,7 +224,7 @@ def _laid_out(path: Path, texts: list[str]) -> tuple[datetime, list[int], int]:
     if not moments:
         raise InputInvalid(f"{path} has no rows")
     start = min(moments).replace(hour=0, minute=0, second=0, microsecond=0)
-    places = [(moment - start) / timedelta(hours=1) for moment in moments]
+    places = [(moment - start) / HOUR for moment in moments]
     if any(place != int(place) for place in places):
         raise InputInvalid(f"{path} has rows that do not start at a whole hour")
     hours = int(max(places)) + 1
@@ -212,42 +248,36 @@ def _end_month(start: datetime, hours: int) -> int:
     return last.year * 12 + last.month
 
 
-def _shift(table: Mapping[str, Array], scored: int) -> int:
-    """Find out by the training months how many hours later than its row a forecast is for: 0 or 24.
+def _labels(
+    table: Mapping[str, Array], columns: tuple[str, ...]
+) -> Mapping[bool, tuple[Judgement, ...]]:
+    """Judge the columns of production (True) and those of weather (False).
 
-    One answer for the whole file: whoever made it labelled all its forecasts alike.
+    Weather is held against what was observed of wind and sun, or else against the carbon that they
+    save; production against what was observed, and against the weather where that has its place.
     """
-    evidence = 0.0
-    for name, (against, sign) in SEEN_IN.items():
-        seen = table.get(against, table[TARGET]) if against == BEFORE else table.get(against)
-        if name in table and seen is not None:
-            said = table[name][:scored]
-            at, later = (sign * _agreement(said, seen[:scored], by) for by in (0, DAY))
-            evidence += later - at
-    return DAY if evidence > 0 else 0
-
-
-def _agreement(said: Array, seen: Array, by: int) -> float:
-    """Correlation of changes from a day to the next; 0 where too little is known."""
-    later, then = said[: len(said) - by], seen[by:]
-    x, y = later[DAY:] - later[:-DAY], then[DAY:] - then[:-DAY]
-    both = np.isfinite(x) & np.isfinite(y)
-    if both.sum() < 30 * DAY or x[both].std() < 1e-9 or y[both].std() < 1e-9:
-        return 0.0
-    return float(np.corrcoef(x[both], y[both])[0, 1])
-
-
-def _panel(table: Mapping[str, Array], start: datetime, shift_h: int) -> Panel:
-    """Move the forecasts to the hours they are for; each day's are known the evening before."""
-    names = [name for name in COLUMNS if name in table]
-    hours = len(table[TARGET])
-    values = np.full((hours + shift_h, len(names)), np.nan)
-    for column, name in enumerate(names):
-        values[shift_h:, column] = table[name]
-    days = np.arange(hours + shift_h) // DAY
-    known_at = np.where(np.isfinite(values), (days * DAY - KNOWN_H)[:, None], np.inf)
-    kinds = tuple(COLUMNS[name] for name in names)
-    return Panel(start=start, kinds=kinds, values=values, known_at=known_at)
+    carbon = table[TARGET]
+    if BEFORE in table:
+        carbon = np.where(np.isfinite(table[BEFORE]), table[BEFORE], carbon)
+    of_weather, of_production = [], []
+    for observed, (_, weather) in SEEN_IN.items():
+        if weather in table:
+            seen = [Witness(said=table[weather], seen=carbon, sign=-1.0)]
+            if observed in table:
+                seen.insert(0, Witness(said=table[weather], seen=table[observed]))
+            of_weather.append(seen)
+    others = [table[name] for name in columns if name not in PRODUCTION]
+    placed = judged(others, of_weather)
+    for observed, (production, weather) in SEEN_IN.items():
+        if production in table:
+            said = table[production]
+            against = [table[observed]] if observed in table else []
+            if weather in table:
+                against.append(moved_then(table[weather], placed))
+            against = against or [-carbon]
+            of_production += [[Witness(said=said, seen=each)] for each in against]
+    ours = [table[name] for name in columns if name in PRODUCTION]
+    return {False: placed, True: judged(ours, of_production)}
 
 
 def _number(text: str | None) -> float:

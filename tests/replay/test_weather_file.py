@@ -19,6 +19,7 @@ from wattmesh.controller.replay.exogenous_forecast import ExogenousForecast
 from wattmesh.controller.replay.forecasts import OwnForecast
 from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.weather_file import WeatherZone, read_weather, weather_files
+from wattmesh.controller.replay.weather_labels import Judgement
 from wattmesh.errors import InputInvalid
 
 HOUR = timedelta(hours=1)
@@ -43,9 +44,11 @@ def test_forecasts_are_moved_to_the_hours_they_are_for(tmp_path: Path, shift_h: 
     """Found out by what they forecast: whichever way the rows are labelled, hours agree."""
     _, wind = weather_csv(tmp_path / "x.csv", shift_h=shift_h)
     told = read_weather(tmp_path / "x.csv")
-    assert told.shift_h == shift_h
-    known = np.isfinite(told.panel.values[: len(wind), 0])
-    off = np.abs(told.panel.values[: len(wind), 0] - wind)[known]
+    assert [each.shift_h for each in told.labels[0]] == [shift_h]
+    assert told.labels[0][0].since == 0
+    placed = told.panel(len(wind)).values[: len(wind), 0]
+    known = np.isfinite(placed)
+    off = np.abs(placed - wind)[known]
     assert known.mean() > 0.99
     assert off.mean() < 0.15 * wind.mean()
 
@@ -53,7 +56,7 @@ def test_forecasts_are_moved_to_the_hours_they_are_for(tmp_path: Path, shift_h: 
 def test_what_belongs_to_a_day_is_known_at_18_00_of_the_day_before(zone: WeatherZone) -> None:
     """And the last six months are scored, from a midnight on."""
     hours = np.arange(5 * DAY, 6 * DAY)
-    assert (zone.panel.known_at[hours, 0] == 5 * DAY - 6).all()
+    assert (zone.panel(len(zone.target)).known_at[hours, 0] == 5 * DAY - 6).all()
     first = zone.start + zone.scored * HOUR
     assert (first.day, first.hour, first.month) == (1, 0, 6)
 
@@ -78,7 +81,7 @@ def test_our_forecast_beats_the_past_and_the_rows_say_what_they_rest_on(zone: We
     assert row["dacf_mape"] == pytest.approx(20.0, abs=0.1)
     assert told.over_dacf == pytest.approx(row["day_ahead_mape"] / row["dacf_mape"])
     assert row["compared_hours"] == 8 * DAY
-    assert row["rows_moved_h"] == 24
+    assert row["rows_moved_h"].startswith("forecast_wind_mwh: 24 from 2026-01-01 (known 2026-01-")
     assert row["seen"] == "nothing of this zone"
     assert "18:00 UTC" in row["issued"]
     goals = {goal.name: goal for goal in day_ahead_goals([told])}
@@ -89,17 +92,11 @@ def test_our_forecast_beats_the_past_and_the_rows_say_what_they_rest_on(zone: We
 
 def test_a_leak_would_be_seen_in_the_score(zone: WeatherZone) -> None:
     """Sabotaged twin: with the future in the panel the error falls far below what wind explains."""
-    panel = zone.panel
-    truth = np.full((len(panel.values), 1), np.nan)
-    truth[: len(zone.target), 0] = zone.target
     leaking = replace(
         zone,
-        panel=replace(
-            panel,
-            kinds=panel.kinds * 2,
-            values=np.concatenate([panel.values, truth], axis=1),
-            known_at=np.concatenate([panel.known_at, panel.known_at], axis=1),
-        ),
+        names=zone.names * 2,
+        said=np.stack([zone.said[:, 0], zone.target], axis=1),
+        labels=(zone.labels[0], (Judgement(known_at=0, since=0, shift_h=0),)),
     )
     honest, leaked = (score_zone(each, most_days=4).row for each in (zone, leaking))
     assert leaked["day_ahead_mape"] < 0.6 * honest["day_ahead_mape"]
@@ -146,20 +143,16 @@ def test_a_replayed_forecast_holds_nothing_that_was_not_known(zone: WeatherZone)
     origin = zone.hour(now) + 1
     grid = hourly(zone, 0, len(zone.target))
     told = ExogenousForecast(grid, zone).slots(now, now + 5 * DAY * HOUR)
-    later = zone.panel.known_at > origin
+    hours = np.arange(len(zone.target))
+    # Rows hold the forecasts of the day after: this row's is out at 18:00 of its own day.
+    out = (hours // DAY + 1) * DAY - 6
     blind = replace(
         zone,
-        target=np.where(np.arange(len(zone.target)) >= origin, 999.0, zone.target),
-        panel=replace(zone.panel, values=np.where(later, 1e6, zone.panel.values)),
+        target=np.where(hours >= origin, 999.0, zone.target),
+        said=np.where((out > origin)[:, None], 1e6, zone.said),
     )
     assert ExogenousForecast(grid, blind).slots(now, now + 5 * DAY * HOUR) == told
-    other = replace(
-        zone,
-        panel=replace(
-            zone.panel,
-            values=np.where(zone.panel.known_at == origin - 2, 0.0, zone.panel.values),
-        ),
-    )
+    other = replace(zone, said=np.where((out == origin - 2)[:, None], 0.0, zone.said))
     assert ExogenousForecast(grid, other).slots(now, now + 5 * DAY * HOUR) != told
     truth = zone.target[origin : origin + DAY]
     ours = [slot.g_per_kwh for slot in told[1 : 1 + DAY]]
