@@ -9,7 +9,7 @@ import pytest
 from tests.policies.windy import DAY, intensity, panel, wind_mw
 from tests.policies.worlds import START
 from wattmesh.policies.forecast.anchored import anchored_profile
-from wattmesh.policies.forecast.carried_on import carried_on
+from wattmesh.policies.forecast.carried_on import NEAR, carried_on
 from wattmesh.policies.forecast.exogenous import FARTHEST, Array, Panel
 from wattmesh.policies.forecast.foresight import Foresight, learn
 from wattmesh.policies.forecast.learned import learn as learn_past
@@ -155,16 +155,34 @@ def test_a_series_that_came_late_helps_and_noise_does_not() -> None:
 
 
 def test_beyond_the_known_weather_our_own_forecast_starts_from_tomorrow(lessons: Foresight) -> None:
-    """What was said stays; the hours after it follow it, with the band of their real distance."""
+    """What was said stays but for the first hours; those after follow it, with their own band."""
     values = VALUES[:ORIGIN].tolist()
     past = learn_past(values, 0)
     assert past is not None
     told = ahead(lessons, ORIGIN, VALUES, PANEL)
     further = carried_on(told, values, 0, past)
-    assert [row[:DAY] for row in further] == [row[:DAY] for row in told]
+    first = len(NEAR)
+    assert [row[first:DAY] for row in further] == [row[first:DAY] for row in told]
     assert all(len(row) == 72 and all(map(math.isfinite, row)) for row in further)
-    assert further[0][DAY:] == past.expect([*values, *told[0][:DAY]], 0)[0][: 72 - DAY]
+    assert further[0][DAY:] == past.expect([*values, *further[0][:DAY]], 0)[0][: 72 - DAY]
     assert further[0][DAY:] != past.expect(values, 0)[0][DAY:]
     blind = [[math.nan] * FARTHEST] * 3
     assert carried_on(blind, values, 0, past)[0] is not blind[0]
     assert all(map(math.isnan, carried_on(blind, values, 0, past)[0]))
+
+
+def test_in_the_first_hours_the_past_has_its_part(lessons: Foresight) -> None:
+    """Less with each hour, in value and band alike; a single known hour is averaged too."""
+    values = VALUES[:ORIGIN].tolist()
+    past = learn_past(values, 0)
+    assert past is not None
+    told = ahead(lessons, ORIGIN, VALUES, PANEL)
+    assert list(NEAR) == sorted(NEAR, reverse=True)
+    assert 0.0 < NEAR[-1] < NEAR[0] < 1.0
+    for row, one, own in zip(
+        carried_on(told, values, 0, past), told, past.expect(values, 0), strict=True
+    ):
+        shares = [(row[at] - one[at]) / (own[at] - one[at]) for at in range(len(NEAR))]
+        assert shares == pytest.approx(NEAR)
+    short = [[*row[:1], *[math.nan] * 5] for row in told]
+    assert carried_on(short, values, 0, past)[0][0] == carried_on(told, values, 0, past)[0][0]
