@@ -10,6 +10,9 @@ what hindsight does. `tuned` says what was tuned on what, `seen` what of a row's
 that, and each such set has a row of means. Goals count average series of zones *and* years that
 nothing was tuned on: a zone tuned on in another year has the same plants, another zone in a year
 tuned on has much of the same weather.
+
+A file with day-ahead forecasts of wind, sun and weather (controller/replay/weather_file.py) gives
+another kind of row: our forecast with them, beside DACF's own (benchmarks/forecast_dayahead.py).
 """
 
 import argparse
@@ -18,13 +21,17 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from enum import StrEnum
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.forecast_data import Recorded, read
+from benchmarks.forecast_dayahead import DayAheadScore, day_ahead_goals, score_zone
 from benchmarks.forecast_score import Score, forecasts, score
 from benchmarks.report import Goal, Report, run
+from wattmesh.controller.replay.weather_file import is_weather, read_weather
+from wattmesh.errors import InputInvalid
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = str(REPOSITORY.parent / "shared" / "data" / "carbon")
@@ -56,10 +63,39 @@ WORTH_PERCENT = 3.0
 
 def measure(chosen: argparse.Namespace) -> Report:
     """Score ours, the anchored profile, 24 h persistence and the last value on recorded zones."""
-    recorded, skipped = read(Path(chosen.data))
-    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+    folder = Path(chosen.data)
+    paths = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
+    recorded, skipped = read(folder)
+    weather = [path for path in paths if path.name in skipped and is_weather(path)]
+    # Each process takes a core: threads of its linear algebra would only stand in each other's way.
+    for library in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(library, "1")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         scores = list(pool.map(_score, recorded))
-    return _report(list(zip(recorded, scores, strict=True)), skipped)
+        told = list(pool.map(_day_ahead, weather))
+    skipped = {name: why for name, why in skipped.items() if name not in {p.name for p in weather}}
+    skipped |= {
+        path.name: each for path, each in zip(weather, told, strict=True) if isinstance(each, str)
+    }
+    ahead = [each for each in told if isinstance(each, DayAheadScore)]
+    report = _report(list(zip(recorded, scores, strict=True)), skipped)
+    return _with_day_ahead(report, ahead, alone=not recorded) if ahead else report
+
+
+def _day_ahead(path: Path) -> DayAheadScore | str:
+    """Score a file with exogenous forecasts, or say why it cannot be."""
+    try:
+        return score_zone(read_weather(path))
+    except InputInvalid as error:
+        return str(error)
+
+
+def _with_day_ahead(report: Report, ahead: Sequence[DayAheadScore], *, alone: bool) -> Report:
+    """Add the rows and goals of zones with exogenous forecasts; alone, they are all there is."""
+    rows = [dict(each.row) for each in ahead]
+    rows += [dict(row) for row in report.rows if not alone or "skipped" in row]
+    goals = day_ahead_goals(ahead) if alone else (*report.goals, *day_ahead_goals(ahead))
+    return Report(benchmark=report.benchmark, rows=tuple(rows), goals=goals)
 
 
 def _score(recorded: Recorded) -> Score:

@@ -9,6 +9,7 @@ The map:
     concurrency_limit.py limits concurrent users, in all and per user
     deadline.py          runs calls that may hang, with a deadline
     desired.py           wished clocks and caps of a node's GPUs, with leases (pure)
+    exogenous.py         what drives a grid: wind, sun, load, weather; the protocol of sources
     peer_credentials.py  the process at the other end of a Unix socket
     readings.py          power readings, the protocol of sources
     slots.py             where intervals of a fixed length begin (pure)

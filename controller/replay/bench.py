@@ -22,6 +22,7 @@ from wattmesh.controller.replay.forecasts import PerfectForecast, ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.regret import regret
 from wattmesh.controller.replay.world import Noise, RunState, Scene, run
+from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.rivals import RULES
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, Release
@@ -52,6 +53,8 @@ class ReplayRequest:
             says. `pause`: whether runs may be suspended.
         boundary_every: steps between checkpoints. `cycle_s`: seconds between two cycles.
         regret: split what `mpc` lost, for which it is replayed once more with a perfect forecast.
+        exogenous: a file or folder with exogenous forecasts, which then make the forecast.
+        since: no start is earlier.
     """
 
     catalogue: Catalogue
@@ -66,6 +69,8 @@ class ReplayRequest:
     cycle_s: float = CYCLE_S
     settings: PolicySettings = field(default_factory=PolicySettings)
     regret: bool = False
+    exogenous: Path | None = None
+    since: datetime | None = None
 
     @property
     def speed(self) -> float:
@@ -160,7 +165,9 @@ def cells(asked: ReplayRequest, traces: Sequence[Path]) -> tuple[list[Cell], lis
     for path in traces:
         grid = read(path)
         for history in HISTORIES:
-            begun = starts(grid, window=window, history=history, count=asked.count)
+            begun = starts(
+                grid, window=window, history=history, count=asked.count, since=asked.since
+            )
             if begun:
                 found.extend(Cell(trace=path, start=each) for each in begun)
                 break
@@ -189,12 +196,32 @@ def bench(asked: ReplayRequest, wanted: Sequence[Cell], *, jobs: int) -> Iterato
 def rows(asked: ReplayRequest, cell: Cell) -> tuple[Row, ...]:
     """Replay one cell."""
     grid = read(cell.trace)
-    forecast = maker(asked.forecast)(grid)
+    forecast = _forecast(asked, grid)
     return tuple(
         row
         for slack in asked.slacks
         for row in _of_scene(asked, forecast, slack, _scene(asked, grid, cell, slack))
     )
+
+
+def _forecast(asked: ReplayRequest, grid: GridSeries) -> ReplayForecast:
+    """Make the forecast that was asked for.
+
+    Raises:
+        InputInvalid: the exogenous file has another zone, or does not cover the trace.
+    """
+    if asked.exogenous is None:
+        return maker(asked.forecast)(grid)
+    # numpy comes with it, which replay of other forecasts may not need.
+    from wattmesh.controller.replay.exogenous_forecast import ExogenousForecast  # noqa: PLC0415
+    from wattmesh.controller.replay.weather_file import weather_files  # noqa: PLC0415
+
+    zones = weather_files(asked.exogenous)
+    if grid.zone not in zones:
+        raise InputInvalid(
+            f"{asked.exogenous} has no zone {grid.zone!r}; it has {', '.join(sorted(zones))}"
+        )
+    return ExogenousForecast(grid, zones[grid.zone])
 
 
 def _scene(asked: ReplayRequest, grid: GridSeries, cell: Cell, slack: float) -> Scene:

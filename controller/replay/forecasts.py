@@ -95,7 +95,7 @@ class OwnForecast:
         asked = grid.start + ((running.end - grid.start) // self._every) * self._every
         if asked not in self._made:
             self._made[asked] = self._predict(asked)
-        return _joined((running,), self._made[asked])
+        return joined((running,), self._made[asked])
 
     def _predict(self, at: datetime) -> Slots:
         """Forecast what comes after `at`, knowing all values before it."""
@@ -126,7 +126,7 @@ class ForesightForecast:
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Give the recorded values within sight, then the other forecast."""
         seen = cut(self.grid, now, now + self.sight)
-        return _joined(seen, self.beyond.slots(now, end))
+        return joined(seen, self.beyond.slots(now, end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +143,10 @@ class RecordedForecasts:
         found = bisect_right(self.issued, now) - 1
         if found < 0:
             return (running,)
-        return _joined((running,), self.points[found])
+        return joined((running,), self.points[found])
 
 
-def _joined(known: Slots, told: Slots) -> Slots:
+def joined(known: Slots, told: Slots) -> Slots:
     """Give the known slots, then those told of later time, unless there is a gap between."""
     last = known[-1].end
     later = [each for each in told if each.end > last]

@@ -22,7 +22,7 @@ class GridSeries:
     """One series on one grid of time.
 
     Attributes:
-        name: of the trace. `kind`: average or marginal.
+        name: of the trace. `kind`: average or marginal. `zone`: as the trace spells it.
         values: g/kWh, one for each `step` from `start` on.
         filled: intervals that were missing or not plausible.
     """
@@ -33,6 +33,7 @@ class GridSeries:
     step: timedelta
     values: tuple[float, ...]
     filled: int = 0
+    zone: str = ""
 
     @property
     def end(self) -> datetime:
@@ -85,31 +86,42 @@ def read(path: Path) -> GridSeries:
     if not known:
         raise InputInvalid(f"{path} has no value that can be believed")
     values: list[float] = []
-    filled, last = 0, next(iter(known.values()))
-    for n in range((trace.end - trace.start) // trace.step):
-        value = known.get(trace.start + n * trace.step)
+    start = min(known)  # before it there is nothing that a gap could take
+    filled, last = 0, known[start]
+    for n in range((trace.end - start) // trace.step):
+        value = known.get(start + n * trace.step)
         filled += value is None
         last = last if value is None else value
         values.append(last)
     return GridSeries(
         name=path.name.removesuffix(".gz").removesuffix(".csv"),
         kind=kind,
-        start=trace.start,
+        start=start,
         step=trace.step,
         values=tuple(values),
         filled=filled,
+        zone=trace.signal.zone,
     )
 
 
 def starts(
-    grid: GridSeries, *, window: timedelta, history: timedelta, count: int
+    grid: GridSeries,
+    *,
+    window: timedelta,
+    history: timedelta,
+    count: int,
+    since: datetime | None = None,
 ) -> list[datetime]:
     """Spread `count` starts evenly over a trace, on its whole hours, each with its history.
+
+    None is before `since`.
 
     Returns:
         Fewer where the trace is short; none where not even one window fits.
     """
     first, last = grid.start + history, grid.end - window
+    if since is not None:
+        first = max(first, grid.start + -((grid.start - since) // grid.step) * grid.step)
     if last < first or count < 1:
         return []
     hour = timedelta(hours=1)

@@ -18,6 +18,7 @@ MILLI = 1000.0
 
 NAMES = {
     ForecastSource.ISSUED: "the provider's forecast",
+    ForecastSource.EXOGENOUS: "our forecast with wind, sun and weather",
     ForecastSource.OWN: "our own forecast",
     ForecastSource.PROFILE: "anchored profile",
     ForecastSource.DAY: "the day before",

@@ -3,6 +3,7 @@
 The map:
     grid_server/                 a local server that answers like the providers, faults included;
                                  the product never imports it
+    exogenous/                   day-ahead wind, sun, load and weather
     reading/                     HTTP requests to carbon services, and decoding of answers
     csv_replay.py                replays a recorded trace, in real or compressed time
     eia930.py                    the average intensity of a US balancing authority, from its fuel

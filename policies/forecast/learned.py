@@ -21,6 +21,7 @@ from wattmesh.policies.forecast.lookback import (
     Array,
     Indices,
     Lookback,
+    filled,
     look_back,
 )
 
@@ -149,17 +150,7 @@ def learn(values: Sequence[float], clock: int) -> Learned | None:
 
 def _back(values: Sequence[float], clock: int) -> Lookback:
     kept = values[-MOST:]
-    return look_back(_filled(kept), (clock + len(values) - len(kept)) % DAY)
-
-
-def _filled(values: Sequence[float]) -> Array:
-    """Fill what is unknown from the day before, at the start from the first known value."""
-    told = np.array(values, dtype=np.float64)
-    unknown = np.flatnonzero(~(told >= 0))
-    first = next((value for value in told if value >= 0), 0.0)
-    for at in unknown:
-        told[at] = told[at - DAY] if at >= DAY else first
-    return told
+    return look_back(filled(kept), (clock + len(values) - len(kept)) % DAY)
 
 
 def _lessons(values: Sequence[float], clock: int) -> _Lessons | None:

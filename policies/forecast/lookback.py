@@ -7,6 +7,7 @@ of another scale has features of that scale.
 Invariant: no feature of origin s reads values[s:].
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +137,16 @@ class Lookback:
 def _waves(turn: Array) -> list[Array]:
     """Once and twice around the day: by these a coefficient may differ by the hour."""
     return [np.cos(turn), np.sin(turn), np.cos(2 * turn), np.sin(2 * turn)]
+
+
+def filled(values: Sequence[float]) -> Array:
+    """Fill what is unknown from the day before, at the start from the first known value."""
+    told = np.array(values, dtype=np.float64)
+    unknown = np.flatnonzero(~(told >= 0))
+    first = next((value for value in told if value >= 0), 0.0)
+    for at in unknown:
+        told[at] = told[at - DAY] if at >= DAY else first
+    return told
 
 
 def look_back(values: Array, clock: int) -> Lookback:

@@ -35,6 +35,7 @@ BAND = 1.61
 """Half the width of an 80 % band in mean absolute errors when they are Laplace's: ln 5."""
 ORDER = (
     ForecastSource.ISSUED,
+    ForecastSource.EXOGENOUS,
     ForecastSource.OWN,
     ForecastSource.PROFILE,
     ForecastSource.DAY,
@@ -103,6 +104,7 @@ def predict(
     issued: IssuedForecast | None = None,
     skill: Skill | None = None,
     lessons: Lessons | None = None,
+    exogenous: Sequence[Sequence[float]] | None = None,
 ) -> PredictedIntensity:
     """Say what the grid will emit in the `hours` that follow `now`.
 
@@ -115,6 +117,7 @@ def predict(
         skill: what was measured of the sources so far.
         lessons: what `teach` learned from the same series at most a day or so ago; learned anew
             from `observed` when not given, which is most of the work.
+        exogenous: what `Foresight.expect` said of the hours that follow `observed`, hourly.
 
     Returns:
         Slots of an hour (of an interval, where that is longer), each starting whole steps after
@@ -133,6 +136,8 @@ def predict(
         by_source = _own_sources(observed, known, skipped, count)
         own = _learned_source(known, skipped, skipped + count, lessons or teach(observed))
         by_source.update({} if own is None else {ForecastSource.OWN: own})
+    if exogenous is not None and known.interval_s == HOUR_S:
+        by_source[ForecastSource.EXOGENOUS] = _exogenous_source(exogenous, skipped, count)
     if issued is not None:
         by_source[ForecastSource.ISSUED] = _issued_source(issued.slots, starts, step)
     slots, made_of = _blended(by_source, starts, step, known.end, skill or Skill())
@@ -205,6 +210,13 @@ def _learned_source(
         return None
     told = lessons.expect(known.values, known.start.hour)
     value, low, high = (_further(row, steps)[skipped:] for row in told)
+    return _SourceSlots(g_per_kwh=value, low=low, high=high)
+
+
+def _exogenous_source(told: Sequence[Sequence[float]], skipped: int, count: int) -> _SourceSlots:
+    """Cut it to the slots; beyond its reach nothing is said."""
+    nothing = [math.nan] * (skipped + count)
+    value, low, high = ([*row, *nothing][skipped : skipped + count] for row in told)
     return _SourceSlots(g_per_kwh=value, low=low, high=high)
 
 

@@ -25,9 +25,14 @@ LEADS_H = (1.0, 3.0, 6.0, 12.0, 24.0, 48.0, 72.0)
 
 
 class ForecastSource(StrEnum):
-    """Who says what the grid will emit; `LAST` and `DAY`: the last value, that of a day before."""
+    """Who says what the grid will emit.
+
+    `EXOGENOUS`: our own with wind, sun and weather; `LAST` and `DAY`: the last value, that of a day
+    before.
+    """
 
     ISSUED = "issued"
+    EXOGENOUS = "exogenous"
     OWN = "own"
     PROFILE = "profile"
     LAST = "last"

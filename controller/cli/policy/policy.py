@@ -40,6 +40,8 @@ def bench(
     slack: policy_options.Slacks = "1.1,1.25,1.5,2.0",
     starts: policy_options.Starts = 3,
     forecast: policy_options.Forecast = OWN,
+    exogenous: policy_options.Exogenous = None,
+    since: policy_options.Since = None,
     policies: policy_options.Policies = policy_options.EVERY,
     noise: policy_options.Noises = "",
     hours: policy_options.Hours = None,
@@ -67,7 +69,11 @@ def bench(
         pause=job.release is Release.RELEASED if pause is None else pause,
         boundary_every=boundary_every,
         regret=regret,
+        exogenous=exogenous,
+        since=policy_options.since(since),
     )
+    if exogenous is not None and forecast != OWN:
+        raise InputInvalid("--exogenous makes the forecast; leave --forecast out")
     if not asked.interval_tokens:
         raise InputInvalid(f"{catalogue} needs job.global_batch and job.seq_len to be replayed")
     found = _rows(asked, trace, processes)

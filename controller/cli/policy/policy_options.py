@@ -4,6 +4,7 @@ Invariant: a text that cannot be understood is refused in one sentence that name
 """
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,17 @@ Forecast = Annotated[
         metavar="own|perfect|perfect-24h|persist|FILE", help="Forecast that the policies get."
     ),
 ]
+Exogenous = Annotated[
+    Path | None,
+    typer.Option(
+        "--exogenous",
+        metavar="FILE|DIR",
+        help="Forecast with the day-ahead wind, sun and weather of this file (docs/forecast.md).",
+    ),
+]
+Since = Annotated[
+    datetime | None, typer.Option(metavar="DATE", help="No start is earlier than this day (UTC).")
+]
 Policies = Annotated[
     str, typer.Option(metavar="NAME,...", help=f"Policies to replay: {', '.join(KNOWN)}.")
 ]
@@ -80,7 +92,7 @@ Processes = Annotated[int, typer.Option(min=1, help="Number of processes.")]
 
 OF_ONE_JOB = (
     *("slack", "starts", "forecast", "policies", "noise", "hours", "release", "pause"),
-    *("boundary_every", "regret", "processes"),
+    *("boundary_every", "regret", "processes", "exogenous", "since"),
 )
 """Parameters that say nothing about several jobs."""
 
@@ -104,6 +116,11 @@ def one_or_several(context: typer.Context, catalogue: Path | None, jobs: Path | 
         raise InputInvalid(
             f"{', '.join(given)}: not with --jobs, whose file says that; leave it out"
         )
+
+
+def since(given: datetime | None) -> datetime | None:
+    """Read a day without a zone as UTC."""
+    return given.replace(tzinfo=UTC) if given is not None and given.tzinfo is None else given
 
 
 def slacks(text: str) -> tuple[float, ...]:

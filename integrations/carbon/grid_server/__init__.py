@@ -7,6 +7,8 @@ For whoever must test carbon code without keys, without a network and without wa
     grids.py              the invented grids: the truth, and what is known of it at a moment
     electricity_maps.py, watttime.py, neso.py, eia930.py, http_json.py
                           the answers of each provider
+    entsoe.py, open_meteo.py
+                          the same of exogenous series
     spoiled.py            answers in place of the right one, and bytes that come wrong
     control.py            switching faults over HTTP
     server.py             the server

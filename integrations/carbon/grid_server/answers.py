@@ -20,6 +20,8 @@ class ServedProvider(StrEnum):
     NESO = "neso"
     EIA930 = "eia930"
     HTTP_JSON = "http_json"
+    ENTSOE = "entsoe"
+    OPEN_METEO = "open_meteo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

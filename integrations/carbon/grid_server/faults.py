@@ -61,6 +61,11 @@ class Fault(StrEnum):
     NUMBERS = "numbers"  # values as numbers, as in older answers
     NEW_FUEL = "new-fuel"  # a fuel code nobody has heard of
     MISSING_FUEL = "missing-fuel"  # no row for natural gas
+    # ENTSO-E and Open-Meteo.
+    RESOLUTION = "resolution"  # a day in quarter hours, the next in hours (ENTSO-E)
+    ENTITIES = "entities"  # a document type with entities that grow (ENTSO-E)
+    WRONG_UNIT = "wrong-unit"  # another unit than was asked for
+    SPIKE = "spike"  # intervals with a value that cannot be true
 
 
 LINE = frozenset(
@@ -100,7 +105,19 @@ ONLY: dict[Fault, frozenset[ServedProvider]] = {
         (Fault.SANDBOX, Fault.UPDATED_EARLY, Fault.MISSING_OPTIONALS),
         frozenset({ServedProvider.ELECTRICITY_MAPS}),
     ),
-    Fault.WRONG_ZONE: frozenset({ServedProvider.ELECTRICITY_MAPS, ServedProvider.WATTTIME}),
+    Fault.WRONG_ZONE: frozenset(
+        {
+            ServedProvider.ELECTRICITY_MAPS,
+            ServedProvider.WATTTIME,
+            ServedProvider.ENTSOE,
+            ServedProvider.OPEN_METEO,
+        }
+    ),
+    **dict.fromkeys((Fault.RESOLUTION, Fault.ENTITIES), frozenset({ServedProvider.ENTSOE})),
+    **dict.fromkeys(
+        (Fault.WRONG_UNIT, Fault.SPIKE),
+        frozenset({ServedProvider.ENTSOE, ServedProvider.OPEN_METEO}),
+    ),
     **dict.fromkeys(
         (
             Fault.TOKEN_EXPIRED,

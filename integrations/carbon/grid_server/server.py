@@ -1,7 +1,8 @@
 """The server: one address for all providers, each under its own prefix.
 
 `/electricity_maps/v4/...`, `/watttime/login`, `/neso/intensity/...`, `/eia930/v2/...`,
-`/http_json/now/DE`; `/control/...` switches faults. Invariant: values depend on the grid and on the
+`/http_json/now/DE`, `/entsoe/api`, `/open_meteo/v1/forecast`; `/control/...` switches faults.
+Invariant: values depend on the grid and on the
 clock alone, so a virtual year can drive it; requests are counted whatever becomes of them.
 """
 
@@ -20,8 +21,10 @@ from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server import (
     eia930,
     electricity_maps,
+    entsoe,
     http_json,
     neso,
+    open_meteo,
     watttime,
 )
 from wattmesh.integrations.carbon.grid_server.answers import (
@@ -49,6 +52,8 @@ ZONE_OF: dict[ServedProvider, Callable[[Request], str]] = {
     ServedProvider.NESO: neso.zone_of,
     ServedProvider.EIA930: eia930.zone_of,
     ServedProvider.HTTP_JSON: http_json.zone_of,
+    ServedProvider.ENTSOE: entsoe.zone_of,
+    ServedProvider.OPEN_METEO: open_meteo.zone_of,
 }
 
 
@@ -164,6 +169,15 @@ class GridServer:
             return neso.answer(request, self.grid, suffering, self.neso_delay)
         if service is ServedProvider.EIA930:
             return eia930.answer(request, self.grid, suffering, self.keys, self.eia_lag)
+        return self._whole_of_others(service, request, suffering)
+
+    def _whole_of_others(
+        self, service: ServedProvider, request: Request, suffering: AnswerFaults
+    ) -> Reply:
+        if service is ServedProvider.ENTSOE:
+            return entsoe.answer(request, suffering, self.keys)
+        if service is ServedProvider.OPEN_METEO:
+            return open_meteo.answer(request, suffering)
         return http_json.answer(request, self.grid, suffering, self.keys)
 
     @contextmanager
@@ -265,4 +279,5 @@ def _key(request: Request) -> str:
         headers.get("auth-token")
         or headers.get("authorization")
         or request.query.get("api_key", "")
+        or request.query.get("securityToken", "")
     )

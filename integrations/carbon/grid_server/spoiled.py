@@ -11,6 +11,7 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 
 from wattmesh.integrations.carbon.grid_server.answers import Reply, ServedProvider
+from wattmesh.integrations.carbon.grid_server.entsoe import acknowledged
 from wattmesh.integrations.carbon.grid_server.faults import ActiveFault, AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.neso import OUTAGE, bad_request
 from wattmesh.integrations.carbon.grid_server.watttime import NGINX_403, SCOPE
@@ -71,6 +72,11 @@ def _too_many_requests(rule: ActiveFault, service: ServedProvider, now: datetime
 
 
 def _bad_request(service: ServedProvider) -> Reply:
+    if service is ServedProvider.ENTSOE:
+        return acknowledged("The requested interval exceeds the maximum allowed", status=400)
+    if service is ServedProvider.OPEN_METEO:
+        reason = "Parameter 'hourly' has an unknown variable"
+        return Reply(status=400, body={"error": True, "reason": reason})
     if service is ServedProvider.NESO:
         return bad_request("Please enter a valid date in ISO8601 format.")
     return Reply(status=400, body={"status": "error", "message": "Invalid parameters"})

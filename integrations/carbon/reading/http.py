@@ -69,6 +69,7 @@ class _Ask:
     headers: Mapping[str, str]
     credentials: Credentials
     classify: Classify | None
+    read: Callable[[bytes], Any] | None = None
 
 
 class JsonHttp:
@@ -118,8 +119,9 @@ class JsonHttp:
         headers: Mapping[str, str] | None = None,
         credentials: Credentials = NONE,
         classify: Classify | None = None,
+        read: Callable[[bytes], Any] | None = None,
     ) -> Any:
-        """Get one JSON document.
+        """Get one document, JSON where nothing else is said.
 
         Args:
             path: below the base address, with its first slash.
@@ -127,6 +129,7 @@ class JsonHttp:
             headers: additional headers.
             credentials: the secret, if any.
             classify: classifies this provider's errors; see `answers`.
+            read: decodes another form than JSON; a ValueError says what is wrong with the answer.
 
         Raises:
             SourceUnavailable: no usable answer; try later.
@@ -140,6 +143,7 @@ class JsonHttp:
             headers=dict(headers or {}),
             credentials=credentials,
             classify=classify,
+            read=read,
         )
         try:
             answer = self._tries(ask)
@@ -303,6 +307,11 @@ def _read(answer: ErrorAnswer, ask: _Ask) -> Any:
         if isinstance(error, Transient | RateLimited):
             return error
         raise error
+    if ask.read is not None:
+        try:
+            return ask.read(answer.body)
+        except ValueError as error:
+            return Transient(ask.credentials.hidden(f"{ask.url} sent what {error}"))
     try:
         return json.loads(answer.body, parse_int=_whole)
     except (ValueError, RecursionError):

@@ -8,6 +8,9 @@ name, others ignored:
     emission_factor_type (direct | lifecycle), forecast_gco2_per_kwh (optional: the last forecast
     published before the interval)
 
+A file with exogenous forecasts has `carbon_direct_g_per_kwh` instead of the last three: average,
+direct (docs/forecast.md).
+
 Invariant: a trace is one series: one zone, kind and factor, ascending, on one grid. Anything else
 is refused with file and line; missing intervals stay gaps.
 """
@@ -29,6 +32,7 @@ from wattmesh.telemetry.carbon import Signal
 START = "timestamp_utc"
 VALUE = "carbon_intensity_gco2eq_per_kwh"
 FORECAST = "forecast_gco2_per_kwh"
+DIRECT = "carbon_direct_g_per_kwh"
 NEEDED = ("zone", START, VALUE, "kind", "emission_factor_type")
 KINDS = ("average", "marginal")
 GASES = {"direct": "CO2", "lifecycle": "CO2eq"}
@@ -111,7 +115,11 @@ def _records(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
         raise InputInvalid(f"{path} is empty; a trace begins with the columns {', '.join(NEEDED)}")
     parsed = list(csv.reader(line for _, line in lines))
     header = parsed[0]
-    missing = [name for name in NEEDED if name not in header]
+    implied: dict[str, str] = {}
+    if DIRECT in header and VALUE not in header:
+        header = [VALUE if name == DIRECT else name for name in header]
+        implied = {"kind": "average", "emission_factor_type": "direct"}
+    missing = [name for name in NEEDED if name not in (*header, *implied)]
     if missing:
         raise InputInvalid(f"{path}:{lines[0][0]} has no column {missing[0]}; it has {header}")
     for (number, _), values in zip(lines[1:], parsed[1:], strict=True):
@@ -119,7 +127,7 @@ def _records(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
             raise InputInvalid(
                 f"{path}:{number} has {len(values)} fields, the header has {len(header)}"
             )
-        yield number, dict(zip(header, values, strict=True))
+        yield number, implied | dict(zip(header, values, strict=True))
 
 
 def _row(path: Path, line: int, record: Mapping[str, str]) -> TraceRow:

@@ -1,0 +1,163 @@
+"""Documents of ENTSO-E's transparency platform: XML to intervals. Pure.
+
+A document holds series, a series periods, a period points by position. A period has one resolution,
+another period of the same answer may have another (markets went from 60 to 15 minutes). With curve
+type A03 a point that repeats the one before is left out. Where there is nothing to say, an
+acknowledgement comes instead, with status 200 or 400, whose reason says why.
+
+Invariant: what has a document type declaration is refused before it is parsed, so no entity is
+expanded; an answer yields at most `MOST_POINTS`.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+MOST_POINTS = 200_000
+"""Two years of quarter hours for three series."""
+RESOLUTIONS = {
+    "PT15M": timedelta(minutes=15),
+    "PT30M": timedelta(minutes=30),
+    "PT60M": timedelta(hours=1),
+    "PT1H": timedelta(hours=1),
+}
+REPEATS = "A03"
+UNIT = "MAW"
+GENERATION_LOAD, ACKNOWLEDGEMENT = "GL_MarketDocument", "Acknowledgement_MarketDocument"
+_DECLARED = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
+
+
+class DocumentError(ValueError):
+    """Not such a document; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """Why there is no document: ENTSO-E's code (999: no data) and its words."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentSeries:
+    """One series: its zone, the type of production ("" for load), and its intervals."""
+
+    zone: str
+    production: str
+    intervals: tuple[tuple[datetime, datetime, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketDocument:
+    """A document: when it was made, its series, and what of it could not be used."""
+
+    created_at: datetime
+    series: tuple[DocumentSeries, ...]
+    refused: tuple[str, ...]
+
+
+def parsed(body: bytes) -> MarketDocument | Acknowledgement:
+    """Read one answer.
+
+    Raises:
+        DocumentError: it is neither a document nor an acknowledgement.
+    """
+    try:
+        # Another encoding would hide a declaration from the search.
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"is not UTF-8: {error}") from error
+    if _DECLARED.search(text):
+        raise DocumentError("declares a document type or an entity, which none of ENTSO-E's does")
+    try:
+        root = ET.fromstring(text)
+    except ET.ParseError as error:
+        raise DocumentError(f"is not XML: {error}") from error
+    name = _name(root)
+    if name == ACKNOWLEDGEMENT:
+        return Acknowledgement(code=_text(root, "code"), text=_text(root, "text"))
+    if name != GENERATION_LOAD:
+        raise DocumentError(f"is a {name[:40]}, not a {GENERATION_LOAD}")
+    refused: list[str] = []
+    series = []
+    room = MOST_POINTS
+    for each in root:
+        if _name(each) == "TimeSeries":
+            one = _series(each, refused, room)
+            room -= len(one.intervals)
+            series.append(one)
+    return MarketDocument(
+        created_at=_moment(_text(root, "createdDateTime")),
+        series=tuple(series),
+        refused=tuple(dict.fromkeys(refused)),
+    )
+
+
+def _series(element: ET.Element, refused: list[str], room: int) -> DocumentSeries:
+    intervals: list[tuple[datetime, datetime, float]] = []
+    unit = _text(element, "quantity_Measure_Unit.name")
+    if unit != UNIT:
+        refused.append(f"a series in {unit[:20]!r}, not in {UNIT}, was left out")
+    else:
+        repeats = _text(element, "curveType") == REPEATS
+        for period in element:
+            if _name(period) == "Period":
+                intervals.extend(_period(period, repeats, refused, room - len(intervals)))
+    zones = [each.text or "" for each in element.iter() if _name(each).endswith("omain.mRID")]
+    return DocumentSeries(
+        zone=zones[0].strip() if zones else "",
+        production=_text(element, "psrType"),
+        intervals=tuple(intervals),
+    )
+
+
+def _period(
+    period: ET.Element, repeats: bool, refused: list[str], room: int
+) -> Iterator[tuple[datetime, datetime, float]]:
+    """Yield the intervals of a period; those left out in an A03 curve repeat the one before."""
+    resolution = _text(period, "resolution")
+    step = RESOLUTIONS.get(resolution)
+    if step is None:
+        refused.append(f"a period with the resolution {resolution[:20]!r} was left out")
+        return
+    start, end = _moment(_text(period, "start")), _moment(_text(period, "end"))
+    count = (end - start) // step
+    if not 0 < count <= room:
+        raise DocumentError(f"holds {count} points in one period; {MOST_POINTS} are the most")
+    told: dict[int, float] = {}
+    for point in period:
+        if _name(point) == "Point":
+            position, value = _text(point, "position"), _text(point, "quantity")
+            try:
+                told[int(position)] = float(value)
+            except ValueError:
+                refused.append(f"a point {position[:10]!r} of {value[:20]!r} was left out")
+    last: float | None = None
+    for place in range(1, count + 1):
+        value_of = told.get(place)
+        last = value_of if value_of is not None else (last if repeats else None)
+        if last is not None:
+            yield start + (place - 1) * step, start + place * step, last
+
+
+def _name(element: ET.Element) -> str:
+    """The name without its namespace, of which there are several versions."""
+    return element.tag.rpartition("}")[2]
+
+
+def _text(element: ET.Element, name: str) -> str:
+    """Text of the first descendant of that name; "" for none."""
+    return next((each.text or "" for each in element.iter() if _name(each) == name), "").strip()
+
+
+def _moment(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise DocumentError(f"has {text[:40]!r} where a time belongs") from error
+    if at.tzinfo is None:
+        raise DocumentError(f"has the time {text[:40]!r} without a zone")
+    return at
