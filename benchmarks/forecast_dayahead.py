@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Goal
-from wattmesh.controller.replay.weather_file import DAY, Array, WeatherZone
+from wattmesh.controller.replay.weather_file import WeatherZone
+from wattmesh.controller.replay.weather_labels import DAY, Array
 from wattmesh.policies.forecast.carried_on import carried_on
 from wattmesh.policies.forecast.foresight import Foresight, learn
 from wattmesh.policies.forecast.predict import Lessons, predict, teach

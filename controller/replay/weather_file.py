@@ -21,8 +21,8 @@ from wattmesh.controller.replay.weather_labels import (
     DAY,
     KNOWN_H,
     Array,
+    Counterpart,
     Judgement,
-    Witness,
     judged,
     moved,
     moved_then,
@@ -262,9 +262,9 @@ def _labels(
     of_weather, of_production = [], []
     for observed, (_, weather) in SEEN_IN.items():
         if weather in table:
-            seen = [Witness(said=table[weather], seen=carbon, sign=-1.0)]
+            seen = [Counterpart(said=table[weather], seen=carbon, sign=-1.0)]
             if observed in table:
-                seen.insert(0, Witness(said=table[weather], seen=table[observed]))
+                seen.insert(0, Counterpart(said=table[weather], seen=table[observed]))
             of_weather.append(seen)
     others = [table[name] for name in columns if name not in PRODUCTION]
     placed = judged(others, of_weather)
@@ -275,7 +275,7 @@ def _labels(
             if weather in table:
                 against.append(moved_then(table[weather], placed))
             against = against or [-carbon]
-            of_production += [[Witness(said=said, seen=each)] for each in against]
+            of_production += [[Counterpart(said=said, seen=each)] for each in against]
     ours = [table[name] for name in columns if name in PRODUCTION]
     return {False: placed, True: judged(ours, of_production)}
 

@@ -46,7 +46,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
+class Counterpart:
     """A forecast by row, and what it rises with (sign 1) or falls with (sign -1) in its hour."""
 
     said: Array
@@ -81,7 +81,7 @@ def moved_then(said: Array, judgements: Sequence[Judgement]) -> Array:
 
 
 def judged(
-    columns: Sequence[Array], witnesses: Sequence[Sequence[Witness]]
+    columns: Sequence[Array], witnesses: Sequence[Sequence[Counterpart]]
 ) -> tuple[Judgement, ...]:
     """Judge columns that are labelled alike.
 
@@ -137,7 +137,7 @@ def _by_agreement(for_later: Array, newest: Judgement | None, day: int) -> tuple
     return since, DAY - newest.shift_h
 
 
-def evidence(witness: Witness) -> Array:
+def evidence(witness: Counterpart) -> Array:
     """How much better each day's rows agree with the day after than with their own day.
 
     Products of day-to-day changes in units of their usual size so far, within -1 and 1: no single

@@ -12,8 +12,8 @@ from tests.policies.windy import DAY, panel, wind_mw
 from wattmesh.controller.replay.weather_file import WeatherZone, read_weather
 from wattmesh.controller.replay.weather_labels import (
     Array,
+    Counterpart,
     Judgement,
-    Witness,
     evidence,
     judged,
     moved,
@@ -87,7 +87,7 @@ def test_a_day_that_was_filled_with_the_day_before_is_put_right(tmp_path: Path) 
     wind = wind_mw(DAYS)
     rows = np.roll(panel(wind).values[:, 0], -DAY)
     rows[CHANGED * DAY : (CHANGED + 1) * DAY] = rows[(CHANGED - 1) * DAY : CHANGED * DAY]
-    told = judged([rows], [[Witness(said=rows, seen=wind)]])
+    told = judged([rows], [[Counterpart(said=rows, seen=wind)]])
     assert [each.shift_h for each in told] == [24, 0, 24]
     assert told[2].known_at <= (CHANGED + FOUND_DAYS) * DAY
     assert abs(told[2].since / DAY - CHANGED) <= 1
@@ -105,7 +105,7 @@ def judged_by(day: int, judge: Mapping[str, int]) -> Sequence[Judgement]:
     rows[CHANGED * DAY :] = 1.01 * panel(wind).values[CHANGED * DAY :, 0]
     rows = until(rows, (day + 1 + judge.get("rows", 0)) * DAY)
     seen = until(wind, (day + judge.get("seen", 0)) * DAY)
-    told = judged([rows], [[Witness(said=rows, seen=seen)]])
+    told = judged([rows], [[Counterpart(said=rows, seen=seen)]])
     return [each for each in told if each.known_at <= day * DAY + 18]
 
 
@@ -128,12 +128,12 @@ def test_a_judgement_that_leaks_is_caught() -> None:
 
     wind = wind_mw(DAYS)
     rows = np.roll(panel(wind).values[:, 0], -DAY)
-    day = judged([rows], [[Witness(said=rows, seen=wind)]])[0].known_at // DAY - 5
+    day = judged([rows], [[Counterpart(said=rows, seen=wind)]])[0].known_at // DAY - 5
     blind, seen = until(rows, (day + 1) * DAY), until(wind, day * DAY)
     honest, leaking = (
         [
             each
-            for each in early(judged([one], [[Witness(said=one, seen=other)]]))
+            for each in early(judged([one], [[Counterpart(said=one, seen=other)]]))
             if each.known_at <= day * DAY + 18
         ]
         for one, other in ((blind, seen), (rows, wind))
@@ -146,7 +146,7 @@ def test_what_is_held_against_what() -> None:
     wind = wind_mw(60)
     rows = np.roll(wind, -DAY)
     nothing = np.full_like(wind, np.nan)
-    some = [Witness(said=rows, seen=nothing), Witness(said=rows, seen=-wind, sign=-1.0)]
+    some = [Counterpart(said=rows, seen=nothing), Counterpart(said=rows, seen=-wind, sign=-1.0)]
     assert [each.shift_h for each in judged([rows], [some])] == [24]
     assert judged([rows], [some[:1]]) == ()
     assert [each.shift_h for each in judged([rows], [])] == [0]
