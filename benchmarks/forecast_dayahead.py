@@ -1,7 +1,8 @@
 """How good the forecast with day-ahead wind, sun and weather is, beside DACF's own.
 
 Every six hours of the scored months each rule forecasts 48 hours from what was known then; ours
-learns anew every two weeks from all that was known by then. DACF issues at each midnight (UTC),
+learns anew every two weeks from all that was known by then, and is carried on by the past alone as
+in replay. DACF issues at each midnight (UTC),
 knowing the observed hours of the days before, for the 24 hours of the day: `day_ahead_mape` is
 ours on exactly these hours, issued then; `evening_mape` is ours for the same hours issued at 18:00
 the day before, when the day's forecasts have just come. Invariant: no rule sees a value of the
@@ -18,6 +19,7 @@ import numpy as np
 from benchmarks.report import Goal
 from wattmesh.controller.replay.weather_file import WeatherZone
 from wattmesh.controller.replay.weather_labels import DAY, Array
+from wattmesh.policies.forecast.carried_on import carried_on
 from wattmesh.policies.forecast.foresight import Foresight, learn
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
 from wattmesh.policies.forecast.series import Observed
@@ -144,11 +146,14 @@ def _forecast(zone: WeatherZone, most_days: int) -> _Made:
             lessons, taught = learn(known.values, zone.start, panel), origin
         if lessons is not None:
             told_of = lessons.expect(known.values, zone.start, panel)
-            value, low_of, high_of = np.array(told_of)
+            by_weather = int(np.isfinite(told_of[0]).sum())
+            if past is not None:
+                told_of = carried_on(told_of, known.values, origin % DAY, past)
+            value, low_of, high_of = np.array(told_of)[:, :LEADS]
             seen = np.isfinite(value)
-            reach = len(value)
-            rules["ours"][row, :reach][seen] = value[seen]
-            low[row, :reach], high[row, :reach] = low_of, high_of
+            rules["ours"][row, : len(value)][seen] = value[seen]
+            low[row, :by_weather] = low_of[:by_weather]
+            high[row, :by_weather] = high_of[:by_weather]
     return _Made(origins=origins.astype(float), truth=truth, rules=rules, low=low, high=high)
 
 

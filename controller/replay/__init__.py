@@ -6,6 +6,7 @@ views.py      the run as an `Observation`, as a daemon would see it
 forecasts.py  the forecast that rules get: own, perfect, persistence, or a file
 exogenous_forecast.py   the same with day-ahead wind, sun and weather
 weather_file.py         a recorded zone with such forecasts
+weather_labels.py       which hours its rows are for, as judged at each moment
 drivers.py    what decides: our cycle (`cycle/cycle.py`) through its two ports, or a rival rule
 bounds.py     the oracle, and the bound below it
 regret.py     the loss of our plan against hindsight, split into forecast and planning

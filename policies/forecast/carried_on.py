@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from wattmesh.policies.forecast.predict import Lessons
 
-NEAR = (0.7, 0.5, 0.35, 0.3, 0.25, 0.2)
+NEAR = (0.75, 0.55, 0.4, 0.3, 0.2, 0.1)
 """Share of the forecast from the past alone in the first, second, ... hour."""
 
 
