@@ -108,16 +108,22 @@ def prepare(folder: Path, cycle_s: float = 5.0) -> None:
     )
     (folder / "wattmesh.toml").write_text(settings)
     (folder / "catalogue.toml").write_text(catalogue())
+    first, step = datetime(2023, 1, 1, tzinfo=UTC), timedelta(hours=1) / SLOWER
+    write_trace(folder / "trace.csv", first, step, DEADLINE_H + 48)
+
+
+def write_trace(path: Path, first: datetime, step: timedelta, count: int) -> None:
+    """Write a recording of `count` steps, in which each foretells itself."""
     columns = (
         "timestamp_utc,zone,kind,emission_factor_type,"
         "carbon_intensity_gco2eq_per_kwh,forecast_gco2_per_kwh"
     )
-    first, rows = datetime(2023, 1, 1, tzinfo=UTC), [columns]
-    for hour in range(DEADLINE_H + 48):
+    rows = [columns]
+    for hour in range(count):
         value = 200 + 80 * math.sin(hour / 24 * math.tau) + 30 * math.sin(hour / 97)
-        at = (first + timedelta(hours=hour) / SLOWER).isoformat().replace("+00:00", "Z")
+        at = (first + hour * step).isoformat().replace("+00:00", "Z")
         rows.append(f"{at},GB,average,direct,{value:.0f},{value:.0f}")
-    (folder / "trace.csv").write_text("\n".join(rows) + "\n")
+    path.write_text("\n".join(rows) + "\n")
 
 
 def tokens_per_s(clock_mhz: int) -> float:

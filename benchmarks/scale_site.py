@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.daemon_site import CLOCKS_MHZ, catalogue, tokens_per_s
+from benchmarks.daemon_site import CLOCKS_MHZ, catalogue, tokens_per_s, write_trace
 from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.settings import read as reader
@@ -192,27 +192,14 @@ def scale_site(folder: Path, url: str, crowd: Crowd) -> Iterator[ScaleSite]:
     """Build the parts over an empty database and let them lead; loops are turned by hand."""
     upgrade(url)
     (folder / "wattmesh.toml").write_text(SETTINGS.format(folder=folder, url=url))
-    _write_trace(folder / "trace.csv", datetime.now(UTC))
+    this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    write_trace(folder / "trace.csv", this_hour - timedelta(days=2), timedelta(hours=1), HOURS)
     parts = Parts(reader.load(folder / "wattmesh.toml"), folder / "wattmesh.toml")
     try:
         parts.leases.turn()
         yield ScaleSite(parts, crowd)
     finally:
         parts.stop()
-
-
-def _write_trace(path: Path, now: datetime) -> None:
-    """Write an hourly recording from two days ago on, each hour with the forecast of itself."""
-    lines: list[str] = [
-        "timestamp_utc,zone,kind,emission_factor_type,"
-        "carbon_intensity_gco2eq_per_kwh,forecast_gco2_per_kwh"
-    ]
-    first = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=2)
-    for hour in range(HOURS):
-        value = 200 + 80 * math.sin(hour / 24 * math.tau) + 30 * math.sin(hour / 97)
-        at = (first + timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        lines.append(f"{at},GB,average,direct,{value:.0f},{value:.0f}")
-    path.write_text("\n".join(lines) + "\n")
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:

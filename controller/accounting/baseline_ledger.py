@@ -14,6 +14,7 @@ from wattmesh.controller.accounting.run_history import RunHistory
 from wattmesh.controller.accounting.scopes import meter_scope
 from wattmesh.controller.journal.energy.ledger import EmissionRow, TokenMark
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_row import LIVES
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.accounting.baseline import (
     PointPace,
@@ -32,9 +33,6 @@ BEST_SINGLE = "best_single"
 UNPRICED = "unpriced"
 
 MICROSECOND = timedelta(microseconds=1)
-
-LIVES = ("live", "asleep")
-"""States of a run that trains or will train on; its baseline's clock never stops for its sleep."""
 
 PriceRow = Callable[[EmissionRow, EmissionRow | None], EmissionRow]
 """Gives a row its price; the second argument is the row as stored before."""
@@ -63,7 +61,7 @@ class _Turn:
 
     @property
     def lives(self) -> bool:
-        """Whether it may train on."""
+        """Whether it may train on; a baseline's clock never stops for a sleep."""
         return self.run.state in LIVES
 
 

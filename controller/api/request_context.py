@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from wattmesh.controller.api.transport.peers import PeerIdentity, is_operator
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_nodes import ANY
+from wattmesh.controller.journal.runs.run_row import LIVES
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.pulse import Pulse
@@ -28,8 +29,8 @@ HALF_HOURS = SlotGrid(origin=datetime(2020, 1, 1, tzinfo=UTC), interval_s=1800.0
 StateOrder = Sequence[Sequence[str]]
 """Groups of states of runs; a name means a run of the first group that has one."""
 
-LIVE_FIRST: StateOrder = (("live", "asleep"), ("lost",), ("finished",))
-NOT_ENDED_FIRST: StateOrder = (("live", "asleep", "lost"), ("finished",))
+LIVE_FIRST: StateOrder = (LIVES, ("lost",), ("finished",))
+NOT_ENDED_FIRST: StateOrder = ((*LIVES, "lost"), ("finished",))
 """For ending a run: the lost one may be meant as well as the live one that took its name."""
 
 
@@ -150,7 +151,7 @@ def _meant(
         own = [row for row in standing if peer is not None and row.owner_uid == peer.uid]
         meant = own or standing
         if meant:
-            live = any(row.state in ("live", "asleep") for row in meant)
+            live = any(row.state in LIVES for row in meant)
             one = not live and len({row.owner_uid for row in meant}) == 1
             return meant[:1] if one else meant
     return found

@@ -21,6 +21,7 @@ from wattmesh.controller.cycle.journal_snapshot import (
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import MOST, Launches
+from wattmesh.controller.journal.runs.run_row import LIVES
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchHistory, SwitchRow
 from wattmesh.errors import JournalUnavailable
@@ -153,7 +154,7 @@ def run_view(
         run=row.run,
         name=row.name,
         attempt=row.attempt,
-        live=row.state in ("live", "asleep"),
+        live=row.state in LIVES,
         last_seen_s=(now - row.last_seen_at).total_seconds(),
         step=row.step,
         tokens=row.tokens,

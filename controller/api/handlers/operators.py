@@ -12,6 +12,7 @@ from wattmesh.controller.api.request_context import (
     Conflict,
     RequestContext,
 )
+from wattmesh.controller.journal.runs.run_row import LIVES
 from wattmesh.controller.journal.runs.run_store import RETIRED, RunRow
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
@@ -201,5 +202,5 @@ def _check_switchable(context: RequestContext, row: RunRow, point: str) -> None:
         )
     if frozen:
         raise Conflict(f"{row.name} is frozen ({frozen}); thaw it first.")
-    if row.state not in ("live", "asleep"):
+    if row.state not in LIVES:
         raise Conflict(f"{row.name} is {row.state}; only a run that reports can be switched.")

@@ -23,6 +23,9 @@ ENDINGS = (DONE, "stopped", "failed", "retired", "expired")
 with none of them ("restart").
 """
 
+LIVES = ("live", "asleep")
+"""States of a run that trains, or will train on without anybody's doing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:

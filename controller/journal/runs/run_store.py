@@ -54,7 +54,7 @@ from wattmesh.controller.journal.runs.frozen_catalogue import point_rows
 from wattmesh.controller.journal.runs.introduced import first_mark, incarnation_row
 from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness, Sign
 from wattmesh.controller.journal.runs.run_nodes import HERE
-from wattmesh.controller.journal.runs.run_row import RunPlan, RunRow, read_run
+from wattmesh.controller.journal.runs.run_row import LIVES, RunPlan, RunRow, read_run
 from wattmesh.controller.journal.runs.seen_processes import SeenProcesses
 from wattmesh.controller.journal.runs.sleeps import (
     asleep,
@@ -319,7 +319,7 @@ class RunStore:
     def _heard(self, row: Row[Any], now: datetime, silent: timedelta | None) -> bool:
         """Return whether a run is live, or was heard within `silent`, without parsing its row."""
         known = LaunchStatus.of(row)
-        if silent is None or self.liveness.state(known, now) in ("live", "asleep"):
+        if silent is None or self.liveness.state(known, now) in LIVES:
             return True
         return bool(silent) and now - self.liveness.last_heard(known)[0] <= silent
 
