@@ -212,17 +212,30 @@ class CapLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedCap:
+    """An operator's power cap that has not begun. `by`: who announced it."""
+
+    cap_w: float
+    start: datetime
+    until: datetime
+    by: str
+    reason: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCap:
     """`GET /v1/powercap`: the cap in force, and how it is kept.
 
     Attributes:
-        cap: None while no cap is in force.
+        cap: None while no cap is in force. `announced`: those to come, the next first.
         trouble: actuators that obey another journal or epoch: a sentence each, with what to run
             there.
     """
 
     at: datetime
     cap: CapLine | None
+    announced: tuple[AnnouncedCap, ...] = ()
     trouble: tuple[str, ...] = ()
 
 
@@ -374,7 +387,8 @@ class StatusView:
         frozen: why wattmesh acts on no run at all; "" when nothing is frozen.
         trouble: sentences that need a human, most urgent first; each ends with what to do next.
         simulated: the values in this answer that are simulated.
-        cap: the operator's power cap in force; None while none is.
+        cap: the operator's power cap in force; None while none is. `announced_caps`: those to
+            come, the next first.
         lost_more: by uid, number of lost runs beyond the newest few of a user, which are in `runs`.
     """
 
@@ -399,6 +413,7 @@ class StatusView:
     simulated: tuple[str, ...] = ()
     settings: str = ""
     cap: CapLine | None = None
+    announced_caps: tuple[AnnouncedCap, ...] = ()
     lost_more: Mapping[str, int] = field(default_factory=dict)
     never_read: bool = False
 

@@ -216,6 +216,24 @@ class BudgetLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CapAhead:
+    """What an operator's announced power cap will leave one run.
+
+    Attributes:
+        start, until: when it holds. `cap_w`: what it leaves all GPUs together.
+        room_w: watts that it leaves the run with all others held, as things are now.
+        point: id of the point that the run is held at then, from where it is now; "" when limits
+            alone hold it, at a speed that nobody knows.
+    """
+
+    start: datetime
+    until: datetime
+    cap_w: float
+    room_w: float
+    point: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """One run as the journal and its own reports show it.
 
@@ -243,6 +261,7 @@ class RunView:
             pauses between two steps, which `tokens_per_s` leaves out.
         room_w: watts that an operator's power cap leaves it; None: no cap is in force.
         capped: what the cap does to it, as a clause; "" when nothing.
+        caps_ahead: what caps that are announced will leave it, the next first.
         trained: (seconds ago, tokens by then), oldest first, over the window of the service level;
             empty: there is none, or it is not known.
         budget: its own; None: it has none, or one in grams of another signal than the decisions'.
@@ -288,6 +307,7 @@ class RunView:
     outage_share: float = 0.0
     room_w: float | None = None
     capped: str = ""
+    caps_ahead: tuple[CapAhead, ...] = ()
     trained: tuple[tuple[float, int], ...] = ()
     budget: BudgetLeft | None = None
     coverage: tuple[int, int] = (0, 0)

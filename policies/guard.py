@@ -19,7 +19,9 @@ needs no boundary, it is no attempt, and to let a lock go needs nobody alive. `K
 that follows a switch, one cycle plus C where i and j differ in it, else 0. `h(i)`: the point of i's
 layout that a run is at while nobody holds its clock. `p`: what is left of C since the last change
 of the clock, or of S (of F, if it failed) since the last switch while no step at normal pace was
-seen after it, if that is more. `D`: time left less p.
+seen after it, if that is more. `D`: time left less p, and less what announced power caps take: for
+each the part of its time that the fastest point would need again, by what can be counted on where
+the cap holds the run (all of it where limits alone hold it). A slower point loses no more by a cap.
 
     alone(i)       = w / rho(i)                                   finish where we are
     reach(i, f, n) = cycle + C + max(0, w - cycle rho(i)) / rho(f)    i of f's layout: by the clock
@@ -38,7 +40,8 @@ same layout may be ordered only if safe(j, n) holds with p = C.
 Theorem. If safe held at the first look, the run finishes by its deadline for every carbon series
 and every forecast, provided that speed at i is at least rho(i), no switch takes longer than
 stated, N switches never fail in a row, a clock is in force within C, looks and boundaries come as
-often as stated, GPUs that were given back are there within R, and nobody outside stops the run.
+often as stated, GPUs that were given back are there within R, no power cap takes more than was
+announced at the first look, and nobody outside stops the run.
 
 *Nothing promised.* Where safe holds at no look, the run is where it was submitted. It stays there
 while it may be in time there, at the most speed that it can have (`speed.py`). Once it cannot, it
@@ -105,6 +108,7 @@ class Guard:
             knows, so no point that needs them is counted on from there.
         clock_s: longest time from the wish for a clock to the boards running at it. `pending_s`:
             what is left of it since the last wish, or of a switch that was not seen to be complete.
+        capped_s: what operators' announced power caps take of the time left, at the fastest point.
         unheld: of each layout that may be counted on, the point that nobody has to hold a clock
             for.
         attempts: switches that may be tried before the run is frozen, now; `attempts_after`: the
@@ -127,6 +131,7 @@ class Guard:
     reacquire_s: float = 0.0
     clock_s: float = 0.0
     pending_s: float = 0.0
+    capped_s: float = 0.0
     unheld: tuple[OperatingPoint, ...] = ()
 
     @property
@@ -136,8 +141,8 @@ class Guard:
 
     @property
     def usable_s(self) -> float:
-        """Seconds to the deadline, less those of a clock or a switch that is still in flight."""
-        return self.time_left_s - self.pending_s
+        """Seconds to the deadline, less those that announced caps and what is in flight take."""
+        return self.time_left_s - self.pending_s - self.capped_s
 
     def slack_s(self, point: OperatingPoint) -> float:
         """Give the seconds a run at `point` could lose now and still be in time."""
@@ -186,7 +191,7 @@ class Guard:
     def slack_after_s(self, current: OperatingPoint | None, target: OperatingPoint) -> float:
         """Give the slack that an order from `current` to `target` leaves in the worst case."""
         if current is not None and current.layout == target.layout:
-            seconds = self.time_left_s - self.clock_s
+            seconds = self.time_left_s - self.capped_s - self.clock_s
             return max(self._sides(target, self.attempts, self.tokens_left, seconds))
         wait_s = self.lag_s(current) if current else self.cycle_s
         lost_s = self._switch_s(current, target) + self._clock_after_s(current, target)

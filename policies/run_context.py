@@ -5,8 +5,9 @@ it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from math import inf, isfinite
 
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
@@ -216,7 +217,7 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
         here=run.current.id if run.current else "",
         now_tokens_per_s=now_tokens_per_s,
     )
-    return Guard(
+    guard = Guard(
         tokens_left=float(run.tokens_total - run.tokens),
         time_left_s=(run.deadline - seen.now).total_seconds(),
         counted_on=up * _speed_share(seen, run, now_tokens_per_s),
@@ -238,6 +239,29 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
         clock_s=_clock_s(seen, run, catalogue),
         pending_s=in_flight_s(seen, run, catalogue),
         unheld=free,
+    )
+    return replace(guard, capped_s=_capped_s(run, guard))
+
+
+def _capped_s(run: RunView, guard: Guard) -> float:
+    """Seconds before the deadline that announced power caps take from a run at its fastest.
+
+    Where several hold the one that takes most counts; where limits alone hold it all is taken.
+    """
+    if run.deadline is None or run.catalogue is None or not run.caps_ahead:
+        return 0.0
+    points, fastest = {each.id: each for each in run.catalogue.points}, guard.rho(guard.fastest)
+    spans = [
+        (each.start, min(each.until, run.deadline), guard.rho(points[each.point]) / fastest)
+        if each.point in points
+        else (each.start, min(each.until, run.deadline), 0.0)
+        for each in run.caps_ahead
+    ]
+    edges = sorted({edge for start, until, _ in spans if start < until for edge in (start, until)})
+    return sum(
+        (end - begin).total_seconds()
+        * max((1.0 - kept for start, until, kept in spans if start <= begin < until), default=0.0)
+        for begin, end in pairwise(edges)
     )
 
 

@@ -33,7 +33,9 @@ def capped_spans(journal: Journal) -> tuple[Span, ...]:
     Raises:
         JournalUnavailable: the journal does not answer.
     """
-    return tuple((each.start, each.ended_at or each.until) for each in journal.caps.list())
+    spans = ((each.start, each.ended_at or each.until) for each in journal.caps.list())
+    # One that was announced and taken back has no time of its own.
+    return tuple((begin, until) for begin, until in spans if begin < until)
 
 
 def measured_points(

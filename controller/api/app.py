@@ -163,6 +163,13 @@ CALLS = (
     CallSpec(method="POST", path="/v1/thaw", handler=operators.thaw, who="owner", answer=Done),
     CallSpec(method="POST", path="/v1/powercap", handler=caps.order, who="operator", answer=Done),
     CallSpec(method="POST", path="/v1/powercap/end", handler=caps.end, who="operator", answer=Done),
+    CallSpec(
+        method="POST",
+        path="/v1/powercap/withdraw",
+        handler=caps.withdraw,
+        who="operator",
+        answer=Done,
+    ),
     CallSpec(method="GET", path="/v1/powercap", handler=caps.show, answer=PowerCap),
     CallSpec(
         method="POST",

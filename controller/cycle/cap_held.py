@@ -79,6 +79,28 @@ def sentence(now: CapNow, at: datetime) -> str:
     return said
 
 
+def announcement(row: CapRow, at: datetime) -> str:
+    """Say when an announced cap holds."""
+    return (
+        f"A power cap of {watts(row.cap_w)} is announced from {moment(row.start, at)} until "
+        f"{moment(row.until, at)}."
+    )
+
+
+def expected(now: CapNow) -> str:
+    """Say whether an announced cap could be kept, were it to begin now."""
+    plan = now.plan
+    if not plan.bound_known:
+        return "Whether it can be kept is unknown: no GPU's limit is known."
+    if plan.meets:
+        slowed = f" and slow {len(now.slowed)} of the runs down" if now.slowed else ""
+        return f"As things are now it would hold {len(plan.boards)} GPUs lower{slowed}."
+    return (
+        f"As things are now it could not be kept: the lowest that can be reached is "
+        f"{watts(plan.lowest_w)}."
+    )
+
+
 def _named(gpus: Sequence[str]) -> str:
     """Name the first of some GPUs, and count the others."""
     more = len(gpus) - 1

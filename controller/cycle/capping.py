@@ -15,7 +15,7 @@ from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation
-from wattmesh.policies.powercap.capped import loads, under
+from wattmesh.policies.powercap.capped import announced, loads, under
 from wattmesh.policies.powercap.powercap import GpuPowerLimits, cap
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.energy.attribution import is_gpu
@@ -50,6 +50,17 @@ def apply(
         unreported=tuple(sorted(named - {each.gpu_uuid for each in known})),
     )
     return under(seen, plan, row.until), now
+
+
+def announce(
+    seen: Observation,
+    rows: Sequence[CapRow],
+    nodes: Sequence[NodeRow],
+    runs: Iterable[RunRow],
+) -> Observation:
+    """Give the observation with what announced caps will leave each run; `seen` is under no cap."""
+    known, at = boards(nodes, seen.now), loads(seen, working(runs, seen.now))
+    return announced(seen, [(cap(row.cap_w, known, at), row.start, row.until) for row in rows])
 
 
 def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
 from wattmesh.controller.cycle.cap_held import CapNow
+from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
 from wattmesh.policies.decision import Action, Decision, Mode, Observation, PlanView, RunView
 from wattmesh.policies.isolation import cause
@@ -30,11 +31,13 @@ class CycleObservation:
 
     Attributes:
         cap: the operator's power cap in force, and how it is kept; None if there is none.
+        caps_ahead: those that are announced, the next first.
         leads: whether this daemon leads, and so may act.
     """
 
     observation: Observation
     cap: CapNow | None = None
+    caps_ahead: tuple[CapRow, ...] = ()
     leads: bool = True
 
 
@@ -97,7 +100,7 @@ class CycleReport:
 
     Attributes:
         trouble: why the turn failed; "" if it did not.
-        cap: the operator's power cap in force, and how it is kept.
+        cap: the operator's power cap in force, and how it is kept. `caps_ahead`: those announced.
     """
 
     at: datetime
@@ -106,6 +109,7 @@ class CycleReport:
     observation: Observation | None = None
     trouble: str = ""
     cap: CapNow | None = None
+    caps_ahead: tuple[CapRow, ...] = ()
 
 
 TOLD_AGAIN = timedelta(hours=1)
@@ -148,6 +152,7 @@ class Cycle(Generic[Shown]):
             decisions=decisions,
             observation=planned,
             cap=seen.cap,
+            caps_ahead=seen.caps_ahead,
         )
 
     def _tell(self, report: CycleReport) -> None:

@@ -64,6 +64,7 @@ class JournalSnapshot:
     fleet: Fleet
     frozen: str
     cap: CapRow | None
+    caps_ahead: tuple[CapRow, ...]
     histories: Histories
     launches: Mapping[str, Launches]
     marks: Mapping[str, tuple[TokenMark, ...]]
@@ -102,12 +103,14 @@ def read_snapshot(
         journal.check_revision()
         facts = settings.facts
         fetch = journal.carbon.last_fetch(facts.signal) if facts else None
+        cap, ahead = journal.caps.standing(now, now - timedelta(seconds=settings.stepped_s))
         return JournalSnapshot(
             now=now,
             runs=journal.runs.looked_at(now, now - SILENT_HELD),
             fleet=fleet(now),
             frozen=journal.runs.frozen_all(),
-            cap=journal.caps.in_force(now, now - timedelta(seconds=settings.stepped_s)),
+            cap=cap,
+            caps_ahead=ahead,
             histories=journal.switches.histories(),
             launches=journal.outages.launches(),
             marks=journal.ledger.marks_of_runs(begin - SLOT) if level else {},

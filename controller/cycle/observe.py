@@ -69,12 +69,15 @@ class JournalObserver:
         settings, epoch = self._settings(), self._epoch()
         snapshot = read_snapshot(self._journal, settings, self._fleet, now)
         seen, cap = observation(snapshot, settings), None
+        held = [each for each in snapshot.runs if each.finished_at is None]
+        if snapshot.caps_ahead:
+            seen = capping.announce(seen, snapshot.caps_ahead, snapshot.fleet.nodes, held)
         if snapshot.cap is not None:
-            held = [each for each in snapshot.runs if each.finished_at is None]
             seen, cap = capping.apply(seen, snapshot.cap, snapshot.fleet.nodes, held)
         self.newest = JournalObservation(
             observation=seen,
             cap=cap,
+            caps_ahead=snapshot.caps_ahead,
             leads=epoch is not None,
             snapshot=snapshot,
             settings=settings,

@@ -1,6 +1,7 @@
 """The operator's power cap for Prometheus.
 
-Invariant: no samples while no cap is in force; figures are those of the newest turn of the cycle.
+Invariant: no samples of a cap while none is in force, or none is announced; figures are those of
+the newest turn of the cycle.
 """
 
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.status.status import cap_line
+from wattmesh.controller.status.status import announced_caps, cap_line
 
 
 def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
@@ -38,4 +39,14 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
         boards.add_metric(["held"], line.gpus)
         boards.add_metric(["deaf"], len(line.deaf))
         kept.add_metric([], float(line.meets))
-    yield from (watts, boards, kept)
+    ahead = GaugeMetricFamily(
+        "wattmesh_power_cap_announced_watts", "The next announced power cap, as ordered."
+    )
+    begins = GaugeMetricFamily(
+        "wattmesh_power_cap_announced_start_timestamp_seconds",
+        "When the next announced power cap begins.",
+    )
+    for each in announced_caps(pulse, pulse.clock.now())[:1]:
+        ahead.add_metric([], each.cap_w)
+        begins.add_metric([], each.start.timestamp())
+    yield from (watts, boards, kept, ahead, begins)

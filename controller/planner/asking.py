@@ -90,6 +90,7 @@ def moment(seen: Observation, run: RunView) -> Key:
         run.suspended_s is None,
         tuple(each.id for each in menu(run, seen.policy)),
         seen.cap.until if seen.cap is not None and run.room_w is not None else None,
+        tuple((each.start, each.until, each.cap_w) for each in run.caps_ahead),
         seen.now.timestamp() // AGAIN.total_seconds(),
     )
 

@@ -79,7 +79,8 @@ class PlanLine:
             included.
         level: what the plan does not keep of the service level, as a clause; "" otherwise.
             `budget`: what it does not keep of the budget; "" otherwise.
-        cap: what the operator's power cap does to the plan, as a clause; "" when none is in force.
+        cap: what operators' power caps do to the plan, in force or announced, as a clause; ""
+            when there is none.
         flags: of its grams: estimated, and simulated if the catalogue or the signal is. `signal`:
             the signal of its grams. `boundary`: the energy boundary of its grams.
         slots: number of slots that it covers. `options`: number of choices in each (points, or
@@ -244,10 +245,19 @@ def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str
 
 
 def _points_under_cap(seen: Observation, run: RunView) -> str:
-    if run.room_w is None or seen.cap is None:
-        return ""
-    until = moment(seen.cap.until, seen.now)
-    return f"no point above {watts(max(0.0, run.room_w))} until {until}, when the power cap ends"
+    """Say what caps do to the plan, as a clause: the one in force, and the next one announced."""
+    said = []
+    if run.room_w is not None and seen.cap is not None:
+        until = moment(seen.cap.until, seen.now)
+        room = watts(max(0.0, run.room_w))
+        said.append(f"no point above {room} until {until}, when the power cap ends")
+    for each in run.caps_ahead[:1]:
+        start, until = moment(each.start, seen.now), moment(each.until, seen.now)
+        said.append(
+            f"no point above {watts(each.room_w)} from {start} until {until}, for which a power "
+            "cap is announced"
+        )
+    return ", and ".join(said)
 
 
 def _changes(run: RunView, plan: PlanView) -> Iterator[str]:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import wattmesh
 from wattmesh.controller import marks
-from wattmesh.controller.cycle.cap_held import sentence
+from wattmesh.controller.cycle.cap_held import announcement, sentence
 from wattmesh.controller.cycle.fleet import controls
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_row import DONE
@@ -24,6 +24,7 @@ from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.status.trouble import span, troubles
 from wattmesh.controller.status.waiting import asleep_line, last_step_s, waits_for
 from wattmesh.controller.views import (
+    AnnouncedCap,
     CapLine,
     CarbonLine,
     CycleLine,
@@ -360,6 +361,23 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
     )
 
 
+def announced_caps(pulse: Pulse, now: datetime) -> tuple[AnnouncedCap, ...]:
+    """Show the caps that the newest cycle saw announced, and that have not begun since."""
+    rows = pulse.turned.report.caps_ahead if pulse.turned else ()
+    return tuple(
+        AnnouncedCap(
+            cap_w=row.cap_w,
+            start=row.start,
+            until=row.until,
+            by=row.by,
+            reason=row.reason,
+            sentence=announcement(row, now),
+        )
+        for row in rows
+        if row.is_ahead(now, pulse.trusted.unstepped(now))
+    )
+
+
 def cycle_line(pulse: Pulse) -> CycleLine:
     """Show the newest turn of the cycle."""
     turned, state = pulse.turned, pulse.loops["cycle"]()
@@ -411,6 +429,7 @@ def _assemble(
         simulated=_simulated(power, runs, carbon),
         settings=pulse.settings_path,
         cap=cap_line(pulse, now),
+        announced_caps=announced_caps(pulse, now),
     )
     return replace(view, trouble=troubles(view, pulse))
 

@@ -57,30 +57,42 @@ def over_the_cap(context: RunContext, point: OperatingPoint) -> bool:
     return context.run.room_w is not None and needs_w(point) > context.run.room_w
 
 
-def cut_at_cap(context: RunContext, slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
-    """Cut the slot in which the power cap ends, so that each slot is under it as a whole or not."""
-    cap = context.seen.cap
-    if cap is None or not slots or not slots[0].start < cap.until < slots[-1].end:
-        return tuple(slots)
-    before = between(slots, slots[0].start, cap.until)
-    return (*before, *between(slots, cap.until, slots[-1].end))
+def cut_at_caps(context: RunContext, slots: Sequence[IntensitySlot]) -> tuple[IntensitySlot, ...]:
+    """Cut slots where power caps begin and end, so that each is under one as a whole or not."""
+    cap, ahead = context.seen.cap, context.run.caps_ahead
+    ends = [cap.until] if cap is not None else []
+    edges = sorted({*ends, *(edge for each in ahead for edge in (each.start, each.until))})
+    for edge in edges:
+        if slots and slots[0].start < edge < slots[-1].end:
+            before = between(slots, slots[0].start, edge)
+            slots = (*before, *between(slots, edge, slots[-1].end))
+    return tuple(slots)
 
 
 def power_cap_w(
     context: RunContext, slots: Sequence[IntensitySlot], options: Sequence[Option]
 ) -> tuple[float, ...]:
-    """Give what the operator's cap leaves the run in each slot; empty where it has room for all.
+    """Give what operators' caps leave the run in each slot; empty where there is room for all.
 
-    After its end there is room for every option. A cap whose end is not known never ends.
+    After a cap's end there is room for every option. A cap whose end is not known never ends. Under
+    an announced one the option that needs least stays: limits alone may hold the run there.
     """
     room_w, cap = context.run.room_w, context.seen.cap
     most_w = max(each.needs_w for each in options)
-    if room_w is None or most_w <= room_w:
-        return ()
-    return tuple(
-        most_w if cap is not None and slot.start >= cap.until else max(0.0, room_w)
+    least_w = min((each.needs_w for each in options if each.tokens_per_s > 0), default=most_w)
+    found = [
+        max(0.0, room_w)
+        if room_w is not None and (cap is None or slot.start < cap.until)
+        else most_w
         for slot in slots
-    )
+    ]
+    for each in context.run.caps_ahead:
+        left_w = max(least_w, each.room_w)
+        found = [
+            min(limit_w, left_w) if each.start <= slot.start < each.until else limit_w
+            for slot, limit_w in zip(slots, found, strict=True)
+        ]
+    return tuple(found) if min(found) < most_w else ()
 
 
 def budget_g(context: RunContext) -> float | None:

@@ -65,7 +65,7 @@ def question(seen: Observation, run: RunView) -> Question | None:
     if guard is None or catalogue is None or not seen.carbon.slots:
         return None
     choices = _choices(context, catalogue)
-    slots = constraints.cut_at_cap(context, _slots(context, guard, catalogue))
+    slots = constraints.cut_at_caps(context, _slots(context, guard, catalogue))
     if choices is None or not slots or guard.tokens_left <= 0:
         return None
     speed = _expected(seen, guard)

@@ -1,17 +1,19 @@
 """What a power cap means for runs: the clocks that it may take each to, and each run's room. Pure.
 
+An announced cap is planned as if it held now: who trains then, and where, nobody knows better.
+
 Invariant: a run under a cap is shown at the point where its boards are really held, so that guard,
 plan and sentence count on that speed; no point that needs more than its room is on its menu.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from wattmesh.policies.decision import CapView, Observation, RunView
+from wattmesh.policies.decision import CapAhead, CapView, Observation, RunView
 from wattmesh.policies.powercap.powercap import Capping
 from wattmesh.policies.run_context import examine
-from wattmesh.policies.slowing import Load, levels
+from wattmesh.policies.slowing import LEAST_W, Load, levels, needs_w
 from wattmesh.policies.words import moment
 from wattmesh.quantities import watts
 
@@ -47,6 +49,43 @@ def under(seen: Observation, capping: Capping, until: datetime) -> Observation:
         seen,
         cap=CapView(cap_w=capping.cap_w, until=until),
         runs=tuple(_run(seen, run, capping, until) for run in seen.runs),
+    )
+
+
+def announced(
+    seen: Observation, cappings: Sequence[tuple[Capping, datetime, datetime]]
+) -> Observation:
+    """Give the observation with what caps that are announced will leave each run.
+
+    Args:
+        seen: what the cycle saw, without any cap.
+        cappings: each cap as it would be kept now, its start and its end; the next first.
+    """
+    return replace(
+        seen,
+        runs=tuple(
+            replace(
+                run,
+                caps_ahead=tuple(
+                    _ahead(run, capping, start, until)
+                    for capping, start, until in cappings
+                    if run.run in capping.room_w
+                ),
+            )
+            for run in seen.runs
+        ),
+    )
+
+
+def _ahead(run: RunView, capping: Capping, start: datetime, until: datetime) -> CapAhead:
+    held, room_w = capping.points.get(run.run, run.current), max(0.0, capping.room_w[run.run])
+    known = held is not None and needs_w(held) <= room_w + LEAST_W
+    return CapAhead(
+        start=start,
+        until=until,
+        cap_w=capping.cap_w,
+        room_w=room_w,
+        point=held.id if held is not None and known else "",
     )
 
 

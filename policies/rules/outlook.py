@@ -84,7 +84,7 @@ def look_ahead(
     horizon = to_end(
         context.seen.carbon.slots, context.seen.now, end, context.seen.carbon.climatology
     )
-    reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point))
+    reserve = timedelta(seconds=guard.reserve_s(hull.vertices[0].point) + guard.capped_s)
     solution = fill(
         hull,
         between(horizon.slots, context.seen.now, end - reserve),

@@ -67,6 +67,11 @@ def test_a_cap_is_in_the_journal_before_the_answer_and_its_end_too(served: Serve
         ({"until": "2026-12-01T18:00:00"}, "is not a time"),
         ({"until": "2001-01-01T00:00:00Z"}, "between now and 31 days"),
         ({"until": "2099-01-01T00:00:00Z"}, "between now and 31 days"),
+        ({"from": "at noon"}, "from='at noon' is not a time"),
+        ({"from": "2026-12-01T18:00:00"}, "is not a time"),
+        ({"from": "2001-01-01T00:00:00Z"}, "between now and the cap's end"),
+        ({"from": "2099-01-01T00:00:00Z"}, "between now and the cap's end"),
+        ({"from": 5}, "from"),
     ],
 )
 def test_a_cap_that_makes_no_sense_is_refused(
@@ -120,8 +125,56 @@ def test_of_boards_shared_by_mig_no_setting_is_asked_for(
 def test_only_operators_cap_and_end_caps(served: Served) -> None:
     """The owner of a run is none."""
     turned(served)
-    for path in ("/v1/powercap", "/v1/powercap/end"):
+    for path in ("/v1/powercap", "/v1/powercap/end", "/v1/powercap/withdraw"):
         assert as_stranger(served.socket, "POST", path, body(served)).status == 403
+
+
+def seen_again(served: Served) -> None:
+    """Let a cycle have seen what is in the journal."""
+    turned(served)
+    _, ahead = served.journal.caps.standing(served.clock.wall)
+    newest = served.pulse.turned
+    assert newest is not None
+    report = replace(newest.report, caps_ahead=ahead)
+    served.pulse.turned = replace(newest, report=report)
+
+
+def test_an_announced_cap_is_told_and_can_be_taken_back(served: Served) -> None:
+    """When it begins, what it would do now; in status and metrics; no cap in force is touched."""
+    turned(served)
+    start: datetime = served.clock.wall + timedelta(hours=1)
+    said = served.post("/v1/powercap", body(served, **{"from": start.isoformat()})).body["done"]
+    assert "A power cap of 1.2 kW is announced from " in said
+    assert "As things are now it would hold 4 GPUs lower." in said
+    assert served.journal.caps.in_force(served.clock.wall) is None
+    seen_again(served)
+    (told,) = served.get("/v1/powercap").body["announced"]
+    assert datetime.fromisoformat(told["start"]) == start
+    assert served.get("/v1/status").body["announced_caps"] == [told]
+    samples = {each.name: each.samples for each in cap_metrics(served.pulse)}
+    (begins,) = samples["wattmesh_power_cap_announced_start_timestamp_seconds"]
+    assert begins.value == start.timestamp()
+    assert served.post("/v1/powercap", body(served, 2000.0)).status == 200
+    ended = served.post("/v1/powercap/end", {}).body["done"]
+    assert "was ended" in ended
+    assert "`wattmesh powercap withdraw` takes it back" in ended
+    assert "were withdrawn: 1.2 kW from" in served.post("/v1/powercap/withdraw", {}).body["done"]
+    nothing = served.post("/v1/powercap/withdraw", {}).body["done"]
+    assert nothing == "No power cap is announced."
+
+
+def test_a_cap_that_cannot_be_kept_may_be_announced_and_says_so(served: Served) -> None:
+    """What is lowest now is said; and there are not more of them than a cycle is to plan."""
+    turned(served)
+    start: datetime = served.clock.wall + timedelta(hours=1)
+    asked = body(served, 10.0, **{"from": start.isoformat()})
+    said = served.post("/v1/powercap", asked).body["done"]
+    assert "As things are now it could not be kept: the lowest that can be reached is 1 kW" in said
+    for _ in range(7):
+        assert served.post("/v1/powercap", asked).status == 200
+    answer = served.post("/v1/powercap", asked)
+    assert answer.status == 409
+    assert "8 power caps are announced" in answer.body["error"]
 
 
 def test_status_and_metrics_tell_how_a_cap_is_kept(served: Served) -> None:

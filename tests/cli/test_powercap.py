@@ -61,6 +61,30 @@ def test_a_cap_has_exactly_one_end() -> None:
             ends(until, lasts, NOW)
 
 
+def test_an_announced_cap_is_sent_with_its_begin_shown_and_withdrawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--for` counts from its begin; the screen says when it begins and who announced it."""
+    sentence = "A power cap of 150 kW is announced from 16:00 UTC until 18:00 UTC."
+    ahead = {"sentence": sentence, "by": "ana", "reason": "peak", "cap_w": 150000.0}
+    said = {
+        "/v1/powercap": (200, {"cap": None, "announced": [ahead], "done": "Announced."}),
+        "/v1/powercap/withdraw": (200, {"done": "Withdrawn.", "changed": []}),
+    }
+    socket = ("--socket", str(tmp_path / "s"))
+    with answering(tmp_path / "s", said) as server:
+        words = ["powercap", "150kW", "--from", "2026-12-01T16:00Z", "--for", "2h"]
+        assert main([*words, *socket]) == 0
+        assert main(["powercap", "show", *socket]) == 0
+        assert main(["powercap", "withdraw", *socket]) == 0
+        assert main([*words[:3], "at noon", *words[4:], *socket]) == 1
+    (order,) = [sent for _, _, sent in server.asked if sent and "cap_w" in sent]
+    assert order["from"] == "2026-12-01T16:00:00+00:00"
+    assert order["until"] == "2026-12-01T18:00:00+00:00"
+    shown = capsys.readouterr().out
+    assert f"No power cap is in force.\n{sentence}\nannounced by ana: peak" in shown
+
+
 def test_a_cap_is_ordered_shown_and_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.builders.runs import T0, register
 from tests.cycle.test_clocks import GPUS, journal, turn
+from wattmesh.controller.accounting.measured_points import capped_spans
 from wattmesh.controller.cycle.cap_held import HOLDER, CapNow, sentence
 from wattmesh.controller.cycle.capping import boards, working
 from wattmesh.controller.cycle.clocks import desired
@@ -194,3 +195,62 @@ def test_a_run_that_fell_silent_is_taken_to_train_on_for_an_hour(journal: Journa
     assert rows[0].state == "lost"
     assert working(rows, T0 + timedelta(minutes=30)) == {"r": GPUS}
     assert working(rows, T0 + timedelta(hours=2)) == {}
+
+
+def announce(journal: Journal, cap_w: float, start: Any, until: Any) -> None:
+    """Announce a cap as the leader."""
+    epoch = journal.leadership.acquire("test", 60.0) or 0
+    journal.caps.announce(cap_w, start, until, by="grid", reason="peak", epoch=epoch)
+
+
+def test_an_announced_cap_holds_from_its_own_time_and_the_lower_of_two_counts(
+    journal: Journal,
+) -> None:
+    """Until then no board is held; while it holds it stands beside the one in force before."""
+    start, until = T0 + timedelta(minutes=30), T0 + timedelta(minutes=60)
+    order(journal, 2000.0)
+    announce(journal, 1200.0, start, until)
+    early = turn(journal, nodes=(node(),))
+    assert cap_of(early).row.cap_w == 2000.0
+    (told,) = early.observation.runs[0].caps_ahead if early.observation else ()
+    assert (told.cap_w, told.start, told.until, told.point) == (1200.0, start, until, "S")
+    epoch = journal.leadership.acquire("test", 60.0) or 0
+    assert [each.cap_w for each in early.caps_ahead] == [1200.0]
+    at = [T0, start - timedelta(seconds=1), start, until - timedelta(seconds=1), until]
+    assert [_in_force_w(journal, each) for each in at] == [2000, 2000, 1200, 1200, 2000]
+    journal.caps.end(by="bo", now=start, epoch=epoch)
+    assert _in_force_w(journal, until - timedelta(seconds=1)) is None
+
+
+def _in_force_w(journal: Journal, at: Any) -> float | None:
+    found = journal.caps.in_force(at)
+    return found.cap_w if found else None
+
+
+def test_a_step_of_the_clock_begins_an_announced_cap_early_rather_than_late(
+    journal: Journal,
+) -> None:
+    """It begins when either clock says so, and ends only when both do."""
+    start, until, hour = T0 + timedelta(hours=1), T0 + timedelta(hours=2), timedelta(hours=1)
+    announce(journal, 1200.0, start, until)
+    assert journal.caps.in_force(start, unstepped=start - hour) is not None
+    assert journal.caps.in_force(start - hour, unstepped=start) is not None
+    assert journal.caps.in_force(until, unstepped=start) is not None
+    assert journal.caps.in_force(T0, unstepped=T0) is None
+    assert journal.caps.in_force(until, unstepped=until) is None
+
+
+def test_what_is_announced_can_be_taken_back_and_what_is_in_force_stays(journal: Journal) -> None:
+    """Only by the leader; a row stays, and gives no time that counts as capped."""
+    order(journal, 2000.0)
+    announce(journal, 1200.0, T0 + timedelta(minutes=30), UNTIL)
+    announce(journal, 1100.0, T0 + timedelta(minutes=20), UNTIL)
+    with pytest.raises(Fenced):
+        journal.caps.withdraw(by="x", now=T0, epoch=99)
+    epoch = journal.leadership.acquire("test", 60.0) or 0
+    gone = journal.caps.withdraw(by="bo", now=T0, epoch=epoch)
+    assert [each.cap_w for each in gone] == [1100.0, 1200.0]
+    assert journal.caps.withdraw(by="bo", now=T0, epoch=epoch) == ()
+    assert _in_force_w(journal, T0 + timedelta(minutes=40)) == 2000.0
+    assert len(journal.caps.list()) == 3
+    assert capped_spans(journal) == ((T0, UNTIL),)

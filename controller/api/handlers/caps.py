@@ -1,4 +1,4 @@
-"""Order, end and show the operators' power cap.
+"""Order, announce, end, withdraw and show the operators' power caps.
 
 Invariant: the cap is in the journal, under the leader's epoch, before the answer; the next cycle,
 which is woken, limits the boards.
@@ -9,16 +9,19 @@ from math import isfinite
 
 from wattmesh.controller import marks
 from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
-from wattmesh.controller.cycle.cap_held import CapNow, sentence
+from wattmesh.controller.cycle.cap_held import CapNow, announcement, expected, sentence
 from wattmesh.controller.cycle.capping import apply, boards, shared_boards
 from wattmesh.controller.cycle.fences import sentences
 from wattmesh.controller.journal.nodes.caps import CapRow
-from wattmesh.controller.status.status import cap_line, power_flags
+from wattmesh.controller.status.status import announced_caps, cap_line, power_flags
 from wattmesh.controller.views import Done, PowerCap
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.words import moment
 from wattmesh.quantities import watts
+
+MOST_ANNOUNCED = 8
+"""Announced caps at a time: every cycle plans each of them over all boards."""
 
 
 def show(context: RequestContext, call: Call) -> PowerCap:
@@ -26,19 +29,28 @@ def show(context: RequestContext, call: Call) -> PowerCap:
     return PowerCap(
         at=context.now,
         cap=cap_line(context.pulse, context.now),
+        announced=announced_caps(context.pulse, context.now),
         trouble=_refusing_actuators(context),
     )
 
 
 def order(context: RequestContext, call: Call) -> Done:
-    """Cap the power of all GPUs together until a time; this replaces an earlier cap."""
+    """Cap the power of all GPUs together until a time; from now, or announced.
+
+    One from now on takes the place of those in force; of one announced and another the lower holds.
+    """
     epoch = context.lead()
     call.as_operator(context, "order a power cap")
     days = context.pulse.settings.actuator.obligation_days
     cap_w, until = _watts(call), _until(call, context.now, days)
+    start = _start(call, context.now, until)
     reason = call.text("reason", default="by hand")
-    trial = CapRow(id=0, cap_w=cap_w, start=context.now, until=until, by=call.who, reason=reason)
-    expected = _expected(context, trial)
+    trial = CapRow(
+        id=0, cap_w=cap_w, start=start or context.now, until=until, by=call.who, reason=reason
+    )
+    planned = _planned(context, trial)
+    if start is not None:
+        return _announce(context, call, planned, epoch)
     before = context.journal.caps.order(
         cap_w,
         until,
@@ -48,7 +60,7 @@ def order(context: RequestContext, call: Call) -> Done:
         epoch=epoch,
         unstepped=context.pulse.trusted.unstepped(context.now),
     )
-    said = marks.sentence(sentence(expected, context.now), power_flags(context.pulse))
+    said = marks.sentence(sentence(planned, context.now), power_flags(context.pulse))
     context.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", context.now)
     context.wake()
     tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""
@@ -56,8 +68,30 @@ def order(context: RequestContext, call: Call) -> Done:
     return Done(
         done=f"{said}{tail} Nodes that answer obey in the next cycle; `wattmesh powercap show` "
         f"follows it.{fenced}",
-        changed=tuple(sorted(expected.plan.boards)),
+        changed=tuple(sorted(planned.plan.boards)),
     )
+
+
+def _announce(context: RequestContext, call: Call, planned: CapNow, epoch: int) -> Done:
+    """Write down a cap that begins later.
+
+    Raises:
+        Conflict: as many are announced as may be.
+    """
+    row, caps = planned.row, context.journal.caps
+    unstepped = context.pulse.trusted.unstepped(context.now)
+    if len(caps.standing(context.now, unstepped)[1]) >= MOST_ANNOUNCED:
+        raise Conflict(
+            f"{MOST_ANNOUNCED} power caps are announced, and more may not be; "
+            "`wattmesh powercap withdraw` takes all of them back."
+        )
+    caps.announce(row.cap_w, row.start, row.until, by=row.by, reason=row.reason, epoch=epoch)
+    said = f"{announcement(row, context.now)} {expected(planned)}"
+    said = marks.sentence(said, power_flags(context.pulse))
+    context.journal.events.add("power_cap", f"{call.who} ({row.reason}): {said}", context.now)
+    context.wake()
+    fenced = "".join(f" {each}" for each in _refusing_actuators(context))
+    return Done(done=f"{said} Deadlines and plans count on it from the next cycle on.{fenced}")
 
 
 def end(context: RequestContext, call: Call) -> Done:
@@ -67,18 +101,43 @@ def end(context: RequestContext, call: Call) -> Done:
     unstepped = context.pulse.trusted.unstepped(context.now)
     ended = context.journal.caps.end(by=call.who, now=context.now, epoch=epoch, unstepped=unstepped)
     if ended is None:
-        return Done(done="No power cap is in force.")
+        return Done(done=f"No power cap is in force.{_still_announced(context)}")
     until = moment(ended.until, context.now)
     said = f"The power cap of {watts(ended.cap_w)} until {until} was ended"
     context.journal.events.add("power_cap", f"{said} by {call.who}.", context.now)
     context.wake()
     return Done(
         done=f"{said}; the boards go back in the next cycle, in steps while they are at work. A "
-        "node that cannot be reached keeps it until then."
+        f"node that cannot be reached keeps it until then.{_still_announced(context)}"
     )
 
 
-def _expected(context: RequestContext, row: CapRow) -> CapNow:
+def withdraw(context: RequestContext, call: Call) -> Done:
+    """Take back every announced cap that has not begun."""
+    epoch = context.lead()
+    call.as_operator(context, "withdraw a power cap")
+    unstepped = context.pulse.trusted.unstepped(context.now)
+    rows = context.journal.caps.withdraw(
+        by=call.who, now=context.now, epoch=epoch, unstepped=unstepped
+    )
+    if not rows:
+        return Done(done="No power cap is announced.")
+    named = ", ".join(f"{watts(row.cap_w)} from {moment(row.start, context.now)}" for row in rows)
+    said = f"Announced power caps were withdrawn: {named}"
+    context.journal.events.add("power_cap", f"{said}, by {call.who}.", context.now)
+    context.wake()
+    return Done(done=f"{said}. A cap in force is not ended by this.")
+
+
+def _still_announced(context: RequestContext) -> str:
+    unstepped = context.pulse.trusted.unstepped(context.now)
+    _, ahead = context.journal.caps.standing(context.now, unstepped)
+    if not ahead:
+        return ""
+    return f" {announcement(ahead[0], context.now)} `wattmesh powercap withdraw` takes it back."
+
+
+def _planned(context: RequestContext, row: CapRow) -> CapNow:
     """Plan the cap on what the newest cycle saw.
 
     Raises:
@@ -95,30 +154,30 @@ def _expected(context: RequestContext, row: CapRow) -> CapNow:
         raise RetryLater("The first control cycle has not ended yet; ask again.")
     report = turned.report
     seen = report.cap.before if report.cap else turned.report.observation
-    _, expected = apply(seen, row, context.pulse.fleet.nodes, context.journal.runs.all(context.now))
-    if not expected.obeying and (fenced := _refusing_actuators(context)):
+    _, planned = apply(seen, row, context.pulse.fleet.nodes, context.journal.runs.all(context.now))
+    if not planned.obeying and (fenced := _refusing_actuators(context)):
         raise Conflict(f"No board obeys. {' '.join(fenced)}")
     shared = shared_boards(context.pulse.fleet.nodes, context.now)
-    if not expected.obeying and len(shared) == len(boards(context.pulse.fleet.nodes, context.now)):
+    if not planned.obeying and len(shared) == len(boards(context.pulse.fleet.nodes, context.now)):
         raise Conflict(
             f"No board obeys: all {len(shared)} GPUs are shared (MIG, or a virtual GPU), and a "
             "shared GPU is read and never set; turn MIG off where a cap is to hold "
             "(docs/safety.md)."
         )
-    if not expected.obeying and shared:
+    if not planned.obeying and shared:
         raise Conflict(
             f"No board obeys: {len(shared)} GPUs are shared (MIG, or a virtual GPU), and a shared "
             "GPU is read and never set. For the others no agent that is heard reports an actuator "
             'that acts; set power.source = "agents", and actuator.mode = "enforce" on their nodes '
             "(docs/safety.md)."
         )
-    if not expected.obeying:
+    if not planned.obeying:
         raise Conflict(
             "No board obeys: no agent that is heard reports an actuator that acts; set "
             'power.source = "agents", and actuator.mode = "enforce" on the GPU nodes '
             "(docs/safety.md)."
         )
-    return expected
+    return planned
 
 
 def _refusing_actuators(context: RequestContext) -> tuple[str, ...]:
@@ -142,6 +201,23 @@ def _watts(call: Call) -> float:
     return float(value)
 
 
+def _start(call: Call, now: datetime, until: datetime) -> datetime | None:
+    """Read when an announced cap begins; None: at once.
+
+    Raises:
+        InputInvalid: it is not a time with a zone, not in the future, or not before the end.
+    """
+    if "from" not in call.body:
+        return None
+    text = call.text("from")
+    start = _time(text, "from")
+    if not now < start < until:
+        raise InputInvalid(
+            f"from={text} must lie between now and the cap's end; leave it out for a cap from now"
+        )
+    return start
+
+
 def _until(call: Call, now: datetime, days: float) -> datetime:
     """Read when the cap ends: at most `days` from now, because actuators accept no longer one.
 
@@ -149,15 +225,25 @@ def _until(call: Call, now: datetime, days: float) -> datetime:
         InputInvalid: it is not a time with a zone, not in the future, or too far away.
     """
     text = call.text("until")
-    try:
-        until = datetime.fromisoformat(text)
-    except ValueError:
-        until = datetime.min
-    if until.tzinfo is None:
-        raise InputInvalid(f"until={text!r} is not a time; write 2026-12-01T18:00:00Z")
+    until = _time(text, "until")
     if not now < until <= now + timedelta(days=days):
         raise InputInvalid(
             f"until={text} must lie between now and {days:g} days from now "
             "(actuator.obligation_days): a cap always ends by itself"
         )
     return until
+
+
+def _time(text: str, field: str) -> datetime:
+    """Read a time with its zone.
+
+    Raises:
+        InputInvalid: it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = datetime.min
+    if found.tzinfo is None:
+        raise InputInvalid(f"{field}={text!r} is not a time; write 2026-12-01T18:00:00Z")
+    return found

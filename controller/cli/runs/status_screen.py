@@ -65,6 +65,7 @@ def screen(view: Mapping[str, Any], columns: int = PIPE_WIDTH) -> list[Text | st
     if cap is not None and cap["meets"]:
         # One that cannot be kept stands among the troubles above.
         lines.append(f"cap    {cap['sentence']}")
+    lines += [f"cap    {each['sentence']}" for each in view.get("announced_caps", ())[:1]]
     lines.append("")
     lines += _runs(view, columns)
     lines += ["", *_sentences(view)]

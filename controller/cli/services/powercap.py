@@ -1,7 +1,7 @@
-"""`wattmesh powercap`: cap what all GPUs together may draw, see how it is kept, end it."""
+"""`wattmesh powercap`: cap what all GPUs may draw, now or later; see how it is kept; end it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -21,10 +21,15 @@ def powercap(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="POWER|show|end", help="A power (150kW, 1.2MW, 900W), or an action."
+            metavar="POWER|show|end|withdraw",
+            help="A power (150kW, 1.2MW, 900W), or an action.",
         ),
     ] = "show",
     *,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="When an announced cap begins; default: now."),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="TIME", help="When the cap ends, e.g. 2026-12-01T18:00Z."),
@@ -39,17 +44,22 @@ def powercap(
     socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Cap the power of all GPUs together, until a time; `show` or `end` the cap in force."""
+    """Cap the power of all GPUs together until a time, from now or announced; `show` caps.
+
+    `end` ends the cap in force, `withdraw` takes back those announced.
+    """
     daemon = DaemonConnection(socket)
     if what == "show":
         answer = daemon.get("/v1/powercap")
         print_json(answer) if as_json else print_lines(screen(answer))
         return
-    if what == "end":
-        done = daemon.post("/v1/powercap/end", {})
+    if what in {"end", "withdraw"}:
+        done = daemon.post(f"/v1/powercap/{what}", {})
     else:
-        body = {"cap_w": watts(what), "until": ends(until, lasts, datetime.now(UTC)).isoformat()}
-        done = daemon.post("/v1/powercap", body | {"reason": reason})
+        body: dict[str, Any] = {"cap_w": watts(what), "reason": reason}
+        start = None if begin is None else time(begin, "--from")
+        body["until"] = ends(until, lasts, start or datetime.now(UTC)).isoformat()
+        done = daemon.post("/v1/powercap", body | ({"from": start.isoformat()} if start else {}))
     print_json(done) if as_json else print_lines([done["done"]])
 
 
@@ -62,15 +72,15 @@ def watts(text: str) -> float:
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmM]?[wW])\s*", text)
     if found is None:
         raise InputInvalid(
-            f"{text!r} is neither a power nor show or end; write 150kW, 1.2MW or 900W"
+            f"{text!r} is neither a power nor show, end or withdraw; write 150kW, 1.2MW or 900W"
         )
     if found[2][0] == "m":
         raise InputInvalid(f"{text!r} may mean milliwatts; write MW for megawatts")
     return float(found[1]) * UNITS_W[found[2].lower()]
 
 
-def ends(until: str | None, lasts: str | None, now: datetime) -> datetime:
-    """Read when a cap ends: at a time, or after a while; exactly one of the two.
+def ends(until: str | None, lasts: str | None, start: datetime) -> datetime:
+    """Read when a cap that begins at `start` ends: at a time, or after a while; one of the two.
 
     Raises:
         InputInvalid: neither or both are given, or one is not understood.
@@ -81,21 +91,31 @@ def ends(until: str | None, lasts: str | None, now: datetime) -> datetime:
         found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d)\s*", lasts)
         if found is None:
             raise InputInvalid(f"--for {lasts!r} is no duration; write 90min, 2h or 1d")
-        return now + timedelta(seconds=float(found[1]) * UNITS_S[found[2]])
+        return start + timedelta(seconds=float(found[1]) * UNITS_S[found[2]])
+    return time(until or "", "--until")
+
+
+def time(text: str, option: str) -> datetime:
+    """Read a time with its zone.
+
+    Raises:
+        InputInvalid: it is none.
+    """
     try:
-        moment = datetime.fromisoformat(until or "")
+        found = datetime.fromisoformat(text)
     except ValueError:
-        moment = datetime.min
-    if moment.tzinfo is None:
-        raise InputInvalid(f"--until {until!r} is no time with its zone; write 2026-12-01T18:00Z")
-    return moment
+        found = datetime.min
+    if found.tzinfo is None:
+        raise InputInvalid(f"{option} {text!r} is no time with its zone; write 2026-12-01T18:00Z")
+    return found
 
 
 def screen(answer: Mapping[str, Any]) -> list[Text | str]:
     """Lay out the answer of `GET /v1/powercap`."""
     cap, lines = answer["cap"], list[Text | str](trouble(answer.get("trouble", ())))
+    ahead = _announced(answer.get("announced", ()))
     if cap is None:
-        return [*lines, "No power cap is in force."]
+        return [*lines, "No power cap is in force.", *ahead]
     if not cap["meets"]:
         lines += trouble([cap["sentence"]])
     if cap["meets"]:
@@ -104,4 +124,14 @@ def screen(answer: Mapping[str, Any]) -> list[Text | str]:
     for run, point in cap["slowed"].items():
         late = " and will miss its deadline" if run in cap["late"] else ""
         lines.append(f"{run} gave up {point} for it{late}")
+    lines += ahead
     return [*lines, *legend(lines)]
+
+
+def _announced(caps: Sequence[Mapping[str, Any]]) -> list[Text | str]:
+    """Lay out caps to come, each with who announced it."""
+    return [
+        line
+        for cap in caps
+        for line in (cap["sentence"], styled((f"announced by {cap['by']}: {cap['reason']}", DIM)))
+    ]

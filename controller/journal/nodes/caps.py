@@ -1,10 +1,12 @@
-"""Power caps that operators ordered: append-only rows, the newest of which holds until its end.
+"""Power caps that operators ordered: append-only rows that hold until their end, some announced.
 
-Invariant: a row changes once at most, when it is ended; at any time at most one cap is in force. A
-step of the wall clock neither ends nor extends a cap while that step may be a mistake: every query
-takes both times, `now` and what the clock would read `unstepped`.
+Invariant: a row changes once at most, when it is ended; where several caps hold, the lowest is in
+force. A step of the wall clock neither ends nor extends a cap while that step may be a mistake:
+every query takes both times, `now` and what the clock would read `unstepped`. An announced cap
+begins when either of the two says so, for to begin early costs less than to begin late.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,7 +39,12 @@ class CapRow:
 
     def holds(self, now: datetime, unstepped: datetime) -> bool:
         """Whether it holds, if nobody ended it: by the unstepped clock, or by its own dates."""
-        return self.until > unstepped or self.start <= now < self.until
+        begun = self.start <= max(now, unstepped)
+        return begun and (self.until > unstepped or self.start <= now < self.until)
+
+    def is_ahead(self, now: datetime, unstepped: datetime) -> bool:
+        """Whether it is announced and has not begun by either clock."""
+        return self.start > max(now, unstepped)
 
 
 class CapStore:
@@ -58,33 +65,36 @@ class CapStore:
         epoch: int,
         unstepped: datetime | None = None,
     ) -> CapRow | None:
-        """Put a cap in force from now on; it replaces the one before.
+        """Put a cap in force from now on, in place of those in force.
 
         Returns:
-            the cap that was ended by this one; None when there was none.
+            the cap that was in force until this one; None when there was none.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
         """
-        row = {
-            "cap_w": cap_w,
-            "from_at": to_us(now),
-            "until_at": to_us(until),
-            "by": by,
-            "reason": reason,
-            "epoch": epoch,
-            "ended_by": "",
-        }
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
             before = _end(connection, by, now, unstepped or now)
-            connection.execute(insert(POWER_CAPS).values(**row))
+            _add(connection, cap_w, (now, until), by=by, reason=reason, epoch=epoch)
         return before
+
+    def announce(
+        self, cap_w: float, start: datetime, until: datetime, *, by: str, reason: str, epoch: int
+    ) -> None:
+        """Write down a cap that begins later. It ends no other: while two hold, the lower counts.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            _add(connection, cap_w, (start, until), by=by, reason=reason, epoch=epoch)
 
     def end(
         self, *, by: str, now: datetime, epoch: int, unstepped: datetime | None = None
     ) -> CapRow | None:
-        """End the cap in force; None when there is none.
+        """End every cap that holds; give the one in force, None when there is none.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
@@ -93,6 +103,20 @@ class CapStore:
             check_epoch(connection, epoch)
             return _end(connection, by, now, unstepped or now)
 
+    def withdraw(
+        self, *, by: str, now: datetime, epoch: int, unstepped: datetime | None = None
+    ) -> tuple[CapRow, ...]:
+        """Take back every announced cap that has not begun; give them, the next first.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
+        with self._database.writing() as connection:
+            check_epoch(connection, epoch)
+            ahead = _ahead(_standing(connection, now, unstepped or now), now, unstepped or now)
+            _mark_ended(connection, ahead, by, now)
+            return ahead
+
     def in_force(self, now: datetime, unstepped: datetime | None = None) -> CapRow | None:
         """Give the cap that holds at `now`; None when none does.
 
@@ -100,8 +124,15 @@ class CapStore:
             now: the wall clock.
             unstepped: what it would read without a step that may be a mistake; default: the same.
         """
+        return self.standing(now, unstepped)[0]
+
+    def standing(
+        self, now: datetime, unstepped: datetime | None = None
+    ) -> tuple[CapRow | None, tuple[CapRow, ...]]:
+        """Give the cap in force, and those announced, the next first."""
         with self._database.reading() as connection:
-            return _in_force(connection, now, unstepped or now)
+            rows = _standing(connection, now, unstepped or now)
+        return _lowest(rows, now, unstepped or now), _ahead(rows, now, unstepped or now)
 
     def list(self, limit: int = 100) -> tuple[CapRow, ...]:
         """List caps, newest first."""
@@ -110,25 +141,60 @@ class CapStore:
             return tuple(map(_row, connection.execute(query)))
 
 
-def _in_force(connection: Connection, now: datetime, unstepped: datetime) -> CapRow | None:
+def _standing(connection: Connection, now: datetime, unstepped: datetime) -> tuple[CapRow, ...]:
+    """List the caps that nobody ended and whose time is not over."""
     table = POWER_CAPS.c
     query = (
         select(POWER_CAPS)
         .where(table.ended_at.is_(None))
         .where(table.until_at > to_us(min(now, unstepped)))
-        .order_by(table.id.desc())
+        .order_by(table.from_at, table.id)
     )
-    rows = map(_row, connection.execute(query))
-    return next((row for row in rows if row.holds(now, unstepped)), None)
+    return tuple(map(_row, connection.execute(query)))
+
+
+def _lowest(rows: Iterable[CapRow], now: datetime, unstepped: datetime) -> CapRow | None:
+    """Give the lowest of those that hold, of equal ones that which ends last."""
+    holding = [each for each in rows if each.holds(now, unstepped)]
+    return min(holding, key=lambda each: (each.cap_w, -to_us(each.until)), default=None)
+
+
+def _ahead(rows: Iterable[CapRow], now: datetime, unstepped: datetime) -> tuple[CapRow, ...]:
+    return tuple(each for each in rows if each.is_ahead(now, unstepped))
+
+
+def _add(
+    connection: Connection,
+    cap_w: float,
+    span: tuple[datetime, datetime],
+    *,
+    by: str,
+    reason: str,
+    epoch: int,
+) -> None:
+    row = {
+        "cap_w": cap_w,
+        "from_at": to_us(span[0]),
+        "until_at": to_us(span[1]),
+        "by": by,
+        "reason": reason,
+        "epoch": epoch,
+        "ended_by": "",
+    }
+    connection.execute(insert(POWER_CAPS).values(**row))
 
 
 def _end(connection: Connection, by: str, now: datetime, unstepped: datetime) -> CapRow | None:
-    found = _in_force(connection, now, unstepped)
-    if found is not None:
-        mine = POWER_CAPS.c.id == found.id
+    rows = _standing(connection, now, unstepped)
+    _mark_ended(connection, [each for each in rows if each.holds(now, unstepped)], by, now)
+    return _lowest(rows, now, unstepped)
+
+
+def _mark_ended(connection: Connection, rows: Sequence[CapRow], by: str, now: datetime) -> None:
+    if rows:
+        these = POWER_CAPS.c.id.in_([each.id for each in rows])
         values = {"ended_at": to_us(now), "ended_by": by}
-        connection.execute(update(POWER_CAPS).where(mine).values(**values))
-    return found
+        connection.execute(update(POWER_CAPS).where(these).values(**values))
 
 
 def _row(row: Row[Any]) -> CapRow:
