@@ -1,7 +1,9 @@
 """Leadership: one daemon per journal acts, the others stand by and observe.
 
 Invariant: the epoch in the pulse is one that the journal gave to this holder; the journal itself
-refuses acts of any other epoch, so a daemon that does not know yet that it lost does no harm.
+refuses acts of any other epoch, so a daemon that does not know yet that it lost does no harm. What
+does not pass through the journal (a clock or cap told to an agent) ends with `Lead.until_s`, before
+the journal can give the lease to another.
 """
 
 import logging
@@ -17,6 +19,10 @@ from wattmesh.controller.pulse import Lead, Pulse
 from wattmesh.errors import JournalUnavailable
 
 log = logging.getLogger(__name__)
+
+TERM_SHARE = 0.9
+"""Of the lease's time, counted here from before it was asked for; the rest is for clocks whose
+rates differ, and for an answer that is on its way."""
 
 
 def holder_name(api_socket: Path) -> str:
@@ -56,6 +62,7 @@ class Lease:
         self._pulse = pulse
         self._holder = holder
         self._ttl_s = ttl_s
+        self._asked_s = 0.0
         self._on_recovery = on_recovery
         self._liveness = liveness
 
@@ -63,14 +70,17 @@ class Lease:
         """Renew the lease, or try to get it.
 
         Raises:
-            JournalUnavailable: no other daemon can take the lease meanwhile; the epoch stands.
+            JournalUnavailable: it is not known who leads; the epoch stands, the term runs out.
         """
         pulse = self._pulse
+        self._asked_s = pulse.clock.monotonic()
         try:
             if pulse.lead.epoch is not None and not self._renew(pulse.lead.epoch):
                 log.warning("lost the lease: another daemon leads; standing by")
                 pulse.lead = replace(pulse.lead, epoch=None)
                 self._liveness.stand_by()
+            elif pulse.lead.epoch is not None:
+                pulse.lead = replace(pulse.lead, until_s=self._term_ends_s())
             if pulse.lead.epoch is None:
                 self._acquire()
         except JournalUnavailable as error:
@@ -92,6 +102,9 @@ class Lease:
         except JournalUnavailable as error:
             log.warning("the lease was not released and runs out by itself: %s", error)
 
+    def _term_ends_s(self) -> float:
+        return self._asked_s + TERM_SHARE * self._ttl_s
+
     def _renew(self, epoch: int) -> bool:
         return self._leadership.renew(self._holder, epoch, self._ttl_s)
 
@@ -102,7 +115,10 @@ class Lease:
             log.info("leading in epoch %d", epoch)
             self._liveness.lead(self._pulse.clock.now(), before.expires_at if before else None)
             self._pulse.lead = Lead(
-                epoch=epoch, journal=self._leadership.journal, leader=self._holder
+                epoch=epoch,
+                journal=self._leadership.journal,
+                leader=self._holder,
+                until_s=self._term_ends_s(),
             )
             return
         row = self._leadership.current()

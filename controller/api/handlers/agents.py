@@ -97,7 +97,7 @@ def _taken(context: RequestContext, node: str, body: Mapping[str, Any]) -> bool:
 def desired(context: RequestContext, call: Call) -> dict[str, Any]:
     """Give the clocks and caps for a node's GPUs, the owners of their processes, and slot ends."""
     call.as_agent(context)
-    epoch = context.lead()
+    epoch = context.act()
     return _answer(context, call.path["node"], _fresh(context), epoch)
 
 

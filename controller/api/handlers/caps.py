@@ -32,7 +32,7 @@ def show(context: RequestContext, call: Call) -> PowerCap:
 
 def order(context: RequestContext, call: Call) -> Done:
     """Cap the power of all GPUs together until a time; this replaces an earlier cap."""
-    epoch = context.lead()
+    epoch = context.act()
     call.as_operator(context, "order a power cap")
     days = context.pulse.settings.actuator.obligation_days
     cap_w, until = _watts(call), _until(call, context.now, days)
@@ -62,7 +62,7 @@ def order(context: RequestContext, call: Call) -> Done:
 
 def end(context: RequestContext, call: Call) -> Done:
     """End the cap in force; its boards return to their limits in steps."""
-    epoch = context.lead()
+    epoch = context.act()
     call.as_operator(context, "end a power cap")
     unstepped = context.pulse.trusted.unstepped(context.now)
     ended = context.journal.caps.end(by=call.who, now=context.now, epoch=epoch, unstepped=unstepped)
