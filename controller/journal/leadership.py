@@ -4,6 +4,7 @@ Invariant: the epoch rises whenever the holder changes, and every act is committ
 row still shows the actor's epoch; so a daemon that lost its lease can commit no act.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -60,6 +61,22 @@ class Leadership:
             )
             self.journal = settle(connection, now_us)
             return epoch
+
+    def clock_ahead_s(self, now: Callable[[], datetime]) -> float:
+        """Give by how many seconds a machine's clock is ahead of the database's; 0 for a file.
+
+        Args:
+            now: reads that clock.
+        """
+        if self._database.is_sqlite:
+            return 0.0
+        with self._database.reading() as connection:
+            before = now()
+            there = from_us(clock_us(connection))
+            after = now()
+        # It was read at some moment between the two; a slow answer is no difference.
+        ahead_s = (before - there).total_seconds()
+        return ahead_s if ahead_s > 0 else min(0.0, (after - there).total_seconds())
 
     def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
         """Extend the lease; False when it is no longer ours."""
