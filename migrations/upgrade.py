@@ -37,8 +37,8 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 def _engine(url: str) -> Engine:
     # Statements that are prepared would be met again in another session, behind a pooler.
-    unprepared = {"connect_args": {"prepare_threshold": None}}
-    return create_engine(url, **({} if make_url(url).get_backend_name() == "sqlite" else unprepared))
+    sqlite = make_url(url).get_backend_name() == "sqlite"
+    return create_engine(url, connect_args={} if sqlite else {"prepare_threshold": None})
 
 
 def current(url: str) -> str | None:

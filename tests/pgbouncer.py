@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,8 +41,13 @@ def program() -> str | None:
 
 
 @contextmanager
-def before(server: postgresql.Server, more: str = "") -> Iterator[postgresql.Server]:
-    """Run one before `server`, with `more` settings; its addresses are those of the server."""
+def before(
+    server: postgresql.Server, more: str = "", users: Sequence[str] = ()
+) -> Iterator[postgresql.Server]:
+    """Run one before `server`, with `more` settings; its databases are those of the server.
+
+    `users`: of the server, beside its own, who may come through it.
+    """
     command = program()
     assert command is not None, MISSING
     with tempfile.TemporaryDirectory(prefix="wattmesh-pb-") as name:
@@ -55,7 +60,8 @@ def before(server: postgresql.Server, more: str = "") -> Iterator[postgresql.Ser
         settings.write_text(
             SETTINGS.format(server=server.socket_folder, folder=folder, user=user, more=more)
         )
-        (folder / "users").write_text('"wattmesh" ""\n')
+        listed = "".join(f'"{each}" ""\n' for each in ("wattmesh", *users))
+        (folder / "users").write_text(listed)
         with (folder / "log").open("wb") as sink:
             process = subprocess.Popen(
                 ["setpriv", "--pdeathsig=INT", command, str(settings)], stdout=sink, stderr=sink

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, select, update
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.identity import settle
@@ -18,6 +18,8 @@ from wattmesh.controller.journal.database.values import clock_us, from_us, inser
 from wattmesh.errors import Fenced
 
 _NOBODY = {"id": 1, "holder": "", "epoch": 0, "expires_at": 0}
+
+SILENT_S = 3
 
 _LONGEST_LEASE = 3
 """The settings of another daemon may give it a lease this many times as long as ours."""
@@ -50,7 +52,7 @@ class Leadership:
         with self._database.writing() as connection:
             insert_new(connection, LEADERSHIP, _NOBODY)
             now_us, ttl_us = clock_us(connection), int(ttl_s * 1e6)
-            row = connection.execute(_locked()).one()
+            row = connection.execute(_locked(connection)).one()
             expires = now_us + ttl_us
             held = now_us < row.expires_at <= now_us + _LONGEST_LEASE * ttl_us
             if row.holder != holder and held:
@@ -113,12 +115,20 @@ def check_epoch(connection: Connection, epoch: int) -> None:
     Raises:
         Fenced: another daemon leads by now.
     """
-    row = connection.execute(_locked()).one_or_none()
+    row = connection.execute(_locked(connection)).one_or_none()
     if row is None or row.epoch != epoch:
         newer = row.epoch if row else 0
         raise Fenced(f"epoch {epoch} is over, epoch {newer} leads now; nothing was written")
 
 
-def _locked() -> Any:
-    """Select the row and lock it until the commit."""
-    return select(LEADERSHIP).with_for_update()
+def _locked(connection: Connection) -> Any:
+    """Select the row and lock it until the commit.
+
+    Nobody can take the lead meanwhile, so a holder of the lock that says nothing for `SILENT_S` (it
+    hangs, or the network is cut in the middle of its transaction) loses it, with its transaction.
+    """
+    query = select(LEADERSHIP).with_for_update()
+    if connection.dialect.name == "sqlite":
+        return query
+    limit = func.set_config("idle_in_transaction_session_timeout", f"{SILENT_S:g}s", True)
+    return query.add_columns(limit)

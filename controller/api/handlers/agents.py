@@ -38,7 +38,7 @@ OLDEST_SNAPSHOT_S = 15.0
 def readings(context: RequestContext, call: Call) -> dict[str, Any]:
     """Take a delivery of a node's agent; a repeated one is acknowledged and changes nothing."""
     call.as_agent(context)
-    context.lead()
+    context.act()
     node, source = call.path["node"], context.pulse.settings.power.source
     if source != "agents":
         raise Conflict(

@@ -1,0 +1,57 @@
+"""Rows of the failover matrix, on two real daemons, with a run whose messages are told."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.failover import Site, ToldJob, TrainingJob, goals, standing, strike
+from tests import postgresql
+from wattmesh.reconfig.switch import SwitchState
+
+ROWS = [
+    ("killed", SwitchState.REBUILDING),
+    ("cut off", SwitchState.LOADED),
+    ("stopped", SwitchState.ANNOUNCED),
+]
+
+
+@pytest.fixture(scope="module")
+def here(postgresql_server: postgresql.Server) -> Iterator[tuple[Site, TrainingJob | ToldJob]]:
+    """Two daemons, a node whose agent knows both, and a run."""
+    with standing(postgresql_server, pooled=False, real=False) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("how", "state"), ROWS, ids=[each for each, _ in ROWS])
+def test_the_other_leads_and_the_switch_ends(
+    here: tuple[Site, TrainingJob | ToldJob], how: str, state: SwitchState
+) -> None:
+    """Once, as it was ordered; after its term the old leader changes nothing and tells no wish."""
+    site, job = here
+    before = site.rows("SELECT count(*) FROM switches")[0][0]
+    row = strike(site, how, state, job)
+    assert row["switch"] == "confirmed"
+    assert site.rows("SELECT count(*) FROM switches")[0][0] == before + 1
+    assert (row["acts_after_term"], row["wishes_after_term"]) == (0, 0), row
+
+
+def test_an_act_of_the_old_leader_would_be_seen(
+    here: tuple[Site, TrainingJob | ToldJob],
+) -> None:
+    """The sabotaged twin: a change by the other user, while this one leads, is written down."""
+    site, _ = here
+    old = site.other(site.leader)
+    site.rows(f"SET SESSION AUTHORIZATION {old.name}")
+    try:
+        site.rows("UPDATE runs SET frozen = frozen RETURNING 1")
+    finally:
+        site.rows("RESET SESSION AUTHORIZATION")
+    found = site.rows(
+        "SELECT count(*) FROM written WHERE who = %s AND position(who in leader) = 0", old.name
+    )
+    assert found[0][0] >= 1
+    row = {"acts_after_term": 1, "wishes_after_term": 0, "leads_after_s": 1.0, "switch": "failed"}
+    assert [each.name for each in goals([row]) if not each.ok] == [
+        "acts_after_term",
+        "switches_ended_well",
+    ]
