@@ -67,6 +67,10 @@ IN_PLACE = tuple(
         *("loaded", "verified", "confirmed"),
     )
 )
+DELIVERED = ("nodes", "node_devices", "node_counters", "run_nodes", "energy", "coverage")
+"""Tables of what agents measured. A delivery whose last packet was under way when the network was
+cut is committed when it heals: nobody acts by that, and a repeat of it counts once."""
+
 STRIKES = ("killed", "cut off", "stopped")
 
 
@@ -222,8 +226,9 @@ def strike(here: Site, how: str, state: SwitchState, job: TrainingJob | ToldJob)
         "leads_after_s": round((led_at - struck[0]).total_seconds(), 2),
         "switch": here.rows(query)[0][1],
         "switches_so_far": orders,
-        "acts_after_term": sum(count for _, count in acts),
-        "acts": ", ".join(f"{what}: {count}" for what, count in acts),
+        "acts_after_term": sum(count for what, count in acts if what not in DELIVERED),
+        "late_deliveries": sum(count for what, count in acts if what in DELIVERED),
+        "written": ", ".join(f"{what}: {count}" for what, count in acts),
         "wishes_after_term": told,
     }
 
