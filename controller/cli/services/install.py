@@ -71,9 +71,7 @@ class DesiredFile:
 
 Root = Annotated[
     Path | None,
-    typer.Option(
-        "--install", "--root", metavar="DIR", help="Write below DIR; / is this machine."
-    ),
+    typer.Option("--install", "--root", metavar="DIR", help="Write below DIR; / is this machine."),
 ]
 Replace = Annotated[
     bool, typer.Option("--replace", help="Also replace files whose content differs.")
