@@ -316,11 +316,36 @@ def matrix(
     real: bool = True,
     restarts: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Strike once for each case, one after the other, on one site."""
-    with standing(server, pooled=pooled, real=real, restarts=restarts) as (here, job):
-        for how, state in cases:
-            row = strike(here, how, state, job)
-            yield {"through": "pgbouncer" if pooled else "PostgreSQL", **row}
+    """Strike once for each case, one after the other; after a case without an end on a new site."""
+    left, through = [*cases], "pgbouncer" if pooled else "PostgreSQL"
+    while left:
+        with standing(server, pooled=pooled, real=real, restarts=restarts) as (here, job):
+            while left:
+                how, state = left.pop(0)
+                try:
+                    row = strike(here, how, state, job)
+                except TimeoutError as error:
+                    yield {"through": through, "strike": how, "state": state.value} | _stuck(
+                        here, error
+                    )
+                    break
+                yield {"through": through, **row}
+
+
+def _stuck(here: Site, error: TimeoutError) -> dict[str, Any]:
+    """Say how things stood in a case that did not come to its end."""
+    newest = "SELECT to_point, state, detail FROM switches ORDER BY created_at DESC LIMIT 2"
+    run_row = "SELECT step, attempt, ordered_point, frozen FROM runs"
+    stands = (here.rows(newest), here.rows(run_row), here.rows("SELECT * FROM leadership"))
+    log = here.folder / "job" / "log"
+    said = log.read_text()[-1000:] if log.exists() else ""
+    return {
+        "leads_after_s": None,
+        "switch": "no end",
+        "acts_after_term": 0,
+        "wishes_after_term": 0,
+        "trouble": f"{error}; {stands}; {said}",
+    }
 
 
 ROLLED_BACK = [("killed", SwitchState.ROLLING_BACK), ("cut off", SwitchState.ROLLED_BACK)]
@@ -355,7 +380,11 @@ def measure(chosen: argparse.Namespace) -> Report:
 
 def goals(rows: list[dict[str, Any]]) -> tuple[Goal, ...]:
     """Judge the rows."""
-    ended = sum(row["switch"] in ("confirmed", "rolled_back") for row in rows)
+    well = ("confirmed", "rolled_back")  # or never begun: the order had not reached the run
+    ended = sum(
+        row["switch"] in well or (row["state"], row["switch"]) == ("ordered", "abandoned")
+        for row in rows
+    )
     return (
         Goal(
             name="acts_after_term", value=sum(r["acts_after_term"] for r in rows), goal=0, op="=="
@@ -368,7 +397,7 @@ def goals(rows: list[dict[str, Any]]) -> tuple[Goal, ...]:
         ),
         Goal(
             name="worst_leads_after_leases",
-            value=max(r["leads_after_s"] for r in rows) / LEASE_S,
+            value=max(r["leads_after_s"] or 0.0 for r in rows) / LEASE_S,
             goal=2.0,
             op="<=",
         ),

@@ -16,7 +16,8 @@ import wattmesh
 from benchmarks.quiet_job import BATCH, BOTH, build, probe, train_step
 
 PACE_S = 0.05
-EVERY = 4
+EVERY = 100
+"""Some 5 s: an order is void after three boundaries, which must be longer than a failover takes."""
 
 
 def main() -> int:
