@@ -51,8 +51,8 @@ class Leadership:
         """
         with self._database.writing() as connection:
             insert_new(connection, LEADERSHIP, _NOBODY)
-            now_us, ttl_us = clock_us(connection), int(ttl_s * 1e6)
             row = connection.execute(_locked(connection)).one()
+            now_us, ttl_us = clock_us(connection), int(ttl_s * 1e6)  # the row may be waited for
             expires = now_us + ttl_us
             held = now_us < row.expires_at <= now_us + _LONGEST_LEASE * ttl_us
             if row.holder != holder and held:

@@ -1,17 +1,19 @@
 """The leader's term on its own clock, and daemons whose clock is not the database's."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from tests.builders.journals import fresh
 from tests.daemon.clocks import SteppedClock
 from wattmesh.controller.api.request_context import RequestContext, StandsBy
 from wattmesh.controller.daemon.lease import TERM_SHARE, Lease
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.leadership import SILENT_S, check_epoch
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.pulse import Pulse
@@ -118,3 +120,21 @@ def test_a_leader_whose_clock_goes_wrong_keeps_the_lead_and_closes_nothing(
     assert one.pulse.lead.epoch is None
     two.lease.turn()
     assert two.pulse.lead.epoch == 2
+
+
+def test_a_leader_that_says_nothing_in_a_transaction_loses_the_row(server: Journal) -> None:
+    """The server ends a session that holds the lease's row in silence, and another may lead."""
+    epoch = server.leadership.acquire("one", 0.1)
+    assert epoch is not None
+    silent = server.database.engine.connect()
+    check_epoch(silent, epoch)
+    shown = silent.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
+    assert shown == f"{SILENT_S}s"
+    assert server.leadership.acquire("two", 60.0) == epoch + 1
+    with pytest.raises(DBAPIError):
+        silent.exec_driver_sql("SELECT 1")
+    with suppress(DBAPIError):
+        silent.close()
+    with server.database.writing() as connection:
+        kept = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
+    assert kept == "30s", "only who holds the row must not be silent"
