@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -170,7 +171,7 @@ class ToldJob:
             said = messages.transition(order.plan, order.epoch, state, step=self._step)
             if state is SwitchState.CONFIRMED:
                 said |= {"layout": order.layout.to_dict(), "ranks": list(order.ranks)}
-            until(lambda said=said: self._post("transitions", said), f"{state} to be taken")
+            until(partial(self._post, "transitions", said), f"{state} to be taken")
         self._layout = order.layout
         self.report()
 

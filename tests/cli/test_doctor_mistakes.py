@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,7 +158,11 @@ def test_a_lost_gpu() -> None:
     found = power_checks.judged("power by nvml", [], ["GPU-lost"])
     assert "GPU-lost" in found.text
     assert "nvidia-smi -L" in found.do
-    view = {"power": {"trouble": "", "gpus": 7, "expected": 8}, "trouble": [], "carbon": None}
+    view: dict[str, Any] = {
+        "power": {"trouble": "", "gpus": 7, "expected": 8},
+        "trouble": [],
+        "carbon": None,
+    }
     (one,) = checks._of_status(view | {"accounting": None})
     assert "7 of 8 GPUs answer" in one.text
 
@@ -226,9 +232,7 @@ def test_no_group(tmp_path: Path) -> None:
 @mistake("the unit starts a program that is gone, or is of an older version")
 def test_an_old_unit(tmp_path: Path) -> None:
     """The command that replaces it."""
-    shipped = (
-        install_checks.files("wattmesh.integrations") / "systemd" / "wattmesh.service"
-    ).read_text()
+    shipped = (files("wattmesh.integrations") / "systemd" / "wattmesh.service").read_text()
     unit = tmp_path / "wattmesh.service"
     unit.write_text(shipped.replace("/opt/wattmesh/bin/wattmesh", "/nowhere/wattmesh"))
     assert "which is not there" in the(list(install_checks.units(tmp_path)), "units").text

@@ -1,10 +1,12 @@
 """Rows of the failover matrix, on two real daemons, with a run whose messages are told."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from benchmarks.failover import Site, ToldJob, TrainingJob, goals, standing, strike
+from benchmarks.failover import ToldJob, TrainingJob, goals, standing, strike
+from benchmarks.failover_site import Site
 from tests import postgresql
 from wattmesh.reconfig.switch import SwitchState
 
@@ -50,7 +52,7 @@ def test_an_act_of_the_old_leader_would_be_seen(
         "SELECT count(*) FROM written WHERE who = %s AND position(who in leader) = 0", old.name
     )
     assert found[0][0] >= 1
-    row = {"acts_after_term": 1, "wishes_after_term": 0, "leads_after_s": 1.0}
+    row: dict[str, Any] = {"acts_after_term": 1, "wishes_after_term": 0, "leads_after_s": 1.0}
     row |= {"switch": "failed", "state": "loaded"}
     assert [each.name for each in goals([row]) if not each.ok] == [
         "acts_after_term",
