@@ -185,6 +185,11 @@ class Pulse:
         """Count (GPUs whose power was read lately, GPUs that were ever read); (0, 0): not known."""
         return self.fleet.gpus.site if self.fleet.gpus else (0, 0)
 
+    @property
+    def leading(self) -> bool:
+        """Whether this daemon leads, and its term has not run out unrenewed."""
+        return self.lead.epoch is not None and self.clock.monotonic() < self.lead.until_s
+
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; logged once per outage."""
         now_s = self.clock.monotonic()

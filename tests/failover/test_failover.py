@@ -37,6 +37,23 @@ def test_the_other_leads_and_the_switch_ends(
     assert (row["acts_after_term"], row["wishes_after_term"]) == (0, 0), row
 
 
+def test_daemons_of_the_version_before_go_on_through_an_upgrade(
+    here: tuple[Site, TrainingJob | ToldJob],
+) -> None:
+    """The tables are added to while they work; they order, hear, fail over and start on it."""
+    site, job = here
+    for change in (
+        "ALTER TABLE runs ADD COLUMN IF NOT EXISTS mood TEXT",
+        "ALTER TABLE switches ADD COLUMN IF NOT EXISTS taste TEXT NOT NULL DEFAULT ''",
+        "CREATE TABLE IF NOT EXISTS moods (id INTEGER PRIMARY KEY, mood TEXT NOT NULL)",
+        "UPDATE alembic_version SET version_num = '9999'",
+    ):
+        site.rows(change)
+    row = strike(site, "killed", SwitchState.VERIFIED, job)
+    assert (row["switch"], row["acts_after_term"]) == ("confirmed", 0)
+    assert site.rows("SELECT version_num FROM alembic_version") == [("9999",)]
+
+
 def test_an_act_of_the_old_leader_would_be_seen(
     here: tuple[Site, TrainingJob | ToldJob],
 ) -> None:

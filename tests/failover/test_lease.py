@@ -64,6 +64,7 @@ def test_a_leader_that_cannot_renew_acts_no_longer_than_its_term(sqlite_journal:
     one.clock.pass_s(0.1)
     with pytest.raises(StandsBy, match="another one may lead by now"):
         one.context.act()
+    assert not one.pulse.leading
     assert one.context.lead() == 1
     one.lease.turn()
     assert one.context.act() == 1
