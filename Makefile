@@ -9,7 +9,7 @@ WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-.PHONY: help setup demo test torch-versions fuzz audit lint format peers bench gpu docs
+.PHONY: help setup demo test torch-versions fuzz audit package lint format peers bench gpu docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -33,6 +33,11 @@ fuzz: setup ## hostile input at every door, without end; ARGS="--door readers --
 
 audit: setup ## known weaknesses of what constraints.txt pins, where the advisories can be had
 	@$(PYTHON) -m scripts.audit $(ARGS)
+
+package: setup ## wheel and sdist in dist/, from this checkout alone
+	rm -rf dist
+	$(PYTHON) -m build --no-isolation --outdir dist
+	@ls -l dist
 
 lint: setup ## style, format and types
 	$(PYTHON) -m ruff check

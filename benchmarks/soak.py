@@ -167,6 +167,7 @@ class Stage:
         """Change the revision, as an upgrade by another version would."""
         connection = sqlite3.connect(self.database, timeout=30)
         connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        connection.execute("UPDATE schema_floor SET oldest = ?", (revision,))
         connection.commit()
         connection.close()
 

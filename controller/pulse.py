@@ -7,6 +7,7 @@ frozen and replaced whole, by its one owner, so a reader never sees half of one.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from wattmesh.controller.cycle.fleet import Fleet, FleetSnapshot
@@ -40,11 +41,13 @@ class Lead:
         epoch: the fence under which this daemon acts; None while it stands by.
         journal: identity of the journal that the epoch counts in; "" before this daemon led.
         leader: who leads, as the journal says.
+        until_s: monotonic; from then on another daemon may lead, whatever this one knows.
     """
 
     epoch: int | None = None
     journal: str = ""
     leader: str = ""
+    until_s: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +184,11 @@ class Pulse:
     def gpu_coverage(self) -> tuple[int, int]:
         """Count (GPUs whose power was read lately, GPUs that were ever read); (0, 0): not known."""
         return self.fleet.gpus.site if self.fleet.gpus else (0, 0)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this daemon leads, and its term has not run out unrenewed."""
+        return self.lead.epoch is not None and self.clock.monotonic() < self.lead.until_s
 
     def journal_failed(self, sentence: str) -> None:
         """Note that the journal did not answer; logged once per outage."""

@@ -5,7 +5,7 @@ from importlib.resources import as_file, files
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
 
 LOCK_KEY = 0x77617474
 """PostgreSQL advisory lock that two upgrading processes queue for."""
@@ -16,7 +16,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     with as_file(files("wattmesh.migrations")) as folder:
         config = Config()
         config.set_main_option("script_location", str(folder))
-        engine = create_engine(url)
+        engine = _engine(url)
         try:
             with engine.connect() as connection:
                 if engine.dialect.name == "sqlite":
@@ -35,9 +35,15 @@ def upgrade(url: str, revision: str = "head") -> None:
             engine.dispose()
 
 
+def _engine(url: str) -> Engine:
+    # Statements that are prepared would be met again in another session, behind a pooler.
+    sqlite = make_url(url).get_backend_name() == "sqlite"
+    return create_engine(url, connect_args={} if sqlite else {"prepare_threshold": None})
+
+
 def current(url: str) -> str | None:
     """Return the revision of the database at `url`; None when it has none."""
-    engine = create_engine(url)
+    engine = _engine(url)
     try:
         with engine.connect() as connection:
             return MigrationContext.configure(connection).get_current_revision()

@@ -53,10 +53,16 @@ class Server:
 
     socket_folder: Path
     process_id: int
+    port: int = 5432
 
     def url(self, database: str) -> str:
         """Give the SQLAlchemy address of one of its databases."""
-        return f"postgresql+psycopg://wattmesh@/{database}?host={self.socket_folder}"
+        port = "" if self.port == 5432 else f"&port={self.port}"
+        return f"postgresql+psycopg://wattmesh@/{database}?host={self.socket_folder}{port}"
+
+    def conninfo(self, database: str) -> str:
+        """Give the address of one of its databases as psycopg takes it."""
+        return f"host={self.socket_folder} port={self.port} user=wattmesh dbname={database}"
 
     def execute(self, statement: str) -> None:
         """Run one statement outside a transaction, in the server's own database."""
@@ -100,7 +106,7 @@ def _children(parent: int) -> list[int]:
     return found
 
 
-def _server_account() -> pwd.struct_passwd | None:
+def server_account() -> pwd.struct_passwd | None:
     """PostgreSQL refuses root: the account that stands in for it; None when we are not root."""
     if os.geteuid() != 0:
         return None
@@ -155,7 +161,7 @@ def running(programs: Path) -> Iterator[Server]:
     Durability towards the disk is off (`fsync`): a test's database need not survive a power cut,
     while commits behave as always. It is kept in memory where there is room.
     """
-    account = _server_account()
+    account = server_account()
     # A socket's path may be 107 bytes long at most, so not below pytest's own deep folders.
     with tempfile.TemporaryDirectory(prefix="wattmesh-pg-", dir=_shelf()) as name:
         folder = Path(name)

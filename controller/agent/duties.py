@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import wattmesh
 from wattmesh.controller.agent.knowledge import PATIENCE_S, AgentInstructions, Knowledge
-from wattmesh.controller.agent.link import ControllerLink
+from wattmesh.controller.agent.link import Link
 from wattmesh.controller.agent.outbox import AgentOutbox, OutboxFill
 from wattmesh.controller.agent.refusals import KeptBack
 from wattmesh.controller.daemon.metering import Metering
@@ -102,7 +102,7 @@ class Delivering:
     def __init__(
         self,
         outbox: AgentOutbox,
-        link: ControllerLink,
+        link: Link,
         newest: Newest,
         clock: Clock,
         facts: Callable[[], Mapping[str, Any]],
@@ -182,7 +182,7 @@ class Hearing:
 
     def __init__(
         self,
-        link: ControllerLink,
+        link: Link,
         knowledge: Knowledge,
         *,
         newest: Newest,

@@ -8,10 +8,11 @@ import http.client
 import json
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from wattmesh.errors import FixInput, SourceUnavailable
@@ -45,6 +46,22 @@ class ControllerAnswer:
         if not isinstance(body, dict):
             raise SourceUnavailable(f"the controller answered {self.status} and no JSON object")
         return body
+
+
+class Link(Protocol):
+    """What an agent sends its calls through."""
+
+    def call(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        limit_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> ControllerAnswer:
+        """Make one call; raise SourceUnavailable if nobody answers it."""
+        ...
 
 
 class ControllerLink:
@@ -128,3 +145,48 @@ class ControllerLink:
         return http.client.HTTPSConnection(
             self._host, self._port, timeout=timeout_s, context=self._context
         )
+
+
+class ControllerLinks:
+    """Daemons on one journal; the one that took the newest call is asked first, from any thread.
+
+    Invariant: a call is repeated to the next daemon only where the one before did not take it
+    (it stands by, its journal is away, or it gave no answer); every call may be repeated.
+    """
+
+    def __init__(self, links: Sequence[ControllerLink]) -> None:
+        """Keep the links, in the order in which they are asked first."""
+        self._links = tuple(links)
+        self._leader = 0
+
+    def call(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        limit_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> ControllerAnswer:
+        """Make one call; each daemon that is asked has `limit_s` to answer.
+
+        Raises:
+            SourceUnavailable: none of them gave a complete answer.
+        """
+        first, refused, silent = self._leader, None, SourceUnavailable("no controller is named")
+        for ahead in range(len(self._links)):
+            index = (first + ahead) % len(self._links)
+            try:
+                answer = self._links[index].call(
+                    method, target, body, limit_s=limit_s, headers=headers
+                )
+            except SourceUnavailable as error:
+                silent = error
+                continue
+            if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                self._leader = index
+                return answer
+            refused = answer
+        if refused is None:
+            raise silent
+        return refused

@@ -8,7 +8,7 @@ from typing import Any
 
 from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
-from wattmesh.controller.agent.link import ControllerLink
+from wattmesh.controller.agent.link import ControllerLink, ControllerLinks, Link
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import AgentOutbox
@@ -149,7 +149,7 @@ class AgentParts:
         if self._metrics is not None:
             self._metrics.stop()
 
-    def _opened_relay(self, link: ControllerLink) -> Relay | None:
+    def _opened_relay(self, link: Link) -> Relay | None:
         settings = self._settings
         if settings.agent.relay is None:
             return None
@@ -180,8 +180,8 @@ def own_source(settings: Settings) -> PowerSource:
     return source
 
 
-def _link(settings: Settings) -> ControllerLink:
-    """Make the link to the controller.
+def _link(settings: Settings) -> Link:
+    """Make the link to the controller, and to those that may lead in its place.
 
     Raises:
         FixInput: the address, the token file or the certificates cannot be used.
@@ -189,4 +189,8 @@ def _link(settings: Settings) -> ControllerLink:
     agent = settings.agent
     address = agent.controller or f"unix://{settings.api.socket}"
     token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
-    return ControllerLink(address, token=token, ca_file=agent.ca_file)
+    links = [
+        ControllerLink(each, token=token, ca_file=agent.ca_file)
+        for each in (address, *agent.standbys)
+    ]
+    return ControllerLinks(links) if agent.standbys else links[0]

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.client import responses
 from pathlib import Path
 
-from wattmesh.controller.agent.link import ControllerAnswer, ControllerLink
+from wattmesh.controller.agent.link import ControllerAnswer, Link
 from wattmesh.controller.api.transport.sockets import listen
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.concurrency_limit import ConcurrencyLimit
@@ -52,7 +52,7 @@ STOP_LIMIT_S = 2.0
 class Relay:
     """Serves a Unix socket to the jobs of this node."""
 
-    def __init__(self, path: Path, group: str, link: ControllerLink) -> None:
+    def __init__(self, path: Path, group: str, link: Link) -> None:
         """Bind the socket with mode 0660; nothing is passed on before `start`.
 
         Raises:

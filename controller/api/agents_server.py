@@ -86,6 +86,9 @@ class AgentsServer:
             ssl_keyfile=str(key),
         )
         config.http = Proven
+        config.load()
+        self._pair, self._taken = (certificate, key), _state(certificate, key)
+        self._tls = config.ssl
         self._serving = Serving("agents", config, self._socket)
 
     @property
@@ -93,6 +96,29 @@ class AgentsServer:
         """The host and port it listens on."""
         host, port = self._socket.getsockname()[:2]
         return host, port
+
+    def renew(self) -> None:
+        """Take certificate and key again if their files have changed; handshakes use them at once.
+
+        Files that cannot be used are said in the log, and those from before are served on.
+        """
+        found = _state(*self._pair)
+        if found == self._taken or self._tls is None:
+            return
+        self._taken = found
+        try:
+            # Tried apart, for a pair that does not fit would leave half of itself behind.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._pair)
+            self._tls.load_cert_chain(*self._pair)
+        except (OSError, ssl.SSLError) as error:
+            log.error(
+                "the new %s and %s cannot be used (%s), and those from before are served on: make "
+                "them anew, and they are taken within minutes",
+                *self._pair,
+                error,
+            )
+            return
+        log.info("agents are served with the new certificate in %s", self._pair[0])
 
     def start(self) -> None:
         """Begin to serve.
@@ -196,6 +222,19 @@ def _node_of_token(request: Request, context: RequestContext, shared: str) -> st
     if known is None or (known.ends_at is not None and known.ends_at <= context.now):
         return ""
     return known.node
+
+
+def _state(*paths: Path) -> tuple[tuple[int, int] | None, ...]:
+    """Give what changes when a file is replaced or written: its inode, and when."""
+    found: list[tuple[int, int] | None] = []
+    for each in paths:
+        try:
+            known = each.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((known.st_ino, known.st_mtime_ns))
+    return tuple(found)
 
 
 def _unknown() -> Response:

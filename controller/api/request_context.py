@@ -97,6 +97,20 @@ class RequestContext:
             )
         return epoch
 
+    def act(self) -> int:
+        """Give the epoch under which this daemon may act now, whether or not the journal answers.
+
+        Raises:
+            StandsBy: another daemon may lead by now.
+        """
+        epoch, late_s = self.lead(), self.pulse.clock.monotonic() - self.pulse.lead.until_s
+        if late_s >= 0:
+            raise StandsBy(
+                f"This daemon's lease ran out {late_s:.0f} s ago and was not renewed, so another "
+                "one may lead by now; ask that one, or ask again."
+            )
+        return epoch
+
     def run(
         self, word: str, peer: PeerIdentity | None = None, order: StateOrder = LIVE_FIRST
     ) -> RunRow:

@@ -62,7 +62,7 @@ def _made(context: RequestContext, call: Call, *, rotated: bool) -> TokenMade:
 def _node(context: RequestContext, call: Call, act: str) -> str:
     """Let operators of the leader pass; give the node of the address."""
     call.as_operator(context, act)
-    context.lead()
+    context.act()
     return call.path["node"]
 
 

@@ -42,6 +42,11 @@ def columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
+def rows() -> int | None:
+    """Give the height of the terminal in lines; None: this is none, and has no end."""
+    return shutil.get_terminal_size().lines if sys.stdout.isatty() else None
+
+
 def print_lines(lines: Iterable[Text | str]) -> None:
     """Print a screen line by line."""
     terminal = sys.stdout.isatty()

@@ -250,9 +250,11 @@ def carry_out(
         case Action.HOLD:
             if row.ordered_point and row.ordered_point == decision.current:
                 # The run is already at the point that the operator asked for.
-                journal.runs.clear_ordered_point(row.run, row.ordered_point)
+                journal.runs.clear_ordered_point(row.run, row.ordered_point, epoch=epoch)
         case Action.FREEZE:
-            journal.runs.freeze(row.run, reason=decision.reason, by="wattmesh", now=now)
+            journal.runs.freeze(
+                row.run, reason=decision.reason, by="wattmesh", now=now, epoch=epoch
+            )
         case Action.SWITCH:
             _write_intent_row(journal, row, decision, now=now, epoch=epoch)
         case Action.CLOCK:
@@ -374,7 +376,7 @@ def _commit(
         now=now,
     )
     if written and asked and not keep_wish:
-        journal.runs.clear_ordered_point(row.run, row.ordered_point)
+        journal.runs.clear_ordered_point(row.run, row.ordered_point, epoch=order.epoch)
 
 
 def _mode(row: RunRow) -> SwitchMode:

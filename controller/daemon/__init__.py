@@ -5,6 +5,7 @@ The map:
     lease.py        one daemon leads, the others stand by
     loop_bodies.py  one turn of each loop and job
     metering.py     reads and books the devices of one machine; agents use it too
+    opening.py      opens the journal, also while its database is away
     period_roll.py  what happens when a period ends
     point_watch.py  compares points with their catalogues
     power.py        opens the power sources that the settings name

@@ -1,7 +1,9 @@
 """Leadership: one daemon per journal acts, the others stand by and observe.
 
 Invariant: the epoch in the pulse is one that the journal gave to this holder; the journal itself
-refuses acts of any other epoch, so a daemon that does not know yet that it lost does no harm.
+refuses acts of any other epoch, so a daemon that does not know yet that it lost does no harm. What
+does not pass through the journal (a clock or cap told to an agent) ends with `Lead.until_s`, before
+the journal can give the lease to another.
 """
 
 import logging
@@ -15,8 +17,17 @@ from wattmesh.controller.journal.runs.liveness import Liveness
 from wattmesh.controller.process.life import boot_id
 from wattmesh.controller.pulse import Lead, Pulse
 from wattmesh.errors import JournalUnavailable
+from wattmesh.quantities import duration
 
 log = logging.getLogger(__name__)
+
+TERM_SHARE = 0.9
+"""Of the lease's time, counted here from before it was asked for; the rest is for clocks whose
+rates differ, and for an answer that is on its way."""
+
+
+CLOCKS_APART_S = 60.0
+"""Beyond this the machine's clock or the database's is wrong, and deadlines cannot be judged."""
 
 
 def holder_name(api_socket: Path) -> str:
@@ -56,6 +67,7 @@ class Lease:
         self._pulse = pulse
         self._holder = holder
         self._ttl_s = ttl_s
+        self._asked_s = 0.0
         self._on_recovery = on_recovery
         self._liveness = liveness
 
@@ -63,14 +75,18 @@ class Lease:
         """Renew the lease, or try to get it.
 
         Raises:
-            JournalUnavailable: no other daemon can take the lease meanwhile; the epoch stands.
+            JournalUnavailable: it is not known who leads; the epoch stands, the term runs out.
         """
         pulse = self._pulse
+        self._asked_s = pulse.clock.monotonic()
         try:
+            self._compare_clocks()
             if pulse.lead.epoch is not None and not self._renew(pulse.lead.epoch):
                 log.warning("lost the lease: another daemon leads; standing by")
                 pulse.lead = replace(pulse.lead, epoch=None)
                 self._liveness.stand_by()
+            elif pulse.lead.epoch is not None:
+                pulse.lead = replace(pulse.lead, until_s=self._term_ends_s())
             if pulse.lead.epoch is None:
                 self._acquire()
         except JournalUnavailable as error:
@@ -80,6 +96,25 @@ class Lease:
         if ended:
             log.warning("%s", ended)
             self._on_recovery(ended)
+
+    def _compare_clocks(self) -> None:
+        """Note whether this machine's clock and the database's are one.
+
+        Raises:
+            JournalUnavailable: the database does not answer; what was noted before stands.
+        """
+        ahead_s = self._leadership.clock_ahead_s(self._pulse.clock.now)
+        apart = ""
+        if abs(ahead_s) > CLOCKS_APART_S:
+            way = "ahead of" if ahead_s > 0 else "behind"
+            apart = (
+                f"This machine's clock is {duration(abs(ahead_s))} {way} the database's: put the "
+                "wrong one right (`timedatectl` on both). Until then this daemon does not take the "
+                "lead; one that leads keeps it"
+            )
+        if apart and not self._pulse.trusted.apart:
+            log.warning("%s", apart)
+        self._pulse.trusted.apart = apart
 
     def release(self) -> None:
         """Give the lease up, so the next daemon leads at once; without the journal it expires."""
@@ -92,17 +127,25 @@ class Lease:
         except JournalUnavailable as error:
             log.warning("the lease was not released and runs out by itself: %s", error)
 
+    def _term_ends_s(self) -> float:
+        return self._asked_s + TERM_SHARE * self._ttl_s
+
     def _renew(self, epoch: int) -> bool:
         return self._leadership.renew(self._holder, epoch, self._ttl_s)
 
     def _acquire(self) -> None:
         before = self._leadership.current()
-        epoch = self._leadership.acquire(self._holder, self._ttl_s)
+        epoch = None
+        if not self._pulse.trusted.apart:
+            epoch = self._leadership.acquire(self._holder, self._ttl_s)
         if epoch is not None:
             log.info("leading in epoch %d", epoch)
             self._liveness.lead(self._pulse.clock.now(), before.expires_at if before else None)
             self._pulse.lead = Lead(
-                epoch=epoch, journal=self._leadership.journal, leader=self._holder
+                epoch=epoch,
+                journal=self._leadership.journal,
+                leader=self._holder,
+                until_s=self._term_ends_s(),
             )
             return
         row = self._leadership.current()

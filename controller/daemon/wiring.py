@@ -37,12 +37,10 @@ from wattmesh.controller.daemon.loop_bodies import (
     remember,
 )
 from wattmesh.controller.daemon.metering import hold_s
+from wattmesh.controller.daemon.opening import open_journal
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.point_watch import EVERY_S, PointWatch
 from wattmesh.controller.daemon.power import power_source
-from wattmesh.controller.journal.database.failures import Locked
-from wattmesh.controller.journal.database.schema import bring_up_to_date
-from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.metrics.metrics import MetricsServer
 from wattmesh.controller.planner.worker import PlanWorker
@@ -53,7 +51,6 @@ from wattmesh.controller.process.loops import Clock, Loop, LoopState
 from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.checks import listen_address, uid_of
-from wattmesh.controller.settings.journal_address import journal_url
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
@@ -72,6 +69,7 @@ from wattmesh.telemetry.readings import PowerSource
 log = logging.getLogger(__name__)
 
 LOOP_STOP_S = 8.0
+CERTIFICATE_S = 600.0
 FIXED = (
     "journal.url",
     "journal.password_file",
@@ -140,7 +138,7 @@ class Parts:
             settings.api.socket, settings.api.group or settings.api.operators_group
         )
         try:
-            self.journal = _open_journal(settings, self.pulse)
+            self.journal = open_journal(settings, self.pulse)
         except BaseException:
             self._listening.close()
             raise
@@ -261,6 +259,7 @@ class Parts:
         old = self.pulse.settings
         fixed = [key for key in FIXED if _value(old, key) != _value(settings, key)]
         new_grid = grid(settings, self.pulse.clock.now())
+        self._renew_certificate()
         self._plans = run_plans(settings)
         self.pulse.settings = settings
         if settings.carbon != old.carbon:
@@ -383,6 +382,11 @@ class Parts:
         self._lease.turn()
         self.pulse.trusted.keep(self.journal.clock_marks)
 
+    def _renew_certificate(self) -> None:
+        """Take the agents' TLS certificate again where its files have changed."""
+        if self.agents is not None:
+            self.agents.renew()
+
     def _follow_wall_clock(self) -> None:
         """Schedule the jobs anew, because the wall clock was stepped."""
         self._schedule()
@@ -396,6 +400,7 @@ class Parts:
         self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.pulse).turn)
         watch = PointWatch(self.journal, self.pulse, self._slots_at)
         self.jobs.every("points", EVERY_S, watch.turn)
+        self.jobs.every("certificate", CERTIFICATE_S, self._renew_certificate)
 
     def _slots_at(self, now: datetime) -> SlotGrid:
         """Give the slots of the ledger; while the journal is away, as the settings cut them."""
@@ -416,27 +421,6 @@ class Parts:
             )
             duty = PollDuty(poller, forecaster, self.pulse, self.cycle.wake)
             self.jobs.every(f"carbon {source.signal}", source.series.cadence_s, duty.turn)
-
-
-def _open_journal(settings: Settings, pulse: Pulse) -> Journal:
-    """Bring the schema up to date where we may, and open the journal.
-
-    A database that others have locked, or a server that does not answer, is opened later. Until
-    then the daemon behaves as in any other outage: it holds, and says so.
-
-    Raises:
-        JournalUnavailable: an SQLite file cannot be opened, and not because it is locked.
-    """
-    url = journal_url(settings)
-    prepare = partial(bring_up_to_date, url)
-    try:
-        prepare()
-        return Journal.open(url, daemon=True)
-    except JournalUnavailable as error:
-        if url.startswith("sqlite") and not isinstance(error, Locked):
-            raise JournalUnavailable(f"{error}; the daemon was not started") from error
-        pulse.journal_failed(str(error))
-        return Journal.later(url, prepare, str(error))
 
 
 def _reader(loop: Loop) -> Callable[[], LoopState]:

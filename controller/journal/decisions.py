@@ -16,6 +16,7 @@ from sqlalchemy import bindparam, func, insert, select, update
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import DECISIONS, RUNS
 from wattmesh.controller.journal.database.values import from_us, to_text, to_us
+from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.policies.decision import Decision, Mode
 
 _MIND = ("action", "kind", "current", "target")
@@ -92,6 +93,9 @@ class DecisionStore:
             epoch: of the leader.
             mode: in which it was decided.
             forecast: id of the forecast issue that they rested on.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
         """
         if not decisions:
             return
@@ -110,6 +114,7 @@ class DecisionStore:
             for each in decisions
         }
         with self._database.writing() as connection:
+            check_epoch(connection, epoch)
             held = {
                 row.run: row.id
                 for row in connection.execute(_NEWEST, {"runs": list(told)})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, select, text
 
 from wattmesh import durable, migrations
 from wattmesh.controller.journal.carbon.forecasts import ForecastStore
@@ -10,6 +10,7 @@ from wattmesh.controller.journal.carbon.points import CarbonStore
 from wattmesh.controller.journal.clock_marks import ClockMarks
 from wattmesh.controller.journal.database.copies import in_use
 from wattmesh.controller.journal.database.engine import Database
+from wattmesh.controller.journal.database.tables import SCHEMA_FLOOR
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.energy.budgets import BudgetStore
 from wattmesh.controller.journal.energy.by_slot import BySlot
@@ -102,11 +103,11 @@ class Journal:
         return journal
 
     def check_revision(self) -> None:
-        """Refuse a schema of another version; cheap enough for every cycle.
+        """Refuse a schema that this version cannot work with; cheap enough for every cycle.
 
         Raises:
             JournalUnavailable: the database does not answer.
-            FixInput: another revision; the message names the next step.
+            FixInput: it cannot; the message names the next step.
         """
         with self.database.reading() as connection:
             _check(self.database.name, connection)
@@ -136,11 +137,19 @@ def _revision(connection: Connection) -> str | None:
     return found
 
 
+def _floor(connection: Connection) -> str | None:
+    """Read the oldest revision whose code works with the schema."""
+    if not inspect(connection).has_table(SCHEMA_FLOOR.name):
+        return None
+    found: str | None = connection.execute(select(SCHEMA_FLOOR.c.oldest)).scalar()
+    return found
+
+
 def _check(name: str, connection: Connection) -> None:
-    """Refuse a schema of another revision.
+    """Refuse a schema that this version cannot work with.
 
     Raises:
-        FixInput: it is at another one; the message names the next step.
+        FixInput: it is older, or newer and no longer fit for us; the message names the next step.
     """
     found = _revision(connection)
     if found == migrations.HEAD:
@@ -152,6 +161,8 @@ def _check(name: str, connection: Connection) -> None:
             f"the journal {name} is at revision {found}, this wattmesh needs {migrations.HEAD}: "
             "run `wattmesh db upgrade`"
         )
+    if _floor(connection) in migrations.REVISIONS:
+        return  # it was only added to: we do not see what is new
     raise FixInput(
         f"the journal {name} is at revision {found}, which is newer than this wattmesh "
         f"({migrations.HEAD}): install the newer wattmesh and restart the daemon"

@@ -4,11 +4,12 @@ Invariant: the epoch rises whenever the holder changes, and every act is committ
 row still shows the actor's epoch; so a daemon that lost its lease can commit no act.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, select, update
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.identity import settle
@@ -17,6 +18,8 @@ from wattmesh.controller.journal.database.values import clock_us, from_us, inser
 from wattmesh.errors import Fenced
 
 _NOBODY = {"id": 1, "holder": "", "epoch": 0, "expires_at": 0}
+
+SILENT_S = 3
 
 _LONGEST_LEASE = 3
 """The settings of another daemon may give it a lease this many times as long as ours."""
@@ -48,8 +51,8 @@ class Leadership:
         """
         with self._database.writing() as connection:
             insert_new(connection, LEADERSHIP, _NOBODY)
-            now_us, ttl_us = clock_us(connection), int(ttl_s * 1e6)
-            row = connection.execute(_locked()).one()
+            row = connection.execute(_locked(connection)).one()
+            now_us, ttl_us = clock_us(connection), int(ttl_s * 1e6)  # the row may be waited for
             expires = now_us + ttl_us
             held = now_us < row.expires_at <= now_us + _LONGEST_LEASE * ttl_us
             if row.holder != holder and held:
@@ -60,6 +63,22 @@ class Leadership:
             )
             self.journal = settle(connection, now_us)
             return epoch
+
+    def clock_ahead_s(self, now: Callable[[], datetime]) -> float:
+        """Give by how many seconds a machine's clock is ahead of the database's; 0 for a file.
+
+        Args:
+            now: reads that clock.
+        """
+        if self._database.is_sqlite:
+            return 0.0
+        with self._database.reading() as connection:
+            before = now()
+            there = from_us(clock_us(connection))
+            after = now()
+        # It was read at some moment between the two; a slow answer is no difference.
+        ahead_s = (before - there).total_seconds()
+        return ahead_s if ahead_s > 0 else min(0.0, (after - there).total_seconds())
 
     def renew(self, holder: str, epoch: int, ttl_s: float) -> bool:
         """Extend the lease; False when it is no longer ours."""
@@ -96,12 +115,20 @@ def check_epoch(connection: Connection, epoch: int) -> None:
     Raises:
         Fenced: another daemon leads by now.
     """
-    row = connection.execute(_locked()).one_or_none()
+    row = connection.execute(_locked(connection)).one_or_none()
     if row is None or row.epoch != epoch:
         newer = row.epoch if row else 0
         raise Fenced(f"epoch {epoch} is over, epoch {newer} leads now; nothing was written")
 
 
-def _locked() -> Any:
-    """Select the row and lock it until the commit."""
-    return select(LEADERSHIP).with_for_update()
+def _locked(connection: Connection) -> Any:
+    """Select the row and lock it until the commit.
+
+    Nobody can take the lead meanwhile, so a holder of the lock that says nothing for `SILENT_S` (it
+    hangs, or the network is cut in the middle of its transaction) loses it, with its transaction.
+    """
+    query = select(LEADERSHIP).with_for_update()
+    if connection.dialect.name == "sqlite":
+        return query
+    limit = func.set_config("idle_in_transaction_session_timeout", f"{SILENT_S:g}s", True)
+    return query.add_columns(limit)

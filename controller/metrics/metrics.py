@@ -79,7 +79,7 @@ class FiguresCollector(Collector):
         up.add_metric([], float(pulse.outage is None))
         yield up
         leading = GaugeMetricFamily("wattmesh_leader", "1 while this daemon leads.")
-        leading.add_metric([], float(pulse.lead.epoch is not None))
+        leading.add_metric([], float(pulse.leading))
         yield leading
         trouble = GaugeMetricFamily(
             "wattmesh_trouble", "Sentences in `wattmesh status` that need a human."

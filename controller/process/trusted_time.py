@@ -78,6 +78,8 @@ class TrustedTime:
         self._untold: list[ClockStep] = []
         self._recalled = True
         self._marked_s: float | None = None
+        self.apart = ""
+        """Why this clock and the database's are not one; "" while they are."""
 
     def await_journal(self) -> None:
         """Trust nothing before `keep` has read what time the journal knew last."""
@@ -92,6 +94,8 @@ class TrustedTime:
                 f"{self._why}, so nothing is deleted, closed or settled for {duration(held_s)} "
                 "more: if that time is wrong, put it right before then (`timedatectl`)."
             )
+        if self.apart:
+            return f"{self.apart}, so nothing is deleted, closed or settled."
         if self._clock.synchronised() is False and not self._believed():
             return UNSYNCHRONISED
         return ""

@@ -157,16 +157,15 @@ def _agents(api: ApiSection) -> Iterator[Mistake]:
 
 
 def _agent(agent: AgentSection) -> Iterator[Mistake]:
-    address = agent.controller
-    over_tls = address.startswith("https://")
-    if over_tls and (wrong := address_mistake(address, "https://head-1:9465")):
-        yield "agent.controller", wrong
-    elif address and not over_tls and unix_path(address) is None:
-        yield (
-            "agent.controller",
-            f"{quoted(address)} is neither https://host:port nor unix:///path",
-        )
-    if over_tls and agent.token_file is None:
+    named = [("agent.controller", agent.controller)] if agent.controller else []
+    named += [(f"agent.standbys[{index}]", each) for index, each in enumerate(agent.standbys)]
+    for key, address in named:
+        over_tls = address.startswith("https://")
+        if over_tls and (wrong := address_mistake(address, "https://head-1:9465")):
+            yield key, wrong
+        elif not over_tls and unix_path(address) is None:
+            yield key, f"{quoted(address)} is neither https://host:port nor unix:///path"
+    if any(each.startswith("https://") for _, each in named) and agent.token_file is None:
         yield "agent.token_file", "is missing: an https address asks for this node's token"
     if agent.token_file is not None:
         yield from secret_mistakes("agent.token_file", agent.token_file)

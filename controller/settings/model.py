@@ -156,6 +156,11 @@ class AgentSection(Section):
         default="", examples=["https://head-1:9465", "unix:///run/wattmesh/wattmesh.sock"]
     )
     """Address of the daemon; default: its socket on this machine (api.socket)."""
+    standbys: tuple[str, ...] = Field(
+        default=(), max_length=8, strict=False, examples=[["https://head-2:9465"]]
+    )
+    """Addresses of further daemons on the same journal. They are asked in turn while the one that
+    took the newest call stands by or does not answer. One token is good for all of them."""
     token_file: File | None = Field(default=None, examples=["/etc/wattmesh/agent.token"])
     """File with this node's token, needed for an https address and readable by its owner only (mode
     0600), or `credential:NAME` for a credential of the service manager."""

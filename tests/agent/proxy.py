@@ -64,7 +64,7 @@ class Network:
         if fault is Fault.REFUSED:
             self._meet(b"")
             return
-        call = _whole(connection)
+        call = whole(connection)
         polls = b"/desired" in call.partition(b"\r\n")[0]
         if fault is Fault.SILENT:
             self._held.append(connection)
@@ -99,10 +99,10 @@ class Network:
             controller.settimeout(30.0)
             controller.connect(str(self._controller))
             controller.sendall(call)
-            return _whole(controller)
+            return whole(controller)
 
 
-def _whole(connection: socket.socket) -> bytes:
+def whole(connection: socket.socket) -> bytes:
     """Read one message with its body."""
     data = b""
     while b"\r\n\r\n" not in data:

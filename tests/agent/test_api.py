@@ -258,6 +258,22 @@ def remote(served: Served) -> Iterator[Remote]:
         yield opened
 
 
+def test_a_new_certificate_is_served_without_a_restart(served: Served, remote: Remote) -> None:
+    """Once its files have changed; a pair that does not fit leaves the one before in use."""
+    folder, shown = served.folder, ssl.get_server_certificate
+    before = shown(remote.server.address)
+    remote.server.renew()
+    assert shown(remote.server.address) == before, "nothing has changed"
+    certify(folder / "other.pem", folder / "other.key")
+    (folder / "other.key").rename(folder / "tls.key")
+    remote.server.renew()
+    assert shown(remote.server.address) == before, "the certificate of another key"
+    (folder / "other.pem").rename(folder / "tls.pem")
+    remote.server.renew()
+    assert shown(remote.server.address).strip() == (folder / "tls.pem").read_text().strip()
+    assert remote.ask("GET", DESIRED, Authorization=f"Bearer {TOKEN}").status in (200, 503)
+
+
 def test_an_agent_of_another_node_delivers_over_tls(served: Served, remote: Remote) -> None:
     """With the token and a certificate that it trusts; and not without."""
     link = ControllerLink(remote.url, token=TOKEN, ca_file=remote.certificate)

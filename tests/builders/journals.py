@@ -34,6 +34,7 @@ def put_back_to_0006(connection: sqlite3.Connection) -> None:
     """Give an open SQLite journal the shape of revision 0006, which later ones only added to."""
     connection.execute("ALTER TABLE clock_marks DROP COLUMN stepped_us")
     connection.execute("DROP TABLE ledger_changes")
+    connection.execute("DROP TABLE schema_floor")
     for name in ("asleep_at", "wakes_at", "held_as"):
         connection.execute(f"ALTER TABLE runs DROP COLUMN {name}")
     connection.execute("ALTER TABLE incarnations DROP COLUMN asleep_release")

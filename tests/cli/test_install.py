@@ -25,7 +25,7 @@ def test_units_are_the_shipped_ones_with_this_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each named once, below the root that is given; a second time nothing changes."""
-    words = ("units", "daemon", "agent", "daemon", "--root", str(tmp_path))
+    words = ("units", "daemon", "agent", "daemon", "--install", str(tmp_path))
     assert said(capsys, *words).count("wrote") == 3
     folder = tmp_path / "etc/systemd/system"
     assert sorted(each.name for each in folder.iterdir()) == [
@@ -51,7 +51,7 @@ def test_a_file_that_says_something_else_is_not_touched(
     unit = tmp_path / "etc/systemd/system/wattmesh.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=/bin/true\n")
-    words = ("units", "--root", str(tmp_path))
+    words = ("units", "--install", str(tmp_path))
     assert main(words) != 0
     assert "has other content already, and nothing was written" in capsys.readouterr().err
     assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["wattmesh.service"]
@@ -63,7 +63,7 @@ def test_nothing_is_written_where_nobody_says_where(capsys: pytest.CaptureFixtur
     """It names the files, how to write them, and what comes then; JSON says the same."""
     told = said(capsys, "units", "agent")
     assert "wants   /etc/systemd/system/wattmesh-agent.service" in told
-    assert "write   wattmesh units agent --root /" in told
+    assert "write   wattmesh units agent --install /" in told
     answer = json.loads(said(capsys, "units", "agent", "--json"))
     assert answer["written"] == []
     assert answer["files"][-1] == "/etc/systemd/system/wattmesh-agent.service"

@@ -146,9 +146,12 @@ def test_a_journal_that_is_gone_means_hold_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_database_upgraded_under_the_daemon_means_hold_and_says_so(journal: Journal) -> None:
-    """A newer wattmesh took the journal over; the twin at our own revision decides."""
+    """A newer wattmesh took something away; where it only added, this one decides."""
     with journal.database.writing() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    assert turn(journal).decisions, "it was only added to"
+    with journal.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE schema_floor SET oldest = '9999'")
     said = turn(journal)
     assert "newer than this wattmesh" in said.sentence
     assert said.decisions == ()

@@ -249,11 +249,12 @@ def test_a_register_is_seen_by_the_cycle_at_once(tmp_path: Path) -> None:
 
 
 def test_a_journal_from_a_newer_wattmesh_is_not_touched(tmp_path: Path) -> None:
-    """A journal at a revision we do not know is refused, and stays as it is."""
+    """At a revision that we do not know, and that asks for newer code: refused, left as it is."""
     with daemon(tmp_path) as running:
         running.stop()
     connection = sqlite3.connect(tmp_path / "journal.db")
     connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.execute("UPDATE schema_floor SET oldest = '9999'")
     connection.commit()
     connection.close()
     with daemon(tmp_path, ready=False) as running:

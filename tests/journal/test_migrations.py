@@ -64,7 +64,7 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
         connection.exec_driver_sql("ALTER TABLE incarnations DROP COLUMN asleep_release")
         for name in (
-            *("clock_marks", "reopened_periods", "identity", "ledger_changes"),
+            *("clock_marks", "reopened_periods", "identity", "ledger_changes", "schema_floor"),
             *("node_devices", "node_tokens", "run_nodes"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")

@@ -149,11 +149,13 @@ def test_freeze_and_thaw_of_one_run_and_of_everything(journal: Journal) -> None:
 def test_an_operators_wish_stays_until_it_is_cleared(journal: Journal) -> None:
     """The cycle reads it from the row; one that comes while another is carried out is not lost."""
     register(journal)
+    epoch = journal.leadership.acquire("test", 60.0)
+    assert epoch is not None
     journal.runs.order_point("r", "B", reason="trial", by="anna", now=T0)
     assert journal.runs.all(T0)[0].ordered_point == "B"
-    journal.runs.clear_ordered_point("r", "A")
+    journal.runs.clear_ordered_point("r", "A", epoch=epoch)
     assert journal.runs.all(T0)[0].ordered_point == "B"
-    journal.runs.clear_ordered_point("r", "B")
+    journal.runs.clear_ordered_point("r", "B", epoch=epoch)
     assert journal.runs.all(T0)[0].ordered_point == ""
 
 

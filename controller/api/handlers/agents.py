@@ -38,7 +38,7 @@ OLDEST_SNAPSHOT_S = 15.0
 def readings(context: RequestContext, call: Call) -> dict[str, Any]:
     """Take a delivery of a node's agent; a repeated one is acknowledged and changes nothing."""
     call.as_agent(context)
-    context.lead()
+    context.act()
     node, source = call.path["node"], context.pulse.settings.power.source
     if source != "agents":
         raise Conflict(
@@ -97,7 +97,7 @@ def _taken(context: RequestContext, node: str, body: Mapping[str, Any]) -> bool:
 def desired(context: RequestContext, call: Call) -> dict[str, Any]:
     """Give the clocks and caps for a node's GPUs, the owners of their processes, and slot ends."""
     call.as_agent(context)
-    epoch = context.lead()
+    epoch = context.act()
     return _answer(context, call.path["node"], _fresh(context), epoch)
 
 

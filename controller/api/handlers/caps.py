@@ -39,7 +39,7 @@ def order(context: RequestContext, call: Call) -> Done:
 
     One from now on takes the place of those in force; of one announced and another the lower holds.
     """
-    epoch = context.lead()
+    epoch = context.act()
     call.as_operator(context, "order a power cap")
     days = context.pulse.settings.actuator.obligation_days
     cap_w, until = _watts(call), _until(call, context.now, days)
@@ -96,7 +96,7 @@ def _announce(context: RequestContext, call: Call, planned: CapNow, epoch: int) 
 
 def end(context: RequestContext, call: Call) -> Done:
     """End the cap in force; its boards return to their limits in steps."""
-    epoch = context.lead()
+    epoch = context.act()
     call.as_operator(context, "end a power cap")
     unstepped = context.pulse.trusted.unstepped(context.now)
     ended = context.journal.caps.end(by=call.who, now=context.now, epoch=epoch, unstepped=unstepped)
@@ -114,7 +114,7 @@ def end(context: RequestContext, call: Call) -> Done:
 
 def withdraw(context: RequestContext, call: Call) -> Done:
     """Take back every announced cap that has not begun."""
-    epoch = context.lead()
+    epoch = context.act()
     call.as_operator(context, "withdraw a power cap")
     unstepped = context.pulse.trusted.unstepped(context.now)
     rows = context.journal.caps.withdraw(

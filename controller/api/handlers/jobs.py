@@ -60,7 +60,7 @@ def register(context: RequestContext, call: Call) -> dict[str, Any]:
             f"This daemon speaks protocol {SERVED[0]} and {SERVED[1]}, the run speaks "
             f"{message.protocol}; it trains on unswitched until one of the two is upgraded."
         )
-    epoch = context.lead()
+    epoch = context.act()
     with speaking(context, call, registers=True):
         answer, taken = context.journal.runs.register(
             message,
@@ -146,7 +146,7 @@ def _remembered(context: RequestContext, call: Call) -> bool:
 def progress(context: RequestContext, call: Call) -> dict[str, Any]:
     """Take a report of the training's progress."""
     message = _read(Progress, call)
-    context.lead()
+    context.act()
     with _known(context, message.run), speaking(context, call):
         context.journal.runs.progress(message, owner_uid=call.peer.uid, now=context.now)
     return {"ok": True}
@@ -155,7 +155,7 @@ def progress(context: RequestContext, call: Call) -> dict[str, Any]:
 def transition(context: RequestContext, call: Call) -> dict[str, Any]:
     """Take one state of a switch that the run reports; a repeat changes nothing."""
     message = _read(Transition, call)
-    context.lead()
+    context.act()
     with _known(context, message.run), speaking(context, call):
         row, taken = context.journal.switches.record(
             message, owner_uid=call.peer.uid, now=context.now
@@ -181,7 +181,7 @@ def transition(context: RequestContext, call: Call) -> dict[str, Any]:
 def finish(context: RequestContext, call: Call) -> dict[str, Any]:
     """Note that a run, or one launch of it, has ended."""
     message = _read(Finish, call)
-    context.lead()
+    context.act()
     with _known(context, message.run), speaking(context, call):
         taken = context.journal.runs.finish(message, owner_uid=call.peer.uid, now=context.now)
     if taken:

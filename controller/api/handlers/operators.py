@@ -28,7 +28,7 @@ def moment(at: datetime | None) -> str:
 
 def freeze(context: RequestContext, call: Call) -> Done:
     """Stop acting on one run, or on all."""
-    context.lead()
+    context.act()
     reason = call.text("reason", default="by hand")
     row = _named(context, call, "freeze")
     context.journal.runs.freeze(
@@ -61,7 +61,7 @@ def _what_freeze_means(row: RunRow) -> str:
 
 def thaw(context: RequestContext, call: Call) -> Done:
     """End a freeze, and forget the failed switches that caused it."""
-    context.lead()
+    context.act()
     row = _named(context, call, "thaw")
     everything = context.journal.runs.frozen_all()
     was_frozen = row.frozen if row else everything
@@ -80,7 +80,7 @@ def thaw(context: RequestContext, call: Call) -> Done:
 
 def switch(context: RequestContext, call: Call) -> Done:
     """Order one run to a point of its catalogue."""
-    context.lead()
+    context.act()
     row = context.run(call.path["run"], call.peer)
     call.as_owner(context, row, "switch")
     point, reason = call.text("point"), call.text("reason")
@@ -98,7 +98,7 @@ def switch(context: RequestContext, call: Call) -> Done:
 
 def retire(context: RequestContext, call: Call) -> Done:
     """Stop following a run; its rows stay."""
-    epoch = context.lead()
+    epoch = context.act()
     if context.journal.runs.unreadable(call.path["run"]):
         return _retire_unread(context, call, epoch)
     row = context.run(call.path["run"], call.peer, NOT_ENDED_FIRST)

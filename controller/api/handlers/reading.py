@@ -80,8 +80,7 @@ def readyz(context: RequestContext, call: Call) -> dict[str, Any]:
             f"The control cycle has not ended a turn for {since_s:.0f} s; it should every "
             f"{state.every_s:g} s."
         )
-    sentence = cycle_line(pulse).sentence
-    return {"ok": True, "leading": pulse.lead.epoch is not None, "sentence": sentence}
+    return {"ok": True, "leading": pulse.leading, "sentence": cycle_line(pulse).sentence}
 
 
 def runs(context: RequestContext, call: Call) -> dict[str, Any]:

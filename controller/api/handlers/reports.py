@@ -28,7 +28,7 @@ def month(context: RequestContext, call: Call) -> MonthReport:
 
 def reopen(context: RequestContext, call: Call) -> Done:
     """Reopen a month that was closed wrongly; the old figures are kept, with who did it."""
-    epoch = context.lead()
+    epoch = context.act()
     call.as_operator(context, "open a closed month again")
     zone, now = context.pulse.settings.site.timezone, context.now
     name, reason = month_named(call.path["month"], zone).name, call.text("reason")
@@ -51,7 +51,7 @@ def reopen(context: RequestContext, call: Call) -> Done:
 
 def replan(context: RequestContext, call: Call) -> Done:
     """Plan the rest of a budget's period anew, and accept what was spent so far."""
-    context.lead()
+    context.act()
     call.as_operator(context, "plan a budget anew")
     name, settings, now = call.path["name"], context.pulse.settings, context.now
     if name not in settings.budget:

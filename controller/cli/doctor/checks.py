@@ -5,14 +5,19 @@ which is not ok.
 """
 
 import shutil
-import sqlite3
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from wattmesh.controller.cli.client import DaemonConnection
-from wattmesh.controller.cli.doctor import actuator_checks, power_checks
+from wattmesh.controller.cli.doctor import (
+    actuator_checks,
+    install_checks,
+    journal_checks,
+    power_checks,
+    tls_checks,
+)
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
 from wattmesh.controller.cli.words import plural
 from wattmesh.controller.process import kernel_clock
@@ -42,6 +47,8 @@ def examine(config: Path, socket: str | None) -> Iterator[Finding]:
     yield finding
     if view is not None:
         yield from _of_status(view)
+        if settings is not None:
+            yield from install_checks.running(settings, view)
     vouched = settings is not None and settings.journal.trust_clock
     kept = kernel_clock.synchronised()
     yield clock(datetime.now(UTC), view, kept or (None if vouched else kept))
@@ -59,10 +66,16 @@ def _settings(config: Path) -> tuple[Settings | None, Finding]:
 
 
 def _of_settings(settings: Settings) -> Iterator[Finding]:
-    yield journal(settings.journal.url)
+    yield from install_checks.groups(settings.api)
+    yield from install_checks.units()
+    yield from journal_checks.journal(settings)
     yield disk(_journal_folder(settings.journal.url))
     yield from power_checks.power(settings)
     yield from actuator_checks.actuator(settings.actuator)
+    yield from install_checks.acting(settings)
+    if settings.api.tls_certificate and settings.api.tls_key:
+        pair = settings.api.tls_certificate, settings.api.tls_key
+        yield tls_checks.certificate(*pair, datetime.now(UTC))
     for name, run in settings.runs.items():
         if run.catalogue is not None:
             yield catalogue(name, run.catalogue)
@@ -74,43 +87,11 @@ def _of_node(settings: Settings) -> Iterator[Finding]:
     """Check a node whose daemon is on another machine: no journal, signal or daemon is here."""
     yield disk(_nearest_existing(settings.agent.outbox.parent))
     yield from actuator_checks.actuator(settings.actuator)
-    yield unknown(
-        "agent",
-        f"it delivers to {settings.agent.controller}, and only it asks that address",
-        "see `journalctl -u wattmesh-agent -n 20`, and `wattmesh status` on that machine",
-    )
+    yield from install_checks.units()
+    yield from tls_checks.controllers(settings.agent)
     vouched = settings.journal.trust_clock
     kept = kernel_clock.synchronised()
     yield clock(datetime.now(UTC), None, kept or (None if vouched else kept))
-
-
-def journal(url: str) -> Finding:
-    """Check that the database can be read and is whole."""
-    if not url.startswith("sqlite"):
-        return unknown(
-            "journal",
-            f"{url.rsplit('@', maxsplit=1)[-1]} is checked by the daemon alone",
-            "see the line `daemon` below",
-        )
-    path = Path(url.partition("///")[2])
-    if not path.exists():
-        return problem(
-            "journal", f"{path} does not exist yet", "start the daemon once; it makes the journal"
-        )
-    try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2)
-        try:
-            said = connection.execute("PRAGMA quick_check").fetchone()[0]
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        return problem("journal", f"{path}: {error}", f"look who holds it: `fuser {path}`")
-    if said != "ok":
-        return problem(
-            "journal", f"{path} is damaged: {said}", "stop the daemon, restore it from a backup"
-        )
-    size_mib = path.stat().st_size / (1 << 20)
-    return ok("journal", f"{path} is whole ({figures(size_mib)} MiB)")
 
 
 def _journal_folder(url: str) -> Path:

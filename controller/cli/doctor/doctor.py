@@ -28,7 +28,7 @@ def doctor(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check settings, journal, disk, catalogues, daemon, signals, power and clock."""
+    """Check settings, journal, disk, catalogues, daemon, agent, signals, power and clock."""
     findings = list(examine(config, socket))
     bad = [each for each in findings if each.verdict is CheckStatus.PROBLEM]
     if as_json:

@@ -16,7 +16,7 @@ from wattmesh.controller.cli.client import (
     DaemonConnection,
     DaemonUnreachable,
 )
-from wattmesh.controller.cli.output import columns, print_json, print_lines
+from wattmesh.controller.cli.output import columns, print_json, print_lines, rows
 from wattmesh.controller.cli.runs.status_screen import screen
 
 
@@ -73,4 +73,4 @@ def report(asked: StatusWords) -> None:
     if asked.as_json:
         print_json(view)
     else:
-        print_lines(screen(view, columns()))
+        print_lines(screen(view, columns(), rows()))

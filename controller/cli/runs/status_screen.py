@@ -22,6 +22,7 @@ from wattmesh.controller.cli.output import (
     styled,
     trouble,
 )
+from wattmesh.controller.cli.runs.one_screen import Sections, affected_first, fit
 from wattmesh.controller.cli.tables import Column, fitted
 from wattmesh.controller.marks import marked
 
@@ -55,23 +56,39 @@ LONGEST_STATE = 30
 """Most cells of a run's state in its row; a longer state is written whole below the table."""
 
 
-def screen(view: Mapping[str, Any], columns: int = PIPE_WIDTH) -> list[Text | str]:
-    """Lay out the answer of `GET /v1/status`, runs in `columns` columns of a terminal."""
-    lines: list[Text | str] = [_head(view), *trouble(view["trouble"])]
-    # What is wrong with a signal stands among the troubles above.
-    lines += grid(view, tell_trouble=False)
-    lines.append(_power(view["power"]))
+def screen(
+    view: Mapping[str, Any], columns: int = PIPE_WIDTH, rows: int | None = None
+) -> list[Text | str]:
+    """Lay out the answer of `GET /v1/status`.
+
+    Args:
+        view: the answer.
+        columns: of the terminal.
+        rows: of the terminal; where it is too low, what matters least is counted only. None: all.
+    """
+    # What is wrong with a signal stands among the troubles.
+    sources = [*grid(view, tell_trouble=False), _power(view["power"])]
     cap = view.get("cap")
     if cap is not None and cap["meets"]:
-        # One that cannot be kept stands among the troubles above.
-        lines.append(f"cap    {cap['sentence']}")
-    lines += [f"cap    {each['sentence']}" for each in view.get("announced_caps", ())[:1]]
-    lines.append("")
-    lines += _runs(view, columns)
-    lines += ["", *_sentences(view)]
+        # One that cannot be kept stands among the troubles.
+        sources.append(f"cap    {cap['sentence']}")
+    sources += [f"cap    {each['sentence']}" for each in view.get("announced_caps", ())[:1]]
+    table, below = _runs(view, columns)
+    why, last = _sentences(view), list[Text | str]()
     if view["simulated"]:
-        lines += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
-    return [*lines, *legend(lines)]
+        last += ["", styled((f"simulated: {', '.join(view['simulated'])}", WARN))]
+    head, red = [_head(view)], trouble(view["trouble"])
+    last += legend([*head, *red, *sources, *table, *below, *why, *last])
+    parts = Sections(
+        head=head,
+        red=red,
+        sources=sources,
+        rows=table,
+        below=below,
+        why=why,
+        last=last,
+    )
+    return fit(parts, columns, rows)
 
 
 def _head(view: Mapping[str, Any]) -> Text:
@@ -204,19 +221,21 @@ def _clocks(power: Mapping[str, Any]) -> list[str | tuple[str, str]]:
     return [(said, "" if ordered == clocks else WARN)]
 
 
-def _runs(view: Mapping[str, Any], columns: int) -> list[Text | str]:
+def _runs(view: Mapping[str, Any], columns: int) -> tuple[list[Text | str], list[Text | str]]:
+    """Lay out the table of runs, and what stands below it."""
     if view.get("never_read"):
-        return [styled(("runs are not known: the journal has not been read yet", WARN))]
+        return [styled(("runs are not known: the journal has not been read yet", WARN))], []
     if not view["runs"]:
-        return [styled(("no run is attached", DIM), ": `wattmesh.observe(...)` registers one")]
+        return [styled(("no run is attached", DIM), ": `wattmesh.observe(...)` registers one")], []
     more = sum(view.get("lost_more", {}).values())
     said = f"and {words.plural(more, 'more lost run')}: `wattmesh runs` lists them"
     tail = [styled((said, DIM))] if more else []
-    lines, spared = fitted(RUN_COLUMNS, [_row(run) for run in live_first(view["runs"])], columns)
+    listed = affected_first(live_first(view["runs"]), view["trouble"])
+    lines, spared = fitted(RUN_COLUMNS, [_row(run) for run in listed], columns)
     if spared:
         said = f"too narrow for {', '.join(spared)}: `wattmesh status | cat` has all"
         tail.append(styled((said, DIM)))
-    return [*lines, *tail]
+    return [*lines], [*tail]
 
 
 def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
@@ -295,7 +314,7 @@ def _sentences(view: Mapping[str, Any]) -> list[Text | str]:
     """What each run waits for and its newest reason; without runs, the cycle's own sentence."""
     said = words.together(
         (run["name"], text)
-        for run in live_first(view["runs"])
+        for run in affected_first(live_first(view["runs"]), view["trouble"])
         for text in (_waits_for(run), _whole_state(run), run["sentence"])
     )
     told = [styled((f"{names}: ", STRONG), text) for names, text in said]

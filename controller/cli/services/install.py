@@ -71,7 +71,7 @@ class DesiredFile:
 
 Root = Annotated[
     Path | None,
-    typer.Option("--root", metavar="DIR", help="Write below DIR; / is this machine."),
+    typer.Option("--install", "--root", metavar="DIR", help="Write below DIR; / is this machine."),
 ]
 Replace = Annotated[
     bool, typer.Option("--replace", help="Also replace files whose content differs.")
@@ -87,7 +87,7 @@ def units(
     replace: Replace = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the systemd units and their users; without --root only name the files.
+    """Write the systemd units and their users; without --install only name the files.
 
     The head node wants daemon, each node with GPUs agent and actuator. All three if none is named.
     """
@@ -112,7 +112,7 @@ def units(
         f"systemctl daemon-reload && systemctl enable --now {names}",
     ]
     notes = list(_unseen(program))
-    how = "" if root else f"{' '.join(['wattmesh units', *chosen])} --root /"
+    how = "" if root else f"{' '.join(['wattmesh units', *chosen])} --install /"
     _finish(wanted, then, notes, how=how, replace=replace, as_json=as_json)
 
 

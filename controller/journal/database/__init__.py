@@ -6,6 +6,7 @@ The map:
     failures.py    database errors as sentences
     identity.py    the UUID of a journal; epochs count within it
     patience.py    connections to PostgreSQL with a deadline for every wait
+    pooled.py      the same settings in every transaction, through pgbouncer too
     read_once.py   removes energy that two readers of one device booked twice
     schema.py      upgrades a SQLite journal in a child process
     sqlite_url.py  converts between paths and database URLs

@@ -213,29 +213,38 @@ def _end_waits(engine: Engine) -> Callable[[], float]:
     """Bound every wait for the server; give the function that tells how long the oldest lasts."""
     # Imported here: where the journal is a file, PostgreSQL's driver is not loaded.
     from wattmesh.controller.journal.database.patience import PatientConnection, Unanswered  # noqa: PLC0415
+    from wattmesh.controller.journal.database.pooled import connected, settle  # noqa: PLC0415
 
-    unanswered = Unanswered()
+    unanswered, settings = Unanswered(), _session_settings()
 
     def connect(_dialect: object, _record: object, words: Any, named: Any) -> PatientConnection:
-        return PatientConnection.opened(unanswered, ANSWER_LIMIT_S, *words, **named)
+        def once(options: str) -> PatientConnection:
+            more = {**named, "options": options}
+            return PatientConnection.opened(unanswered, ANSWER_LIMIT_S, *words, **more)
+
+        return connected(once, settings)
 
     event.listen(engine, "do_connect", connect)
+    event.listen(engine, "begin", lambda connection: settle(connection, settings))
     return unanswered.longest_s
 
 
 def _postgresql_arguments() -> dict[str, Any]:
-    """Give the connection arguments: every wait is bounded, and a commit is on disk."""
-    settings = {
-        "lock_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
-        "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
-        "idle_in_transaction_session_timeout": f"{STATEMENT_TIMEOUT_S}s",
-        "synchronous_commit": "on",
-    }
+    """Give the connection arguments: every wait is bounded."""
     return {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "tcp_user_timeout": STATEMENT_TIMEOUT_S * 1000,
         "application_name": "wattmesh",
-        "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
+    }
+
+
+def _session_settings() -> dict[str, str]:
+    """Give what each transaction has at the server: its waits are bounded, and commits on disk."""
+    return {
+        "lock_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
+        "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
+        "idle_in_transaction_session_timeout": f"{STATEMENT_TIMEOUT_S}s",
+        "synchronous_commit": "on",
     }
 
 

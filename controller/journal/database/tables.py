@@ -478,6 +478,14 @@ IDENTITY = Table(
     Column("came_from", String(36), nullable=False, default=""),
 )
 
+SCHEMA_FLOOR = Table(
+    "schema_floor",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("oldest", String(32), nullable=False),
+)
+"""One row: the oldest revision whose code works with this schema."""
+
 EVENTS = Table(
     "events",
     METADATA,

@@ -338,10 +338,31 @@ class RunStore:
             return ()
         return self._rows(_ALL.where(RUNS.c.run.startswith(word)), now)
 
-    def freeze(self, run: str | None, *, reason: str, by: str, now: datetime) -> None:
-        """Freeze one run, or all (None): no act touches it any more."""
+    def freeze(
+        self,
+        run: str | None,
+        *,
+        reason: str,
+        by: str,
+        now: datetime,
+        epoch: int | None = None,
+    ) -> None:
+        """Freeze one run, or all (None): no act touches it any more.
+
+        Args:
+            run: its id.
+            reason: why; may be "".
+            by: who says so.
+            now: when.
+            epoch: of the leader, where nobody asked for it.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
         words = f"{by}: {reason}" if reason else by
         with self._database.writing() as connection:
+            if epoch is not None:
+                check_epoch(connection, epoch)
             if run is not None:
                 change_run(connection, run, frozen=words)
             else:
@@ -370,10 +391,15 @@ class RunStore:
         with self._database.writing() as connection:
             change_run(connection, run, ordered_point=point, ordered_reason=words)
 
-    def clear_ordered_point(self, run: str, point: str) -> None:
-        """Clear an operator's order to a point that was carried out; a newer order stays."""
+    def clear_ordered_point(self, run: str, point: str, *, epoch: int) -> None:
+        """Clear an operator's order to a point that was carried out; a newer order stays.
+
+        Raises:
+            Fenced: another daemon leads by now; nothing was written.
+        """
         carried_out = (RUNS.c.run == run) & (RUNS.c.ordered_point == point)
         with self._database.writing() as connection:
+            check_epoch(connection, epoch)
             connection.execute(
                 update(RUNS).where(carried_out).values(ordered_point="", ordered_reason="")
             )

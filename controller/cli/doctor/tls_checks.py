@@ -1,0 +1,131 @@
+"""What `wattmesh doctor` sees of TLS and tokens: the certificate here, and the way to controllers.
+
+Invariant: a controller is asked only for what its agent asks every few seconds; nothing is changed,
+no lease is renewed, and no secret is shown.
+"""
+
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+from wattmesh.controller.agent.link import ControllerLink
+from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
+from wattmesh.controller.settings.model import AgentSection
+from wattmesh.controller.settings.secrets import is_credential, read_secret
+from wattmesh.errors import FixInput, SourceUnavailable
+
+SOON = timedelta(days=14)
+EXPIRED = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED (openssl, x509_vfy.h)."""
+
+ASK_S = 5.0
+MAKE = "wattmesh nodes token make"
+
+
+def certificate(certificate: Path, key: Path, now: datetime) -> Finding:
+    """Check that the agents' certificate and key fit, and for how long."""
+    check = "certificate"
+    if is_credential(key) and not key.exists():
+        return unknown(check, f"{key.name} is the service's alone", "see the daemon's log")
+    try:
+        ends = _ends(certificate, key)
+    except ssl.SSLCertVerificationError as error:
+        why = "has expired" if error.verify_code == EXPIRED else f"is not valid ({error.reason})"
+        return problem(check, f"{certificate} {why}", "make it anew; it is taken within minutes")
+    except (OSError, ssl.SSLError) as error:
+        return problem(
+            check,
+            f"{certificate} and {key} do not fit, or cannot be read ({error})",
+            "make them anew; they are taken within minutes",
+        )
+    if ends - now < SOON:
+        return problem(
+            check,
+            f"{certificate} ends at {ends:%Y-%m-%d %H:%M} UTC, and agents are shut out then",
+            "make it anew; it is taken within minutes",
+        )
+    return ok(check, f"{certificate} fits its key and is good until {ends:%Y-%m-%d}")
+
+
+def _ends(certificate: Path, key: Path) -> datetime:
+    """Read until when a certificate is good, by a handshake with ourselves.
+
+    Raises:
+        ssl.SSLError, OSError: it is not good, or cannot be used.
+    """
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificate, key)
+    asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    asking.check_hostname = False
+    asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusted as it is, whoever issued it
+    asking.load_verify_locations(certificate)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = serving.wrap_bio(there, back, server_side=True)
+    client = asking.wrap_bio(back, there)
+    for _ in range(4):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    found = client.getpeercert() or {}
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(found["notAfter"])), UTC)
+
+
+def controllers(agent: AgentSection) -> Iterator[Finding]:
+    """Ask each controller as this node's agent does: is it there, trusted, and takes our token."""
+    node = agent.node or socket.gethostname()
+    leads = False
+    for address in (agent.controller, *agent.standbys):
+        finding, leading = _controller(agent, address, node)
+        leads = leads or leading
+        yield finding
+    if agent.standbys and not leads:
+        yield problem(
+            "agent", "none of its controllers leads", "`wattmesh status` on each says why"
+        )
+
+
+def _controller(agent: AgentSection, address: str, node: str) -> tuple[Finding, bool]:
+    """Ask one; give the finding, and whether it leads."""
+    check = "agent"
+    try:
+        token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
+        link = ControllerLink(address, token=token, ca_file=agent.ca_file)
+        answer = link.call("GET", f"/v1/agents/{quote(node, safe='')}/desired", limit_s=ASK_S)
+    except FixInput as error:
+        return unknown(check, str(error), "run doctor as root, or as the agent's user"), False
+    except SourceUnavailable as error:
+        return problem(check, f"{address}: {_cause(error)}", _advice(error)), False
+    if answer.status == 401:
+        do = f"`{MAKE} {node}` on the head node; put it into agent.token_file; restart the agent"
+        return problem(check, f"{address} does not know this node's token", do), False
+    if answer.status == 403:
+        do = f"agent.node must be the name that the token was made for, or `{MAKE} {node}`"
+        return problem(check, f"{address}: the token is not {node}'s", do), False
+    if answer.status == 503:
+        said = str(answer.json().get("error", "it stands by"))
+        return (unknown(check, f"{address}: {said}", "ask again in a few seconds")), False
+    return ok(check, f"{address} takes this node's token"), True
+
+
+def _cause(error: SourceUnavailable) -> str:
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted here ({cause.verify_message})"
+    if isinstance(cause, ConnectionRefusedError):
+        return "nobody listens there"
+    if isinstance(cause, socket.gaierror):
+        return "no such host"
+    return f"no usable answer ({cause or error})"
+
+
+def _advice(error: SourceUnavailable) -> str:
+    if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+        return (
+            "name its authority's certificate in agent.ca_file, and the host as it is named there"
+        )
+    return "is api.listen set there, the daemon running, and the way open (a firewall, a port)?"
