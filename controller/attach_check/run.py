@@ -19,7 +19,7 @@ from signal import Signals
 from wattmesh.controller.attach_check.judge import CheckedRun
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.torchrun import end_all_with, words_of
+from wattmesh.reconfig.launcher.torch_agent import end_all_with, words_of
 from wattmesh.reconfig.hook.attach_check.check_folder import (
     VARIABLE,
     Attached,
