@@ -18,6 +18,7 @@
     asleep.json                   where a run that sleeps trains on
     launches.json                 the launches that a scheduler was asked to hold
     hosts.json                    where the supervisors of several hosts find the one that leads
+    host-1.joined                 which leader host 1 follows, in case it is started anew
     failures/                     one sentence per rank that was ended
 
 Invariant: only the job and its launcher write here, under the job's uid.

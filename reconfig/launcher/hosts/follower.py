@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from wattmesh.reconfig.launch.folder import HOLDS_VARIABLE, RESIZES_VARIABLE, RunFolder
@@ -38,7 +39,7 @@ class Follower:
         host: int,
         launcher: HostLauncher,
         say: Callable[[str], None],
-        job: str = "",
+        over: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Be host number `host` (1 or more) of the run in `folder`.
 
@@ -47,12 +48,12 @@ class Follower:
             host: which host this is.
             launcher: starts ranks here.
             say: called with sentences for people.
-            job: the scheduler's job that this is part of; "".
+            over: asked while there is no leader whether this host's part is over, and how.
         """
         self._folder, self._host, self._launcher = folder, host, launcher
-        self._say, self._job = say, job
+        self._say, self._over = say, over
         self._stop = threading.Event()
-        self._session = ""
+        self._joined = folder.path / f"host-{host}.joined"
         self._say_at_s = 0.0
         self._launch: Launch | None = None
         self._number = 0
@@ -65,21 +66,34 @@ class Follower:
         """Serve until the leader has ended; return its exit status."""
         while True:
             found = meeting.read(self._folder)
-            if found is not None and found.over is not None and self._is_ours(found):
-                return found.over
+            over = self._over()
+            # One that this host has not joined, by its note, was the leader of an earlier start.
+            if found is not None and found.over is not None and self._has_joined(found):
+                over = found.over
+            if over is not None:
+                return self._leave(over)
             if found is not None and found.over is None:
                 status = self._serve(found)
                 if status is not None:
-                    return status
+                    return self._leave(status)
             elif time.monotonic() > self._say_at_s:
                 self._say("no leader (host 0) of the run is there yet.")
                 self._say_at_s = time.monotonic() + SAY_EVERY_S
             if self._stop.wait(LOOK_S):
                 return EXIT_STOPPED
 
-    def _is_ours(self, over: Meeting) -> bool:
-        """Return whether a leader that has ended was this host's, and not of an earlier start."""
-        return over.session == self._session or (self._job != "" and over.job == self._job)
+    def _has_joined(self, over: Meeting) -> bool:
+        """Return whether this host, perhaps before it was started anew, followed this leader."""
+        try:
+            return self._joined.read_text(encoding="ascii") == over.session
+        except (OSError, ValueError):
+            return False
+
+    def _leave(self, status: int) -> int:
+        """End with a status; the next start waits for a leader of its own."""
+        with suppress(OSError):
+            self._joined.unlink(missing_ok=True)
+        return status
 
     def _serve(self, found: Meeting) -> int | None:
         """Follow a leader until it is lost (None) or has ended; returns its exit status."""
@@ -95,10 +109,10 @@ class Follower:
         channel = Channel(connected)
         try:
             introduce(channel, found.secret, self._host)
-            self._session = found.session
+            self._joined.write_text(found.session, encoding="ascii")
             self._say(f"this is host {self._host}; the leader at {found.address} decides.")
             return self._follow(channel)
-        except Gone as error:
+        except (Gone, OSError) as error:
             self._say(f"the leader at {found.address} is lost: {error}.")
             return None
         finally:
