@@ -72,8 +72,9 @@ class StartedJob:
             if waits and (waited_s > PATIENCE_S or stop.is_set()):
                 raise SourceUnavailable(f"not begun within {waited_s:.0f} s: {problem}")
             say(f"not begun yet: {problem}; asking again.")
-            if begun is None or not self._changed(version, stop):
-                stop.wait(pause_s)
+            limit_s = (PATIENCE_S if waits else RIVAL_S) - waited_s
+            if begun is None or not self._changed(version, min(limit_s, WATCH_S), stop):
+                stop.wait(min(pause_s, max(limit_s, PAUSE_S)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _others(self) -> tuple[set[str], set[str], str]:
@@ -113,9 +114,9 @@ class StartedJob:
                 if each.key == self.key and self.key:
                     self.queue.silence(each)
 
-    def _changed(self, version: str, stop: threading.Event) -> bool:
-        """Wait until some job has changed; False: it cannot be watched."""
-        path, until = self.own.kind.path(self.own.namespace), time.monotonic() + WATCH_S
+    def _changed(self, version: str, limit_s: float, stop: threading.Event) -> bool:
+        """Wait until some job has changed; False: none has, or they cannot be watched."""
+        path, until = self.own.kind.path(self.own.namespace), time.monotonic() + limit_s
         try:
             while version and time.monotonic() < until and not stop.is_set():
                 for kind, found in self.client.watch(path, version, until - time.monotonic()):

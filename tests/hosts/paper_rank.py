@@ -72,7 +72,7 @@ def _lead(path: Path, peers: list[socket.socket], names: list[str]) -> int:
     except Refused as error:
         _tell(told, {**note, "do": "refused", "why": str(error)})
         return 1
-    _tell(told, {**note, **line, "attempt": lock.identity.attempt})
+    _tell(told, {**line, **note, "attempt": lock.identity.attempt})
     asleep.awake(folder)
     folder.next_file.unlink(missing_ok=True)
     _wait(told, line.get("wait"), peers)
