@@ -29,16 +29,16 @@ def main() -> int:
     where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     if os.environ["RANK"] != "0":
         return _hang_on(where)
-    plan = Path(sys.argv[1])
+    plan, me = Path(sys.argv[1]), f"{socket.gethostname()}/0"
     try:
         with socket.create_server(where) as server:
             server.settimeout(PATIENCE_S)
             peers = [server.accept()[0] for _ in range(int(os.environ["WORLD_SIZE"]) - 1)]
     except OSError:
         return 1
-    names = [each.makefile().readline().strip() for each in peers]
+    told = [each.makefile().readline().split() for each in peers]
     try:
-        return _lead(plan, peers, [socket.gethostname(), *names])
+        return _lead(plan, peers, {me: os.getpid(), **{name: int(pid) for name, pid in told}})
     except PeerLost:
         return 1
 
@@ -49,13 +49,14 @@ def _hang_on(where: tuple[str, int]) -> int:
     while time.monotonic() < until:
         with suppress(OSError), socket.create_connection(where, 5.0) as lead:
             lead.settimeout(None)
-            lead.sendall(f"{socket.gethostname()}\n".encode())
+            me = f"{socket.gethostname()}/{os.environ['RANK']}"
+            lead.sendall(f"{me} {os.getpid()}\n".encode())
             return 0 if lead.recv(4) == b"over" else 1
         time.sleep(0.05)
     return 1
 
 
-def _lead(path: Path, peers: list[socket.socket], names: list[str]) -> int:
+def _lead(path: Path, peers: list[socket.socket], pids: dict[str, int]) -> int:
     # Imported by rank 0 alone: the others start in no time.
     from wattmesh.errors import Refused  # noqa: PLC0415
     from wattmesh.reconfig.launch import asleep  # noqa: PLC0415
@@ -66,7 +67,8 @@ def _lead(path: Path, peers: list[socket.socket], names: list[str]) -> int:
     folder, told = RunFolder(Path(plan["folder"])), path.with_name("told.jsonl")
     before = told.read_text().count('"do"') if told.exists() else 0
     line = plan["lines"][min(before, len(plan["lines"]) - 1)]
-    note = {"ranks": len(names), "hosts": sorted(set(names)), "job": os.environ.get("JOB", "")}
+    hosts = sorted({each.partition("/")[0] for each in pids})
+    note = {"ranks": len(pids), "hosts": hosts, "pids": pids, "job": os.environ.get("JOB", "")}
     try:
         lock = AttemptLock(folder, "paper")
     except Refused as error:

@@ -81,8 +81,9 @@ def _judge(kill: Kill, run: HostedRun) -> None:
 def test_a_host_that_vanishes_is_waited_for_and_nothing_shrinks(
     two: TwoHosts, tmp_path: Path
 ) -> None:
-    """Its ranks and its supervisor are killed: the launch ends everywhere; back, all go on."""
-    run = paper_run(two, tmp_path / "run", {"do": "done", "wait": "go"}, DONE)
+    """Its supervisor is killed, and then a rank: the launch ends everywhere, and all go on."""
+    waits = {"do": "done", "wait": "go"}
+    run = paper_run(two, tmp_path / "run", waits, waits, DONE)
     try:
         run.start(0)
         run.start(1)
@@ -93,11 +94,13 @@ def test_a_host_that_vanishes_is_waited_for_and_nothing_shrinks(
         wait_for(lambda: "waiting for host 1" in log.read_text(), "that host 1 is missed")
         assert len(run.launches()) == 1
         run.wait(lambda: len(run.launches()) == 2, "that it is back")
+        os.kill(run.launches()[1]["pids"]["host-1/1"], signal.SIGKILL)
         run.wait(run.is_over, "the end")
     finally:
         run.end()
-    assert [each["ranks"] for each in run.launches()] == [2, 2], run.where()
-    assert run.launches()[1]["hosts"] == ["host-0", "host-1"]
+    assert [each["ranks"] for each in run.launches()] == [2, 2, 2], run.where()
+    assert run.launches()[-1]["hosts"] == ["host-0", "host-1"]
+    assert run.statuses == {0: [0], 1: [-signal.SIGKILL, 0]}
 
 
 def test_a_leader_that_ends_as_it_should_ends_all_hosts(two: TwoHosts, tmp_path: Path) -> None:

@@ -140,11 +140,11 @@ class ApiServer(ThreadingHTTPServer):
                 return each
         return None
 
-    def __exit__(self, *error: object) -> None:
+    def stop(self) -> None:
         """Stop."""
         self.over.set()
         self.shutdown()
-        super().__exit__(*error)
+        self.server_close()
 
 
 class _Answer(BaseHTTPRequestHandler):

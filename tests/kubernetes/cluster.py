@@ -282,12 +282,12 @@ class Cluster:
 def running(folder: Path, certificate: Path, key: Path) -> Iterator[Cluster]:
     """A cluster for the length of the block."""
     cluster = Cluster(folder, certificate, key)
-    with cluster.server:
-        cluster.begin()
-        try:
-            yield cluster
-        finally:
-            cluster.close()
+    cluster.begin()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        cluster.server.stop()
     assert cluster.problem is None, cluster.problem
 
 

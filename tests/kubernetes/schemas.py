@@ -202,7 +202,7 @@ def admit(resource: str, made: Object, before: Object | None) -> str:
     first = next(iter(VALIDATORS[resource].iter_errors(made)), None)
     if first is not None:
         return f"{list(first.instance_path)}: {first.message}"[:400]
-    for name in IMMUTABLE.get(resource, ()) if before is not None else ():
-        if made["spec"].get(name) != before["spec"].get(name):
+    for name in IMMUTABLE.get(resource, ()):
+        if before is not None and made["spec"].get(name) != before["spec"].get(name):
             return f"spec.{name}: Invalid value: field is immutable"
     return ""

@@ -154,8 +154,8 @@ def test_a_server_whose_clock_is_behind_rings_no_later(cluster: Cluster) -> None
     begins = run.book()[-1].begins_at
     assert begins is not None
     early = datetime.fromisoformat(begins) - timedelta(seconds=600)
-    minute, hour, *_ = map(int, alarm["spec"]["schedule"].split())
-    rings = early.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    minute, hour, day, month = map(int, alarm["spec"]["schedule"].split()[:4])
+    rings = early.replace(month=month, day=day, hour=hour, minute=minute, second=0, microsecond=0)
     assert timedelta() <= early - rings <= timedelta(minutes=1, seconds=5)
 
 
