@@ -206,10 +206,7 @@ class KubernetesQueue:
         made = job_kinds.successor(own.kind, self.job(), hosts, run, key)
         self._change(lambda records: (launch_book.ask(records, record), None))
         asked_at = self._now()
-        try:
-            held = self._client.create(own.kind.path(own.namespace), made)
-        except ObjectConflict:
-            held = self.job(made["metadata"]["name"])
+        held = self._create(own.kind.path(own.namespace), made)
         known = job_kinds.facts(own.kind, held)
         if wrong := not_as_asked(known, hosts, run, key):
             raise InputInvalid(f"{own.kind.name} {known.name} is not as it was asked for: {wrong}")
@@ -233,14 +230,23 @@ class KubernetesQueue:
         template = job_kinds.pod_template(jobset)
         words = [*own.ring, f"--key={held.key}"]
         made = alarm.alarm(about, template, words, at)
-        try:
-            there = self._client.create(alarm.path(own.namespace), made)
-        except ObjectConflict:
-            name = alarm.alarm_name(held.name)
-            there = self._client.get(alarm.path(own.namespace, name)) or {}
-        spec = there.get("spec") or {}
+        spec = self._create(alarm.path(own.namespace), made).get("spec") or {}
         if spec.get("schedule") != alarm.schedule(at) or spec.get("suspend"):
             raise InputInvalid(f"the alarm {alarm.alarm_name(held.name)} is not as it was made")
+
+    def _create(self, path: str, made: Object) -> Object:
+        """Create an object, or return the one of its name that an earlier call made.
+
+        Raises:
+            SourceUnavailable: it is not known whether there is one.
+        """
+        try:
+            return self._client.create(path, made)
+        except (ObjectConflict, SourceUnavailable) as error:
+            found = self._client.get(f"{path}/{made['metadata']['name']}")
+            if found is None:
+                raise SourceUnavailable(str(error)) from error
+            return found
 
     def _job_of(self, record: LaunchRecord) -> JobFacts | None:
         """Return the job of a launch; None if it is not there, or is another launch's."""

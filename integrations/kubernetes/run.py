@@ -68,7 +68,7 @@ class Pod:
 
 def follow(pod: Pod, ranks: HostLauncher, say: Say) -> int:
     """Be one of the other pods."""
-    follower = Follower(pod.folder, pod.host, ranks, say, pod.over)
+    follower = Follower(pod.folder, pod.host, ranks, say, job=pod.job_uid, over=pod.over)
     _heed(follower.ask_to_stop)
     return follower.run()
 
@@ -102,7 +102,7 @@ def lead(
     # What the launch before asked for is answered: this is it, or it is withdrawn.
     asleep.awake(pod.folder)
     size = LaunchSize(hosts=job.hosts, ranks=own.per_host)
-    followers = Followers(pod.folder, pod.address, job.hosts, say=say)
+    followers = Followers(pod.folder, pod.address, job.hosts, say=say, job=pod.job_uid)
     supervisor = Supervisor(
         HostsLauncher(ranks, followers, pod.address, lambda: size, say),
         pod.folder.path,

@@ -14,9 +14,11 @@ from wattmesh.reconfig.launch.folder import RunFolder, write_json
 from wattmesh.reconfig.launcher.contract import NextLaunch
 from wattmesh.reconfig.launcher.hosts import meeting
 from wattmesh.reconfig.launcher.hosts.channel import LONGEST, Channel, Gone, admit, introduce
+from wattmesh.reconfig.launcher.hosts.follower import Follower
 from wattmesh.reconfig.launcher.hosts.followers import Followers
 from wattmesh.reconfig.launcher.hosts.launcher import LaunchSize, size_of
 from wattmesh.reconfig.launcher.sized_clock import SizedClock
+from wattmesh.reconfig.launcher.torch_agent import Torchrun
 
 RUN = "3a7c1a52-3d0f-4b6c-8d5e-0a3f7f6a9c11"
 
@@ -115,6 +117,26 @@ def test_a_leader_is_alone_and_strangers_are_not_let_in(tmp_path: Path) -> None:
     assert first.here() == {}
     first.close(0)
     Followers(folder, "127.0.0.1", 2, say=said.append).close(0)
+
+
+@pytest.mark.parametrize(("job", "joins"), [("job-1", True), ("job-2", False)])
+def test_a_host_joins_the_leader_of_its_own_job_alone(
+    tmp_path: Path, job: str, joins: bool
+) -> None:
+    """While one job is followed by another, hosts of both look into one folder."""
+    folder, said = RunFolder(tmp_path), list[str]()
+    leader = Followers(folder, "127.0.0.1", 2, say=said.append, job="job-1")
+    leader.let_in(lambda: None)
+    follower = Follower(folder, 1, Torchrun(1, ["x"]), said.append, job=job)
+    serving = threading.Thread(target=follower.run)
+    serving.start()
+    wait_for(lambda: said, "that it looks for its leader")
+    wait_for(lambda: bool(leader.here()) is joins, "that it joins, or not")
+    leader.close(0)
+    follower.ask_to_stop()
+    serving.join(30.0)
+    assert not serving.is_alive()
+    assert ("no leader" in said[0]) is not joins
 
 
 def come_in(channel: Channel, secret: str, host: int) -> None:

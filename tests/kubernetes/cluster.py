@@ -177,14 +177,15 @@ class Cluster:
         key = ("jobsets", NAMESPACE, name)
         job = self._jobs.setdefault(name, Job())
         spec = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
-        ends = "deletionTimestamp" in jobset["metadata"]
         for index, process in list(job.live.items()):
             if (status := process.poll()) is not None:
                 del job.live[index]
                 self._ended(key, job, index, status, spec)
-        jobset = self.server.store.objects[key]
+        jobset = self.server.store.objects.get(key, {"metadata": {"deletionTimestamp": "now"}})
+        ends = "deletionTimestamp" in jobset["metadata"]
         if ends and not job.live:
-            self.server.store.put(key, jobset, "DELETED")
+            if key in self.server.store.objects:
+                self.server.store.put(key, jobset, "DELETED")
             del self._jobs[name]
         elif ends or jobset["spec"].get("suspend"):
             for process in job.live.values():

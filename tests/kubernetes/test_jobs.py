@@ -188,17 +188,28 @@ def test_a_stop_ends_the_job_and_a_lost_pod_does_not(cluster: Cluster) -> None:
 
 
 def test_an_api_server_that_fails_meanwhile_loses_nothing(cluster: Cluster) -> None:
-    """Put off, and a creation that took effect unanswered: the job asks again, and moves."""
+    """Put off, or answered too late: what took effect is found again, and the run moves."""
+    run = Paper(cluster, "rough", GROW, DONE)
+    run.apply()
     cluster.server.troubles = [
         Trouble(how=503, verb="create"),
         Trouble(how="lost", verb="create"),
         Trouble(how=500, verb="patch", times=2),
     ]
-    run = Paper(cluster, "rough", GROW, GROW | {"key": "plan-2"}, DONE)
-    run.apply()
     run.wait_done()
-    assert len([each for each in cluster.objects("jobsets") if each != "rough"]) <= 2
-    assert run.launches()[-1]["ranks"] in (1, 2)
+    assert [each["ranks"] for each in run.launches()] == [1, 2], run.where()
+    assert len(run.jobs()) == 2
+
+
+def test_a_creation_that_never_took_effect_leaves_nothing(cluster: Cluster) -> None:
+    """The job is told why, and trains on; the book lets no launch of that order begin any more."""
+    run = Paper(cluster, "never", GROW)
+    run.apply()
+    cluster.server.troubles = [Trouble(how=500, verb="create")]
+    run.wait(lambda: run.jobs()["never"] == "Completed", "the end")
+    assert run.jobs() == {"never": "Completed"}
+    assert '"problem": "POST' in (run.out / "told.jsonl").read_text()
+    assert [each.state for each in run.book()][1:] == [BookedState.WITHDRAWN]
 
 
 KILLS = (

@@ -39,6 +39,8 @@ class Follower:
         host: int,
         launcher: HostLauncher,
         say: Callable[[str], None],
+        *,
+        job: str = "",
         over: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Be host number `host` (1 or more) of the run in `folder`.
@@ -48,10 +50,11 @@ class Follower:
             host: which host this is.
             launcher: starts ranks here.
             say: called with sentences for people.
+            job: the scheduler's job that this host is of; a leader of another one is none; "".
             over: asked while there is no leader whether this host's part is over, and how.
         """
         self._folder, self._host, self._launcher = folder, host, launcher
-        self._say, self._over = say, over
+        self._say, self._job, self._over = say, job, over
         self._stop = threading.Event()
         self._joined = folder.path / f"host-{host}.joined"
         self._say_at_s = 0.0
@@ -66,6 +69,7 @@ class Follower:
         """Serve until the leader has ended; return its exit status."""
         while True:
             found = meeting.read(self._folder)
+            found = found if found is not None and found.job == self._job else None
             over = self._over()
             # One that this host has not joined, by its note, was the leader of an earlier start.
             if found is not None and found.over is not None and self._has_joined(found):

@@ -87,6 +87,7 @@ class Followers:
         hosts: int,
         *,
         say: Callable[[str], None],
+        job: str = "",
     ) -> None:
         """Lead the run, and end what an earlier leader left on this host.
 
@@ -95,6 +96,7 @@ class Followers:
             address: of this host, as the others reach it.
             hosts: how many there are, this one included.
             say: called with sentences for people.
+            job: the scheduler's job whose hosts these are; "".
 
         Raises:
             Refused: another process leads the run.
@@ -114,6 +116,7 @@ class Followers:
             address=address,
             port=int(self._server.getsockname()[1]),
             secret=secrets.token_hex(32),
+            job=job,
             launch=left_behind,
         )
         meeting.write(folder, self._meeting)

@@ -22,7 +22,7 @@ class Meeting(Message):
     """Where the leader is, and what it does.
 
     Attributes:
-        session: id of the leader's process.
+        session: id of the leader's process. `job`: the scheduler's job whose hosts it leads; "".
         address, port: where it listens. `secret`: what both sides prove to know.
         launch: token of the newest launch, which its processes carry in their environment; "".
         over: exit status of the leader, once it has ended as it should; None before.
@@ -32,6 +32,7 @@ class Meeting(Message):
     address: ranges.Label
     port: Annotated[int, ranges.Whole(1, 65535, "as a port")]
     secret: ranges.Token
+    job: ranges.Label = ""
     launch: ranges.Label = ""
     over: Annotated[int, ranges.Whole(-255, 255, "as an exit status")] | None = None
 
