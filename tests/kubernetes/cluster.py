@@ -46,12 +46,21 @@ class Job:
 
     Attributes:
         live: the pods by index. `done`: indexes that have completed. `restarts`: pods lost.
+        asked: ids of pods that were asked to end.
     """
 
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     live: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
     restarts: int = 0
+
+    def ask_to_end(self) -> None:
+        """Ask each pod once, as the kubelet does."""
+        for process in self.live.values():
+            if process.pid not in self.asked:
+                process.send_signal(signal.SIGTERM)
+                self.asked.add(process.pid)
 
 
 class Cluster:
@@ -102,10 +111,6 @@ class Cluster:
         found = copy.deepcopy(self.server.store.objects[key])
         found["metadata"]["deletionTimestamp"] = "now"
         self.server.store.put(key, found, "MODIFIED" if self._has_pods(key) else "DELETED")
-
-    def suspend(self, name: str, suspended: bool) -> None:
-        """Suspend or resume a job, as a person does."""
-        self._change(("jobsets", NAMESPACE, name), {"spec": {"suspend": suspended}})
 
     def ring(self, name: str) -> None:
         """Let a CronJob's time come."""
@@ -188,8 +193,7 @@ class Cluster:
                 self.server.store.put(key, jobset, "DELETED")
             del self._jobs[name]
         elif ends or jobset["spec"].get("suspend"):
-            for process in job.live.values():
-                process.send_signal(signal.SIGTERM)
+            job.ask_to_end()
         elif not jobset.get("status", {}).get("conditions"):
             for index in range(spec["completions"]):
                 if index not in job.live and index not in job.done:
@@ -216,8 +220,9 @@ class Cluster:
 
     def _change(self, key: Key, change: Object) -> None:
         with self.server.store.changed:
-            found = self.server.store.objects[key]
-            self.server.store.put(key, merged(found, change), "MODIFIED")
+            found = self.server.store.objects.get(key)
+            if found is not None:
+                self.server.store.put(key, merged(found, change), "MODIFIED")
 
     def _has_pods(self, key: Key) -> bool:
         with self._lock:
