@@ -2,6 +2,7 @@
 
 The map:
     carbon/        providers of grid carbon intensity
+    kubernetes/    JobSets and TrainJobs that follow each other: other sizes, sleep
     slurm/         batch jobs that follow each other: other sizes, sleep
     pytorch/       parallelism in five dimensions, from PyTorch's own parts
     deepspeed.py   DeepSpeed ZeRO jobs: switched by restart, into another world size or stage

@@ -1,96 +1,102 @@
-"""A supervisor around torchrun: launches a job on one host, and again when that helps.
+"""A supervisor around torchrun: launches a job on one host or several, and again when that helps.
 
     python -m wattmesh.integrations.torchrun --nproc 4 --checkpoint-dir DIR -- script.py args...
+    python -m wattmesh.integrations.torchrun --nproc 4 --hosts 2 --host 0 ...    # and --host 1
 
-What it does when a launch ends is `reconfig/launcher/supervisor.py`'s; here is how torchrun starts
-the ranks. SIGTERM asks the job to checkpoint at its next boundary and end.
+What it does when a launch ends is `reconfig/launcher/supervisor.py`'s. Of several hosts the first
+decides, and the others follow it (`reconfig/launcher/hosts/`). SIGTERM to any of them asks the job
+to checkpoint at its next boundary and end.
 
 Invariant: no process of a launch is left behind when the next one starts. This process never
 imports torch.
 """
 
 import argparse
-import os
 import signal
-import subprocess
+import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE, Launch, Supervisor
-
-END_GRACE_S = 5.0
-
-
-def words_of(nproc: int, command: Sequence[str], *, python: str = sys.executable) -> list[str]:
-    """Return the command line that runs `command` once, on `nproc` ranks of this host."""
-    return [
-        *(python, "-m", "torch.distributed.run", "--standalone"),
-        *("--nproc-per-node", str(nproc), "--max-restarts", "0"),
-        *command,
-    ]
-
-
-class Torchrun:
-    """Launches through `torch.distributed.run --standalone`, in a session of its own."""
-
-    def __init__(self, nproc: int, command: Sequence[str]) -> None:
-        """Run `command` (a script with its arguments, or -m module ...) on `nproc` ranks."""
-        self._arguments = words_of(nproc, command)
-
-    def launch(self, environment: Mapping[str, str]) -> Launch:
-        """Start the agent, which starts the ranks."""
-        process = subprocess.Popen(
-            self._arguments, env={**os.environ, **environment}, start_new_session=True
-        )
-        return _Agent(process, environment[TOKEN_VARIABLE])
-
-
-class _Agent:
-    """A torchrun agent and the ranks it started (each in a session of its own)."""
-
-    def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
-        """Watch `process`; its ranks are recognized by `token` in their environment."""
-        self._process = process
-        self._token = token
-
-    def poll(self) -> int | None:
-        """Return the agent's exit status, after killing ranks that it left; None while it runs."""
-        status = self._process.poll()
-        if status is not None:
-            end_all_with(self._token)
-        return status
-
-    def end(self) -> None:
-        """Send SIGTERM to the agent; after `END_GRACE_S`, SIGKILL to whatever is left."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_GRACE_S)
-        end_all_with(self._token)
-        self._process.wait()
-
-
-def end_all_with(token: str) -> int:
-    """Kill (SIGKILL) every process with `token` in its environment; return how many."""
-    wanted = f"{TOKEN_VARIABLE}={token}".encode()
-    ended = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            mine = wanted in (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mine:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(int(folder.name), signal.SIGKILL)
-                ended += 1
-    return ended
+from wattmesh.errors import WattmeshError
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher.hosts.follower import Follower
+from wattmesh.reconfig.launcher.hosts.followers import Followers
+from wattmesh.reconfig.launcher.hosts.launcher import HostsLauncher
+from wattmesh.reconfig.launcher.sized_clock import SizedClock
+from wattmesh.reconfig.launcher.supervisor import EXIT_GAVE_UP, Supervisor
+from wattmesh.reconfig.launcher.torch_agent import Torchrun
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Supervise a job from the command line."""
+    """Supervise a job from the command line; errors are one sentence and exit status 1."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    chosen.command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
+    if not chosen.command:
+        parser.error("name the training script after --")
+    if not 0 <= chosen.host < chosen.hosts:
+        parser.error(f"--host is 0 to {chosen.hosts - 1} where --hosts is {chosen.hosts}")
+    try:
+        if chosen.hosts == 1:
+            return _supervise(chosen)
+        return _lead(chosen) if chosen.host == 0 else _follow(chosen)
+    except (OSError, WattmeshError) as error:
+        _say(str(error))
+        return EXIT_GAVE_UP
+
+
+def _supervise(chosen: argparse.Namespace) -> int:
+    supervisor = Supervisor(
+        Torchrun(chosen.nproc, chosen.command),
+        chosen.checkpoint_dir,
+        max_restarts=chosen.max_restarts,
+        stop_grace_s=chosen.stop_grace,
+        say=_say,
+    )
+    _heed(supervisor.ask_to_stop)
+    return supervisor.run()
+
+
+def _lead(chosen: argparse.Namespace) -> int:
+    folder = RunFolder(chosen.checkpoint_dir)
+    clock = SizedClock(folder, chosen.hosts, chosen.nproc)
+    followers = Followers(folder, chosen.address, chosen.hosts, say=_say)
+    ranks = Torchrun(chosen.nproc, chosen.command)
+    supervisor = Supervisor(
+        HostsLauncher(ranks, followers, chosen.address, clock.begin, _say),
+        chosen.checkpoint_dir,
+        max_restarts=chosen.max_restarts,
+        stop_grace_s=chosen.stop_grace,
+        say=_say,
+        queue=clock,
+        resizes=True,
+    )
+    _heed(supervisor.ask_to_stop)
+    followers.let_in(partial(supervisor.ask_to_stop, again_ends=False))
+    status = supervisor.run()
+    followers.close(status)
+    return status
+
+
+def _follow(chosen: argparse.Namespace) -> int:
+    ranks = Torchrun(chosen.nproc, chosen.command)
+    follower = Follower(RunFolder(chosen.checkpoint_dir), chosen.host, ranks, _say)
+    _heed(follower.ask_to_stop)
+    return follower.run()
+
+
+def _heed(stop: Callable[[], None]) -> None:
+    def heed(number: int, frame: FrameType | None) -> None:
+        stop()
+
+    signal.signal(signal.SIGTERM, heed)
+    signal.signal(signal.SIGINT, heed)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m wattmesh.integrations.torchrun",
         description="Launch a training script with torchrun, and again when it asks or fails.",
@@ -99,25 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
     parser.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
     parser.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- script.py args...")
-    chosen = parser.parse_args(arguments)
-    command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
-    if not command:
-        parser.error("name the training script after --")
-    supervisor = Supervisor(
-        Torchrun(chosen.nproc, command),
-        chosen.checkpoint_dir,
-        max_restarts=chosen.max_restarts,
-        stop_grace_s=chosen.stop_grace,
-        say=_say,
+    parser.add_argument("--hosts", type=int, default=1, help="how many hosts the run has")
+    parser.add_argument("--host", type=int, default=0, help="which of them this is; 0 decides")
+    parser.add_argument(
+        "--address", default=socket.gethostname(), help="of host 0, as the others reach it"
     )
-
-    def heed(number: int, frame: FrameType | None) -> None:
-        supervisor.ask_to_stop()
-
-    signal.signal(signal.SIGTERM, heed)
-    signal.signal(signal.SIGINT, heed)
-    return supervisor.run()
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- script.py args...")
+    return parser
 
 
 def _say(sentence: str) -> None:

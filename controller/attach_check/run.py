@@ -19,7 +19,6 @@ from signal import Signals
 from wattmesh.controller.attach_check.judge import CheckedRun
 from wattmesh.controller.process.children import Child, Children
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.torchrun import end_all_with, words_of
 from wattmesh.reconfig.hook.attach_check.check_folder import (
     VARIABLE,
     Attached,
@@ -30,6 +29,7 @@ from wattmesh.reconfig.hook.attach_check.check_folder import (
 from wattmesh.reconfig.hook.switch_line import TAKEN_BACK
 from wattmesh.reconfig.launch.failures.script_line import is_users
 from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE
+from wattmesh.reconfig.launcher.torch_agent import end_all_with, words_of
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.switch import FINAL

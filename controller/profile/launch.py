@@ -22,8 +22,8 @@ from typing import Protocol
 from wattmesh.controller.process.children import POLL_S, Child, Children
 from wattmesh.controller.profile.job import ProfileJob, fill
 from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
-from wattmesh.integrations.torchrun import words_of
 from wattmesh.reconfig import step_log
+from wattmesh.reconfig.launcher.torch_agent import words_of
 from wattmesh.reconfig.link import URL_VARIABLE
 from wattmesh.reconfig.profile_folder import PROFILE_VARIABLE, ProfileFolder
 from wattmesh.reconfig.step_log import StepRow

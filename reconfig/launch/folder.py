@@ -17,6 +17,8 @@
     held.json                     the launcher's answer
     asleep.json                   where a run that sleeps trains on
     launches.json                 the launches that a scheduler was asked to hold
+    hosts.json                    where the supervisors of several hosts find the one that leads
+    host-1.joined                 which leader host 1 follows, in case it is started anew
     failures/                     one sentence per rank that was ended
 
 Invariant: only the job and its launcher write here, under the job's uid.
@@ -138,6 +140,11 @@ class RunFolder:
     def launches_file(self) -> Path:
         """The launches that a scheduler was asked to hold, and what became of them."""
         return self.path / "launches.json"
+
+    @property
+    def hosts_file(self) -> Path:
+        """Where the supervisors of several hosts find the one that leads."""
+        return self.path / "hosts.json"
 
     @property
     def failures(self) -> Path:

@@ -16,7 +16,12 @@ from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunc
 
 
 class OwnClock:
-    """Holds one launch in memory; a supervisor that is started anew begins at once."""
+    """Holds one launch in memory; a supervisor that is started anew begins at once.
+
+    `resizes`: whether it may hold a launch of another number of ranks.
+    """
+
+    resizes = False
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Hold nothing; `now` gives the wall clock."""

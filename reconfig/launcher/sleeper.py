@@ -39,12 +39,12 @@ class Sleeper:
 
         Args:
             folder: the run's folder.
-            queue: holds launches and starts them; None: this supervisor does.
+            queue: holds launches and starts them; None, or an own clock: this supervisor does.
             stop: set when this supervisor is asked to stop.
             say: called with sentences for people.
         """
         self._folder = folder
-        self._clock = OwnClock()
+        self._clock = queue if isinstance(queue, OwnClock) else OwnClock()
         self._queue: LaunchQueue = queue or self._clock
         self._stop = stop
         self._say = say
@@ -101,6 +101,9 @@ class Sleeper:
                 return True
             self._say(f"the run leaves at step {step}; its launcher starts it {until}.")
             return False
+        if asked.begins_at is None:
+            self._say(f"the run left at step {step} and goes on in {asked.ranks} ranks.")
+            return not self._stop.is_set()
         self._say(f"the run sleeps at step {step} and is started again at {until} at the latest.")
         ask_at_s = 0.0
         while not self._clock.due() and not self._stop.wait(DUE_S):
@@ -130,12 +133,14 @@ class Sleeper:
         if note is None:
             return True
         waking.tell_what_is_left(self._folder)
-        order = waking.resume_order(self._folder, note)
+        order = waking.resume_order(self._folder, note, resizes=self._clock.resizes)
         if order is None:
             return False
         try:
             waking.begin(self._folder, note, order)
-        except OSError as error:
+            if max(order.ranks) >= note.launched:
+                self._clock.hold(NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks)))
+        except (OSError, WattmeshError) as error:
             self._say(f"the order to wake at {order.point} cannot be noted ({error}).")
         self._say(f"the run is woken: {order.reason}")
         return True

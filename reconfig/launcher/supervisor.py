@@ -109,14 +109,19 @@ class Supervisor:
         self._stop_grace_s = stop_grace_s
         self._say = say
         self._holds = {HOLDS_VARIABLE: "1", **({RESIZES_VARIABLE: "1"} if resizes else {})}
+        self._asked = False
         self._stop = threading.Event()
         self._stop_now = threading.Event()
         self._sleeper = Sleeper(self._folder, queue, self._stop, say)
 
-    def ask_to_stop(self) -> None:
-        """Ask the job to checkpoint at its next boundary and end; a second call ends it at once."""
-        if self._stop.is_set():
+    def ask_to_stop(self, *, again_ends: bool = True) -> None:
+        """Ask the job to checkpoint at its next boundary and end; a second call ends it at once.
+
+        `again_ends`: whether this call counts; that of another host of the run does not.
+        """
+        if self._asked and again_ends:
             self._stop_now.set()
+        self._asked = self._asked or again_ends
         self._stop.set()
 
     def run(self) -> int:

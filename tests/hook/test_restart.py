@@ -14,8 +14,8 @@ from tests.docs.blocks import block
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from tests.hook.tiny import Fault
-from wattmesh.integrations.torchrun import end_all_with
 from wattmesh.reconfig.launcher.supervisor import EXIT_STOPPED, Supervisor
+from wattmesh.reconfig.launcher.torch_agent import end_all_with
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import SwitchMode
 

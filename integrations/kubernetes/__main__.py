@@ -1,0 +1,227 @@
+"""Trains a run as Kubernetes jobs that follow each other.
+
+    python -m wattmesh.integrations.kubernetes base --out DIR
+    python -m wattmesh.integrations.kubernetes render --name NAME --image IMAGE ... -- train.py
+    python -m wattmesh.integrations.kubernetes run ...       # in each pod of the job
+    python -m wattmesh.integrations.kubernetes held --checkpoint-dir DIR
+    python -m wattmesh.integrations.kubernetes wake --checkpoint-dir DIR --now ...
+
+The first two are for people, anywhere. The others run in pods that have the run's folder.
+
+Invariant: this process never imports torch, and acts at the API server as its service account.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
+from wattmesh.integrations.kubernetes import manifests, run
+from wattmesh.integrations.kubernetes.client import ApiServer, KubernetesClient
+from wattmesh.integrations.kubernetes.job_kinds import KINDS
+from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, OwnJob
+from wattmesh.integrations.kubernetes.manifests import Wanted
+from wattmesh.reconfig.client import waking
+from wattmesh.reconfig.launch import asleep
+from wattmesh.reconfig.launch.asleep import AsleepNote
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher.contract import NextLaunch
+from wattmesh.reconfig.launcher.launch_book import LaunchBook
+from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP
+from wattmesh.reconfig.launcher.torch_agent import Torchrun
+
+BASE = Path(__file__).with_name("base")
+WATCH_S = 5.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the commands; errors are one sentence on stderr and exit status 1."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        status: int = chosen.act(chosen)
+    except (OSError, WattmeshError) as error:
+        _say(str(error))
+        return EXIT_GAVE_UP
+    return status
+
+
+def _base(chosen: argparse.Namespace) -> int:
+    shutil.copytree(BASE, chosen.out, dirs_exist_ok=True)
+    print(f"written to {chosen.out}: apply it with `kubectl apply -k {chosen.out}`")
+    return EXIT_FINISHED
+
+
+def _render(chosen: argparse.Namespace) -> int:
+    wanted = Wanted(
+        name=chosen.name,
+        namespace=chosen.namespace,
+        image=chosen.image,
+        hosts=chosen.hosts,
+        nproc=chosen.nproc,
+        gpus=chosen.gpus,
+        folder=str(chosen.checkpoint_dir),
+        claim=chosen.claim,
+        mount=chosen.mount,
+        command=_command(chosen),
+        account=chosen.account,
+        url=chosen.url,
+        socket_dir=chosen.socket_dir,
+        runtime=chosen.runtime,
+    )
+    print(json.dumps(manifests.job(KINDS[chosen.kind], wanted), indent=2))
+    return EXIT_FINISHED
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    own = _own(chosen, chosen.job)
+    pod = run.Pod(
+        own=own,
+        job_uid=chosen.job_uid,
+        host=chosen.host,
+        address=chosen.address,
+        folder=RunFolder(chosen.checkpoint_dir),
+    )
+    ranks = Torchrun(chosen.nproc, _command(chosen))
+    if pod.host:
+        return run.follow(pod, ranks, _say)
+    try:
+        return run.lead(
+            pod,
+            KubernetesClient(ApiServer.of_pod(os.environ)),
+            ranks,
+            _say,
+            max_restarts=chosen.max_restarts,
+            stop_grace_s=chosen.stop_grace,
+        )
+    except (OSError, SourceUnavailable) as error:
+        _say(str(error))
+        return run.EXIT_AGAIN
+
+
+def _wake(chosen: argparse.Namespace) -> int:
+    """Let the held launch of a run begin: by an order, `--now`, or as its alarm (`--key`)."""
+    folder = RunFolder(chosen.checkpoint_dir)
+    queue = KubernetesQueue(
+        KubernetesClient(ApiServer.of_pod(os.environ)), folder, _own(chosen, chosen.job)
+    )
+    while True:
+        note = asleep.read(folder.asleep_file, AsleepNote)
+        key = chosen.key or (note.key if note else "")
+        if not key:
+            raise InputInvalid(f"no run sleeps in {folder.path}.")
+        if chosen.now:
+            _say(f"{queue.begin_now(key).name} begins as soon as it has nodes.")
+            return EXIT_FINISHED
+        if note is None:
+            _say("the run has begun.")
+            return EXIT_FINISHED
+        if _ordered(folder, queue, note) or not chosen.watch:
+            return EXIT_FINISHED
+        time.sleep(WATCH_S)
+
+
+def _ordered(folder: RunFolder, queue: KubernetesQueue, note: AsleepNote) -> bool:
+    """Wake a run as the daemon orders it; False: it sleeps on."""
+    order = waking.resume_order(folder, note, resizes=True)
+    if order is None:
+        _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
+        return False
+    _say(f"the run is woken: {order.reason}")
+    waking.begin(folder, note, order)
+    key = note.key
+    if max(order.ranks) >= note.launched:
+        key = order.plan
+        queue.hold(NextLaunch(key=key, run=note.run, ranks=len(order.ranks)))
+    _say(f"{queue.begin_now(key).name} begins as soon as it has nodes.")
+    return True
+
+
+def _held(chosen: argparse.Namespace) -> int:
+    for each in LaunchBook(RunFolder(chosen.checkpoint_dir)).read():
+        jobs = ", ".join(each.jobs) or each.begun_by
+        until = f" until {each.begins_at}" if each.begins_at else ""
+        print(f"{each.state:9} {each.ranks} ranks{until}, job {jobs}, {each.key or 'by hand'}")
+    return EXIT_FINISHED
+
+
+def _own(chosen: argparse.Namespace, name: str) -> OwnJob:
+    ring = {
+        "kind": chosen.kind,
+        "namespace": chosen.namespace,
+        "job": name,
+        "nproc": str(chosen.nproc),
+        "checkpoint-dir": str(chosen.checkpoint_dir),
+    }
+    return OwnJob(
+        kind=KINDS[chosen.kind],
+        namespace=chosen.namespace,
+        name=name,
+        per_host=chosen.nproc,
+        ring=run.ring_words(sys.executable, ring),
+    )
+
+
+def _command(chosen: argparse.Namespace) -> list[str]:
+    words: list[str] = chosen.command
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m wattmesh.integrations.kubernetes",
+        description="Train a run as Kubernetes jobs that follow each other.",
+    )
+    commands = parser.add_subparsers(required=True)
+    base = commands.add_parser("base", help="write what an administrator installs")
+    base.add_argument("--out", type=Path, required=True, help="folder for kustomize")
+    base.set_defaults(act=_base)
+    render = commands.add_parser("render", help="print the job to start with")
+    render.add_argument("--name", required=True)
+    render.add_argument("--image", required=True, help="with your script, torch and wattmesh")
+    render.add_argument("--hosts", type=int, required=True, help="pods with ranks")
+    render.add_argument("--gpus", type=int, default=0, help="GPUs of each pod")
+    render.add_argument("--claim", required=True, help="a claim that all pods may write at once")
+    render.add_argument("--mount", default="/runs", help="where the claim is mounted")
+    render.add_argument("--account", default="wattmesh-training", help="service account")
+    render.add_argument("--url", default="", help="WATTMESH_URL of the pods")
+    render.add_argument("--socket-dir", default="", help="folder of the agent's socket on nodes")
+    render.add_argument("--runtime", default="torch-distributed", help="of a TrainJob")
+    render.set_defaults(act=_render)
+    running = commands.add_parser("run", help="start this pod's ranks, and have the next job held")
+    running.add_argument("--job-uid", required=True)
+    running.add_argument("--host", type=int, required=True, help="index of this pod; 0 decides")
+    running.add_argument("--address", required=True, help="of this pod")
+    running.add_argument("--max-restarts", type=int, default=5, help="failures in a row")
+    running.add_argument("--stop-grace", type=float, default=600.0, help="seconds to stop in band")
+    running.set_defaults(act=_run)
+    waking_up = commands.add_parser("wake", help="wake a run that sleeps, if the daemon orders it")
+    waking_up.add_argument("--now", action="store_true", help="without an order too")
+    waking_up.add_argument("--watch", action="store_true", help="ask every 5 s until it has begun")
+    waking_up.add_argument("--key", default="", help="of the launch; default: that of the sleep")
+    waking_up.set_defaults(act=_wake)
+    held = commands.add_parser("held", help="show the launches of a run")
+    held.set_defaults(act=_held)
+    for each in (running, waking_up):
+        each.add_argument("--job", required=True, help="name of the job, or of the one before")
+    for each in (render, running, waking_up):
+        each.add_argument("--kind", choices=sorted(KINDS), default="JobSet")
+        each.add_argument("--namespace", default="default")
+        each.add_argument("--nproc", type=int, required=True, help="ranks of each pod")
+    for each in (render, running, waking_up, held):
+        each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
+    for each in (render, running):
+        each.add_argument("command", nargs="+", help="-- script.py args...")
+    return parser
+
+
+def _say(sentence: str) -> None:
+    print(f"wattmesh: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
