@@ -81,6 +81,7 @@ def _run(chosen: argparse.Namespace) -> int:
         say=_say,
         queue=queue,
         resizes=True,
+        ranks=shape.ranks,
     )
     stop = threading.Event()
 

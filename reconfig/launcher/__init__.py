@@ -6,4 +6,5 @@ The map:
     own_clock.py    a supervisor that is its own alarm clock
     sleeper.py      a supervisor's part in sleep and in another size
     supervisor.py   launches a job, and launches it again when that helps
+    way_back.py     whether a launch of another size has failed, so that the run goes back
 """
