@@ -294,11 +294,12 @@ class RunLine:
 
     Attributes:
         state: live (heard lately, however long its steps take), asleep (to save carbon; nobody is
-            to be heard), lost (not heard lately, or not up long after its alarm), finished.
-        activity: the STATE column: holding, switching, frozen, asleep, lost, finished, observed,
-            stopped (its newest launch was asked to stop, and left), failed (that left with an
-            error), retired, expired (not heard for too long, or its process has ended). A new
-            launch may continue a stopped or failed run.
+            to be heard), queued (it left for another size, and waits for nodes), lost (not heard
+            lately, or not up long after its alarm or its wait), finished.
+        activity: the STATE column: holding, switching, frozen, asleep, queued, lost, finished,
+            observed, stopped (its newest launch was asked to stop, and left), failed (that left
+            with an error), retired, expired (not heard for too long, or its process has ended). A
+            new launch may continue a stopped or failed run.
         ended: how it ended, in the words of the run or of who ended it; "" while nobody said so.
         layout: short name, e.g. `dp2 tp2`; "" when it is not known, as of a run that is only
             observed: `ranks` then counts its GPUs. `point`: id in its catalogue; "" when it is at
@@ -317,7 +318,8 @@ class RunLine:
         flags: of `j_per_token`, as the catalogue says, and of the grams in `sentence`.
         measured: what was measured of its points lately, as its daemon last looked.
         asleep_at: since when it sleeps; None: it does not. `wakes_at`: when its launcher starts it
-            again at the latest, `held_as`: what holds that launch.
+            again at the latest, or from when on a queued run may begin in its old size; `held_as`:
+            what holds that launch.
     """
 
     name: str

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from wattmesh.policies.speed import MeasuredSpeed, SpeedReserve
 from wattmesh.policies.switch_time import SwitchRecord
-from wattmesh.reconfig.catalogue import Catalogue, Equivalence, OperatingPoint
+from wattmesh.reconfig.catalogue import Catalogue, Equivalence, OperatingPoint, Release
 from wattmesh.reconfig.layout import Layout
 
 
@@ -36,6 +36,10 @@ class Action(StrEnum):
 
 SUSPENDS = "suspend"
 """Capability of a run that can be stopped and started again to save carbon."""
+
+
+RESIZES = "resize"
+"""Capability of a run that goes on as a launch of another number of ranks, which is queued."""
 
 
 class Sleep(StrEnum):
@@ -256,6 +260,9 @@ class RunView:
         suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
             `current` then say where it was. `wakes_at`: when its launcher starts it again at the
             latest, whoever lives then.
+        queued_s: since it left for another size; None: it did not. Until its next launch begins it
+            does not train. `held_as`: what holds that launch, as people find it; `wakes_at`: from
+            when on one of the old size may begin as well.
         plan: the newest one; None when there is none.
         outage_share: share of its time that it stood, in [0, 1): in outages nobody ordered, and in
             pauses between two steps, which `tokens_per_s` leaves out.
@@ -303,6 +310,8 @@ class RunView:
     trouble: str = ""
     suspended_s: float | None = None
     wakes_at: datetime | None = None
+    queued_s: float | None = None
+    held_as: str = ""
     plan: PlanView | None = None
     outage_share: float = 0.0
     room_w: float | None = None
@@ -313,6 +322,12 @@ class RunView:
     coverage: tuple[int, int] = (0, 0)
     unreadable: str = ""
     stale: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def resizes(self) -> bool:
+        """Whether it goes to points of other sizes as other launches, and gives its GPUs back."""
+        gives_back = self.catalogue is not None and self.catalogue.release is Release.RELEASED
+        return gives_back and RESIZES in self.capabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ to the switch that an order written at the next look begins: one cycle plus one 
 ended (`switch_time.py`). `F(i, j)`: seconds that a failed one costs until i trains again, rollback
 and restart included: the hard timeout of a switch, and FAILED_SWITCH x S at least. `R(i, j)`:
 seconds until GPUs that i gave back and j needs are the job's again: 0 where it keeps them, the
-measured 95 % quantile where it gives them back, without bound where nobody measured it. `n`:
-attempts left before the run is frozen.
+measured 95 % quantile where it gives them back, without bound where nobody measured it. A run that
+goes to any other size as another launch gives all its GPUs back: R is the wait of that launch, and
+F holds R as well, for the launch back waits too. `n`: attempts left before the run is frozen.
 
 `C`: longest time from a clock that is wished to the boards running at it, counted as if not a token
 were trained in it: its own seconds, the economy lease (an agent or a controller that dies at that
@@ -105,7 +106,8 @@ class Guard:
         cycle_s: longest time between two looks.
         timeout_s: longest time until a run trains again after a switch that failed.
         reacquire_s: until GPUs that a smaller point gave back are there again; infinite: nobody
-            knows, so no point that needs them is counted on from there.
+            knows, so no point that needs them is counted on from there. `resizes`: the run goes to
+            any other size as another launch, which waits for its GPUs, and so does the one back.
         clock_s: longest time from the wish for a clock to the boards running at it. `pending_s`:
             what is left of it since the last wish, or of a switch that was not seen to be complete.
         capped_s: what operators' announced power caps take of the time left, at the fastest point.
@@ -129,6 +131,7 @@ class Guard:
     refuges: tuple[OperatingPoint, ...] = ()
     timeout_s: float = 0.0
     reacquire_s: float = 0.0
+    resizes: bool = False
     clock_s: float = 0.0
     pending_s: float = 0.0
     capped_s: float = 0.0
@@ -200,6 +203,7 @@ class Guard:
             return success
         failed_s = self._failed_s(self.times.seconds(current, target))
         failed_s += self._switch_s(current, target) - self.times.seconds(current, target)
+        failed_s += self._queued_back_s(current, target)
         failed = self._worst_s(current, self.attempts - 1, current, wait_s, failed_s)
         return min(success, failed)
 
@@ -261,6 +265,7 @@ class Guard:
         back_s = attempts * self._back_s(point, self.fastest)
         way_s = switch_s + (attempts - 1) * self._failed_s(switch_s)
         way_s += waits_s + self._clock_after_s(point, self.fastest)
+        way_s += (attempts - 1) * self._queued_back_s(point, self.fastest)
         # What cannot be reached needs no room kept free: the guard bars the way itself.
         return way_s + (back_s if isfinite(back_s) else 0)
 
@@ -318,7 +323,13 @@ class Guard:
 
     def _back_s(self, point: OperatingPoint, target: OperatingPoint) -> float:
         """Seconds until GPUs that `point` gave back and `target` needs are there again."""
-        return self.reacquire_s if point.gpus < target.gpus else 0.0
+        waits = point.gpus != target.gpus if self.resizes else point.gpus < target.gpus
+        return self.reacquire_s if waits else 0.0
+
+    def _queued_back_s(self, point: OperatingPoint, target: OperatingPoint) -> float:
+        """Seconds until the GPUs of `point` are there again after a launch at `target` failed."""
+        back_s = self._back_s(point, target) if self.resizes else 0.0
+        return back_s if isfinite(back_s) else 0.0
 
     def _asleep_s(self, attempts: int, tokens: float, seconds: float) -> float:
         """Give the slack of a sleeping run with `attempts` left to wake it."""
@@ -375,7 +386,7 @@ class Guard:
         wait_s = attempts * self.lag_s(point) - self.cycle_s + cycle_s
         rest = max(0.0, tokens - wait_s * self.rho(point)) / self.rho(to)
         switch_s = self.times.seconds(point, to)
-        failing_s = (attempts - 1) * self._failed_s(switch_s)
+        failing_s = (attempts - 1) * (self._failed_s(switch_s) + self._queued_back_s(point, to))
         way_s = wait_s + attempts * self._back_s(point, to) + switch_s + failing_s
         return way_s + self._clock_after_s(point, to) + rest
 

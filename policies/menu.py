@@ -20,6 +20,8 @@ from wattmesh.reconfig.catalogue import (
     Release,
 )
 
+UNKNOWN_WAIT = "nobody measured how long it takes until they are there again (switch.reacquire_s)"
+
 
 def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
     """Say why `run` may not be switched to `point`, as a clause; "" when it may."""
@@ -80,14 +82,8 @@ def _over(point: OperatingPoint, run: RunView) -> str:
 
 def _cannot(point: OperatingPoint, run: RunView) -> str:
     """Say what the run itself cannot do, as a clause."""
-    held = max(run.gpus_held, run.world_size)
-    if max(point.gpus, point.layout.world_size) > held:
-        return f"{point.id} needs {point.gpus} GPUs and the run holds {held}"
-    if point.layout.world_size < run.world_size and "parking" not in run.capabilities:
-        return (
-            f"{point.id} leaves {run.world_size - point.layout.world_size} of {run.world_size} "
-            "ranks without work and the run cannot park ranks"
-        )
+    if why := _wrong_size(point, run):
+        return why
     if run.trouble and point.layout != run.layout:
         return f"{point.id} has another layout and the run can make no checkpoint ({run.trouble})"
     degree = run.layout.data_parallel
@@ -95,6 +91,27 @@ def _cannot(point: OperatingPoint, run: RunView) -> str:
         return (
             f"{point.id} has data parallel degree {point.layout.data_parallel} and the run's "
             f"loader, which cannot seek by global sample, keeps {degree}"
+        )
+    return ""
+
+
+def resized(point: OperatingPoint, run: RunView) -> bool:
+    """Say whether the run would go to `point` as a launch of another number of ranks."""
+    return run.resizes and point.layout.world_size != run.world_size
+
+
+def _wrong_size(point: OperatingPoint, run: RunView) -> str:
+    """Say why the run cannot have as many ranks as a point needs, as a clause."""
+    ranks, held = point.layout.world_size, max(run.gpus_held, run.world_size)
+    if resized(point, run):
+        known = run.catalogue is not None and run.catalogue.switch.reacquire_s is not None
+        return "" if known else f"{point.id} needs other GPUs, and {UNKNOWN_WAIT}"
+    if max(point.gpus, ranks) > held:
+        return f"{point.id} needs {point.gpus} GPUs and the run holds {held}"
+    if ranks < run.world_size and "parking" not in run.capabilities:
+        return (
+            f"{point.id} leaves {run.world_size - ranks} of {run.world_size} ranks without work "
+            "and the run cannot park ranks"
         )
     return ""
 
@@ -139,10 +156,7 @@ def cannot_sleep(run: RunView, policy: PolicySettings) -> str:
     if catalogue is None or current is None:
         return "it is at no point of its catalogue, so nobody knows where it would wake"
     if catalogue.release is Release.RELEASED and catalogue.switch.reacquire_s is None:
-        return (
-            "it gives its GPUs back, and nobody measured how long it takes until they are there "
-            "again (switch.reacquire_s)"
-        )
+        return f"it gives its GPUs back, and {UNKNOWN_WAIT}"
     return why_not(current, run, policy)
 
 

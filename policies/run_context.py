@@ -12,7 +12,7 @@ from math import inf, isfinite
 
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import FAILED_SWITCH, Guard
-from wattmesh.policies.menu import menu, unheld
+from wattmesh.policies.menu import menu, resized, unheld
 from wattmesh.policies.speed import STANDSTILL, CountedSpeed, counted
 from wattmesh.policies.switch_time import SwitchTimes
 from wattmesh.policies.words import point as named
@@ -97,7 +97,8 @@ class RunContext:
             return 0.0
         if run.current is None:
             return times(run, catalogue).longest_s(target)
-        back_s = _back_s(catalogue) if target.gpus > run.current.gpus else 0.0
+        more = target.gpus > run.current.gpus
+        back_s = _back_s(catalogue) if more or resized(target, run) else 0.0
         return times(run, catalogue).seconds(run.current, target) + (back_s if back_s < inf else 0)
 
     def hold(self, kind: str, why: str) -> Decision:
@@ -112,8 +113,16 @@ class RunContext:
         if target.layout == self.run.layout:
             reason = f"changing the clock from {self.here} to {named(target)}: {why}."
             return self.say(Action.CLOCK, kind, reason, target=target.id)
-        reason = f"switching from {self.here} to {named(target)}: {why}{self._way_back(target)}."
+        tail = f"{self._as_another_job(target)}{self._way_back(target)}"
+        reason = f"switching from {self.here} to {named(target)}: {why}{tail}."
         return self.say(Action.SWITCH, kind, reason, target=target.id)
+
+    def _as_another_job(self, target: OperatingPoint) -> str:
+        """Say that the run goes on as another job, where it does."""
+        if self.run.catalogue is None or not resized(target, self.run):
+            return ""
+        wait = duration(_back_s(self.run.catalogue))
+        return f"; it goes on as another job, which is counted to wait {wait} for its GPUs"
 
     def _way_back(self, target: OperatingPoint) -> str:
         """Say that the deadline rests on the return of GPUs that are given back, where it does."""
@@ -159,7 +168,9 @@ def examine(seen: Observation, run: RunView) -> RunContext:
 def times(run: RunView, catalogue: Catalogue) -> SwitchTimes:
     """Give what the run's switches are counted at."""
     in_place = IN_PLACE in run.capabilities
-    return SwitchTimes(switch=catalogue.switch, records=run.switches, in_place=in_place)
+    return SwitchTimes(
+        switch=catalogue.switch, records=run.switches, in_place=in_place, resizes=run.resizes
+    )
 
 
 def in_flight_s(seen: Observation, run: RunView, catalogue: Catalogue) -> float:
@@ -236,6 +247,7 @@ def _guard(seen: Observation, run: RunView, points: tuple[OperatingPoint, ...]) 
         attempts_after=limit,
         timeout_s=seen.policy.failed_switch_s,
         reacquire_s=_back_s(catalogue),
+        resizes=run.resizes,
         clock_s=_clock_s(seen, run, catalogue),
         pending_s=in_flight_s(seen, run, catalogue),
         unheld=free,
@@ -300,7 +312,8 @@ def _switch_pending_s(seen: Observation, run: RunView, catalogue: Catalogue) -> 
     left_s = times(run, catalogue).of(newest)
     if newest.failed:
         left_s = max(FAILED_SWITCH * left_s, seen.policy.failed_switch_s)
-    back_s = _back_s(catalogue)
+    # What is told of a launch of another size is told once it has its GPUs.
+    back_s = 0.0 if run.resizes else _back_s(catalogue)
     return max(0.0, left_s + (back_s if back_s < inf else 0.0) - newest.told_s - newest.ago_s)
 
 

@@ -113,12 +113,14 @@ class SwitchTimes:
 
     Attributes:
         switch: the catalogue's costs. `records`: the run's newest switches, newest first.
-        in_place: whether the run changes its layout within its processes.
+        in_place: whether the run changes its layout within its processes. `resizes`: not where it
+            goes to another size.
     """
 
     switch: SwitchCost
     records: tuple[SwitchRecord, ...] = ()
     in_place: bool = True
+    resizes: bool = False
 
     def kind(self, origin: OperatingPoint | None, target: OperatingPoint | None) -> SwitchKind:
         """Give how the run would get from one to the other."""
@@ -126,7 +128,8 @@ class SwitchTimes:
             return SwitchKind.RESTART
         if origin.layout == target.layout:
             return SwitchKind.CLOCK
-        return SwitchKind.IN_PLACE if self.in_place else SwitchKind.RESTART
+        here = self.in_place and not (self.resizes and origin.gpus != target.gpus)
+        return SwitchKind.IN_PLACE if here else SwitchKind.RESTART
 
     def seconds(self, origin: OperatingPoint | None, target: OperatingPoint | None) -> float:
         """Give the seconds from one point to another."""

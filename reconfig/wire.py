@@ -218,6 +218,8 @@ class Order(Message):
         wakes_at: of a suspension: when the run trains again if nobody says otherwise; None else.
             `layout` and `ranks` are those that it has. `sleeps_s`: how far ahead that was when it
             was ordered, so that a daemon's wrong clock makes nobody sleep longer; 0: not told.
+        waits_s: of a resize: for how long the launch of the new size may wait for nodes before one
+            of the old size may begin in its place; 0: not told.
     """
 
     plan: ranges.Token
@@ -234,6 +236,7 @@ class Order(Message):
     journal: ranges.Token = ""
     wakes_at: ranges.At | None = None
     sleeps_s: ranges.Seconds = 0.0
+    waits_s: ranges.Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,9 +286,10 @@ class Finish(Message):
 
     Attributes:
         reason: "done", "restart", "suspended", "stopped: ...", "failed: ...".
-        wakes_at: of a suspended run: when its next launch begins at the latest. `held_as`: what
-            holds that launch, as people find it. `left_at`: when it left, by its own clock; the
-            daemon may hear of it much later.
+        wakes_at: of a suspended run: when its next launch begins at the latest; of one that left
+            for another size ("restart"): from when on one of the old size may begin in its place.
+            `held_as`: what holds that launch, as people find it. `left_at`: when it left, by its
+            own clock; the daemon may hear of it much later.
     """
 
     run: ranges.RunId

@@ -14,7 +14,7 @@ from wattmesh.controller.accounting.run_history import RunHistory
 from wattmesh.controller.accounting.scopes import meter_scope
 from wattmesh.controller.journal.energy.ledger import EmissionRow, TokenMark
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs.run_row import LIVES
+from wattmesh.controller.journal.runs.run_row import AWAY, LIVES
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.policies.accounting.baseline import (
     PointPace,
@@ -310,5 +310,5 @@ class BaselineLedger:
 
 
 def _known_until(run: RunRow, now: datetime) -> datetime:
-    """Give up to when it is known what a run trained that has not ended; asleep, nothing."""
-    return now if run.state == "asleep" else run.last_seen_at
+    """Give up to when it is known what a run trained that has not ended; away, nothing."""
+    return now if run.state in AWAY else run.last_seen_at

@@ -132,6 +132,8 @@ def _run(journal: Journal, row: RunRow, now: datetime, everything: str) -> dict[
 
 
 def _doing(row: RunRow) -> str:
+    if row.state == "queued":
+        return f"queued: {row.held_as}"
     if row.asleep_at is None or row.wakes_at is None:
         return row.phase
     return f"asleep until {row.wakes_at:%a %H:%M} UTC at the latest"

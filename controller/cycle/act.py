@@ -25,11 +25,14 @@ from wattmesh.errors import Fenced, JournalUnavailable, NotSwitched
 from wattmesh.policies.decision import Action, Decision, Mode, Observation, Rung
 from wattmesh.policies.isolation import UNDECIDABLE
 from wattmesh.quantities import duration
-from wattmesh.reconfig.catalogue import PAUSED, Catalogue
+from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, SwitchMode
+from wattmesh.reconfig.wire import RESIZES, Order, SwitchMode
 
 log = logging.getLogger(__name__)
+
+LEAST_WAIT_S = 60.0
+"""A launch of another size may wait this long at least before one of the old size may begin."""
 
 BOUNDARIES_VALID = 3
 """An order is void if it is not taken at one of this many boundaries."""
@@ -175,6 +178,7 @@ class JournalActor:
                 finished=row.state == "finished",
                 frozen=row.frozen or seen.snapshot.frozen,
                 live=row.state == "live",
+                queued=row.state == "queued",
                 window_s=BOUNDARIES_VALID * max(1, row.boundary_every) * (row.step_s or 0.0),
             ),
             now=seen.snapshot.now,
@@ -194,14 +198,17 @@ class JournalActor:
     ) -> datetime | None:
         """Return when a switch began; None: its order waits.
 
-        A run that was told to sleep and is silent may sleep, and tell a daemon that was down only
-        once it leads again.
+        A run that was told to leave and is silent may have left, and tell a daemon that was down
+        only once it leads again. The wait for another size is no time of a switch.
         """
         if switch.state is SwitchState.ORDERED or begun_at is None:
             return None
-        leads_since = self._journal.runs.liveness.leads_since
-        silent = switch.order.mode is SwitchMode.SUSPEND and row.state == "lost"
-        return max(begun_at, leads_since) if silent and leads_since else begun_at
+        order, leads_since = switch.order, self._journal.runs.liveness.leads_since or begun_at
+        if order.mode is SwitchMode.RESIZE:
+            arrived_at = row.incarnation_at if row.attempt > order.attempt else begun_at
+            return max(begun_at, leads_since, arrived_at)
+        silent = order.mode is SwitchMode.SUSPEND and row.state == "lost"
+        return max(begun_at, leads_since) if silent else begun_at
 
     def _settle_clock(self, row: RunRow, seen: JournalObservation, epoch: int) -> bool:
         """Withdraw a clock that cannot be kept; set the clock that a confirmed switch asked for."""
@@ -296,8 +303,9 @@ def _write_intent_row(
         ranks=tuple(range(target.layout.world_size)),
         not_before_step=row.step + 1,
         valid_until_step=row.step + BOUNDARIES_VALID * max(1, row.boundary_every),
-        mode=_mode(row),
+        mode=_mode(row, target),
         reason=reason,
+        waits_s=_waits_s(row, target),
     )
     _commit(journal, row, decision, order, asked=asked, now=now)
 
@@ -379,5 +387,23 @@ def _commit(
         journal.runs.clear_ordered_point(row.run, row.ordered_point, epoch=order.epoch)
 
 
-def _mode(row: RunRow) -> SwitchMode:
+def _mode(row: RunRow, target: OperatingPoint) -> SwitchMode:
+    if _resizes(row, target):
+        return SwitchMode.RESIZE
     return SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART
+
+
+def _resizes(row: RunRow, target: OperatingPoint) -> bool:
+    """Return whether the run goes to a point as a launch of another number of ranks."""
+    released = row.catalogue is not None and row.catalogue.release is Release.RELEASED
+    return released and RESIZES in row.capabilities and target.layout.world_size != row.world_size
+
+
+def _waits_s(row: RunRow, target: OperatingPoint) -> float:
+    """Return how long that launch may wait before one of the old size may begin as well.
+
+    That is what the deadline guard counts for it.
+    """
+    if row.catalogue is None or not _resizes(row, target):
+        return 0.0
+    return max(row.catalogue.switch.reacquire_s or 0.0, LEAST_WAIT_S)

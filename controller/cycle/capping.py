@@ -12,6 +12,7 @@ from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.cycle.fleet import LOST_HELD, recently_heard
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.journal.runs.run_row import AWAY
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation
@@ -66,7 +67,7 @@ def announce(
 def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
     """List the GPUs that each run trains on, without those of parked ranks.
 
-    A run silent for up to `LOST_HELD` may still train, unless it said that it sleeps, or another
+    A run silent for up to `LOST_HELD` may still train, unless it said that it leaves, or another
     run has its GPUs. If two live runs name one GPU, the one registered first has it: a new claim
     takes nothing from others.
     """
@@ -74,7 +75,7 @@ def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]
     found: dict[str, tuple[str, ...]] = {}
     for row in sorted(rows, key=_claim):
         silent = row.state != "live"
-        if row.state in ("finished", "asleep") or (silent and now - row.last_seen_at > LOST_HELD):
+        if row.state in ("finished", *AWAY) or (silent and now - row.last_seen_at > LOST_HELD):
             continue
         found[row.run] = tuple(sorted(row.gpus_used - taken))
         taken |= row.gpus_used

@@ -12,6 +12,7 @@ from typing import Any
 from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.journal.nodes.node_facts import STRANGE
 from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.journal.runs.run_row import AWAY
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.isolation import cause
@@ -242,22 +243,26 @@ def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holde
 
 
 def holder(row: RunRow) -> Holder:
-    """Describe a run as an owner of GPUs; asleep it keeps them, unless its catalogue gives back."""
-    asleep = row.state == "asleep"
+    """Describe a run as an owner of GPUs; asleep it keeps them, unless its catalogue gives back.
+
+    In a queue it has none: its job has ended.
+    """
+    away = row.state in AWAY
     ranks = set(row.ranks)
     unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in ranks]
     gives_back = row.catalogue is not None and row.catalogue.release is Release.RELEASED
     gpus = tuple(filter(None, row.gpus))
-    if asleep and gives_back:
+    kept = row.state == "asleep" and not gives_back
+    if away and not kept:
         gpus, unused = (), list(gpus)
     return Holder(
         run=row.run,
         incarnation=row.incarnation,
         gpus=gpus,
-        released=(*row.released, *(unused if gives_back else ())),
-        # Agents of the version before know no launch that sleeps.
-        standing=LaunchState.LOST if asleep else LaunchState(row.state),
-        idles=asleep and not gives_back,
+        released=(*row.released, *(unused if gives_back or (away and not kept) else ())),
+        # Agents of the version before know no launch that sleeps or waits.
+        standing=LaunchState.LOST if away else LaunchState(row.state),
+        idles=kept,
         owner_uid=row.owner_uid,
         job=row.scheduler_key,
         host=row.host,
@@ -269,7 +274,7 @@ def holder(row: RunRow) -> Holder:
 
 def _held(row: RunRow, *, seen: bool) -> timedelta:
     """Return how long a silent or finished run still counts as an owner."""
-    if row.state == "asleep":
+    if row.state in AWAY:
         return timedelta.max
     if row.state == "finished":
         return LOST_HELD if seen else timedelta()

@@ -110,7 +110,7 @@ def _views(snapshot: JournalSnapshot, settings: CycleSettings) -> Iterable[RunVi
             continue
         try:
             coverage = fleet.gpus.of(row) if fleet.gpus else (0, 0)
-            if row.state == "asleep" and _gives_back(row):
+            if row.state == "queued" or (row.state == "asleep" and _gives_back(row)):
                 coverage = (0, 0)  # its GPUs are not its own now, and may be off
             view = run_view(
                 row,
@@ -152,6 +152,7 @@ def run_view(
     changes = [each.updated_at for each in confirmed[:1]]
     changes += [launches.woken[0]] if launches.woken else []
     asleep_at = row.asleep_at if row.state == "asleep" else None
+    queued = row.state == "queued"
     today = [each for each in history.rows if (now - each.created_at).total_seconds() < DAY_S]
     return RunView(
         run=row.run,
@@ -186,7 +187,9 @@ def run_view(
         speeds=measured_speeds.read(row).watched.speeds,
         capabilities=row.capabilities,
         suspended_s=age_s(asleep_at, now) if asleep_at else None,
-        wakes_at=row.wakes_at if asleep_at else None,
+        wakes_at=row.wakes_at if asleep_at or queued else None,
+        queued_s=age_s(row.last_seen_at, now) if queued else None,
+        held_as=row.held_as if queued else "",
         trouble=row.trouble,
         outage_share=_standing_share(row, launches.outage_share(now)),
     )

@@ -38,7 +38,8 @@ class RunNow:
     """What the verdict needs to know about the run, from its own newest report.
 
     Attributes:
-        live: whether it was heard recently, however long its steps take.
+        live: whether it was heard recently, however long its steps take. `queued`: it has left, and
+            waits for another size.
         window_s: usual seconds until the run has passed the boundaries at which an order is valid.
     """
 
@@ -47,6 +48,7 @@ class RunNow:
     finished: bool
     frozen: str
     live: bool = True
+    queued: bool = False
     window_s: float = 0.0
 
 
@@ -87,7 +89,12 @@ def _hopeless(switch: OpenSwitch, run: RunNow, now: datetime, timeout_s: float) 
         return f"The run was launched again (attempt {run.attempt}, ordered to {order.attempt})"
     if waiting and (void := _void(order, run, now)):
         return void
+    if run.queued:
+        return None
     limit_s = _limit_s(switch, run, timeout_s)
+    if order.mode is SwitchMode.RESIZE and run.attempt == order.attempt and not waiting:
+        # It may wait in a queue, and so may its way back, and nobody is there to say so.
+        limit_s += 2 * order.waits_s
     # A time in the future was written while the wall clock was ahead, so take the distance.
     age_s = abs((now - (switch.begun_at or switch.created_at)).total_seconds())
     if age_s > limit_s:

@@ -342,7 +342,7 @@ def _run_figure(
         layout=str(row.layout),
         tokens=row.tokens,
         tokens_per_s=row.tokens_per_s,
-        wakes_at=row.wakes_at,
+        wakes_at=row.wakes_at if row.asleep_at else None,
         tokens_total=row.tokens_total or (row.catalogue.tokens_total if row.catalogue else 0),
         deadline=row.deadline,
         silent_s=max(0.0, (now - row.last_seen_at).total_seconds()),

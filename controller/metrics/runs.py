@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from wattmesh.controller.journal.runs.run_row import LIVES
 from wattmesh.controller.metrics.figures import Figures, RunFigure
 from wattmesh.controller.pulse import Pulse
 from wattmesh.reconfig.switch import FINAL
@@ -33,8 +34,8 @@ def _training(figures: Figures) -> Iterator[Metric]:
     )
     info = GaugeMetricFamily(
         "wattmesh_run_config_info",
-        "1; the layout and the point that the run is at. state: live, asleep, lost (not heard), "
-        "finished, or how its last launch left: stopped, failed.",
+        "1; the layout and the point that the run is at. state: live, asleep, queued, lost "
+        "(not heard), finished, or how its last launch left: stopped, failed.",
         labels=["run", "run_id", "point", "layout", "state"],
     )
     for run in figures.runs:
@@ -99,7 +100,15 @@ def _sleeping(figures: Figures) -> Iterator[Metric]:
     for run in figures.runs:
         if run.wakes_at is not None:
             wakes.add_metric([run.name, run.run], run.wakes_at.timestamp())
-    yield wakes
+    queued = GaugeMetricFamily(
+        "wattmesh_run_queued_seconds",
+        "For how long a run has waited that left for another size; no value where none does.",
+        labels=["run", "run_id"],
+    )
+    for run in figures.runs:
+        if run.state == "queued":
+            queued.add_metric([run.name, run.run], run.silent_s)
+    yield from (wakes, queued)
 
 
 def _switches(figures: Figures) -> Iterator[Metric]:
@@ -148,5 +157,5 @@ def _decided(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
 
 
 def _going_on(figures: Figures) -> Iterator[RunFigure]:
-    """Give the runs that are live or asleep, or lost without having said that they leave."""
-    return (run for run in figures.runs if run.state in ("live", "asleep", "lost"))
+    """Give the runs that are live or away, or lost without having said that they leave."""
+    return (run for run in figures.runs if run.state in (*LIVES, "lost"))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.replay.world import RunState, Scene
 from wattmesh.policies.decision import (
+    RESIZES,
     SUSPENDS,
     CarbonView,
     IntensitySlot,
@@ -87,7 +88,7 @@ def _run_view(
         tokens=int(state.tokens),
         tokens_total=round(scene.tokens),
         layout=state.point.layout,
-        world_size=state.gpus,
+        world_size=state.point.gpus if scene.resizes else state.gpus,
         gpus_held=state.gpus,
         boundary_every=scene.boundary_every,
         started_at=scene.start,
@@ -107,7 +108,10 @@ def _run_view(
         clock_trouble="",
         since_clock_s=None if clock_s is None else at_s - clock_s,
         since_switch_s=None if changed_s is None else at_s - changed_s,
-        capabilities=CAPABILITIES if pause else CAPABILITIES[:-1],
+        capabilities=(
+            *(CAPABILITIES if pause else CAPABILITIES[:-1]),
+            *((RESIZES,) if scene.resizes else ()),
+        ),
         suspended_s=at_s - state.asleep_since_s if state.asleep else None,
         outage_share=_outage_share(scene, state),
         trained=trained,

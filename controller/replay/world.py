@@ -110,6 +110,8 @@ class Scene:
         first: id of the point it begins at. `boundary_every`: steps from checkpoint to checkpoint.
         margin: hourly change of speed that is expected, down and up (`policy.guard_margin`).
         loss: of nodes; None: none are lost.
+        resizes: whether the run goes to other sizes as other jobs, each of which waits
+            `reacquire_s` of the catalogue for its GPUs.
     """
 
     catalogue: Catalogue
@@ -122,6 +124,7 @@ class Scene:
     margin: float = 0.02
     noise: Noise = field(default_factory=Noise)
     loss: Loss | None = None
+    resizes: bool = False
 
     @property
     def gpus(self) -> int:
@@ -219,6 +222,7 @@ class World:
             interval_began=(0.0, 0.0),
         )
         self._took_s = 0.0
+        self._unmeasured_s = 0.0
 
     @property
     def done(self) -> bool:
@@ -288,6 +292,9 @@ class World:
                 self._resume()
         elif not state.asleep and state.tokens >= state.boundary_tokens * (1 - 1e-12):
             self._boundary()
+
+    def _size(self, point: str) -> int:
+        return self.scene.catalogue.point(point).gpus
 
     def _layout(self, point: str) -> object:
         return self.scene.catalogue.point(point).layout
@@ -381,7 +388,7 @@ class World:
         """Measure what a daemon measures: speeds of points, and switches that are now complete."""
         state, scene = self.state, self.scene
         if state.switches and not state.switches[0].complete:
-            newest = replace(state.switches[0], at_pace_s=self._took_s)
+            newest = replace(state.switches[0], at_pace_s=self._took_s - self._unmeasured_s)
             state.switches = (newest, *state.switches[1:])
         if state.at_s < state.clock_from_s - TICK:
             return
@@ -409,12 +416,13 @@ class World:
             state.energy_j += energy_j
             state.carbon_g += energy_j * self.scene.grid.values[index] / J_PER_KWH
         self._took_s = wait_s + seconds
+        # What a run measures of a switch does not hold the wait of its next job.
+        self._unmeasured_s = wait_s if self.scene.resizes else 0.0
         told_s = self._took_s * self.scene.noise.told_share
         if state.fails:
             failed_s = self.scene.noise.failed_s
-            self._took_s = told_s = wait_s + (
-                FAILED_SWITCH * seconds if failed_s is None else failed_s
-            )
+            failed_s = FAILED_SWITCH * seconds if failed_s is None else failed_s
+            self._took_s = told_s = wait_s + failed_s + (wait_s if self.scene.resizes else 0.0)
         state.busy_until_s, state.told_s = state.at_s + self._took_s, state.at_s + told_s
         state.watched = replace(state.watched, stay=None)
 
@@ -435,7 +443,8 @@ class World:
             energy_j = switch.layout_energy_j or thirsty_w * seconds
         used = [catalogue.point(each).gpus if each != PAUSED else 0 for each in (origin, target)]
         wait_s = 0.0
-        if catalogue.release is Release.RELEASED and used[1] > used[0]:
+        queues = self.scene.resizes and 0 < used[1] < used[0]
+        if catalogue.release is Release.RELEASED and (used[1] > used[0] or queues):
             wait_s = switch.reacquire_s or 0.0
         return seconds, wait_s, energy_j + wait_s * before_w
 
@@ -464,13 +473,16 @@ class World:
     def _record(self, origin: str, target: str) -> None:
         """Record what the run reports of a switch; it is complete only after the first step."""
         state = self.state
-        asleep = PAUSED in (origin, target)
+        restarts = PAUSED in (origin, target) or (
+            self.scene.resizes and self._size(origin) != self._size(target)
+        )
+        took_s = state.at_s - state.switched_s[-1] - self._unmeasured_s
         record = SwitchRecord(
             origin=origin,
             target=target,
-            kind=SwitchKind.RESTART if asleep else SwitchKind.IN_PLACE,
-            told_s=state.at_s - state.switched_s[-1],
-            at_pace_s=state.at_s - state.switched_s[-1] if target == PAUSED else None,
+            kind=SwitchKind.RESTART if restarts else SwitchKind.IN_PLACE,
+            told_s=took_s,
+            at_pace_s=took_s if target == PAUSED else None,
         )
         state.switches = (record, *state.switches)[:KEPT]
         state.told_at_s = (state.at_s, *state.told_at_s)[:KEPT]

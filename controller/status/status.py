@@ -16,13 +16,18 @@ from wattmesh.controller import marks
 from wattmesh.controller.cycle.cap_held import announcement, sentence
 from wattmesh.controller.cycle.fleet import controls
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.journal.runs.run_row import DONE
+from wattmesh.controller.journal.runs.run_row import AWAY, DONE
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.pulse import Coverage, Pulse
 from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.status.trouble import span, troubles
-from wattmesh.controller.status.waiting import asleep_line, last_step_s, waits_for
+from wattmesh.controller.status.waiting import (
+    asleep_line,
+    last_step_s,
+    queued_line,
+    waits_for,
+)
 from wattmesh.controller.views import (
     AnnouncedCap,
     CapLine,
@@ -155,8 +160,9 @@ def _run_line(
     catalogue = row.catalogue
     expected = expected_flags(pulse, row)
     trains = row.state == "live" and not row.ending
-    lives = trains or row.state == "asleep"
+    lives = trains or row.state in AWAY
     said = [asleep_line(row, now)] if row.state == "asleep" else []
+    said += [queued_line(row, now)] if row.state == "queued" else []
     said += [decision.reason] if decision and lives and decision.reason else []
     said += [unread(pulse, row)] if trains else []
     return RunLine(

@@ -254,7 +254,13 @@ def _runs(view: StatusView) -> Iterator[str]:
     for run in view.runs:
         if run.ended:
             continue
-        if run.state == "lost" and run.wakes_at is not None:
+        if run.state == "lost" and run.wakes_at is not None and run.asleep_at is None:
+            yield (
+                f"{run.name} left for another size {span(run.last_seen_s)} ago and was not heard "
+                f"since: see why neither begins ({run.held_as}), and start it again by the command "
+                "that started it; it trains on from its newest checkpoint."
+            )
+        elif run.state == "lost" and run.wakes_at is not None:
             late_s = (view.at - run.wakes_at).total_seconds()
             yield (
                 f"{run.name} was to wake {span(late_s)} ago and was not heard since: see what "

@@ -1,4 +1,4 @@
-"""What a run that takes no step waits for, or that it sleeps, in one sentence. Pure.
+"""What a run that takes no step waits for, or that it sleeps or is queued, in one sentence. Pure.
 
 Invariant: nothing is said of a run that steps as usual; the sentence always says how long ago each
 thing was heard.
@@ -38,6 +38,18 @@ def asleep_line(row: RunRow, now: datetime) -> str:
         f"Asleep for {since} at step {row.step}; {holder} {alarm}; `wattmesh switch {row.name} "
         f"{where}` wakes it now."
     )
+
+
+def queued_line(row: RunRow, now: datetime) -> str:
+    """Say since when a run waits for another size, who starts it, and when the old size may."""
+    if row.wakes_at is None:
+        return ""
+    since = span(max(0.0, (now - row.last_seen_at).total_seconds()))
+    left_s = (row.wakes_at - now).total_seconds()
+    back = f"from {row.wakes_at:%a %H:%M} UTC on, in {span(left_s)}, one of the old size may"
+    if left_s <= 0:
+        back = f"one of the old size may, since {span(-left_s)}"
+    return f"Left for another size {since} ago at step {row.step}; {row.held_as} starts it; {back}."
 
 
 def waits_for(row: RunRow, now: datetime) -> str:

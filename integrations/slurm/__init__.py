@@ -10,4 +10,5 @@ The map:
     slurm_queue.py  Slurm as what holds a run's next launch
     waits.py        how long nodes that were given back take to return
     wake.py         wakes a run that sleeps before its time
+    watcher.py      a small job that does so when the daemon orders it
 """

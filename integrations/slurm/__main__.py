@@ -13,6 +13,7 @@ Invariant: this process never imports torch, and acts at Slurm as its own user a
 """
 
 import argparse
+import itertools
 import os
 import signal
 import sys
@@ -23,13 +24,13 @@ from pathlib import Path
 from types import FrameType
 
 from wattmesh.errors import WattmeshError
-from wattmesh.integrations.slurm import waits
+from wattmesh.integrations.slurm import waits, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
 from wattmesh.integrations.slurm.own_job import OwnJob, own_shape, script_arguments
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
-from wattmesh.integrations.slurm.wake import sleeping, wake
+from wattmesh.integrations.slurm.wake import is_held, sleeping, wake
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
@@ -37,6 +38,9 @@ from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
 
 WATCH_S = 5.0
+
+LOOK_EVERY = 12
+"""Slurm is asked at every so many looks whether it still has the job that is to wake the run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,6 +85,7 @@ def _run(chosen: argparse.Namespace) -> int:
         say=_say,
         queue=queue,
         resizes=True,
+        ranks=shape.ranks,
     )
     stop = threading.Event()
 
@@ -98,6 +103,8 @@ def _run(chosen: argparse.Namespace) -> int:
     asleep.awake(folder)
     status = supervisor.run()
     if supervisor.handed_over:
+        if chosen.watch_asleep and folder.asleep_file.exists():
+            _watch_asleep(folder, client, chosen.watcher)
         return EXIT_FINISHED
     try:
         queue.cancel(book.change(launch_book.withdraw_all))
@@ -106,9 +113,18 @@ def _run(chosen: argparse.Namespace) -> int:
     return status
 
 
+def _watch_asleep(folder: RunFolder, client: SlurmClient, more: Sequence[str]) -> None:
+    try:
+        number = watcher.submit(folder, client, more)
+    except WattmeshError as error:
+        _say(f"nobody watches for orders while the run sleeps; its alarm wakes it: {error}")
+        return
+    _say(f"job {number} wakes the run when the daemon orders it.")
+
+
 def _wake(chosen: argparse.Namespace) -> int:
     folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
-    while True:
+    for look in itertools.count(1):
         woken = wake(folder, client, chosen.ranks_per_node, now=chosen.now, say=_say)
         if woken is not None:
             _say(f"{woken.name} begins as soon as it has nodes.")
@@ -117,9 +133,14 @@ def _wake(chosen: argparse.Namespace) -> int:
             _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
             return EXIT_FINISHED
         time.sleep(WATCH_S)
-        if sleeping(folder) is None:
+        found = sleeping(folder)
+        if found is None:
             _say("the run has begun.")
-            return EXIT_FINISHED
+            break
+        if look % LOOK_EVERY == 0 and not is_held(found, client):
+            _say(f"the held job {found.job} is gone, so nothing is left to wake.")
+            break
+    return EXIT_FINISHED
 
 
 def _held(chosen: argparse.Namespace) -> int:
@@ -150,6 +171,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--most-per-node", type=int, help="ranks that a node takes in other sizes")
     run.add_argument("--address", default="", help="of this node, as the others reach it")
     run.add_argument("--srun", action="append", default=[], help="a further word for srun")
+    run.add_argument(
+        "--watch-asleep",
+        action="store_true",
+        help="while it sleeps, a small job of yours fetches orders to wake",
+    )
+    run.add_argument("--watcher", action="append", default=[], help="... for that job's sbatch")
     run.add_argument("--sbatch", action="append", default=[], help="... for the next sbatch")
     run.add_argument("command", nargs="+", help="-- script.py args...")
     waking = commands.add_parser("wake", help="wake a run that sleeps, if the daemon orders it")

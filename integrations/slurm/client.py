@@ -117,13 +117,23 @@ class SlurmClient:
             SourceUnavailable: it is not known whether it was submitted.
             InputInvalid: it was not.
         """
-        told, _ = self._run(
-            *("sbatch", "--parsable", "--export=ALL", f"--comment={answers.MARK}{mark}"),
-            *options,
-            str(script),
-            *arguments,
-            extra={KEY_VARIABLE: key},
-        )
+        words = (f"--comment={answers.MARK}{mark}", *options)
+        return self._submitted(words, (str(script), *arguments), {KEY_VARIABLE: key})
+
+    def submit_other(self, options: Sequence[str], script: Path) -> int:
+        """Submit a batch job that is no launch of the run, with this process's environment.
+
+        Raises:
+            SourceUnavailable: it is not known whether it was submitted.
+            InputInvalid: it was not.
+        """
+        return self._submitted(options, (str(script),), {})
+
+    def _submitted(
+        self, options: Sequence[str], command: Sequence[str], extra: Mapping[str, str]
+    ) -> int:
+        first = ("sbatch", "--parsable", "--export=ALL")
+        told, _ = self._run(*first, *options, *command, extra=extra)
         number = answers.submitted(told)
         if number is None:
             raise SourceUnavailable(f"sbatch named no job: {answers.words(told)!r}")

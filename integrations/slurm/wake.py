@@ -50,6 +50,15 @@ def sleeping(folder: RunFolder) -> Sleeping | None:
     )
 
 
+def is_held(found: Sleeping, client: SlurmClient) -> bool:
+    """Return whether Slurm still has the job that is to wake a run.
+
+    Raises:
+        SourceUnavailable, InputInvalid: Slurm does not answer.
+    """
+    return any(each.number == found.job and each.is_live for each in client.jobs())
+
+
 def _per_node(found: Sleeping, client: SlurmClient) -> int:
     """Return how many ranks each node of the held job has.
 

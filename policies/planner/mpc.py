@@ -131,6 +131,7 @@ def _choices(context: RunContext, catalogue: Catalogue) -> _Choices | None:
         _costs_with_measured_joules(run, catalogue),
         found,
         release=catalogue.release,
+        resizes=run.resizes,
         dwell_s=policy.dwell_s,
         clock_dwell_s=policy.clock_dwell_s,
         seconds=_seconds_by_name(run, catalogue),

@@ -38,6 +38,7 @@ def transitions(
     between: Sequence[Option],
     *,
     release: Release,
+    resizes: bool = False,
     dwell_s: float = 0.0,
     clock_dwell_s: float = 0.0,
     seconds: Callable[[str, str], float] | None = None,
@@ -48,6 +49,7 @@ def transitions(
         switch: costs, measured or assumed; those of pairs first.
         between: the options, as `options` gives them.
         release: with `released`, an option of more GPUs waits for them on top.
+        resizes: then one of fewer does so too, because the run goes there as another job.
         dwell_s: least time from one layout change to the next.
         clock_dwell_s: the same for changes of the clock.
         seconds: that a switch is counted at, by the names of two options; None: the catalogue's.
@@ -59,7 +61,13 @@ def transitions(
             else _counted(
                 switch,
                 (origin, target),
-                _transition(switch, origin, target, release, (dwell_s, clock_dwell_s)),
+                _transition(
+                    switch,
+                    origin,
+                    target,
+                    release is Release.RELEASED and _waits(origin, target, resizes=resizes),
+                    (dwell_s, clock_dwell_s),
+                ),
                 seconds,
             )
             for target in between
@@ -84,18 +92,23 @@ def _option(
     )
 
 
+def _waits(origin: Option, target: Option, *, resizes: bool) -> bool:
+    """Say whether a run whose GPUs are given back waits for those of `target`."""
+    if target.gpus > origin.gpus:
+        return True
+    return resizes and 0 < target.gpus < origin.gpus
+
+
 def _transition(
     switch: SwitchCost,
     origin: Option,
     target: Option,
-    release: Release,
+    waits: bool,
     dwells_s: tuple[float, float],
 ) -> OptionTransition | None:
     """Give what one transition takes; None when nobody knows how to get the GPUs back."""
     other = origin.layout != target.layout
-    wait_s: float | None = 0.0
-    if release is Release.RELEASED and target.gpus > origin.gpus:
-        wait_s = switch.reacquire_s
+    wait_s = switch.reacquire_s if waits else 0.0
     if wait_s is None:
         return None
     measured = switch.between(origin.name, target.name)
@@ -107,7 +120,7 @@ def _transition(
         energy_j = switch.layout_energy_j
     return OptionTransition(
         seconds=seconds + wait_s,
-        # While it waits for its GPUs the job draws what it drew before.
+        # While it waits for its GPUs it is charged what it drew before: who has them is not known.
         energy_j=energy_j + wait_s * origin.power_w,
         dwell_s=dwells_s[0] if other else dwells_s[1],
     )

@@ -61,6 +61,8 @@ def _decide_run(seen: Observation, run: RunView) -> Decision:
     context = examine(seen, run)
     if run.suspended_s is not None:
         return asleep(context, _blind(context))
+    if run.queued_s is not None:
+        return _queued(context)
     decision = _hands_off(context) or _no_catalogue(context)
     if decision:
         return decision
@@ -71,6 +73,21 @@ def _decide_run(seen: Observation, run: RunView) -> Decision:
     if deadline and not (order and deadline.kind in ("speed_unmeasured", "static_fastest")):
         return deadline
     return order or _unready(context) or _blind(context) or _for_grams(context)
+
+
+def _queued(context: RunContext) -> Decision:
+    """Wait for a launch of another size: nobody of ours can do anything about it."""
+    run, now = context.run, context.seen.now
+    there = f"to {run.open_switch.target} " if run.open_switch else ""
+    back = ""
+    if run.wakes_at is not None:
+        back = f"; one of the old size may begin from {moment(run.wakes_at, now)} on"
+    return context.say(
+        Action.HOLD,
+        "queued",
+        f"waiting for GPUs: it left {context.here} {duration(run.queued_s or 0.0)} ago to go on "
+        f"{there}as another job, and {run.held_as or 'its launcher'} starts it{back}.",
+    )
 
 
 def _hands_off(context: RunContext) -> Decision | None:

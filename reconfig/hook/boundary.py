@@ -372,7 +372,7 @@ class Boundary:
         """Leave to sleep or for another size, or train on where no next launch is held."""
         leads, answer = self._job.leads(story.generation), None
         sleeps = order.mode is SwitchMode.SUSPEND
-        order = sleep.bounded(order, datetime.now(UTC)) if sleeps else order
+        order = (sleep.bounded if sleeps else sleep.patient)(order, datetime.now(UTC))
         hold = sleep.hold_next_launch if sleeps else sleep.hold_other_size
         with self._phase(Phase.SAVE):
             if leads:
@@ -388,7 +388,13 @@ class Boundary:
             return
         story.tell(SwitchState.STOPPING, detail=f"the next launch is held by {held_as}")
         if not sleeps:
-            self._end(Outcome.RESTART, f"restart as {order.layout} by {held_as}", loss)
+            self._end(
+                Outcome.RESTART,
+                f"restart as {order.layout} by {held_as}",
+                loss,
+                wakes_at=order.wakes_at,
+                held_as=held_as,
+            )
             return
         total: Evidence = {"total_s": round(story.elapsed_s, 4)}
         story.tell(SwitchState.CONFIRMED, evidence=total)

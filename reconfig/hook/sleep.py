@@ -34,6 +34,16 @@ def bounded(order: Order, now: datetime) -> Order:
     return replace(order, wakes_at=sooner.isoformat())
 
 
+WAITS_S = 3600.0
+"""How long a launch of another size may wait for nodes where the order does not say it."""
+
+
+def patient(order: Order, now: datetime) -> Order:
+    """Give an order for another size with the time from which on the old size may begin."""
+    latest = now + timedelta(seconds=order.waits_s or WAITS_S)
+    return replace(order, wakes_at=latest.isoformat())
+
+
 def hold_next_launch(
     job: AttachedJob, story: SwitchReporter, order: Order, saved: SavedCheckpoint
 ) -> HoldAnswer:
@@ -76,11 +86,12 @@ def hold_other_size(
 ) -> HoldAnswer:
     """Have a next launch of the ordered ranks held; called by the leader.
 
-    What it must run is on disk before it is asked for: should this launch die in between, both the
-    held launch and a further one of this size know their layout. Unless the answer names no
-    problem, the run must not leave.
+    What it must run is on disk before it is asked for: should this launch die in between, the held
+    launch knows its layout, and a further one of this size goes back. A launch of this size is held
+    as well, for `order.wakes_at`: it begins if the ordered one has not by then. Unless the answer
+    names no problem, the run must not leave.
     """
-    folder = job.folder
+    folder, launched = job.folder, job.launch_store.launched
     try:
         folder.ask_next(
             checkpoint=saved.name,
@@ -88,8 +99,16 @@ def hold_other_size(
             ranks=order.ranks,
             probe=float(story.note.evidence["probe_before"]),
             switch=story.note.to_json(),
+            resized_from=launched,
+            left_s=story.elapsed_s,
         )
-        request = HoldRequest(key=order.plan, run=order.run, ranks=len(order.ranks))
+        request = HoldRequest(
+            key=order.plan,
+            run=order.run,
+            ranks=len(order.ranks),
+            back_ranks=launched,
+            back_at=order.wakes_at,
+        )
         answer = _ask(folder, request, job.deadlines.hold_s)
     except OSError as error:
         answer = _no(order.plan, str(error))

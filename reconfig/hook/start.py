@@ -5,6 +5,7 @@ damaged one is logged, skipped and left on disk for a human.
 """
 
 import logging
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from wattmesh.reconfig.checkpoint.checkpoint import Header, read_whole
 from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
+from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -116,6 +118,7 @@ def _restart(
         layout = Layout.from_dict(asked["layout"])
         ranks = tuple(int(each) for each in asked["ranks"])
         tries, probe, named = int(asked["tries"]), float(asked["probe"]), str(asked["checkpoint"])
+        resized, left_s = bool(asked.get("resized_from")), float(asked.get("left_s", 0.0))
         _check_ranks_fit(layout, ranks, launched)
     except (KeyError, TypeError, ValueError, InputInvalid) as error:
         log.error("%s cannot be used (%s); the run stays in its layout.", folder.next_file, error)
@@ -125,6 +128,17 @@ def _restart(
         log.error("the restart into %s did not come up; the run goes back.", layout)
         folder.next_file.unlink(missing_ok=True)
         return None
+    if resized and launched != len(ranks):
+        log.error(
+            "%d ranks were launched, not the %d of %s; the run goes back.",
+            launched,
+            len(ranks),
+            layout,
+        )
+        folder.next_file.unlink(missing_ok=True)
+        return None
+    if resized:
+        note = replace(note, began_s=time.monotonic() - left_s, boot=boot_id())
     write_json(folder.next_file, {**asked, "tries": tries + 1})
     base = _generation(identity, layout, ranks, path, header)
     return replace(base, switch=note, probe=probe)

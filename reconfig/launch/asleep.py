@@ -1,6 +1,6 @@
 """What a run leaves in its folder while it sleeps, and how it asks for its next launch.
 
-    hold.json     the job: hold my next launch until then, or of that size
+    hold.json     the job: hold my next launch until then, or of that size, and one to go back
     held.json     the launcher: I hold it, or why not
     asleep.json   the job: where the next launch trains on
 
@@ -31,12 +31,16 @@ class HoldRequest(Message):
         key: id of the order to sleep, or to go on in another size.
         ranks: how many ranks the next launch starts.
         wakes_at: when it begins at the latest; None: as soon as this one has ended.
+        back_ranks: how many ranks the launch has that takes its place, should it not have begun at
+            `back_at`; None: there is none.
     """
 
     key: ranges.Token
     run: ranges.RunId
     ranks: ranges.WorldSize
     wakes_at: ranges.At | None = None
+    back_ranks: ranges.WorldSize | None = None
+    back_at: ranges.At | None = None
 
     @property
     def begins_at(self) -> datetime | None:

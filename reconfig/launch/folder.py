@@ -87,13 +87,32 @@ class RunFolder:
         ranks: Sequence[int],
         probe: float,
         switch: Mapping[str, Any],
+        resized_from: int = 0,
+        left_s: float = 0.0,
     ) -> None:
         """Write what the next launch must run: from where, in which layout, by which switch.
+
+        Args:
+            checkpoint: folder name of the one to begin from.
+            layout: to train in.
+            ranks: that take part.
+            probe: loss of the fixed batch there.
+            switch: the record of the switch.
+            resized_from: how many ranks were launched before, where only a launch of exactly the
+                ordered ranks may take this; 0: any launch that is large enough may.
+            left_s: seconds of that switch so far. Its time goes on when the next launch begins: how
+                long nodes are waited for is no part of it.
 
         Raises:
             OSError: the file system refuses.
         """
-        asked = {"checkpoint": checkpoint, "layout": layout.to_dict(), "ranks": list(ranks)}
+        asked: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "layout": layout.to_dict(),
+            "ranks": list(ranks),
+        }
+        if resized_from:
+            asked |= {"resized_from": resized_from, "left_s": left_s}
         write_json(self.next_file, {**asked, "probe": probe, "switch": switch, "tries": 0})
 
     @property

@@ -9,4 +9,5 @@ The map:
     sleeper.py      a supervisor's part in sleep and in another size
     supervisor.py   launches a job, and launches it again when that helps
     torch_agent.py  starts the ranks of one host through torchrun
+    way_back.py     whether a launch of another size has failed, so that the run goes back
 """

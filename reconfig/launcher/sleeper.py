@@ -7,6 +7,7 @@ begins; what cannot be asked or read wakes the run rather than letting it sleep.
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.client import waking
@@ -15,6 +16,7 @@ from wattmesh.reconfig.launch.asleep import AsleepNote, HoldAnswer, HoldRequest
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.contract import HeldState, LaunchQueue, NextLaunch
 from wattmesh.reconfig.launcher.own_clock import OwnClock
+from wattmesh.reconfig.launcher.way_back import WayBack
 
 LOOK_S = 0.5
 """How often the run folder is looked at for a request."""
@@ -23,6 +25,9 @@ ASK_S = 5.0
 """How often the daemon is asked whether the run is to wake."""
 
 DUE_S = 0.2
+
+BACK = ".back"
+"""What the key ends with of the launch that begins if the ordered one does not."""
 
 
 class Sleeper:
@@ -79,13 +84,26 @@ class Sleeper:
     def let_go(self) -> None:
         """Withdraw what is held; a launch that is not known to be withdrawn is told of."""
         asked, self._asked = self._asked, None
-        if asked is None:
-            return
+        if asked is not None:
+            self._withdraw(asked)
+
+    def go_back(self, way: WayBack) -> bool:
+        """Have a launch of the size before held, which begins once this job has ended.
+
+        Returns:
+            Whether it is held, so that this supervisor may end. May be repeated.
+        """
+        following = NextLaunch(key=way.key, run=way.run, ranks=way.ranks)
         try:
-            if not self._queue.withdraw(asked.key):
-                self._say(f"the next launch of {asked.key} has started already.")
+            held = self._queue.hold(following)
         except WattmeshError as error:
-            self._say(f"the held launch of {asked.key} may still start: {error}")
+            self._say(f"the run cannot go back to {way.ranks} ranks: {error}")
+            return False
+        if held.state is not HeldState.HELD:
+            self._say(f"the run cannot go back to {way.ranks} ranks: {held.name} is {held.state}.")
+            return False
+        self._say(f"the run goes back to {way.ranks} ranks: {held.name}.")
+        return True
 
     def sleep(self, step: int) -> bool:
         """Wait until the next launch is due; False: it is not this supervisor's to start."""
@@ -95,8 +113,9 @@ class Sleeper:
         self._over, until = asked.key, asked.wakes_at or "once this one has ended"
         waking.tell_what_is_left(self._folder)
         if self.queued:
-            if self._is_gone(asked.key):
+            if any(self._is_gone(each.key) for each in _launches(asked)):
                 self._say(f"the held launch of {asked.key} is gone: the run goes on here.")
+                self._withdraw(asked)
                 asleep.awake(self._folder)
                 return True
             self._say(f"the run leaves at step {step}; its launcher starts it {until}.")
@@ -145,24 +164,47 @@ class Sleeper:
         self._say(f"the run is woken: {order.reason}")
         return True
 
+    def _withdraw(self, asked: HoldRequest) -> None:
+        for each in _launches(asked):
+            try:
+                if not self._queue.withdraw(each.key):
+                    self._say(f"the next launch of {each.key} has started already.")
+            except WattmeshError as error:
+                self._say(f"the held launch of {each.key} may still start: {error}")
+
     def _answer(self, request: HoldRequest) -> None:
-        held_as, problem = "", ""
+        names, problem = [], ""
         try:
-            held = self._queue.hold(
-                NextLaunch(
-                    key=request.key,
-                    run=request.run,
-                    ranks=request.ranks,
-                    begins_at=request.begins_at,
-                )
-            )
-            held_as = held.name
-            if held.state is not HeldState.HELD:
-                problem = f"{held.name} is {held.state}, not held"
+            # The way back first: a launch that is left alone with it trains on sooner or later.
+            for following in _launches(request):
+                held = self._queue.hold(following)
+                names.append(held.name)
+                if held.state is not HeldState.HELD:
+                    problem = f"{held.name} is {held.state}, not held"
+                    break
         except WattmeshError as error:
             problem = str(error)
+        held_as = names[-1] if names else ""
+        if len(names) > 1:
+            held_as += f", or {names[0]}"
         answer = HoldAnswer(key=request.key, held_as=held_as[:255], problem=problem)
         try:
             asleep.write(self._folder.held_file, answer)
         except OSError as error:
             self._say(f"the answer that the next launch is held cannot be written ({error}).")
+
+
+def _launches(request: HoldRequest) -> list[NextLaunch]:
+    """List the launches that a request asks for: the way back first, the ordered one last."""
+    ordered = NextLaunch(
+        key=request.key, run=request.run, ranks=request.ranks, begins_at=request.begins_at
+    )
+    if request.back_ranks is None or request.back_at is None:
+        return [ordered]
+    back = NextLaunch(
+        key=f"{request.key[:59]}{BACK}",
+        run=request.run,
+        ranks=request.back_ranks,
+        begins_at=datetime.fromisoformat(request.back_at),
+    )
+    return [back, ordered]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.client.last_word import tell_end
 from wattmesh.reconfig.launch.folder import (
     HOLDS_VARIABLE,
@@ -30,6 +31,7 @@ from wattmesh.reconfig.launch.folder import (
 )
 from wattmesh.reconfig.launcher.contract import LaunchQueue
 from wattmesh.reconfig.launcher.sleeper import Sleeper
+from wattmesh.reconfig.launcher.way_back import way_back
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,9 @@ TOKEN_VARIABLE = "WATTMESH_LAUNCH"
 POLL_S = 0.05
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+
+BACK_S = 3600.0
+"""How long a job asks for the launch that its run goes back by, before it gives up."""
 
 
 class Launch(Protocol):
@@ -90,6 +95,7 @@ class Supervisor:
         say: Callable[[str], None] = log.info,
         queue: LaunchQueue | None = None,
         resizes: bool = False,
+        ranks: int = 0,
     ) -> None:
         """Prepare to supervise.
 
@@ -101,11 +107,13 @@ class Supervisor:
             say: called with sentences for people.
             queue: holds the next launch of a run that sleeps; None: this supervisor does.
             resizes: whether the queue holds launches of another number of ranks too.
+            ranks: how many each launch has here; 0: not told, where it resizes nothing.
         """
         self.handed_over = False
         self._launcher = launcher
         self._folder = RunFolder(checkpoint_dir)
         self._max_restarts = max_restarts
+        self._ranks = ranks
         self._stop_grace_s = stop_grace_s
         self._say = say
         self._holds = {HOLDS_VARIABLE: "1", **({RESIZES_VARIABLE: "1"} if resizes else {})}
@@ -128,6 +136,8 @@ class Supervisor:
         """Launch until no further launch is due; return the exit status."""
         failures, reached = 0, self._newest_step()
         pause_s, lost_at = 0.0, None
+        if self._gone_back():
+            return EXIT_STOPPED
         while True:
             ended = self._one_launch(lost_at)
             lost_at = time.monotonic()
@@ -147,7 +157,10 @@ class Supervisor:
             if ended.outcome != "failed":
                 return self._finish(ended)
             failures += 1
-            if self._stop.is_set() or failures > self._max_restarts:
+            over = failures > self._max_restarts
+            if self._gone_back(given_up=over):
+                return EXIT_STOPPED
+            if self._stop.is_set() or over:
                 self._say(f"giving up after {failures} failed launches without a new checkpoint.")
                 self._tell(f"failed: gave up after {failures} failed launches: {ended.sentence}")
                 return EXIT_GAVE_UP
@@ -157,6 +170,32 @@ class Supervisor:
                 f"from step {step} in {pause_s:g} s ({failures} of {self._max_restarts})."
             )
             self._stop.wait(pause_s)
+
+    def _gone_back(self, *, given_up: bool = False) -> bool:
+        """Have a launch of the size before held where none of this size can train on.
+
+        Args:
+            given_up: whether what was ordered counts as failed although it may not have begun.
+
+        Returns:
+            Whether one is held, so that this job ends.
+
+        Raises:
+            SourceUnavailable: the launcher holds none, for `BACK_S`.
+        """
+        way = way_back(self._folder, self._ranks, given_up=given_up) if self._ranks else None
+        began_s, pause_s = time.monotonic(), FIRST_PAUSE_S
+        while way is not None and not self._stop.is_set():
+            if self._sleeper.go_back(way):
+                self.handed_over = True
+                return True
+            if time.monotonic() - began_s > BACK_S:
+                problem = f"no launch of {way.ranks} ranks is held, which the run needs to go back"
+                self._tell(f"failed: {problem}")
+                raise SourceUnavailable(problem)
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return False
 
     def _one_launch(self, lost_at: float | None) -> LaunchEnd:
         """Run one launch to its end; `lost_at`: when the one before ended (monotonic)."""

@@ -132,7 +132,10 @@ def known(**changes: Any) -> Catalogue:
         release=changes.pop("release", Release.RELEASED),
         idle_power_w_per_gpu=70.0,
         switch=SwitchCost(
-            layout_s=SWITCH_S, layout_energy_j=1e5, reacquire_s=0.0, source="assumed"
+            layout_s=SWITCH_S,
+            layout_energy_j=1e5,
+            reacquire_s=changes.pop("wait_s", 0.0),
+            source="assumed",
         ),
         global_batch=10,
         seq_len=1000,
@@ -261,13 +264,16 @@ def adversaries(draw: st.DrawFn, in_a_row: bool = False) -> Adversary:
         speeds=tuple(draw(st.lists(st.floats(1.0 - Z, 1.0), min_size=1, max_size=8))),
         failing=tuple(failing),
     )
+    release = draw(st.sampled_from(list(Release)))
+    wait_s = draw(st.sampled_from([None, 0.0, 900.0])) if release is Release.RELEASED else None
     scene = staged(
         draw(st.floats(1.05, 2.2)),
         hours=draw(st.sampled_from([1.5, 6.0])),
         values=[*draw(GRAMS), *[400.0] * 24],
         noise=noise,
         first=draw(st.sampled_from("AABC")),
-        catalogue=known(release=draw(st.sampled_from(list(Release)))),
+        catalogue=known(release=release, wait_s=wait_s or 0.0),
+        resizes=wait_s is not None,
     )
     return Adversary(
         scene=scene,
@@ -302,7 +308,7 @@ def test_after_a_loss_of_nodes_a_promise_that_can_be_made_anew_is_kept(
     """Half of the GPUs are gone, and the fastest point with them: kept, or openly not made."""
     seconds = (one.scene.deadline - one.scene.start).total_seconds()
     loss = Loss(at_s=share * seconds, outage_s=outage_s, gpus=2)
-    struck = replace(one, scene=replace(one.scene, loss=loss))
+    struck = replace(one, scene=replace(one.scene, loss=loss, resizes=False))
     driver = struck.driver(Word)
     kept = struck.replay(driver)
     if driver.word:
@@ -359,6 +365,19 @@ CASES: dict[str, tuple[Adversary, dict[str, Any], dict[str, Any]]] = {
         {"policy": LIMITS},
         SURE,
     ),
+    "waits on the way there and back": (
+        replace(
+            lazy(
+                2.0,
+                noise=replace(SLOWEST, failing=(True,), failed_s=600.0),
+                catalogue=known(wait_s=5400.0),
+                resizes=True,
+            ),
+            plans=partial(Whims, "C"),
+        ),
+        {},
+        {"capabilities": ("in_place", "parking", SUSPENDS), **SURE},
+    ),
     "lost nodes": (
         lazy(2.1, loss=Loss(at_s=3600.0, outage_s=600.0, gpus=2)),
         {},
@@ -390,10 +409,11 @@ def test_a_run_that_the_guard_held_at_the_first_look_is_in_time() -> None:
         met.update(["planned"] if driver.planned else [])
         met.update(["late clock"] if one.scene.noise.clock_late_s and state.clock_changes else [])
         met.update(["failed"] if driver.failed else [])
+        met.update(["resized"] if one.scene.resizes and driver.world.state.switched_s else [])
 
     play()
     acted = {"hold", "switch", "clock", "suspend", "resume"}
-    met_with = {"planned", "late clock", "failed", "dwell", "stale_signal", "deadline"}
+    met_with = {"planned", "late clock", "failed", "dwell", "stale_signal", "deadline", "resized"}
     missing = (acted | met_with) - met
     assert not missing, missing
 

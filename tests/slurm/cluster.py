@@ -16,7 +16,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,12 +81,12 @@ class Cluster:
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     hurried: set[tuple[str, str]] = field(default_factory=set)
 
-    def ask(self, *words: str, uid: int = 0) -> str:
-        """Run a client as a user; gives what it printed."""
+    def ask(self, *words: str, uid: int = 0, environment: Mapping[str, str] | None = None) -> str:
+        """Run a client as a user, with more in its environment; gives what it printed."""
         other = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups") if uid else ()
         done = subprocess.run(
             [*other, *words],
-            env={**os.environ, **self.environment},
+            env={**os.environ, **self.environment, **(environment or {})},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
@@ -95,9 +95,18 @@ class Cluster:
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
-    def submit(self, script: Path, *words: str, uid: int = 0) -> int:
-        """Submit a batch job; gives its id."""
-        return int(self.ask("sbatch", "--parsable", *words, str(script), uid=uid))
+    def submit(
+        self,
+        script: Path,
+        *words: str,
+        uid: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
+        """Submit a batch job, with more in its environment; gives its id."""
+        told = self.ask(
+            "sbatch", "--parsable", *words, str(script), uid=uid, environment=environment
+        )
+        return int(told)
 
     def states(self) -> dict[int, str]:
         """The state of each job that is known, by id."""

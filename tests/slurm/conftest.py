@@ -1,11 +1,19 @@
 """One private Slurm for the whole session, clean for each test."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
+from tests.daemon.waiting import wait_for
 from tests.slurm import cluster
 from tests.slurm.cluster import Cluster
+from tests.slurm.paper import REPOSITORY
+from tests.slurm.training import Training
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +32,38 @@ def slurm(slurm_server: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cl
         monkeypatch.setenv(name, value)
     yield slurm_server
     slurm_server.clear()
+
+
+@pytest.fixture
+def places() -> Iterator[Path]:
+    """A folder with a short path for Unix sockets (the kernel allows 107 bytes)."""
+    with tempfile.TemporaryDirectory(prefix="wm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Path]:
+    """The socket of a process that forks ranks, after one import of torch."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with tempfile.TemporaryDirectory(prefix="wm") as folder:
+        where = Path(folder) / "ranks.sock"
+        words = [sys.executable, "-m", "tests.slurm.rank_server", str(where)]
+        server = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment, cwd=REPOSITORY)
+        try:
+            wait_for(where.exists, "the rank server")
+            yield where
+        finally:
+            assert server.stdin is not None
+            server.stdin.close()
+            server.wait()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    slurm_server: Cluster, ranks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[int, float]:
+    """The losses of a training that never moved."""
+    still = Training(slurm_server, tmp_path_factory.mktemp("still") / "out", ranks, None)
+    still.submit()
+    still.wait_until()
+    return still.losses()

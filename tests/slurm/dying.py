@@ -3,7 +3,8 @@
     DIES=hold:6 DIED=FILE python -m tests.slurm.dying run ...
 
 A step is a call of one of Slurm's clients, or a change of the launch book; it dies before the
-sixth one, or where the act is over by then, at its end.
+sixth one, or where the act is over by then, at its end. `hold@2:6` means the second time that it
+holds a launch.
 """
 
 import functools
@@ -30,8 +31,12 @@ ACTS: dict[str, tuple[type, str]] = {
 class Death:
     """Counts the steps of an act."""
 
-    def __init__(self, act: str, step: int, died: Path, key: str) -> None:
-        """Die before `step` of `act`, in a job that has a key or, for other acts, any."""
+    def __init__(self, act: str, step: int, died: Path, key: str, time: int = 1) -> None:
+        """Die before `step` of `act`, in a job that has a key or, for other acts, any.
+
+        `time`: at which time that the act is done.
+        """
+        self.times_left = time
         self.act, self.step, self.died = act, step, died
         self.armed = act != "claim" or bool(key)
         self.within, self.count = False, 0
@@ -63,9 +68,11 @@ class Death:
 
         @functools.wraps(inner)
         def act(*words: Any, **named: Any) -> Any:
-            self.within = True
+            self.times_left -= 1
+            self.within = self.times_left == 0
             answer = inner(*words, **named)
-            self.end()
+            if self.within:
+                self.end()
             return answer
 
         return act
@@ -73,9 +80,10 @@ class Death:
 
 def arm() -> None:
     """Prepare to die."""
-    act, _, step = os.environ["DIES"].partition(":")
+    named, _, step = os.environ["DIES"].partition(":")
+    act, _, time = named.partition("@")
     key = os.environ.get("WATTMESH_SLURM_KEY", "")
-    death = Death(act, int(step), Path(os.environ["DIED"]), key)
+    death = Death(act, int(step), Path(os.environ["DIED"]), key, int(time or 1))
     owner, name = ACTS[act]
     setattr(owner, name, death.bounded(getattr(owner, name)))
     for each, step_name in ((SlurmClient, "_run"), (LaunchBook, "change")):

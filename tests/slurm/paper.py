@@ -83,6 +83,10 @@ class Paper:
         self._wait(lambda: len(self.launches()) >= count, f"launch {count}")
         return self.launches()
 
+    def wait_told(self, count: int) -> None:
+        """Wait until launches wrote so many lines."""
+        self._wait(lambda: len(self.told()) >= count, f"line {count}")
+
     def wait_ended(self) -> None:
         """Wait until no job of this run has or waits for nodes."""
 

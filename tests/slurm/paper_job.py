@@ -100,7 +100,11 @@ def _hold(folder: RunFolder, line: dict[str, Any], run: str) -> HoldAnswer:
             probe=1.0,
         )
         asleep.write(folder.asleep_file, note)
-    request = HoldRequest(key=line["key"], run=run, ranks=ranks, wakes_at=wakes_at)
+    back: dict[str, Any] = {}
+    if "back_s" in line:
+        back_at = datetime.now(UTC) + timedelta(seconds=line["back_s"])
+        back = {"back_ranks": int(os.environ["WORLD_SIZE"]), "back_at": back_at.isoformat()}
+    request = HoldRequest(key=line["key"], run=run, ranks=ranks, wakes_at=wakes_at, **back)
     asleep.write(folder.hold_file, request)
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:

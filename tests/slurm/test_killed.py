@@ -12,6 +12,7 @@ from wattmesh.reconfig.launcher.launch_book import BookedState
 
 RESIZE = {"do": "resize", "ranks": 4, "key": "plan-1"}
 UNWANTED = {**RESIZE, "then": "failed"}
+WITH_WAY_BACK = {**RESIZE, "back_s": 3600.0}
 DONE = {"do": "done"}
 
 
@@ -28,6 +29,9 @@ KILLS = (
     # Steps of a hold: options, script, could it start?, book, look, submit, look, book, the end.
     *(Kill(act="hold", step=step) for step in (4, 5, 6, 7, 8, 9)),
     *(Kill(act="hold", step=step, requeued=False) for step in (7, 9)),
+    # The way back is held, and the ordered launch is or is not.
+    *(Kill(act="hold@2", step=step) for step in (4, 6, 9)),
+    Kill(act="hold@2", step=9, requeued=False),
     # Steps of a beginning: look, measure, book, the end.
     *(Kill(act="claim", step=step) for step in (1, 3, 4)),
     # Steps of a withdrawal: book, look, cancel.
@@ -46,6 +50,7 @@ def test_whatever_step_a_job_is_killed_at_one_launch_trains_on(
     for number, kill in enumerate(KILLS):
         where = tmp_path / str(number)
         first = UNWANTED if kill.act == "withdraw" else RESIZE
+        first = WITH_WAY_BACK if kill.act.startswith("hold@") else first
         run = Paper(slurm, where, first, DONE, module="tests.slurm.dying", more="")
         died = where / "died"
         if kill.requeued:

@@ -12,7 +12,7 @@ from wattmesh.controller.api.request_context import (
     Conflict,
     RequestContext,
 )
-from wattmesh.controller.journal.runs.run_row import LIVES
+from wattmesh.controller.journal.runs.run_row import AWAY, LIVES
 from wattmesh.controller.journal.runs.run_store import RETIRED, RunRow
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
@@ -54,6 +54,8 @@ def _what_freeze_means(row: RunRow) -> str:
         return "it has ended, and a launch that continues it trains unswitched"
     if row.state == "lost":
         return "it is not heard, and trains unswitched if it still does"
+    if row.state == "queued":
+        return "it waits for its next launch, which trains on unswitched and is accounted"
     if row.state == "asleep":
         return "it is woken, and then trains on unswitched and is accounted"
     return "it trains on unswitched and is accounted"
@@ -116,7 +118,7 @@ def retire(context: RequestContext, call: Call) -> Done:
     still = ""
     if row.state == "live" and not row.ending:
         still = "; its job still runs and is not measured any more"
-    elif row.state == "asleep":
+    elif row.state in AWAY:
         still = (
             f"; {row.held_as or 'its launcher'} starts it again at {moment(row.wakes_at)} all the "
             "same, unless it is ended there"
@@ -143,6 +145,8 @@ def _retire_unread(context: RequestContext, call: Call, epoch: int) -> Done:
 
 def _when(row: RunRow, point: str) -> str:
     """Say when an order is carried out: a clock needs no boundary, nor does a run that sleeps."""
+    if row.state == "queued":
+        return "it is looked at again once its next launch trains"
     if row.state == "asleep" and point == PAUSED:
         return f"it sleeps on until {moment(row.wakes_at)}"
     if row.state == "asleep":

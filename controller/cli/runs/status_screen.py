@@ -28,7 +28,7 @@ from wattmesh.controller.marks import marked
 
 DOING = {"act": "acting", "advise": "advising", "observe": "observing"}
 SHOWN_FORECAST = timedelta(hours=24)
-CALM = ("holding", "observed", "asleep", "finished", "retired", "expired")
+CALM = ("holding", "observed", "asleep", "queued", "finished", "retired", "expired")
 
 RUN_COLUMNS = (
     Column(title="RUN", least=16),
@@ -44,7 +44,7 @@ RUN_COLUMNS = (
 )
 
 
-ORDER = {"live": 0, "asleep": 1, "lost": 2, "finished": 3}
+ORDER = {"live": 0, "asleep": 1, "queued": 1, "lost": 2, "finished": 3}
 
 
 def live_first(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -285,6 +285,7 @@ def _state(run: Mapping[str, Any]) -> Text:
         "stopped": (f"stopped, {ago}", GOOD),
         "failed": (run.get("ended", ""), WARN),
         "asleep": (f"asleep until {words.clock(run.get('wakes_at'))}", GOOD),
+        "queued": (f"queued for another size, {ago}", GOOD),
         "lost": (f"lost, {ago}{', frozen' if run['frozen'] else ''}", WARN),
     }
     if activity in over:

@@ -70,8 +70,8 @@ class CoverageStore:
         """List who held which GPUs: launches heard since, and those with rows of unread time.
 
         GPUs that a launch does without, because its run gave them back, are held by nobody (""); so
-        are those that a run gives back while it sleeps, and others it holds asleep. A launch that
-        named no GPUs is taken to hold one unknown GPU per rank.
+        are those that a run gives back while it sleeps or waits, and others it holds asleep. A
+        launch that named no GPUs is taken to hold one unknown GPU per rank.
 
         Args:
             since: a launch that was last seen before is left out, unless it has unread time.
@@ -94,7 +94,7 @@ class CoverageStore:
             .where(
                 or_(
                     table.last_seen_at >= to_us(since),
-                    RUNS.c.asleep_at.is_not(None),
+                    RUNS.c.held_as != "",
                     table.run.in_(unread),
                     table.run.in_(theirs),
                 )

@@ -372,11 +372,13 @@ def succeed(
 def _given_back(row: Row[Any], message: Register, *, ours: bool) -> list[str]:
     """Name the GPUs that a run gave back and does not hold again.
 
-    After a restart that we ordered, GPUs that the new launch lacks are given back. Any other launch
-    gives none back: what was given back before stays so, but for GPUs that the launch holds.
+    After a restart that we ordered, GPUs that the new launch lacks are given back, as many as it
+    has fewer: for each that it took elsewhere another one idles that was idle before. Any other
+    launch gives none back: what was given back before stays so, but for GPUs that the launch holds.
     """
     before = {*json.loads(row.released), *(json.loads(row.gpus) if ours else ())} - {""}
-    return sorted(before.difference(message.gpus))
+    fewer = len(before) - len({*message.gpus} - {""})
+    return sorted(before.difference(message.gpus))[: max(0, fewer)]
 
 
 def find_run(connection: Connection, run: str) -> Row[Any] | None:

@@ -39,7 +39,7 @@ BEHIND_S = 60.0
 
 WAKING_S = 900.0
 """How long after its alarm a run that sleeps may need until its next launch registers: time in a
-queue, and of the start. After that it is lost.
+queue, and of the start. After that it is lost. One that waits for another size has it on top.
 """
 
 
@@ -50,6 +50,8 @@ class LaunchStatus:
     Attributes:
         ended: the launch said that it leaves.
         wakes_at: it left to sleep, and the next one begins then at the latest; None: it did not.
+        queued_until: it left for another size, and waits for nodes; from then on one of the old
+            size may begin as well; None: it did not.
     """
 
     run: str
@@ -60,10 +62,12 @@ class LaunchStatus:
     ended: bool
     finished: bool
     wakes_at: datetime | None = None
+    queued_until: datetime | None = None
 
     @classmethod
     def of(cls, row: Row[Any]) -> Self:
         """Read it from a row of `runs`."""
+        queued = row.asleep_at is None and row.held_as != "" and row.wakes_at is not None
         return cls(
             run=row.run,
             incarnation=row.incarnation,
@@ -73,6 +77,7 @@ class LaunchStatus:
             ended=row.finish_reason != "",
             finished=row.finished_at is not None,
             wakes_at=from_us(row.wakes_at) if row.asleep_at is not None else None,
+            queued_until=from_us(row.wakes_at) if queued else None,
         )
 
 
@@ -201,12 +206,17 @@ class Liveness:
         return (sign.at, sign.phase) if sign else (known.seen_at, known.phase)
 
     def state(self, known: LaunchStatus, now: datetime) -> str:
-        """Say whether a run is live, asleep, lost or finished."""
+        """Say whether a run is live, asleep, queued, lost or finished."""
         if known.finished:
             return "finished"
         if known.wakes_at is not None:
             late_s = (now - known.wakes_at).total_seconds()
             return "lost" if late_s > self._waking_s else "asleep"
+        if known.queued_until is not None:
+            # The launch of the old size may wait as long as the one of the new size might.
+            waits_s = max(0.0, (known.queued_until - known.seen_at).total_seconds())
+            late_s = (now - known.queued_until).total_seconds()
+            return "lost" if late_s > waits_s + self._waking_s else "queued"
         sign = self._sign(known)
         limit_s = self._live_s
         if known.protocol < HEARTBEATS and not known.ended:

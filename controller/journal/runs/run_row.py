@@ -23,7 +23,10 @@ ENDINGS = (DONE, "stopped", "failed", "retired", "expired")
 with none of them ("restart").
 """
 
-LIVES = ("live", "asleep")
+AWAY = ("asleep", "queued")
+"""States of a run that has left, and whose next launch its launcher holds."""
+
+LIVES = ("live", *AWAY)
 """States of a run that trains, or will train on without anybody's doing."""
 
 
@@ -46,7 +49,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run as it last reported. `state`: live, asleep, lost or finished.
+    """One run as it last reported. `state`: live, asleep, queued, lost or finished.
 
     Attributes:
         last_seen_at: its newest sign of life, `phase`: what it was doing then. `progress_at`: its
@@ -61,7 +64,9 @@ class RunRow:
         speeds: what was measured of points (`wattmesh.controller.cycle.measured_speeds`), as text.
         thawed_at: when a person last thawed it; None: nobody did.
         asleep_at: since when it sleeps to save carbon; None: it does not. `wakes_at`: when its next
-            launch begins at the latest. `held_as`: what holds that launch, as people find it.
+            launch begins at the latest; of a run that waits for another size (`asleep_at` None):
+            from when on the old size may begin. `held_as`: what holds that launch, as people find
+            it; "": nothing.
     """
 
     run: str

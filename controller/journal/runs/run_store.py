@@ -59,11 +59,14 @@ from wattmesh.controller.journal.runs.seen_processes import SeenProcesses
 from wattmesh.controller.journal.runs.sleeps import (
     asleep,
     confirm_suspension,
+    leaves_for_queue,
+    queued,
     release_of,
     when_it_left,
 )
 from wattmesh.controller.journal.runs.stays import SUSPENDED, note_stay
 from wattmesh.errors import InputInvalid, WattmeshError
+from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.ranges import clean
 from wattmesh.reconfig.wire import OBSERVED, Finish, Progress, Register, Registered
 
@@ -239,6 +242,10 @@ class RunStore:
             if row.finish_reason:
                 return False
             left_at, release = now, ""
+            if leaves_for_queue(message):
+                heard, _ = self.liveness.last_heard(LaunchStatus.of(row))
+                # Its job ends, so nobody of it has the GPUs until the next one has begun.
+                left_at, release = when_it_left(message, heard, now), Release.RELEASED.value
             if message.reason == SUSPENDED:
                 heard, _ = self.liveness.last_heard(LaunchStatus.of(row))
                 left_at, release = when_it_left(message, heard, now), release_of(row)
@@ -254,6 +261,7 @@ class RunStore:
                 values["finished_at"] = to_us(now)
             if message.reason == SUSPENDED:
                 values |= asleep(message, left_at)
+            values |= queued(message, left_at)
             connection.execute(update(RUNS).where(RUNS.c.run == message.run).values(**values))
             ended = {"ended_at": to_us(left_at), "end_reason": message.reason}
             connection.execute(

@@ -1,7 +1,8 @@
-"""A run that sleeps to save carbon, in the journal: since when, until when, and who holds its GPUs.
+"""A run that sleeps, or waits in a queue, in the journal: since when, until when, who has its GPUs.
 
-Invariant: a run is asleep because its launch said so when it left, after its launcher had said that
-it holds the next one; it is awake as soon as another launch registers, or a person ends it.
+Invariant: a run is asleep, or queued for another size, because its launch said so when it left,
+after its launcher had said that it holds the next one; that is over as soon as another launch
+registers, or a person ends it.
 """
 
 import json
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, Row, select, update
 from wattmesh.controller.journal.database.tables import SWITCHES
 from wattmesh.controller.journal.database.values import to_us
 from wattmesh.controller.journal.runs.frozen_catalogue import from_text
+from wattmesh.controller.journal.runs.stays import RESTART
 from wattmesh.reconfig.catalogue import PAUSED, Release
 from wattmesh.reconfig.switch import FINAL, SwitchState
 from wattmesh.reconfig.wire import Finish, SwitchMode
@@ -22,7 +24,7 @@ LONGEST = timedelta(days=31)
 """The longest sleep that is believed; a run that names a later time is lost after this."""
 
 AWAKE: Mapping[str, Any] = {"asleep_at": None, "wakes_at": None, "held_as": ""}
-"""Columns of a run that does not sleep."""
+"""Columns of a run that neither sleeps nor waits in a queue."""
 
 
 def when_it_left(message: Finish, heard: datetime, now: datetime) -> datetime:
@@ -40,6 +42,22 @@ def asleep(message: Finish, left_at: datetime) -> dict[str, Any]:
     began = datetime.fromisoformat(message.left_at) if message.left_at else left_at
     wakes_at = left_at + min(max(told - began, timedelta(0)), LONGEST)
     return {"asleep_at": to_us(left_at), "wakes_at": to_us(wakes_at), "held_as": message.held_as}
+
+
+def queued(message: Finish, left_at: datetime) -> dict[str, Any]:
+    """Give the columns of a run that left for another size; `wakes_at`: when the old one may begin.
+
+    A launch that does not say who holds the next one is taken to come back at once, as after a
+    restart in the same size.
+    """
+    if not leaves_for_queue(message):
+        return {}
+    return {**asleep(message, left_at), "asleep_at": None}
+
+
+def leaves_for_queue(message: Finish) -> bool:
+    """Return whether a launch leaves for another size, which its launcher holds."""
+    return message.reason == RESTART and message.held_as != "" and message.wakes_at is not None
 
 
 def woken(row: Row[Any]) -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""The way back on a real Slurm: what happens where a run's other size does not begin."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.paper import Paper
+from wattmesh.integrations.slurm.own_job import name_of
+from wattmesh.reconfig.launcher.launch_book import BookedState
+
+GROW: dict[str, Any] = {"do": "resize", "ranks": 4, "key": "plan-1"}
+DONE = {"do": "done"}
+
+
+def test_a_size_that_never_begins_is_given_up(slurm: Cluster, tmp_path: Path) -> None:
+    """From the time on that the order leaves it, the old size begins instead, and only that.
+
+    All nodes but one are taken away while the run leaves.
+    """
+    run = Paper(slurm, tmp_path, {**GROW, "back_s": 2.0, "linger": "go"}, DONE)
+    job = run.submit("--nodelist=n1")
+    run.wait_told(2)
+    slurm.ask("scontrol", "update", "nodename=n[2-4]", "state=drain", "reason=test")
+    run.mark("go")
+    launches = run.wait_until(2)
+    run.wait_ended()
+    assert [(each["ranks"], each["nodes"]) for each in launches] == [(2, 1), (2, 1)]
+    book = {each.key: each for each in run.book()}
+    back, ordered = book["plan-1.back"], book["plan-1"]
+    assert (back.state, back.ranks) == (BookedState.BEGUN, 2)
+    assert ordered.state is BookedState.WITHDRAWN
+    assert run.jobs()[int(ordered.jobs[-1].rpartition("/")[2])] == "CANCELLED"
+    assert name_of("test", launches[1]["job"]) == back.begun_by != name_of("test", job)
+
+
+def test_a_size_that_begins_leaves_no_way_back(slurm: Cluster, tmp_path: Path) -> None:
+    """Its job is cancelled as soon as the ordered one may train."""
+    run = Paper(slurm, tmp_path, {**GROW, "back_s": 3600.0}, DONE)
+    run.submit()
+    launches = run.wait_until(2)
+    run.wait_ended()
+    assert [each["ranks"] for each in launches] == [2, 4]
+    assert sorted(run.jobs().values()) == ["CANCELLED", "COMPLETED", "COMPLETED"]
+
+
+def test_a_way_back_that_somebody_cancels_keeps_the_run_where_it_is(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    """Nobody leaves without one: the job looks before it goes, and withdraws the other."""
+    run = Paper(slurm, tmp_path, {**GROW, "back_s": 3600.0, "linger": "go"}, DONE)
+    job = run.submit()
+    run.wait_until(1)
+    run.wait_told(2)
+    back = next(each for each in run.book() if each.key == "plan-1.back")
+    slurm.ask("scancel", back.jobs[-1].rpartition("/")[2])
+    run.mark("go")
+    slurm.reach(job, "COMPLETED")
+    run.wait_ended()
+    assert [(each["job"], each["ranks"]) for each in run.launches()] == [(job, 2), (job, 2)]
+    assert "is gone: the run goes on here" in run.said()
