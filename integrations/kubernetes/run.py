@@ -109,6 +109,7 @@ def lead(
         say=say,
         queue=queue,
         resizes=True,
+        ranks=size.hosts * size.ranks,
         **limits,
     )
     _heed(supervisor.ask_to_stop)
