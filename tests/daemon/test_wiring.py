@@ -90,7 +90,9 @@ def serve(parts: Parts) -> None:
 
 
 def call(parts: Parts, method: str, target: str, body: Any = None) -> Any:
-    """Ask the daemon."""
+    """Ask the daemon, whose lease is renewed as its loop would."""
+    if parts.pulse.lead.epoch is not None:
+        parts.leases.turn()
     answer = ask(parts.pulse.settings.api.socket, method, target, body)
     assert answer.status == 200, answer.body
     return answer.body

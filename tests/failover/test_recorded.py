@@ -1,7 +1,7 @@
 """What version 0.1.0 left and says: its journal in the middle of a switch, its hook's calls.
 
-Written down by that version's own journal and wire types (tests/failover/data). The daemon that reads
-this must go on from the one and answer the other; a release writes down its own beside them.
+Written down by that version's own journal and wire types (tests/failover/data). The daemon that
+reads this must go on from the one and answer the other; a release writes down its own beside them.
 """
 
 import json

@@ -110,6 +110,7 @@ def test_an_older_and_a_newer_schema_are_told_apart(path: Path) -> None:
     with pytest.raises(FixInput, match="wattmesh db upgrade"):
         Journal.open(f"sqlite:///{path}")
     stamp(path, "INSERT INTO alembic_version VALUES ('9999')")
+    stamp(path, "UPDATE schema_floor SET oldest = '9999'")
     with pytest.raises(FixInput, match="newer than this wattmesh"):
         Journal.open(f"sqlite:///{path}")
 
