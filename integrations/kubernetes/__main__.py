@@ -22,10 +22,10 @@ from pathlib import Path
 
 from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
 from wattmesh.integrations.kubernetes import manifests, run
-from wattmesh.integrations.kubernetes.client import ApiServer, KubernetesClient
+from wattmesh.integrations.kubernetes.client import ApiAddress, KubernetesClient
 from wattmesh.integrations.kubernetes.job_kinds import KINDS
-from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, OwnJob
-from wattmesh.integrations.kubernetes.manifests import Wanted
+from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, PodJob
+from wattmesh.integrations.kubernetes.manifests import JobRequest
 from wattmesh.reconfig.client import waking
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
@@ -58,7 +58,7 @@ def _base(chosen: argparse.Namespace) -> int:
 
 
 def _render(chosen: argparse.Namespace) -> int:
-    wanted = Wanted(
+    wanted = JobRequest(
         name=chosen.name,
         namespace=chosen.namespace,
         image=chosen.image,
@@ -93,7 +93,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         return run.lead(
             pod,
-            KubernetesClient(ApiServer.of_pod(os.environ)),
+            KubernetesClient(ApiAddress.of_pod(os.environ)),
             ranks,
             _say,
             max_restarts=chosen.max_restarts,
@@ -107,7 +107,7 @@ def _run(chosen: argparse.Namespace) -> int:
 def _wake(chosen: argparse.Namespace) -> int:
     """Let the held launch of a run begin: by an order, `--now`, or as its alarm (`--key`)."""
     folder = RunFolder(chosen.checkpoint_dir)
-    client = KubernetesClient(ApiServer.of_pod(os.environ))
+    client = KubernetesClient(ApiAddress.of_pod(os.environ))
     while True:
         note = asleep.read(folder.asleep_file, AsleepNote)
         key = chosen.key or (note.key if note else "")
@@ -152,13 +152,13 @@ def _held(chosen: argparse.Namespace) -> int:
     return EXIT_FINISHED
 
 
-def _own(chosen: argparse.Namespace, name: str) -> OwnJob:
+def _own(chosen: argparse.Namespace, name: str) -> PodJob:
     ring = {
         "kind": chosen.kind,
         "nproc": str(chosen.nproc),
         "checkpoint-dir": str(chosen.checkpoint_dir),
     }
-    return OwnJob(
+    return PodJob(
         kind=KINDS[chosen.kind],
         namespace=chosen.namespace,
         name=name,

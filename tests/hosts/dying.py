@@ -21,7 +21,7 @@ from typing import Any
 from wattmesh.integrations import torchrun
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launcher.hosts import meeting
-from wattmesh.reconfig.launcher.hosts.followers import Member
+from wattmesh.reconfig.launcher.hosts.followers import HostLink
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.torch_agent import HostShare, Torchrun
 
@@ -90,7 +90,7 @@ def arm() -> None:
         (LaunchBook, "change", "book"),
         (meeting, "write", "meeting"),
         (asleep, "write", "answer"),
-        (Member, "send", "send"),
+        (HostLink, "send", "send"),
         (Torchrun, "launch_share", "share"),
     ]
     for owner, attribute, name in steps:

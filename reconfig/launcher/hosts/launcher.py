@@ -16,7 +16,7 @@ from typing import Protocol
 
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
-from wattmesh.reconfig.launcher.hosts.followers import Followers, Member
+from wattmesh.reconfig.launcher.hosts.followers import Followers, HostLink
 from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE, Launch
 from wattmesh.reconfig.launcher.torch_agent import HostShare
 
@@ -138,7 +138,7 @@ class _HostsLaunch:
         self._size, self._number, self._environment = size, number, environment
         self._say, self._say_at_s = say, time.monotonic() + 1.0
         self._own: Launch | None = None
-        self._others: list[Member] = []
+        self._others: list[HostLink] = []
         self._leave_by_s = float("inf")
         self._status: int | None = None
 
