@@ -84,7 +84,7 @@ class Death:
 
 def arm() -> None:
     """Prepare to die, and start paper ranks."""
-    torchrun.Torchrun = functools.partial(Torchrun, words=paper_words)  # type: ignore[misc,assignment]
+    setattr(torchrun, "Torchrun", functools.partial(Torchrun, words=paper_words))  # noqa: B010
     death = Death(os.environ.get("DIES", ""), os.environ.get("DIED", "/dev/null"))
     steps: list[tuple[Any, str, str]] = [
         (LaunchBook, "change", "book"),

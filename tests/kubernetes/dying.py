@@ -24,8 +24,8 @@ from wattmesh.reconfig.launcher.torch_agent import Torchrun
 def arm() -> None:
     """Find the test's server, start paper ranks, and prepare to die."""
     server = ApiAddress(url=os.environ["API_URL"], account=Path(os.environ["API_ACCOUNT"]))
-    ApiAddress.of_pod = classmethod(lambda kind, environment: server)  # type: ignore[method-assign,assignment]
-    commands.Torchrun = functools.partial(Torchrun, words=paper_words)  # type: ignore[misc,assignment]
+    setattr(ApiAddress, "of_pod", classmethod(lambda kind, environment: server))  # noqa: B010
+    setattr(commands, "Torchrun", functools.partial(Torchrun, words=paper_words))  # noqa: B010
     begin.RIVAL_S = float(os.environ.get("RIVAL_S", begin.RIVAL_S))
     dies, follows = os.environ.get("DIES", ""), "-w" in os.environ["JOB"]
     if dies.startswith("new:") is not follows or "run" not in sys.argv[1:2]:
