@@ -105,6 +105,36 @@ def test_a_host_that_vanishes_is_waited_for_and_nothing_shrinks(
     assert run.statuses == {0: [0], 1: [-signal.SIGKILL, 0]}
 
 
+def test_a_cut_cable_ends_the_launch_on_both_sides_until_it_is_mended(
+    two: TwoHosts, tmp_path: Path
+) -> None:
+    """Packets vanish and no connection breaks: silence ends all ranks, and both hosts wait."""
+    run = paper_run(two, tmp_path / "run", {"do": "done", "wait": "go"}, DONE)
+    run.only[0]["SILENCE_S"] = run.only[1]["SILENCE_S"] = "5"
+    try:
+        run.start(0)
+        run.start(1)
+        run.wait(run.launches, "the first launch")
+        ranks = run.launches()[0]["pids"].values()
+        assert all(_is_rank(pid) for pid in ranks)
+        two.cable(1, "down")
+        run.wait(lambda: not any(_is_rank(pid) for pid in ranks), "that no rank is left")
+        two.cable(1, "up")
+        run.wait(run.is_over, "the end")
+    finally:
+        two.cable(1, "up")
+        run.end()
+    assert [each["ranks"] for each in run.launches()] == [2, 2], run.where()
+    assert run.statuses == {0: [0], 1: [0]}, run.where()
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        return str(JOB).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def test_a_leader_that_ends_as_it_should_ends_all_hosts(two: TwoHosts, tmp_path: Path) -> None:
     """Asked to stop at another host, the whole run stops in band, with one status everywhere.
 

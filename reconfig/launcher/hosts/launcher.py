@@ -184,7 +184,7 @@ class _HostsLaunch:
         here, wanted = self._followers.here(), range(1, self._size.hosts)
         if missing := [each for each in wanted if each not in here]:
             if time.monotonic() > self._say_at_s:
-                self._say(f"waiting for host {', '.join(map(str, missing))} to come back.")
+                self._say(f"waiting for host {', '.join(map(str, missing))}.")
                 self._say_at_s = time.monotonic() + SAY_EVERY_S
             return
         port = _free_port()
