@@ -22,14 +22,15 @@ from pathlib import Path
 
 from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
 from wattmesh.integrations.kubernetes import manifests, run
-from wattmesh.integrations.kubernetes.client import ApiServer, KubernetesClient
+from wattmesh.integrations.kubernetes.client import ApiAddress, KubernetesClient
 from wattmesh.integrations.kubernetes.job_kinds import KINDS
-from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, OwnJob
-from wattmesh.integrations.kubernetes.manifests import Wanted
+from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, PodJob
+from wattmesh.integrations.kubernetes.manifests import JobRequest
 from wattmesh.reconfig.client import waking
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.contract import NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP
@@ -57,7 +58,7 @@ def _base(chosen: argparse.Namespace) -> int:
 
 
 def _render(chosen: argparse.Namespace) -> int:
-    wanted = Wanted(
+    wanted = JobRequest(
         name=chosen.name,
         namespace=chosen.namespace,
         image=chosen.image,
@@ -92,7 +93,7 @@ def _run(chosen: argparse.Namespace) -> int:
     try:
         return run.lead(
             pod,
-            KubernetesClient(ApiServer.of_pod(os.environ)),
+            KubernetesClient(ApiAddress.of_pod(os.environ)),
             ranks,
             _say,
             max_restarts=chosen.max_restarts,
@@ -106,14 +107,16 @@ def _run(chosen: argparse.Namespace) -> int:
 def _wake(chosen: argparse.Namespace) -> int:
     """Let the held launch of a run begin: by an order, `--now`, or as its alarm (`--key`)."""
     folder = RunFolder(chosen.checkpoint_dir)
-    queue = KubernetesQueue(
-        KubernetesClient(ApiServer.of_pod(os.environ)), folder, _own(chosen, chosen.job)
-    )
+    client = KubernetesClient(ApiAddress.of_pod(os.environ))
     while True:
         note = asleep.read(folder.asleep_file, AsleepNote)
         key = chosen.key or (note.key if note else "")
-        if not key:
+        record = launch_book.find(LaunchBook(folder).read(), key)
+        if record is None or not record.jobs:
             raise InputInvalid(f"no run sleeps in {folder.path}.")
+        # The job that fell asleep may be gone by now; the one that is held is like it.
+        chosen.namespace, _, held = record.jobs[-1].rpartition("/")
+        queue = KubernetesQueue(client, folder, _own(chosen, held))
         if chosen.now:
             _say(f"{queue.begin_now(key).name} begins as soon as it has nodes.")
             return EXIT_FINISHED
@@ -149,15 +152,13 @@ def _held(chosen: argparse.Namespace) -> int:
     return EXIT_FINISHED
 
 
-def _own(chosen: argparse.Namespace, name: str) -> OwnJob:
+def _own(chosen: argparse.Namespace, name: str) -> PodJob:
     ring = {
         "kind": chosen.kind,
-        "namespace": chosen.namespace,
-        "job": name,
         "nproc": str(chosen.nproc),
         "checkpoint-dir": str(chosen.checkpoint_dir),
     }
-    return OwnJob(
+    return PodJob(
         kind=KINDS[chosen.kind],
         namespace=chosen.namespace,
         name=name,
@@ -206,11 +207,11 @@ def _parser() -> argparse.ArgumentParser:
     waking_up.set_defaults(act=_wake)
     held = commands.add_parser("held", help="show the launches of a run")
     held.set_defaults(act=_held)
-    for each in (running, waking_up):
-        each.add_argument("--job", required=True, help="name of the job, or of the one before")
+    running.add_argument("--job", required=True, help="name of the job that this pod is of")
+    for each in (render, running):
+        each.add_argument("--namespace", default="default")
     for each in (render, running, waking_up):
         each.add_argument("--kind", choices=sorted(KINDS), default="JobSet")
-        each.add_argument("--namespace", default="default")
         each.add_argument("--nproc", type=int, required=True, help="ranks of each pod")
     for each in (render, running, waking_up, held):
         each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")

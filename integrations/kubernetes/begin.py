@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from wattmesh.errors import SourceUnavailable, WattmeshError
 from wattmesh.integrations.kubernetes import job_kinds
 from wattmesh.integrations.kubernetes.client import KubernetesClient, VersionExpired
-from wattmesh.integrations.kubernetes.job_kinds import JobFacts
-from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, OwnJob
+from wattmesh.integrations.kubernetes.job_kinds import KnownJob
+from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, PodJob
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.launch_book import (
     Beginning,
@@ -36,10 +36,10 @@ LONGEST_PAUSE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedJob:
+class JobClaim:
     """A job that was started, and asks whether it may train; `ranks`: how many it starts."""
 
-    own: OwnJob
+    own: PodJob
     key: str
     ranks: int
     client: KubernetesClient
@@ -86,7 +86,7 @@ class StartedJob:
         if not begun_by:
             return set(), set(), ""
         listed, version = self.client.listed(self.own.kind.path(self.own.namespace))
-        known: list[JobFacts] = [job_kinds.facts(self.own.kind, each) for each in listed]
+        known: list[KnownJob] = [job_kinds.facts(self.own.kind, each) for each in listed]
         live = {self.own.booked_as(each.name) for each in known if not each.ended} & begun_by
         idle = {self.own.booked_as(each.name) for each in known if each.suspended}
         return live, live - idle, version

@@ -43,7 +43,7 @@ class VersionExpired(InputInvalid):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServer:
+class ApiAddress:
     """Where the API server is, and whose files say who we are.
 
     Attributes:
@@ -55,7 +55,7 @@ class ApiServer:
     account: Path = ACCOUNT
 
     @classmethod
-    def of_pod(cls, environment: Mapping[str, str]) -> "ApiServer":
+    def of_pod(cls, environment: Mapping[str, str]) -> "ApiAddress":
         """Read it from the environment of a pod.
 
         Raises:
@@ -71,7 +71,7 @@ class ApiServer:
 class KubernetesClient:
     """The API server, as one service account uses it."""
 
-    def __init__(self, server: ApiServer, *, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, server: ApiAddress, *, limit_s: float = LIMIT_S) -> None:
         """Call `server`; each call may take `limit_s`."""
         self._server, self._limit_s = server, limit_s
         self._until_s = float("inf")

@@ -50,7 +50,7 @@ KINDS = {each.name: each for each in (JOBSET, TRAINJOB)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
+class KnownJob:
     """What is known of a job.
 
     Attributes:
@@ -69,7 +69,7 @@ class JobFacts:
     created_at: datetime | None = None
 
 
-def facts(kind: JobKind, job: Object) -> JobFacts:
+def facts(kind: JobKind, job: Object) -> KnownJob:
     """Read a job; what is missing or malformed counts as not there."""
     about, conditions = _part(job, "metadata"), _part(job, "status").get("conditions")
     met = {
@@ -77,7 +77,7 @@ def facts(kind: JobKind, job: Object) -> JobFacts:
         for each in (conditions if isinstance(conditions, list) else ())
         if isinstance(each, dict) and each.get("status") == "True"
     }
-    return JobFacts(
+    return KnownJob(
         name=str(about.get("name", "")),
         uid=str(about.get("uid", "")),
         hosts=_hosts(kind, job),

@@ -18,7 +18,7 @@ from typing import Any
 from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
 from wattmesh.integrations.kubernetes import alarm, job_kinds
 from wattmesh.integrations.kubernetes.client import KubernetesClient, ObjectConflict
-from wattmesh.integrations.kubernetes.job_kinds import JOBSET, JobFacts, JobKind
+from wattmesh.integrations.kubernetes.job_kinds import JOBSET, JobKind, KnownJob
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
@@ -39,7 +39,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnJob:
+class PodJob:
     """The job that this pod is of.
 
     Attributes:
@@ -67,7 +67,7 @@ class OwnJob:
         return self.kind.path(self.namespace, name or self.name)
 
 
-def state_of(record: LaunchRecord, job: JobFacts | None) -> HeldState | None:
+def state_of(record: LaunchRecord, job: KnownJob | None) -> HeldState | None:
     """Return what has become of a launch; None: as far as is known no job was made. Pure."""
     live = job is not None and not job.ended
     if record.state is BookedState.WITHDRAWN:
@@ -79,7 +79,7 @@ def state_of(record: LaunchRecord, job: JobFacts | None) -> HeldState | None:
     return HeldState.WITHDRAWN if job is not None or record.jobs else None
 
 
-def not_as_asked(held: JobFacts, hosts: int, run: str, key: str) -> str:
+def not_as_asked(held: KnownJob, hosts: int, run: str, key: str) -> str:
     """Say in what a job differs from what was asked for; "" if in nothing. Pure."""
     if (held.run, held.key) != (run, key):
         return "it belongs to another run, or to another order"
@@ -97,7 +97,7 @@ class KubernetesQueue:
         self,
         client: KubernetesClient,
         folder: RunFolder,
-        own: OwnJob,
+        own: PodJob,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Make successors of `own`; `now` gives the wall clock."""
@@ -217,7 +217,7 @@ class KubernetesQueue:
         return self._as_held(record, HeldState.HELD)
 
     def _set_alarm(
-        self, about: Object, held: JobFacts, begins_at: datetime, asked_at: datetime
+        self, about: Object, held: KnownJob, begins_at: datetime, asked_at: datetime
     ) -> None:
         """Make the CronJob, by the server's clock where that one is behind ours."""
         own = self._own
@@ -248,7 +248,7 @@ class KubernetesQueue:
                 raise SourceUnavailable(str(error)) from error
             return found
 
-    def _job_of(self, record: LaunchRecord) -> JobFacts | None:
+    def _job_of(self, record: LaunchRecord) -> KnownJob | None:
         """Return the job of a launch; None if it is not there, or is another launch's."""
         job = self._client.get(self._own.path(self._name_of(record)))
         return job_kinds.facts(self._own.kind, job) if job and self._is_of(record, job) else None

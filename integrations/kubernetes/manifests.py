@@ -33,7 +33,7 @@ FROM_POD = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class JobRequest:
     """What a user asks for.
 
     Attributes:
@@ -65,7 +65,7 @@ class Wanted:
     container: str = "node"
 
 
-def check(wanted: Wanted) -> None:
+def check(wanted: JobRequest) -> None:
     """Check what Kubernetes would refuse only later, or somewhere else.
 
     Raises:
@@ -85,7 +85,7 @@ def check(wanted: Wanted) -> None:
         raise InputInvalid("--hosts and --nproc are at least 1.")
 
 
-def job(kind: JobKind, wanted: Wanted) -> Object:
+def job(kind: JobKind, wanted: JobRequest) -> Object:
     """Return the manifest.
 
     Raises:
@@ -101,7 +101,7 @@ def job(kind: JobKind, wanted: Wanted) -> Object:
     }
 
 
-def words(kind: JobKind, wanted: Wanted) -> list[str]:
+def words(kind: JobKind, wanted: JobRequest) -> list[str]:
     """Return the command of each pod; Kubernetes fills in `$(...)`."""
     return [
         *(wanted.python, "-m", "wattmesh.integrations.kubernetes", "run"),
@@ -112,7 +112,7 @@ def words(kind: JobKind, wanted: Wanted) -> list[str]:
     ]
 
 
-def _jobset_spec(wanted: Wanted) -> Object:
+def _jobset_spec(wanted: JobRequest) -> Object:
     ends = {"containerName": wanted.container, "operator": "In", "values": list(STAYS_ENDED)}
     pod = {
         "serviceAccountName": wanted.account,
@@ -152,7 +152,7 @@ def _jobset_spec(wanted: Wanted) -> Object:
     return {"suspend": False, "ttlSecondsAfterFinished": 86400, "replicatedJobs": [ranks]}
 
 
-def _trainjob_spec(wanted: Wanted) -> Object:
+def _trainjob_spec(wanted: JobRequest) -> Object:
     # What a TrainJob itself has no field for is a patch of its runtime.
     pod = {
         "serviceAccountName": wanted.account,
@@ -176,7 +176,7 @@ def _trainjob_spec(wanted: Wanted) -> Object:
     }
 
 
-def _environment(wanted: Wanted) -> list[Object]:
+def _environment(wanted: JobRequest) -> list[Object]:
     own: list[Object] = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
         for name, field in FROM_POD.items()
@@ -184,11 +184,11 @@ def _environment(wanted: Wanted) -> list[Object]:
     return [*own, {"name": "WATTMESH_URL", "value": wanted.url}] if wanted.url else own
 
 
-def _resources(wanted: Wanted) -> Object:
+def _resources(wanted: JobRequest) -> Object:
     return {"limits": {"nvidia.com/gpu": str(wanted.gpus)}} if wanted.gpus else {}
 
 
-def _volumes(wanted: Wanted) -> list[Object]:
+def _volumes(wanted: JobRequest) -> list[Object]:
     runs: Object = {"name": "runs", "persistentVolumeClaim": {"claimName": wanted.claim}}
     shm: Object = {"name": "shm", "emptyDir": {"medium": "Memory"}}
     agent: Object = {
@@ -198,7 +198,7 @@ def _volumes(wanted: Wanted) -> list[Object]:
     return [runs, shm, agent] if wanted.socket_dir else [runs, shm]
 
 
-def _mounts(wanted: Wanted) -> list[Object]:
+def _mounts(wanted: JobRequest) -> list[Object]:
     found: list[Object] = [
         {"name": "runs", "mountPath": wanted.mount},
         {"name": "shm", "mountPath": "/dev/shm"},

@@ -17,9 +17,9 @@ from typing import Any
 
 from wattmesh.errors import WattmeshError
 from wattmesh.integrations.kubernetes import job_kinds
-from wattmesh.integrations.kubernetes.begin import StartedJob
+from wattmesh.integrations.kubernetes.begin import JobClaim
 from wattmesh.integrations.kubernetes.client import KubernetesClient
-from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, OwnJob
+from wattmesh.integrations.kubernetes.job_queue import KubernetesQueue, PodJob
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launcher import launch_book
@@ -49,7 +49,7 @@ class Pod:
         host: its index. `address`: its IP address.
     """
 
-    own: OwnJob
+    own: PodJob
     job_uid: str
     host: int
     address: str
@@ -87,7 +87,7 @@ def lead(
     pod.over_file.unlink(missing_ok=True)
     job = job_kinds.facts(own.kind, queue.job())
     book = LaunchBook(pod.folder)
-    claim = StartedJob(
+    claim = JobClaim(
         own=own,
         key=job.key,
         ranks=job.hosts * own.per_host,

@@ -211,6 +211,7 @@ DOCUMENTED = "tests/attach/test_documented.py"
 OWN = "test_an_own_checkpointer_and_a_tracker_are_written_as_the_page_has_them"
 WALKED = "test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault"
 LAUNCHED = "test_the_real_launcher_recovers_a_killed_rank"
+HOSTS = "test_the_lines_of_the_page_are_two_hosts_of_one_run"
 TITAN = "test_the_documented_lines_train_to_the_end"
 ZERO = "test_the_documented_lines_leave_and_go_on"
 SIGNALS = HeldBy("tests/carbon/test_sources.py::test_examples_of_the_manual_are_settings")
@@ -229,6 +230,7 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
         f"tests/attach/test_attach_check.py::{WALKED}", "tests/attach/checked.py"
     ),
     (ATTACH, "What happens at a boundary", 1): switched,
+    (ATTACH, "Several hosts", 1): HeldBy(f"tests/hosts/test_moved.py::{HOSTS}"),
     (ATTACH, SAVE, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/documented.py"),
     (ATTACH, TRACK, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/documented.py"),
     (ATTACH, "torchtitan", 1): HeldBy(

@@ -20,8 +20,8 @@ from typing import Any
 
 from wattmesh.integrations import torchrun
 from wattmesh.reconfig.launch import asleep
-from wattmesh.reconfig.launcher.hosts import meeting
-from wattmesh.reconfig.launcher.hosts.followers import Member
+from wattmesh.reconfig.launcher.hosts import follower, followers, meeting
+from wattmesh.reconfig.launcher.hosts.followers import HostLink
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.torch_agent import HostShare, Torchrun
 
@@ -84,13 +84,17 @@ class Death:
 
 def arm() -> None:
     """Prepare to die, and start paper ranks."""
-    torchrun.Torchrun = functools.partial(Torchrun, words=paper_words)  # type: ignore[misc,assignment]
+    setattr(torchrun, "Torchrun", functools.partial(Torchrun, words=paper_words))  # noqa: B010
+    silence_s = float(os.environ.get("SILENCE_S", followers.SILENCE_S))
+    for module in (follower, followers):
+        setattr(module, "SILENCE_S", silence_s)  # noqa: B010 - of a module, unknown to mypy
+        setattr(module, "PING_S", min(followers.PING_S, silence_s / 10))  # noqa: B010
     death = Death(os.environ.get("DIES", ""), os.environ.get("DIED", "/dev/null"))
     steps: list[tuple[Any, str, str]] = [
         (LaunchBook, "change", "book"),
         (meeting, "write", "meeting"),
         (asleep, "write", "answer"),
-        (Member, "send", "send"),
+        (HostLink, "send", "send"),
         (Torchrun, "launch_share", "share"),
     ]
     for owner, attribute, name in steps:

@@ -201,7 +201,14 @@ def test_what_a_meeting_says_is_checked(tmp_path: Path) -> None:
     """A damaged or hostile file is no meeting."""
     folder = RunFolder(tmp_path)
     good = {"session": "a", "address": "h", "port": 1, "secret": "s"}
-    for bad in ({**good, "port": 0}, {**good, "over": 9999}, {**good, "secret": ["s"]}, [], {}):
+    wrong: list[object] = [
+        {**good, "port": 0},
+        {**good, "over": 9999},
+        {**good, "secret": 1},
+        [],
+        {},
+    ]
+    for bad in wrong:
         folder.hosts_file.write_text(json.dumps(bad))
         assert meeting.read(folder) is None
     folder.hosts_file.write_text(json.dumps(good))

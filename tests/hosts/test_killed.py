@@ -2,12 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.daemon.waiting import wait_for
-from tests.hosts.namespaces import TwoHosts
-from tests.hosts.run_on_hosts import HostedRun, paper_run
+from tests.hosts.namespaces import REPOSITORY, TwoHosts
+from tests.hosts.run_on_hosts import JOB, HostedRun, paper_run
 from wattmesh.reconfig.launcher.launch_book import BookedState
 
 SHRINK = {"do": "resize", "ranks": 1, "key": "plan-1"}
@@ -103,15 +105,57 @@ def test_a_host_that_vanishes_is_waited_for_and_nothing_shrinks(
     assert run.statuses == {0: [0], 1: [-signal.SIGKILL, 0]}
 
 
+def test_a_cut_cable_ends_the_launch_on_both_sides_until_it_is_mended(
+    two: TwoHosts, tmp_path: Path
+) -> None:
+    """Packets vanish and no connection breaks: silence ends all ranks, and both hosts wait."""
+    run = paper_run(two, tmp_path / "run", {"do": "done", "wait": "go"}, DONE)
+    run.only[0]["SILENCE_S"] = run.only[1]["SILENCE_S"] = "5"
+    try:
+        run.start(0)
+        run.start(1)
+        run.wait(run.launches, "the first launch")
+        ranks = run.launches()[0]["pids"].values()
+        assert all(_is_rank(pid) for pid in ranks)
+        two.cable(1, "down")
+        run.wait(lambda: not any(_is_rank(pid) for pid in ranks), "that no rank is left")
+        two.cable(1, "up")
+        run.wait(run.is_over, "the end")
+    finally:
+        two.cable(1, "up")
+        run.end()
+    assert [each["ranks"] for each in run.launches()] == [2, 2], run.where()
+    assert run.statuses == {0: [0], 1: [0]}, run.where()
+
+
+def _is_rank(pid: int) -> bool:
+    try:
+        return str(JOB).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def test_a_leader_that_ends_as_it_should_ends_all_hosts(two: TwoHosts, tmp_path: Path) -> None:
-    """Asked to stop at another host, the whole run stops in band, with one status everywhere."""
+    """Asked to stop at another host, the whole run stops in band, with one status everywhere.
+
+    Sabotaged twin of the matrix: a second launch beside the first, asked by nobody, is seen.
+    """
     run = paper_run(two, tmp_path / "run", {"do": "stopped", "wait": "run/stop"})
     try:
         run.start(0)
         run.start(1)
         run.wait(run.launches, "the launch")
+        assert _second_launch(run) == "refused"
         os.kill(run.pid(1), signal.SIGTERM)
         run.wait(run.is_over, "the end")
     finally:
         run.end()
     assert run.statuses == {0: [75], 1: [75]}, run.where()
+
+
+def _second_launch(run: HostedRun) -> str:
+    """Start a rank that no supervisor knows of; returns what it did."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    words = [sys.executable, str(JOB), str(run.out / "plan.json")]
+    subprocess.run(words, env={**os.environ, **alone}, cwd=REPOSITORY, check=False)
+    return str(run.launches()[-1]["do"])

@@ -6,6 +6,7 @@ imported once).
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -15,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.waiting import wait_for
+from tests.docs.blocks import block
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, DP2_TP2, DP4, PATIENT, Run, Zygote, worst_difference
 from tests.hook.tiny import Options
 from tests.hosts.namespaces import REPOSITORY, TwoHosts
 from tests.hosts.run_on_hosts import HostedRun
+from wattmesh.integrations import torchrun
 from wattmesh.reconfig.launcher.launch_book import BookedState
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SwitchMode
@@ -99,3 +102,12 @@ def test_a_training_moves_from_two_hosts_to_one_and_back_with_the_same_losses(
     assert [each.world_size for each in registers] == [4, 2, 4]
     assert {SUSPENDS, RESIZES} <= set(registers[0].capabilities)
     assert [each.state for each in run.book()] == [BookedState.BEGUN] * 2
+
+
+def test_the_lines_of_the_page_are_two_hosts_of_one_run() -> None:
+    """Read by the command's own parser: they differ in which host it is, and that is all."""
+    lines = block("docs/attach.md", "Several hosts").splitlines()
+    read = [vars(torchrun._parser().parse_args(shlex.split(each)[3:])) for each in lines]
+    assert [each.pop("host") for each in read] == [0, 1]
+    assert read[0] == read[1]
+    assert (read[0]["hosts"], read[0]["command"]) == (2, ["--", "train.py"])

@@ -77,7 +77,6 @@ class Cluster:
         self.account.mkdir()
         (self.account / "token").write_text("token-1\n")
         (self.account / "ca.crt").write_bytes(certificate.read_bytes())
-        self.environment: dict[str, str] = {}
         self._jobs: dict[str, Job] = {}
         self._alarms: list[subprocess.Popen[bytes]] = []
         self._stop = threading.Event()
@@ -116,6 +115,19 @@ class Cluster:
         """Let a CronJob's time come."""
         spec = self.objects("cronjobs")[name]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         self._alarms.append(self._pod(spec["containers"][0], {"name": name}, 0, ""))
+
+    def command(self, *words: str, **environment: str) -> str:
+        """Run one of the commands in a pod of its own; return what it says."""
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.kubernetes.dying", *words],
+            env={**os.environ, **self._of_pod("person"), **environment},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
 
     def pods(self, name: str) -> dict[int, int]:
         """Return the process ids of a job's pods, by index."""
@@ -255,16 +267,12 @@ class Cluster:
         ]
         assert words[:3] == [sys.executable, "-m", "wattmesh.integrations.kubernetes"], words
         words[2] = "tests.kubernetes.dying"
-        environment = {
-            **os.environ,
-            **self.environment,
-            **own,
-            "API_URL": self.server.url,
-            "API_ACCOUNT": str(self.account),
-            "JOB": name,
-        }
+        environment = {**os.environ, **own, **self._of_pod(name)}
         with (self.folder / f"{name}-{index}.log").open("ab") as log:
             return subprocess.Popen(words, env=environment, cwd=REPOSITORY, stdout=log, stderr=log)
+
+    def _of_pod(self, job: str) -> dict[str, str]:
+        return {"API_URL": self.server.url, "API_ACCOUNT": str(self.account), "JOB": job}
 
     def close(self) -> None:
         """End everything."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.hosts.dying import Death, paper_words
 from wattmesh.integrations.kubernetes import __main__ as commands
 from wattmesh.integrations.kubernetes import begin
-from wattmesh.integrations.kubernetes.client import ApiServer, KubernetesClient
+from wattmesh.integrations.kubernetes.client import ApiAddress, KubernetesClient
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.torch_agent import Torchrun
@@ -23,9 +23,9 @@ from wattmesh.reconfig.launcher.torch_agent import Torchrun
 
 def arm() -> None:
     """Find the test's server, start paper ranks, and prepare to die."""
-    server = ApiServer(url=os.environ["API_URL"], account=Path(os.environ["API_ACCOUNT"]))
-    ApiServer.of_pod = classmethod(lambda kind, environment: server)  # type: ignore[method-assign,assignment]
-    commands.Torchrun = functools.partial(Torchrun, words=paper_words)  # type: ignore[misc,assignment]
+    server = ApiAddress(url=os.environ["API_URL"], account=Path(os.environ["API_ACCOUNT"]))
+    setattr(ApiAddress, "of_pod", classmethod(lambda kind, environment: server))  # noqa: B010
+    setattr(commands, "Torchrun", functools.partial(Torchrun, words=paper_words))  # noqa: B010
     begin.RIVAL_S = float(os.environ.get("RIVAL_S", begin.RIVAL_S))
     dies, follows = os.environ.get("DIES", ""), "-w" in os.environ["JOB"]
     if dies.startswith("new:") is not follows or "run" not in sys.argv[1:2]:

@@ -12,7 +12,7 @@ from tests.kubernetes.cluster import NAMESPACE, Cluster
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.kubernetes import client as calls
 from wattmesh.integrations.kubernetes.client import (
-    ApiServer,
+    ApiAddress,
     KubernetesClient,
     ObjectConflict,
     VersionExpired,
@@ -24,7 +24,7 @@ ALL = JOBSET.path(NAMESPACE)
 
 def client(cluster: Cluster, limit_s: float = 20.0) -> KubernetesClient:
     """The client of a pod."""
-    server = ApiServer(url=cluster.server.url, account=cluster.account)
+    server = ApiAddress(url=cluster.server.url, account=cluster.account)
     return KubernetesClient(server, limit_s=limit_s)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,17 +12,35 @@ from typing import Any
 import pytest
 
 from tests.daemon.waiting import wait_for
+from tests.hook.unix_http import UnixHttp
 from tests.hosts.run_on_hosts import JOB
 from tests.kubernetes.api_server import Trouble
 from tests.kubernetes.cluster import Cluster, rendered
 from wattmesh.integrations.kubernetes.__main__ import _parser
+from wattmesh.reconfig.launch import asleep
+from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchBook, Records
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import Order, Orders, SwitchMode
 
 GROW = {"do": "resize", "ranks": 2, "key": "plan-1"}
 UNWANTED = {**GROW, "then": "failed"}
 DONE = {"do": "done"}
 HOUR_S = 3600
+
+
+class Orderly(UnixHttp):
+    """A daemon that has one order, and answers nothing else."""
+
+    def __init__(self, where: Path, order: Order) -> None:
+        """Serve at a path."""
+        self._told = json.dumps(Orders(order=order, epoch=1, mode="act").to_json()).encode()
+        super().__init__(where)
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Answer one call."""
+        return 200, self._told
 
 
 class Paper:
@@ -133,6 +152,45 @@ def test_a_run_that_sleeps_is_woken_by_the_clusters_own_alarm(cluster: Cluster) 
     run.wait_done()
     assert [each["do"] for each in run.launches()] == ["suspend", "done"]
     run.wait(lambda: cluster.objects("cronjobs") == {}, "that its alarm is gone")
+
+
+def test_a_run_that_sleeps_is_woken_by_an_order_in_another_size(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Its user's `wake` makes a job of that size from the held one, which is withdrawn.
+
+    The job that fell asleep has been deleted meanwhile, as its time to live has it.
+    """
+    run = Paper(cluster, "large", {"do": "suspend", "for_s": HOUR_S, "key": "plan-1"}, DONE)
+    run.apply()
+    run.wait(lambda: run.jobs().get("large") == "Completed", "that it sleeps")
+    held = run.follower()
+    cluster.delete("jobsets", "large")
+    note = asleep.read(run.folder.asleep_file, AsleepNote)
+    assert note is not None
+    order = Order(
+        plan="plan-2",
+        epoch=1,
+        run=note.run,
+        attempt=note.attempt,
+        point="two",
+        layout=Layout(dp_shard=2),
+        ranks=(0, 1),
+        not_before_step=0,
+        valid_until_step=100,
+        mode=SwitchMode.RESUME,
+        reason="the test asks for it",
+    )
+    with tempfile.TemporaryDirectory(prefix="wm") as near, Orderly(Path(near) / "d", order):
+        told = cluster.command(
+            *("wake", "--nproc=1", f"--checkpoint-dir={run.folder.path}"),
+            WATTMESH_URL=f"unix://{near}/d",
+        )
+    assert "the run is woken: the test asks for it" in told
+    run.wait_done()
+    assert [each["ranks"] for each in run.launches()] == [1, 2], run.where()
+    run.wait(lambda: held not in run.jobs(), "that the held job is deleted")
+    run.wait(lambda: cluster.objects("cronjobs") == {}, "that its alarm is deleted")
 
 
 def test_a_sleep_too_short_for_an_alarm_is_refused_and_the_run_trains_on(cluster: Cluster) -> None:

@@ -17,11 +17,11 @@ from wattmesh.errors import InputInvalid
 from wattmesh.integrations.kubernetes import __main__ as commands
 from wattmesh.integrations.kubernetes import alarm, job_kinds, manifests
 from wattmesh.integrations.kubernetes.job_kinds import JOBSET, TRAINJOB, JobKind
-from wattmesh.integrations.kubernetes.manifests import Wanted
+from wattmesh.integrations.kubernetes.manifests import JobRequest
 
 RUN, KEY = "3a7c1a52-3d0f-4b6c-8d5e-0a3f7f6a9c11", "plan-1"
 NOW = datetime(2026, 11, 24, 12, 0, 30, tzinfo=UTC)
-WANTED = Wanted(
+WANTED = JobRequest(
     name="pretrain",
     namespace="team",
     image="registry.example.com/train:1",
@@ -92,7 +92,7 @@ def test_what_cannot_be_trained_is_not_rendered() -> None:
     ):
         fields = {each: getattr(WANTED, each) for each in WANTED.__dataclass_fields__} | change
         with pytest.raises(InputInvalid, match=why):
-            manifests.job(JOBSET, Wanted(**fields))
+            manifests.job(JOBSET, JobRequest(**fields))
 
 
 @pytest.mark.parametrize(

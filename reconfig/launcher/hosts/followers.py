@@ -1,7 +1,7 @@
 """The leader's connections to the other hosts of its run.
 
 A host is here from when it has greeted until its connection breaks or is silent. A host that comes
-back has ended whatever it ran before, and is a new `Member`.
+back has ended whatever it ran before, and is a new `HostLink`.
 
 Invariant: threads only move messages; what they mean is decided by who polls.
 """
@@ -30,7 +30,7 @@ MOST_GREETING = 64
 """How many connections may be greeting at once; more are closed."""
 
 
-class Member:
+class HostLink:
     """One host that is here."""
 
     def __init__(self, host: int, channel: Channel) -> None:
@@ -103,7 +103,7 @@ class Followers:
             OSError: the run folder cannot be written, or no port is free.
         """
         self._hosts, self._say = hosts, say
-        self._folder, self._members = folder, dict[int, Member]()
+        self._folder, self._members = folder, dict[int, HostLink]()
         self._lock, self._greeting = threading.Lock(), threading.Semaphore(MOST_GREETING)
         self._led = meeting.lead(folder)
         before = meeting.read(folder)
@@ -127,7 +127,7 @@ class Followers:
             target=self._accept, args=(heed_stop,), name="wattmesh-hosts", daemon=True
         ).start()
 
-    def here(self) -> dict[int, Member]:
+    def here(self) -> dict[int, HostLink]:
         """Return the hosts that are here, by number."""
         with self._lock:
             return {host: each for host, each in self._members.items() if each.here}
@@ -177,7 +177,7 @@ class Followers:
             self._say(f"a connection from {address} is refused: {error}.")
             channel.close()
             return
-        member = Member(host, channel)
+        member = HostLink(host, channel)
         with self._lock:
             before, self._members[host] = self._members.get(host), member
         if before is not None:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
-from wattmesh.reconfig.launcher.hosts.followers import Followers, Member
+from wattmesh.reconfig.launcher.hosts.followers import Followers, HostLink
 from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE, Launch
 from wattmesh.reconfig.launcher.torch_agent import HostShare
 
@@ -138,7 +138,7 @@ class _HostsLaunch:
         self._size, self._number, self._environment = size, number, environment
         self._say, self._say_at_s = say, time.monotonic() + 1.0
         self._own: Launch | None = None
-        self._others: list[Member] = []
+        self._others: list[HostLink] = []
         self._leave_by_s = float("inf")
         self._status: int | None = None
 
@@ -184,7 +184,7 @@ class _HostsLaunch:
         here, wanted = self._followers.here(), range(1, self._size.hosts)
         if missing := [each for each in wanted if each not in here]:
             if time.monotonic() > self._say_at_s:
-                self._say(f"waiting for host {', '.join(map(str, missing))} to come back.")
+                self._say(f"waiting for host {', '.join(map(str, missing))}.")
                 self._say_at_s = time.monotonic() + SAY_EVERY_S
             return
         port = _free_port()
