@@ -31,8 +31,10 @@ from wattmesh.reconfig.wire import Order, SwitchMode
 
 log = logging.getLogger(__name__)
 
-LEAST_WAIT_S = 60.0
-"""A launch of another size may wait this long at least before one of the old size may begin."""
+LEAST_WAIT_S = 300.0
+"""A launch of another size may wait this long at least before one of the old size may begin: to
+leave, and some rounds of a scheduler. The guard counts no less for a switch that fails, by default.
+"""
 
 BOUNDARIES_VALID = 3
 """An order is void if it is not taken at one of this many boundaries."""
@@ -394,7 +396,7 @@ def _mode(row: RunRow, target: OperatingPoint) -> SwitchMode:
 def _waits_s(row: RunRow, target: OperatingPoint) -> float:
     """Return how long that launch may wait before one of the old size may begin as well.
 
-    That is what the deadline guard counts for it.
+    That is what the deadline guard counts for it, where that is more than the least.
     """
     if row.catalogue is None or not row.resizes_to(target):
         return 0.0
