@@ -25,14 +25,16 @@ from wattmesh.errors import Fenced, JournalUnavailable, NotSwitched
 from wattmesh.policies.decision import Action, Decision, Mode, Observation, Rung
 from wattmesh.policies.isolation import UNDECIDABLE
 from wattmesh.quantities import duration
-from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, Release
+from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import RESIZES, Order, SwitchMode
+from wattmesh.reconfig.wire import Order, SwitchMode
 
 log = logging.getLogger(__name__)
 
-LEAST_WAIT_S = 60.0
-"""A launch of another size may wait this long at least before one of the old size may begin."""
+LEAST_WAIT_S = 300.0
+"""A launch of another size may wait this long at least before one of the old size may begin: to
+leave, and some rounds of a scheduler. The guard counts no less for a switch that fails, by default.
+"""
 
 BOUNDARIES_VALID = 3
 """An order is void if it is not taken at one of this many boundaries."""
@@ -388,22 +390,16 @@ def _commit(
 
 
 def _mode(row: RunRow, target: OperatingPoint) -> SwitchMode:
-    if _resizes(row, target):
+    if row.resizes_to(target):
         return SwitchMode.RESIZE
     return SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART
-
-
-def _resizes(row: RunRow, target: OperatingPoint) -> bool:
-    """Return whether the run goes to a point as a launch of another number of ranks."""
-    released = row.catalogue is not None and row.catalogue.release is Release.RELEASED
-    return released and RESIZES in row.capabilities and target.layout.world_size != row.world_size
 
 
 def _waits_s(row: RunRow, target: OperatingPoint) -> float:
     """Return how long that launch may wait before one of the old size may begin as well.
 
-    That is what the deadline guard counts for it.
+    That is what the deadline guard counts for it, where that is more than the least.
     """
-    if row.catalogue is None or not _resizes(row, target):
+    if row.catalogue is None or not row.resizes_to(target):
         return 0.0
     return max(row.catalogue.switch.reacquire_s or 0.0, LEAST_WAIT_S)

@@ -2,6 +2,7 @@
 
 The map:
     __main__.py     the commands: run a job's ranks, wake a run, say what is held
+    again.py        another job where this one could start no rank
     answers.py      reads what Slurm's clients print
     begin.py        how a batch job begins, or learns that it may not
     client.py       calls Slurm's clients, each with a limit

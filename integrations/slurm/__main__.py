@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from wattmesh.errors import WattmeshError
-from wattmesh.integrations.slurm import waits, watcher
+from wattmesh.integrations.slurm import again, waits, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
@@ -32,6 +32,7 @@ from wattmesh.integrations.slurm.own_job import OwnJob, own_shape, script_argume
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
 from wattmesh.integrations.slurm.wake import is_held, sleeping, wake
 from wattmesh.reconfig.launch import asleep
+from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
@@ -101,16 +102,27 @@ def _run(chosen: argparse.Namespace) -> int:
         return EXIT_FINISHED
     # What the launch before asked for is answered: this is it, or it is withdrawn.
     asleep.awake(folder)
+    before = highest_attempt(folder)
     status = supervisor.run()
     if supervisor.handed_over:
         if chosen.watch_asleep and folder.asleep_file.exists():
             _watch_asleep(folder, client, chosen.watcher)
         return EXIT_FINISHED
+    useless = status == EXIT_GAVE_UP and 0 < highest_attempt(folder) == before
+    if useless and not stop.is_set() and _tries_again(folder, queue, shape.ranks, book):
+        return status
     try:
         queue.cancel(book.change(launch_book.withdraw_all))
     except (OSError, WattmeshError) as error:
         _say(f"launches that are still held may start, and end at once: {error}")
     return status
+
+
+def _tries_again(folder: RunFolder, queue: SlurmQueue, ranks: int, book: LaunchBook) -> bool:
+    problem = again.hold(folder, queue, ranks, book.read())
+    also = f", and no other job tries: {problem}" if problem else ": another job of the run tries."
+    _say(f"no rank could be started here{also}")
+    return not problem
 
 
 def _watch_asleep(folder: RunFolder, client: SlurmClient, more: Sequence[str]) -> None:

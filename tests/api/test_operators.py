@@ -135,6 +135,32 @@ def test_a_sleeping_run_says_what_wakes_it(served: Served) -> None:
     assert served.get("/v1/runs/llama-8b").body["run"]["ended"].startswith("retired")
 
 
+def test_a_queued_run_says_what_it_waits_for(served: Served) -> None:
+    """Who starts it and when it may come back; it is lost only when neither launch has begun."""
+    served.register(capabilities=("in_place", "restart", "suspend", "resize"))
+    at = served.clock.wall + timedelta(hours=1)
+    held_as = "Slurm job 8 of alps, or Slurm job 7 of alps"
+    left = messages.finish(reason="restart", wakes_at=at.isoformat(), held_as=held_as)
+    assert served.post(f"/v1/runs/{messages.RUN}/finish", left).status == 200
+    served.clock.pass_s(1800.0)
+    (run,) = served.get("/v1/status").body["runs"]
+    assert (run["state"], run["activity"], run["asleep_at"]) == ("queued", "queued", None)
+    said = "Left for another size 30 min ago at step 100; Slurm job 8 of alps, or Slurm job 7 of"
+    assert run["sentence"].startswith(said)
+    found = served.post(SWITCH, {"point": "B", "reason": "go on"})
+    assert "it is looked at again once its next launch trains" in found.body["done"]
+    found = served.post("/v1/freeze", {"run": "llama-8b", "reason": "look"})
+    assert "it waits for its next launch" in found.body["done"]
+    served.clock.pass_s(1800.0 + 3600.0 + 901.0)
+    view = served.get("/v1/status").body
+    assert view["runs"][0]["state"] == "lost"
+    (red,) = (each for each in view["trouble"] if "left for another size" in each)
+    assert held_as in red
+    served.clock.pass_s(-1000.0)
+    found = served.post(f"/v1/runs/{messages.RUN}/retire", {})
+    assert f"{held_as} starts it again at" in found.body["done"]
+
+
 def test_a_run_answers_to_the_id_that_runs_shows(served: Served) -> None:
     """Two of one name can be told apart by it; a beginning that could mean both is refused."""
     other = f"{messages.RUN[:8]}-1111-4000-8000-000000000002"

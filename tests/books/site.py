@@ -232,8 +232,13 @@ class Site:
         self.journal.runs.progress(message, owner_uid=UID, now=moment(at))
         self.reported = at
 
-    def finish(self, at: int, reason: str = "done", wakes: int | None = None) -> None:
-        """End the run, or a launch; `wakes`: when one that goes to sleep wakes."""
+    def finish(
+        self, at: int, reason: str = "done", wakes: int | None = None, held_as: str = ""
+    ) -> None:
+        """End the run, or a launch; `wakes`: when one that goes to sleep wakes.
+
+        `held_as`: what holds the next launch.
+        """
         message = Finish(
             run=self.run,
             incarnation=f"{self.run}{self._attempt}",
@@ -242,6 +247,7 @@ class Site:
             tokens=self.world.tokens(at),
             reason=reason,
             wakes_at=None if wakes is None else moment(wakes).isoformat(),
+            held_as=held_as,
         )
         self.journal.runs.finish(message, owner_uid=UID, now=moment(at))
         self.reported = at

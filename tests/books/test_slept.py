@@ -30,7 +30,8 @@ def lived(site: Site, reason: str) -> Site:
     for now in range(S, 31 * S, S):
         site.deliver(now)
         if now == SLEEP.start:
-            site.finish(now, reason, wakes=SLEEP.end if reason == "suspended" else None)
+            wakes = None if reason.startswith("stopped") else SLEEP.end
+            site.finish(now, reason, wakes=wakes, held_as="Slurm job 7" if wakes else "")
         elif now == SLEEP.end:
             site.begin(now, site.world.tokens(now))
         elif now == 30 * S:
@@ -44,9 +45,10 @@ def lived(site: Site, reason: str) -> Site:
     return site
 
 
-def test_a_run_that_slept_saved_what_its_baseline_emitted_more(sites: Sites) -> None:
-    """By an independent reckoning; the baseline trained on through all of the sleep."""
-    site = lived(story.begun(sites, SLEPT), "suspended")
+@pytest.mark.parametrize("reason", ["suspended", "restart"])
+def test_a_run_that_slept_saved_what_its_baseline_emitted_more(sites: Sites, reason: str) -> None:
+    """By an independent reckoning; the baseline trained on through all of the sleep, or queue."""
+    site = lived(story.begun(sites, SLEPT), reason)
     told = site.saving(40 * S)
     truth = SLEPT.saved_ug(SLEPT.tokens(30 * S), 40 * S, 30 * S)
     assert truth is not None
@@ -98,6 +100,22 @@ def test_gpus_that_a_sleeping_run_keeps_are_its_own_while_they_idle(sites: Sites
     assert sorted(held(11 * S)) == [("", moment(11 * S)), ("r", moment(8 * S))]
     (launch,) = journal.stays.launches("r")
     assert launch.gave_back
+    assert unclaimed_ug(journal, (launch,)) == {}
+
+
+def test_gpus_of_a_run_in_a_queue_are_nobodys(sites: Sites) -> None:
+    """Its job has ended, whatever its catalogue says of a run that sleeps."""
+    site = story.begun(sites, SLEPT)
+    for now in range(S, 8 * S, S):
+        site.deliver(now)
+        site.report(now)
+    site.finish(8 * S, "restart", wakes=14 * S, held_as="Slurm job 7")
+    journal = site.journal
+    found = journal.coverage.holdings(moment(10 * S), moment(11 * S), {})
+    spans = sorted((each.run, each.end) for each in found if each.gpus)
+    assert spans == [("", moment(11 * S)), ("r", moment(8 * S))]
+    (launch,) = journal.stays.launches("r")
+    assert (launch.ours, launch.gave_back) == (True, True)
     assert unclaimed_ug(journal, (launch,)) == {}
 
 

@@ -19,6 +19,7 @@ from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import SwitchMode
 
 SLEEP_S = 30
+PATIENCE_S = 240.0
 SETTINGS = """
 [carbon.accounting]
 provider = "csv"
@@ -84,7 +85,7 @@ class Site:
     def wait(self, condition: Any, what: str) -> None:
         """Wait, and say what is known where it does not happen."""
         try:
-            wait_for(condition, what, 120.0)
+            wait_for(condition, what, PATIENCE_S)
         except AssertionError as error:
             known = f"{self.run()}\n{self.served.log[-4000:]}\n{self.moved.where()}"
             raise AssertionError(f"{error}\n{known}") from error
@@ -102,8 +103,9 @@ def test_a_daemon_moves_a_training_between_sizes_and_through_a_sleep_it_does_not
 ) -> None:
     """Its policy gives two of four GPUs back, an order takes them again in another layout.
 
-    Then it is ordered to sleep, and the daemon is killed: Slurm wakes the run by its alarm, the
-    next daemon hears all that happened, and the losses are those of a run that never moved.
+    The daemon is killed before the run leaves for that, and the next one once the run sleeps: Slurm
+    starts it in its size and wakes it by its alarm, each new daemon hears all that happened, and
+    the losses are those of a run that never moved.
     """
     more = write_site(places)
     waits = {"10": "small", "20": "mixed", "30": "sleep", "40": "go"}
@@ -117,14 +119,18 @@ def test_a_daemon_moves_a_training_between_sizes_and_through_a_sleep_it_does_not
         site.wait_at("small")
         site.order("mixed")
         site.wait_ordered("mixed")
-        moved.mark("mixed")
+        served.process.kill()
+    moved.mark("mixed")
+    wait_for(lambda: max(moved.losses()) >= 29, "that it trains in the other size", PATIENCE_S)
+    with daemon(places, more) as served:
+        site = Site(served, moved)
         site.wait_at("mixed")
         site.order(PAUSED)
         site.wait_ordered(PAUSED)
         moved.mark("sleep")
         site.wait_at("mixed", "asleep")
         served.process.kill()
-    wait_for(lambda: max(moved.losses()) >= 39, "that its alarm wakes it", 120.0)
+    wait_for(lambda: max(moved.losses()) >= 39, "that its alarm wakes it", PATIENCE_S)
     with daemon(places, more) as served:
         site = Site(served, moved)
         site.wait_at("mixed")

@@ -58,3 +58,19 @@ def test_a_way_back_that_somebody_cancels_keeps_the_run_where_it_is(
     run.wait_ended()
     assert [(each["job"], each["ranks"]) for each in run.launches()] == [(job, 2), (job, 2)]
     assert "is gone: the run goes on here" in run.said()
+
+
+def test_a_job_that_can_start_no_rank_is_followed_by_two_others(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    """As where Slurm gave it no GPUs, or its node refuses: the run is not lost by one bad job."""
+    more = "--max-restarts=0 --srun=--gres=gpu:99"
+    run = Paper(slurm, tmp_path, DONE, more=more)
+    run.folder.attempts.mkdir(parents=True)
+    (run.folder.attempts / "0001").touch()  # it has trained before
+    job = run.submit()
+    slurm.reach(job, "FAILED")
+    run.wait_ended()
+    assert list(run.jobs().values()) == ["FAILED"] * 3
+    assert run.launches() == []
+    assert "2 jobs after each other could start no rank" in run.said()

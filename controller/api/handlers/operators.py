@@ -145,21 +145,30 @@ def _retire_unread(context: RequestContext, call: Call, epoch: int) -> Done:
 
 def _when(row: RunRow, point: str) -> str:
     """Say when an order is carried out: a clock needs no boundary, nor does a run that sleeps."""
-    if row.state == "queued":
-        return "it is looked at again once its next launch trains"
-    if row.state == "asleep" and point == PAUSED:
-        return f"it sleeps on until {moment(row.wakes_at)}"
-    if row.state == "asleep":
-        return "it is woken there as soon as its launcher asks for orders"
+    if row.state in AWAY:
+        return _when_back(row, point)
     if point == PAUSED:
         return (
             "it goes to sleep at a coming boundary until its alarm, or `wattmesh switch "
             f"{row.name} POINT`, wakes it"
         )
-    if row.catalogue is not None and row.catalogue.point(point).layout == row.layout:
+    target = row.catalogue.point(point) if row.catalogue is not None else None
+    if target is not None and target.layout == row.layout:
         return "the clock of its GPUs is set in the next cycle"
     every = f" (every {row.boundary_every} steps)" if row.boundary_every else ""
+    if target is not None and row.resizes_to(target):
+        ranks = target.layout.world_size
+        return f"it leaves at a coming boundary{every}, and a job of {ranks} ranks goes on"
     return f"it switches at a coming boundary{every}"
+
+
+def _when_back(row: RunRow, point: str) -> str:
+    """Say when a run that has left carries an order out."""
+    if row.state == "queued":
+        return "it is looked at again once its next launch trains"
+    if point == PAUSED:
+        return f"it sleeps on until {moment(row.wakes_at)}"
+    return "it is woken there as soon as its launcher asks for orders"
 
 
 def _named(context: RequestContext, call: Call, act: str) -> RunRow | None:

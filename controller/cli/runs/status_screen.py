@@ -276,7 +276,7 @@ def _deadline(run: Mapping[str, Any]) -> str:
 
 def _state(run: Mapping[str, Any]) -> Text:
     switch, activity = run["switch"], run["activity"]
-    if switch is not None:
+    if switch is not None and activity != "queued":
         place, of = switch["position"]
         text = f"switching to {switch['to_point']}: {switch['state']} {place} of {of}"
         return Text(text, style=STRONG)
@@ -285,7 +285,7 @@ def _state(run: Mapping[str, Any]) -> Text:
         "stopped": (f"stopped, {ago}", GOOD),
         "failed": (run.get("ended", ""), WARN),
         "asleep": (f"asleep until {words.clock(run.get('wakes_at'))}", GOOD),
-        "queued": (f"queued for another size, {ago}", GOOD),
+        "queued": (f"queued for {switch['to_point'] if switch else 'another size'}, {ago}", GOOD),
         "lost": (f"lost, {ago}{', frozen' if run['frozen'] else ''}", WARN),
     }
     if activity in over:

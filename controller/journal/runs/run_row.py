@@ -11,10 +11,10 @@ from wattmesh.controller.journal.database.stored import sound
 from wattmesh.controller.journal.database.values import from_us, to_layout
 from wattmesh.controller.journal.runs.frozen_catalogue import from_text
 from wattmesh.controller.journal.runs.liveness import LaunchStatus, Liveness
-from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED
+from wattmesh.reconfig.wire import GPUS_UNKNOWN, OBSERVED, RESIZES
 
 DONE = "done"
 
@@ -123,6 +123,12 @@ class RunRow:
     def point(self) -> OperatingPoint | None:
         """The catalogue's point that it is at, by its layout and its GPUs' wished clock lock."""
         return self.catalogue.find(self.layout, self.clock_mhz) if self.catalogue else None
+
+    def resizes_to(self, target: OperatingPoint) -> bool:
+        """Return whether it would go to a point as a launch of another number of ranks."""
+        gives_back = self.catalogue is not None and self.catalogue.release is Release.RELEASED
+        other = target.layout.world_size != self.world_size
+        return gives_back and RESIZES in self.capabilities and other
 
     @property
     def gpus_used(self) -> frozenset[str]:
