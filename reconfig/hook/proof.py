@@ -16,6 +16,7 @@ import torch.distributed as dist
 from wattmesh.errors import InputInvalid, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.digest import Values, combine, pieces_of, pieces_of_values
+from wattmesh.reconfig.checkpoint.staged import HostMemory
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.failures.deadlines import Phase
@@ -45,6 +46,7 @@ class Proof:
         generation: Generation,
         *,
         folder: Path,
+        memory: HostMemory,
         acted_on: Callable[[], bool],
     ) -> None:
         """Take what is to be proven.
@@ -54,12 +56,14 @@ class Proof:
             state: as built, and loaded if there was a checkpoint.
             generation: the record to compare it with.
             folder: folder of the checkpoint.
+            memory: of this rank, where the checkpoint may be in shared memory.
             acted_on: returns whether the run may be switched; a collective call.
         """
         self._job = job
         self._state = state
         self._generation = generation
         self._folder = folder
+        self._memory = memory
         self._acted_on = acted_on
 
     def hold(self, loaded: Named | None) -> Evidence:
@@ -197,7 +201,7 @@ class Proof:
             changed = checkpoint.changed_value(self._folder, values)
         if changed:
             return f"; {changed}"
-        found = checkpoint.find_damage(self._folder)
+        found = checkpoint.find_damage(self._folder, self._memory)
         return f"; {found}" if found else "; every byte of it is as it was written"
 
 

@@ -27,6 +27,7 @@ from wattmesh.errors import (
 )
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import checkpoint
+from wattmesh.reconfig.checkpoint.staged import HostMemory
 from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
@@ -63,7 +64,8 @@ class RankRunner:
         self.generation: Generation | None = None
         self.budget = usage.Budget()
         self._caches = MeshCaches(gc_freeze=job.gc_freeze)
-        self.fsync = BackgroundFsync(job)
+        self.memory = HostMemory()
+        self.fsync = BackgroundFsync(job, self.memory)
         self.built: dict[str, str] = {}
         self._left: list[dist.ProcessGroup] = []
 
@@ -287,7 +289,9 @@ class RankRunner:
             begin_slots(self.state, opened)
         named = name_to_fill(self.state)
         layout = generation.layout
-        header = checkpoint.load(folder, named, self.state, layout=layout, opened=opened)
+        header = checkpoint.load(
+            folder, named, self.state, layout=layout, opened=opened, memory=self.memory
+        )
         if header.run != generation.run or header.position != generation.position:
             raise SwitchFailed(
                 f"{folder.name} is of run {header.run} at {header.position}, the generation's "
@@ -302,6 +306,7 @@ class RankRunner:
             self.state,
             generation,
             folder=self._where(generation),
+            memory=self.memory,
             acted_on=lambda: self._must_be_carried(generation, wait=True),
         )
 

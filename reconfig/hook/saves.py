@@ -141,8 +141,13 @@ class Saves:
             header,
             self._check_fence,
             staged=staged,
+            memory=self._runner.memory if staged else None,
             disk=self._disk,
         )
+        if staged and story is not None:
+            fsync.tell_where(story)
+        elif story is None:
+            fsync.release_memory_if_short()
         name = job.folder.checkpoint(header.step).name
         if job.leads(generation) and not staged:
             fsync.problem = ""

@@ -5,6 +5,7 @@ session runs in a known phase, so that the phase needs no hook in the product.
 """
 
 import ctypes
+import errno
 import gc
 import json
 import logging
@@ -35,6 +36,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from tests.hook import hosts
+from wattmesh.reconfig.checkpoint import checkpoint
+from wattmesh.reconfig.checkpoint.staged import MEMORY
 from wattmesh.reconfig.hook.session import Session, attach
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
@@ -55,8 +58,10 @@ class Fault:
     """What one rank does to itself, once per `once` file.
 
     Attributes:
-        at: train | agree | save | teardown | rebuild | load | verify
-        what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
+        at: train | agree | save | teardown | rebuild | load | verify, or behind_before,
+            behind_written, behind_named: while the checkpoint of a switch is made durable, before
+            anything is written, before it gets its name, and after
+        what: stop | kill | kill_all (every rank of the launch) | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
             damage, damage_streams (a changed byte in the newest checkpoint) |
             cut (this host's cable) | shift (another step's data) | stale (an older position) |
             late (an older schedule) |
@@ -102,6 +107,7 @@ class Options:
     few_files_at: int = 0
     stuck_disk_at: int = 0
     keep_lock_s: float = 0.0
+    no_shared_memory: bool = False
 
     @property
     def tokens_per_step(self) -> int:
@@ -168,6 +174,28 @@ class Bomb:
     def __del__(self) -> None:
         """The state is being torn down."""
         self.act()
+
+
+settle = checkpoint.settle
+
+
+def _no_memory(*_: Any) -> int:
+    """Be a kernel that gives no shared memory."""
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def _last_data_file(folder: Path) -> tuple[Path, int, int]:
+    """Where a checkpoint's last data file is: in its folder, or in a rank's staging area.
+
+    A file, the byte of it where the data file begins, and the data file's size.
+    """
+    if not (folder / MEMORY).exists():
+        path = max(folder.glob("data-*.safetensors"))
+        return path, 0, path.stat().st_size
+    where = json.loads((folder / MEMORY).read_text())
+    last = where[max(where)]
+    area = last["area"]
+    return Path(f"/proc/{area['pid']}/fd/{area['descriptor']}"), last["at"], last["nbytes"]
 
 
 def _never_answer(fd: Any) -> None:
@@ -257,6 +285,9 @@ class TinyJob:
     def run(self) -> int:
         """Train to the end."""
         options = self.options
+        if options.no_shared_memory:
+            os.memfd_create = _no_memory
+        vars(checkpoint)["settle"] = self._settle
         with attach(
             "tiny",
             build=self.build,
@@ -338,6 +369,8 @@ class TinyJob:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif fault.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.what == "kill_all":
+            self._kill_all()
         elif fault.what == "hang":
             time.sleep(3600)
         elif fault.what.startswith("damage"):
@@ -347,14 +380,39 @@ class TinyJob:
         else:
             raise RuntimeError(f"the test broke rank {self.rank} in {at}")
 
+    def _kill_all(self) -> None:
+        """Kill every rank of this launch, this one last."""
+        assert self.session is not None
+        peers = self.session._job.launch_store.peers().values()
+        for pid in sorted({peer.pid for peer in peers} - {os.getpid()}):
+            os.kill(pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _settle(self, folder: Any, staging: Any, *about: Any, **named: Any) -> None:
+        """Make the checkpoint of a switch durable, and hurt this rank on the way if that is due."""
+        fence = named.pop("fence")
+
+        def fenced() -> None:
+            self.hurt("behind_written")
+            fence()
+
+        self.hurt("behind_before")
+        settle(folder, staging, *about, **named, fence=fenced)
+        self.hurt("behind_named")
+
     def _damage(self, *, streams: bool) -> None:
         """Change a byte of the newest checkpoint: the first tensor's first, or the last of all."""
         folder = Path(self.options.folder)
         newest = max([*folder.glob(".step-*.staging")] or folder.glob("step-*"))
-        path = max(newest.glob("data-*.safetensors"))
-        data = bytearray(path.read_bytes())
-        data[-1 if streams else 8 + int.from_bytes(data[:8], "little")] ^= 1
-        path.write_bytes(data)
+        path, begin, size = _last_data_file(newest)
+        with path.open("r+b") as file:
+            file.seek(begin)
+            header = int.from_bytes(file.read(8), "little")
+            at = begin + (size - 1 if streams else 8 + header)
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte[0] ^ 1]))
 
     def _training(self) -> bool:
         return self.session is not None and not self.in_boundary and not self.session.done
