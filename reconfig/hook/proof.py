@@ -30,6 +30,7 @@ from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.optimizers import names_of, present_state, settings_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, name_all, name_model
+from wattmesh.reconfig.universal.logical import head_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ class Proof:
             SwitchFailed: they differ.
         """
         state, generation = self._state, self._generation
-        extra, digest, values = self._together(lambda: _looked_at(state, loaded))
+        head = head_of(generation.digest)
+        extra, digest, values = self._together(lambda: _looked_at(state, loaded, head))
         probe = self._first_probe()
         facts = rebuild_check.Facts(
             step=state.position.step,
@@ -205,11 +207,12 @@ class Proof:
         return f"; {found}" if found else "; every byte of it is as it was written"
 
 
-def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
+def _looked_at(state: State, loaded: Named | None, head: str) -> tuple[str, str, Values]:
     """Return the extra state, digest and plain values of a state now; a collective call."""
     extra = checkpoint.facts_of(state)
     boxes, values = _now(state, loaded)
-    digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
+    pieces = {**pieces_of(boxes, head), **pieces_of_values(values)}
+    digest = combine(pieces, extra, values, head)
     return extra, digest, values
 
 

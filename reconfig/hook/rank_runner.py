@@ -4,7 +4,6 @@ Invariant: a generation trains only after its leader has seen a good vote of eve
 Otherwise all ranks go back to the previous layout, from the same checkpoint, or the launch ends.
 """
 
-import gc
 import logging
 import time
 import traceback
@@ -85,14 +84,23 @@ class RankRunner:
         """End the process group, but keep its object until `tear_down`: a state may hold it."""
         self._left += group.leave()
 
-    def tear_down(self) -> tuple[float, str]:
-        """Empty the state; return the share of its bytes that is still alive, and a name for it."""
+    def tear_down(self, *, switching: bool = True) -> tuple[float, str]:
+        """Empty the state; return the share of its bytes that is still alive, and a name for it.
+
+        `switching`: whether another one is built after it.
+        """
         try:
-            return self._empty_state()
+            return self._empty_state(switching=switching)
         finally:
             group.drop(self._left)
 
-    def _empty_state(self) -> tuple[float, str]:
+    def close(self) -> None:
+        """Empty the state at the end of the session, and undo what switches left in the process."""
+        self.tear_down(switching=False)
+        self._caches.thaw()
+        self.memory.release()
+
+    def _empty_state(self, *, switching: bool) -> tuple[float, str]:
         state, self.state = self.state, None
         if state is None:
             return 0.0, ""
@@ -101,8 +109,7 @@ class RankRunner:
         torch_compat.forget_compiled()
         state.close()
         del state
-        self._caches.forget(self.job.device)
-        gc.collect()
+        self._caches.collect(self.job.device, switching=switching)
         if self.job.device != "cpu":
             torch_compat.free_workspaces()
             torch.cuda.empty_cache()
