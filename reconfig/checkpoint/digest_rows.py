@@ -126,7 +126,7 @@ class RowSummer:
 
 
 def weights_of(shape: Shape, whole: Shape, offset: Shape, parts: int = 1) -> Weights:
-    """Return the weights of a box of `shape` at `offset`; `parts`: how many an element counts as."""
+    """Return the weights of a box of `shape` at `offset`; an element counts as `parts` of them."""
     numbers = np.zeros(1, dtype=np.uint64)
     for size, length, first in zip(shape[:-1], whole[:-1], offset[:-1], strict=True):
         along = np.arange(first, first + size, dtype=np.uint64)

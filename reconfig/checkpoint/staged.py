@@ -41,7 +41,7 @@ from wattmesh.reconfig.universal.index.box import Shape
 from wattmesh.reconfig.universal.index.index import Index
 
 MEMORY = "memory.json"
-"""In a staging folder: which area holds which data file. It is gone before the folder has a name."""
+"""In a staging folder: which area holds which data file. A published folder has none."""
 
 BLOCK = 1 << 20
 """Bytes that are hashed and copied at a time: what was hashed is still in the core's cache."""

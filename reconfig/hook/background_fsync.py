@@ -106,9 +106,15 @@ class BackgroundFsync:
         The answer and its reason are added to the evidence of `story`.
         """
         leads = self._job.leads(story.generation)
-        area = self._memory.area.nbytes
-        store, failed = self._job.launch_store, self.problem
-        why = refusal(_footings(store, self._folder, failed, tensors, leads, area))
+        found = _footings(
+            self._job.launch_store,
+            self._folder,
+            self.problem,
+            tensors,
+            leads=leads,
+            area_bytes=self._memory.area.nbytes,
+        )
+        why = refusal(found)
         if why:
             story.note.evidence["checkpoint"] = f"on disk before the switch: {why}"
         return not why
@@ -214,6 +220,7 @@ def _footings(
     folder: RunFolder,
     failed: str,
     tensors: Mapping[str, torch.Tensor],
+    *,
     leads: bool,
     area_bytes: int,
 ) -> list[RankResources]:

@@ -1,8 +1,9 @@
 """The logical digest of stored tensors: equal to the one `checkpoint/digest.py` takes in memory.
 
-It sums weight * (bits + constant) over the stored pieces, in storage order, with weights by row and
-column or, of digests without a head, by tensor and logical index; without planner or reader. So it checks a conversion independently of the code that made it, and a
-checkpoint against the training state that it was saved from.
+It sums weight * (bits + constant) over the stored pieces, in storage order, without planner or
+reader; weights are by row and column or, of digests without a head, by tensor and logical index. So
+it checks a conversion independently of the code that made it, and a checkpoint against the training
+state that it was saved from.
 
 Invariant: replicas count once; the numbers equal those of `reconfig/checkpoint/digest.py` bit by
 bit.
@@ -115,7 +116,7 @@ def by_tensor(
         total = 0
         with Files(folder) as files:
             for row in _distinct(index, number):
-                total += _segment(index, files, row, tensor, sum_up, progress)
+                total += _segment(index, files, row, tensor, sum_up=sum_up, progress=progress)
         return total * (_mixed(int(tensor)) | 1 if head == BY_ROWS else 1) & MASK
 
     with ThreadPoolExecutor(jobs or default_jobs()) as pool:
@@ -158,7 +159,7 @@ Sum = Callable[[NDArray[Any], Unsigned, int, np.uint64], int]
 
 
 def _segment(
-    index: Index, files: Files, row: int, tensor: np.uint64, sum_up: Sum, progress: Progress
+    index: Index, files: Files, row: int, tensor: np.uint64, *, sum_up: Sum, progress: Progress
 ) -> int:
     """Sum over one stored piece."""
     segments = index.segments

@@ -83,6 +83,7 @@ def test_a_kill_at_any_instant_leaves_the_old_or_the_new(
     tmp_path: Path,
     untouched: Mapping[int, str],
     undisturbed: Undisturbed,
+    *,
     what: str,
     resumed_at: Mapping[str, int],
 ) -> None:

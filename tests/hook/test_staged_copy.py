@@ -207,15 +207,15 @@ def test_a_changed_byte_of_the_copy_never_becomes_a_checkpoint(tmp_path: Path) -
     assert mapped is not None
     with pytest.raises(CheckpointDamaged, match=r"data-0-0.safetensors has changed: \S+ \(param\)"):
         staged.damage(open_sealed(path), mapped)
-    with pytest.raises(CheckpointDamaged, match="data-0-0.safetensors has changed"):
+    with pytest.raises(CheckpointDamaged, match=r"data-0-0\.safetensors has changed"):
         settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
     assert folder.checkpoints() == []
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_memory_that_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
+def test_memory_that_cannot_be_had_is_a_sentence() -> None:
     """The copy then lies in files, and what could not be reserved ends no process."""
-    folder, memory = RunFolder(tmp_path), HostMemory()
+    memory = HostMemory()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE * 4, hard))
     try:

@@ -167,7 +167,7 @@ class Cycle:
 def test_a_switch_walks_only_what_was_made_since_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What outlived it is set aside, with its caches, until the session ends or enough were made."""
+    """What outlived it is set aside, with its caches, for a while or until the session ends."""
     monkeypatch.setattr(caches, "FULL_EVERY", 3)
     before = gc.get_freeze_count()
     gc.unfreeze()

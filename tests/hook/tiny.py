@@ -61,7 +61,8 @@ class Fault:
         at: train | agree | save | teardown | rebuild | load | verify, or behind_before,
             behind_written, behind_named: while the checkpoint of a switch is made durable, before
             anything is written, before it gets its name, and after
-        what: stop | kill | kill_all (every rank of the launch) | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
+        what: stop | kill | kill_all (every rank of the launch) | raise | hang |
+            wrong (a wrong probe) | drift (a changed weight) |
             damage, damage_streams (a changed byte in the newest checkpoint) |
             cut (this host's cable) | shift (another step's data) | stale (an older position) |
             late (an older schedule) |
