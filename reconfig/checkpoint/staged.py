@@ -81,7 +81,7 @@ class HostMemory:
         where = _where(folder)
         if where is None:
             return None
-        return MappedFiles(folder, {name: _bytes_of(self.peers, each) for name, each in where})
+        return MappedFiles(folder, {name: self._bytes_of(each) for name, each in where})
 
     def reserve(self, nbytes: int) -> bool:
         """Reserve this rank's area and map all others'; a collective call.
@@ -107,11 +107,17 @@ class HostMemory:
         self.area.release()
         self.peers.keep_only([])
 
+    def _bytes_of(self, file: StagedFile) -> Bytes:
+        own = self.area.nbytes and self.area.name == file.area
+        area = self.area.reserve(self.area.nbytes) if own else self.peers.map(file.area)
+        return area[file.at : file.at + file.nbytes]
+
     def _mapped(self, areas: Sequence[AreaName]) -> str:
         """Map every area; say what went wrong."""
         try:
-            self.peers.keep_only(areas)
-            for each in areas:
+            others = [each for each in areas if each != self.area.name]
+            self.peers.keep_only(others)
+            for each in others:
                 self.peers.map(each)
         except CheckpointDamaged as error:
             return str(error)
@@ -275,10 +281,6 @@ NO_MEMORY = HostMemory()
 """For callers outside of a switch. Nobody reserves its area."""
 
 _NO_BYTES: Bytes = np.empty(0, dtype=np.uint8)
-
-
-def _bytes_of(peers: PeerAreas, file: StagedFile) -> Bytes:
-    return peers.map(file.area)[file.at : file.at + file.nbytes]
 
 
 def _where(folder: Path) -> list[tuple[str, StagedFile]] | None:

@@ -7,6 +7,7 @@ undone.
 import hashlib
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,9 +81,11 @@ class Proof:
             SwitchFailed: they differ.
         """
         state, generation = self._state, self._generation
-        head = head_of(generation.digest)
+        head, began_s = head_of(generation.digest), time.monotonic()
         extra, digest, values = self._together(lambda: _looked_at(state, loaded, head))
+        digested_s = time.monotonic()
         probe = self._first_probe()
+        probed_s = time.monotonic()
         facts = rebuild_check.Facts(
             step=state.position.step,
             samples=state.position.samples,
@@ -96,7 +99,12 @@ class Proof:
         )
         every = group.gather(facts.to_json())
         problem = rebuild_check.disagreement(every, generation)
-        found: Evidence = {"probe_after": probe, "digest_after": digest}
+        found: Evidence = {
+            "probe_after": probe,
+            "digest_after": digest,
+            "digest_after_s": round(digested_s - began_s, 4),
+            "probe_after_s": round(probed_s - digested_s, 4),
+        }
         if not problem and not self._job.unprobed:
             problem = self._weigh_probe(every, found)
             if problem and self._only_probed():
