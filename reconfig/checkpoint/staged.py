@@ -87,7 +87,8 @@ class HostMemory:
         """Reserve this rank's area and map all others'; a collective call.
 
         Returns:
-            Whether every rank could; where one could not, every rank's `refused` says why.
+            Whether every rank could; where one could not, every rank's `refused` says why, and none
+            keeps its area.
         """
         problem, mine = "", {}
         try:
@@ -100,6 +101,8 @@ class HostMemory:
         if not problem:
             problem = group.agree_on_problem(self._mapped([AreaName(**each) for _, each in told]))
         self.refused = problem
+        if problem:
+            self.release()
         return not problem
 
     def release(self) -> None:
@@ -200,13 +203,14 @@ def write(area: StagingArea, rank: int, pieces: Sequence[TensorPiece]) -> dict[s
     files: dict[str, DataFile] = {}
     placed: list[PlacedPiece] = []
     where: dict[str, StagedFile] = {}
-    staging = Staging(BLOCK)
+    on_host, on_device = Staging(BLOCK), Staging()
     for number, each in enumerate(grouped(pieces, FILE_BYTES)):
         name, header = f"data-{rank}-{number}.safetensors", safetensors_header(each)
         begin, at = at, at + len(header)
         room[begin:at] = np.frombuffer(header, dtype=np.uint8)
         for piece in each:
             digest, first = xxhash.xxh3_128(), at
+            staging = on_host if piece.local.device.type == "cpu" else on_device
             for block in staging.blocks(piece.local):
                 digest.update(block)
                 np.copyto(room[at : at + len(block)], np.frombuffer(block, dtype=np.uint8))

@@ -221,6 +221,7 @@ def test_memory_that_cannot_be_had_is_a_sentence() -> None:
     try:
         assert not memory.reserve(PAGE * 5)
         assert "of shared memory cannot be had" in memory.refused
+        assert memory.area.nbytes == 0
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert memory.reserve(PAGE * 5)
