@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from benchmarks.report import Goal, Report, run
 from wattmesh.reconfig.checkpoint import direct, staged
@@ -132,7 +133,7 @@ def memcpy_s(nbytes: int) -> list[float]:
 def work(rank: int, folder: str, counts: list[int], rounds: int, out: Any) -> None:
     """Be one rank: every size, every round, and memcpy between them on the first."""
     torch.set_num_threads(1)
-    found = dist.FileStore(f"{folder}/store", RANKS)
+    found = FileStore(f"{folder}/store", RANKS)
     dist.init_process_group(
         "gloo", store=found, rank=rank, world_size=RANKS, timeout=timedelta(seconds=600)
     )

@@ -249,7 +249,7 @@ def damage(checkpoint: Checkpoint, files: MappedFiles, *, share: int = 0, shares
     for row in range(share, len(segments), shares):
         name = index.files[int(segments.file[row])]
         part = files.part(name, int(segments.offset[row]), int(segments.nbytes[row]))
-        if halves(xxhash.xxh3_128_digest(part)) != tuple(segments.digest[row].tolist()):
+        if halves(xxhash.xxh3_128_digest(part.data)) != tuple(segments.digest[row].tolist()):
             entry = index.entries[int(segments.entry[row])]
             raise CheckpointDamaged(
                 f"{where}: {name} has changed: {entry} {segments.box(row, entry)} differs from "

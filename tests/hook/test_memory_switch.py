@@ -25,6 +25,7 @@ Undisturbed = Callable[[int, str], dict[int, float]]
 STEPS, EVERY, SWITCH_AT = 12, 5, 10
 OLD, NEW = SWITCH_AT - EVERY, SWITCH_AT
 AT_ONCE = 2
+PATIENCE_S = 300.0
 
 KILLED_ALL = {
     "agree": OLD,
@@ -127,7 +128,7 @@ def test_without_shared_memory_the_copy_is_in_files(
     ).with_daemon(socket_path)
     wish = Wish(layout=TP2, ranks=(0, 1), at=SWITCH_AT)
     with FakeDaemon(socket_path, run.out, [wish]) as daemon:
-        assert run.once() == 0, run.log()
+        assert run.once(PATIENCE_S) == 0, run.log()
     evidence = daemon.heard.transitions[-1].evidence
     assert daemon.states()[-1] is SwitchState.CONFIRMED
     assert evidence["checkpoint"].startswith("in the page cache (0 MB of shared memory cannot be")
