@@ -90,7 +90,7 @@ class Rank:
         with self.part("all"):
             with self.part("digest before"):
                 before = combine(pieces_of(old), "")
-            folder = self.folder / f"round-{number}"
+            folder = self.folder / f".step-{number:08d}.attempt-1.staging"
             with self.part("stage"):
                 self._stage(folder, old)
             with self.part("drop"):

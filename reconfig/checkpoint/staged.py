@@ -33,6 +33,7 @@ from wattmesh.reconfig.checkpoint.dcp_files import (
 )
 from wattmesh.reconfig.checkpoint.shared_memory import AreaName, Bytes, PeerAreas, StagingArea
 from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.launch.folder import is_staging
 from wattmesh.reconfig.state.memory import Staging
 from wattmesh.reconfig.universal.files.hashing import halves
 from wattmesh.reconfig.universal.files.reader import Files, Reader
@@ -288,17 +289,23 @@ _NO_BYTES: Bytes = np.empty(0, dtype=np.uint8)
 
 
 def _where(folder: Path) -> list[tuple[str, StagedFile]] | None:
-    """Read `memory.json`; None where there is none."""
+    """Read `memory.json` of a staging folder; None where there is none.
+
+    Raises:
+        CheckpointDamaged: it is malformed.
+    """
+    if not is_staging(folder):
+        return None  # a folder with a name has its files, whatever else lies in it
     try:
         told = json.loads((folder / MEMORY).read_bytes())
+        return [
+            (name, StagedFile(area=AreaName(**each["area"]), at=each["at"], nbytes=each["nbytes"]))
+            for name, each in told.items()
+        ]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointDamaged(f"checkpoint {folder.name}: {MEMORY}: {error!s:.300}.") from error
-    return [
-        (name, StagedFile(area=AreaName(**each["area"]), at=each["at"], nbytes=each["nbytes"]))
-        for name, each in told.items()
-    ]
 
 
 def _aligned(nbytes: int) -> int:

@@ -227,3 +227,23 @@ def test_memory_that_cannot_be_had_is_a_sentence() -> None:
     assert memory.reserve(PAGE * 5)
     assert memory.refused == ""
     assert np.count_nonzero(memory.area.reserve(PAGE * 5)) == 0
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"data-0-0.safetensors": {"at": 0}}', '{"a": {"area": 3}}']
+)
+def test_a_plan_that_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None:
+    """It opens nothing; and beside the files of a published checkpoint nobody looks at it."""
+    folder, memory = RunFolder(tmp_path), HostMemory()
+    path = saved(folder, built(1), memory)
+    whole = (path / staged.MEMORY).read_text()
+    (path / staged.MEMORY).write_text(text)
+    with pytest.raises(CheckpointDamaged, match=r"memory\.json: "):
+        memory.files(path)
+    (path / staged.MEMORY).write_text(whole)
+    settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
+    (folder.checkpoint(3) / staged.MEMORY).write_text(text)
+    state = built(2)
+    load(folder.checkpoint(3), name_to_fill(state), state, memory=memory)
+    assert digest(state) == digest(built(1))
