@@ -7,7 +7,8 @@ latency   preset `bench`, 8 layouts over 4 ranks, in turn: seconds of every phas
           new layout. Against it a warm restart with the same save: the save, then from the start
           of the processes (no agent) to the last first step; files and modules in the page cache.
 bytes     a model with over 1 GB of state: logical bytes per second of switch (first step left
-          out) over the speed of memcpy of one thread, and peak memory over steady.
+          out) over the speed of memcpy of one thread, and peak memory over steady; the same of the
+          parts that move or digest bytes. Then these parts without a job (switch_copy.py).
 soak      200 switches over 16 layouts: what a rank's descriptors, threads and resident memory
           grow by per switch, over the last 100, within layouts.
 
@@ -34,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import switch_copy
 from benchmarks.report import Goal, Report, run
 from benchmarks.switch_job import VARIABLE, Began, JobOptions, Left, state_bytes
 from benchmarks.switch_orders import OrderGiver, Stop
@@ -45,6 +47,9 @@ RANKS = 4
 RESTARTS = 5
 WITHIN_S = 560.0
 """A part that is not over by then is ended: pieces stay under ten minutes."""
+OF_BYTES = ("digest_before_s", "stage_s", "load_s", "digest_after_s")
+"""Parts of a switch whose time follows the bytes of the state, and not the model's work."""
+
 POLL_S, LAST_WORDS_S = 0.05, 60.0
 """How often ranks are looked at; how long others may take to end when one has failed."""
 
@@ -355,18 +360,24 @@ def moved(chosen: argparse.Namespace) -> Report:
         ran = switch_job(folder, "bench-gigabyte", layouts, min(chosen.switches, 8), {})
     _, size = state_bytes(PRESETS["bench-gigabyte"])
     bare = [ran.seconds(number) - ran.step_s(number) for number in ran.numbers]
+    bytes_s = [sum(float(each.evidence.get(part, 0)) for part in OF_BYTES) for each in ran.told]
     copies = memcpy_gb_per_s()
     gb_per_s = size / 1e9 / statistics.mean(bare)
     rows = [
         described("bench-gigabyte"),
         *phases(ran),
         {"what": "state over seconds without the first step", "gb_per_s": gb_per_s},
+        {
+            "what": f"state over seconds of {', '.join(OF_BYTES)}",
+            "gb_per_s": size / 1e9 / statistics.mean(bytes_s),
+        },
         {"what": "memcpy, one thread", "gb_per_s": copies},
         {
             "what": "peak resident over steady, of the rank with the most",
             "ratio": max(_peak_over_steady(ran)),
         },
     ]
+    rows += [{**row, "what": f"without a job: {row['what']}"} for row in switch_copy.rows()]
     goal = Goal(name="gb_per_s_over_memcpy", value=gb_per_s / copies, goal=0.5, op=">=")
     return Report(benchmark="switch", rows=tuple(rows), goals=(goal,))
 

@@ -10,10 +10,13 @@ The map:
     dcp_reader.py     the DCP storage reader
     dcp_writer.py     the DCP storage writer
     digest.py         the logical digest of a distributed state, equal in every layout
-    digest_host.py    the logical digest on the CPU
+    digest_host.py    the logical digest of older checkpoints on the CPU
+    digest_rows.py    the logical digest's sums, by row and column
     direct.py         writes and reads a rank's own boxes without a planner
     early_rebuild.py  decides if a rebuild may start before the fsync
     extra_state.py    a checkpoint's state besides named tensors
     foreign.py        indexes checkpoints of the job's own checkpointer
     own_saves.py      saves through the job's own checkpointer
+    shared_memory.py  a rank's staging area, which its host's other ranks map
+    staged.py         the staged copy of a switch in these areas: written, read, made durable
 """

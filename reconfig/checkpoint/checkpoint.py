@@ -28,8 +28,10 @@ from wattmesh.errors import (
     WattmeshError,
 )
 from wattmesh.reconfig.checkpoint import damage, direct, extra_state
+from wattmesh.reconfig.checkpoint import staged as staged_copy
 from wattmesh.reconfig.checkpoint.dcp_merge import index_of
 from wattmesh.reconfig.checkpoint.digest import Values
+from wattmesh.reconfig.checkpoint.staged import NO_MEMORY, HostMemory
 from wattmesh.reconfig.launch import group, in_step
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
@@ -111,12 +113,16 @@ def read_whole(path: Path) -> Header:
     return header_in(checkpoint)
 
 
-def find_damage(path: Path) -> str:
+def find_damage(path: Path, memory: HostMemory = NO_MEMORY) -> str:
     """Name a tensor with changed bytes; "" for none. A collective call."""
     problem = ""
     try:
-        checkpoint = open_checkpoint(path)
-        damage.check(checkpoint, share=dist.get_rank(), shares=dist.get_world_size())
+        checkpoint, mapped = staged_copy.opened(path), memory.files(path)
+        mine = {"share": dist.get_rank(), "shares": dist.get_world_size()}
+        if mapped is None:
+            damage.check(checkpoint, **mine)
+        else:
+            staged_copy.damage(checkpoint, mapped, **mine)
     except CheckpointDamaged as error:
         problem = str(error)
     return next((each for each in group.gather(problem) if each), "")
@@ -126,7 +132,7 @@ def changed_value(path: Path, values: Values) -> str:
     """Name a plain value that differs from the saved one; "" for none. A collective call."""
     problem = ""
     try:
-        saved = open_checkpoint(path).trainer.get("values", {})
+        saved = staged_copy.opened(path).trainer.get("values", {})
         changed = (
             f"{key} is {_shown(value)}, and was saved as {_shown(saved.get(key))}"
             for mine in values.values()
@@ -151,6 +157,7 @@ def save(
     fence: Callable[[], None],
     *,
     staged: bool = False,
+    memory: HostMemory | None = None,
     disk: in_step.Disk = _PATIENT,
 ) -> Path:
     """Write a checkpoint. A collective call of every rank of the process group.
@@ -163,6 +170,8 @@ def save(
         fence: raises Fenced when a newer attempt exists; called on the leader before publishing.
         staged: do not fsync or publish it; `settle` does that later. Until then only ranks of this
             host can load it.
+        memory: where a staged checkpoint keeps its data; None for files. Where it has no room,
+            files are written too, and `memory.refused` says why.
         disk: limits the time of its calls.
 
     Returns:
@@ -182,7 +191,11 @@ def save(
         )
         held = in_step.alone(lambda: {**named.boxes, **boxes_of(inside)})
         share = direct.own_share(held)
-        write = partial(direct.write, staging, dist.get_rank(), held, share, durable=not staged)
+        pieces = in_step.alone(lambda: direct.pieces_of(held, share))
+        rank = dist.get_rank()
+        write = partial(direct.write, staging, rank, pieces, durable=not staged)
+        if memory is not None and memory.reserve(staged_copy.nbytes_of(rank, pieces)):
+            write = partial(staged_copy.write, memory.area, rank, pieces)
         told = in_step.alone(lambda: disk.do(write))
         every = group.gather_at_leader(told)
 
@@ -190,6 +203,7 @@ def save(
             trainer = extra_state.together(asdict(header), parts, facts_of(state))
             index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
             _seal(staging, header, every, index, trainer, sync=not staged)
+            staged_copy.note(staging, every)
             if not staged:
                 publish(folder, staging, step=header.step, attempt=header.attempt, fence=fence)
 
@@ -203,14 +217,28 @@ def save(
 
 
 def settle(
-    folder: RunFolder, staging: Path, *, step: int, attempt: int, fence: Callable[[], None]
+    folder: RunFolder,
+    staging: Path,
+    memory: HostMemory = NO_MEMORY,
+    *,
+    step: int,
+    attempt: int,
+    fence: Callable[[], None],
 ) -> None:
     """Make a staged checkpoint durable and publish it. Not a collective call.
 
+    One in shared memory is written to the disk, and every byte is read back and compared with the
+    digests that were taken from the tensors, before it gets its name.
+
     Raises:
         OSError: the disk is full, or broken; it is not published.
+        CheckpointDamaged: what the disk has is not what was in the tensors; it is not published.
         Fenced: a newer attempt exists; it is not published.
     """
+    mapped = memory.files(staging)
+    if mapped is not None:
+        staged_copy.make_durable(staging, mapped)
+        damage.check(open_checkpoint(staging))
     for path in sorted(staging.iterdir()):
         durable.fsync_file(path)
     publish(folder, staging, step=step, attempt=attempt, fence=fence)
@@ -234,6 +262,7 @@ def load(
     *,
     layout: Layout | None = None,
     opened: Checkpoint | None = None,
+    memory: HostMemory = NO_MEMORY,
 ) -> Header:
     """Load a checkpoint into a freshly built state of any layout. A collective call.
 
@@ -246,6 +275,7 @@ def load(
         state: the state that they belong to.
         layout: of the built state; None: the checkpoint's.
         opened: the checkpoint, if it is open.
+        memory: of this rank, where the checkpoint may be in shared memory.
 
     Raises:
         CheckpointDamaged: on every rank: a part of the checkpoint is missing.
@@ -255,8 +285,9 @@ def load(
 
     def fill() -> None:
         _prepare(checkpoint, named, state)
-        direct.read(checkpoint, named.boxes)
-        value, trainer = direct.ValueDecoder(checkpoint), checkpoint.trainer
+        mapped = memory.files(checkpoint.folder)
+        direct.read(checkpoint, named.boxes, mapped)
+        value, trainer = direct.ValueDecoder(checkpoint, mapped), checkpoint.trainer
         for key in named.plain:
             named.plain[key] = value(_required_value(trainer, "values", key, path))
         give_back(state, named)
@@ -281,7 +312,7 @@ def open_on_all(path: Path) -> Checkpoint:
     found: list[Checkpoint] = []
 
     def look() -> None:
-        found.append(open_checkpoint(path))
+        found.append(staged_copy.opened(path))
         header_in(found[0])
 
     _on_all(look)

@@ -10,9 +10,10 @@ the disk, unless the caller will sync it.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import xxhash
@@ -91,7 +92,7 @@ def write_files(
     files: dict[str, DataFile] = {}
     placed: list[PlacedPiece] = []
     staging = Staging()
-    for number, group in enumerate(_groups(pieces, limit)):
+    for number, group in enumerate(grouped(pieces, limit)):
         name = f"data-{rank}-{number}.safetensors"
         files[name] = _write_file(folder / name, group, staging, placed, durable)
     return files, placed
@@ -110,7 +111,21 @@ def report_of(piece: TensorPiece, digest: bytes, file: str = "", offset: int = 0
     return PlacedPiece(piece.fqn, piece.dtype, piece.whole, piece.box, digest, file, offset)
 
 
-def _groups(pieces: Sequence[TensorPiece], limit: int) -> Iterator[list[TensorPiece]]:
+def report_in_json(files: Mapping[str, DataFile], placed: Sequence[PlacedPiece]) -> dict[str, Any]:
+    """Encode what one rank wrote for the leader."""
+    return {
+        "files": {name: asdict(file) for name, file in files.items()},
+        "placed": [
+            [
+                *(each.fqn, each.dtype, each.whole, each.box.start, each.box.shape),
+                *(each.digest.hex(), each.file, each.offset),
+            ]
+            for each in placed
+        ],
+    }
+
+
+def grouped(pieces: Sequence[TensorPiece], limit: int) -> Iterator[list[TensorPiece]]:
     """Assign pieces to files, wide elements first."""
     group: list[TensorPiece] = []
     size = 0
@@ -132,7 +147,7 @@ def _write_file(
     durable: bool,
 ) -> DataFile:
     """Write one file, and append the places of its pieces to `placed`."""
-    header = _safetensors_header(pieces)
+    header = safetensors_header(pieces)
     at = len(header)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with open(descriptor, "wb", buffering=_BUFFER) as file:
@@ -152,7 +167,8 @@ def _write_file(
     )
 
 
-def _safetensors_header(pieces: Sequence[TensorPiece]) -> bytes:
+def safetensors_header(pieces: Sequence[TensorPiece]) -> bytes:
+    """Return the header of a data file that holds `pieces`, one after the other."""
     numbers: dict[tuple[str, str], int] = {}
     named = []
     for piece in pieces:

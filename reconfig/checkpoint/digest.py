@@ -1,9 +1,10 @@
 """The logical digest of a distributed state: one number, equal in every layout.
 
-It is the sum modulo 2^64 over all elements of weight(tensor, logical index) * (bits + constant),
-computed on the device that holds them, without a gather. The weight is odd, so a change of a single
-element always changes the sum; swaps, shifts and losses change it with probability 1 - 2^-30 or
-better. It guards against mistakes, not against an adversary.
+It is the sum modulo 2^64 over all elements of weight * (bits + constant), computed on the device
+that holds them, without a gather. Weights are by row and column (`digest_rows.py`); digests of
+older checkpoints, which have no head, have them by tensor and logical index. The weight is odd, so
+a change of a single element always changes the sum; swaps, shifts and losses change it with
+probability 1 - 2^-25 or better. It guards against mistakes, not against an adversary.
 
 Plain values of an optimizer (learning rates, betas, steps) count by parameter, as pieces of one
 element.
@@ -12,8 +13,9 @@ Invariant: every element counts once: of equal boxes on several ranks only the f
 these boxes cover each tensor exactly, and replicas that differ are an error.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,12 +25,13 @@ import torch
 from wattmesh.errors import CallHuman, InputInvalid
 from wattmesh.reconfig.checkpoint import digest_host
 from wattmesh.reconfig.checkpoint.digest_host import Place
+from wattmesh.reconfig.checkpoint.digest_rows import RowSummer
 from wattmesh.reconfig.launch.group import gather, gather_bytes
 from wattmesh.reconfig.state import plain
 from wattmesh.reconfig.state.boxes import LocalBox, boxes_of, signed_hash
 from wattmesh.reconfig.universal.index import box as whole_box
 from wattmesh.reconfig.universal.index.cover import prove_boxes
-from wattmesh.reconfig.universal.logical import digest_of_values
+from wattmesh.reconfig.universal.logical import BY_ROWS, digest_of_values
 
 CHUNK = 1 << 22
 """Elements per step on a device, which limits the extra memory to a few times 32 MiB.
@@ -62,7 +65,10 @@ class DigestPiece:
 
 
 def logical_digest(
-    tensors: Mapping[str, torch.Tensor], facts: str, values: Values = _NO_VALUES
+    tensors: Mapping[str, torch.Tensor],
+    facts: str,
+    values: Values = _NO_VALUES,
+    head: str = BY_ROWS,
 ) -> str:
     """Digest the state of all ranks of the process group. A collective call.
 
@@ -70,21 +76,23 @@ def logical_digest(
         tensors: this rank's tensors by global name.
         facts: text of the other state that is equal on every rank (position, extra state).
         values: this rank's JSON values by owner and name; equal owners have equal values.
+        head: of the digest, which says how it is summed.
 
     Returns:
-        16 hex digits, the same on every rank and in every layout of the same state.
+        The head and 16 hex digits, the same on every rank and in every layout of the same state.
 
     Raises:
         InputInvalid: on the rank whose tensor cannot be digested.
         CallHuman: see `combine`.
     """
-    pieces = {**pieces_of(boxes_of(tensors)), **pieces_of_values(values)}
-    return combine(pieces, facts, values)
+    pieces = {**pieces_of(boxes_of(tensors), head), **pieces_of_values(values)}
+    return combine(pieces, facts, values, head)
 
 
-def pieces_of(boxes: Mapping[str, LocalBox]) -> dict[str, DigestPiece]:
+def pieces_of(boxes: Mapping[str, LocalBox], head: str = BY_ROWS) -> dict[str, DigestPiece]:
     """Digest this rank's pieces, by name, without communication."""
-    summer = digest_host.Summer()
+    by_index = partial(_sum_by_index, digest_host.Summer())
+    summer = RowSummer().sum_of_box if head == BY_ROWS else by_index
     alike = sorted(boxes, key=lambda key: (digest_host.place_of(boxes[key]), key))
     found = {key: _piece(boxes[key], summer) for key in alike}
     return {key: found[key] for key in sorted(found)}
@@ -100,13 +108,19 @@ def pieces_of_values(values: Values) -> dict[str, DigestPiece]:
     return found
 
 
-def combine(pieces: Mapping[str, DigestPiece], facts: str, values: Values = _NO_VALUES) -> str:
+def combine(
+    pieces: Mapping[str, DigestPiece],
+    facts: str,
+    values: Values = _NO_VALUES,
+    head: str = BY_ROWS,
+) -> str:
     """Add up every rank's pieces, each element once. A collective call.
 
     Args:
         pieces: this rank's, including those of `values`.
         facts: text that is equal on every rank.
         values: the plain values, for the message when ranks differ.
+        head: of the digest that the pieces are part of.
 
     Raises:
         CallHuman: on every rank: ranks hold different values under one name, or the pieces of a
@@ -126,7 +140,7 @@ def combine(pieces: Mapping[str, DigestPiece], facts: str, values: Values = _NO_
         name = _name_of([key for key, each in pieces.items() if each.tensor_id == tensor_id])
         raise CallHuman(f"the pieces of {name}{problem} Nothing was written.")
     total = sum(each.value for each in first) + signed_hash(facts)
-    return f"{total & _MASK:016x}"
+    return f"{head}{total & _MASK:016x}"
 
 
 def _name_of(mine: Sequence[str]) -> str:
@@ -146,25 +160,26 @@ def _differing(values: Values, name: str) -> str:
     return ""
 
 
-def local_digest(tensors: Mapping[str, torch.Tensor]) -> int:
+def local_digest(tensors: Mapping[str, torch.Tensor], head: str = BY_ROWS) -> int:
     """Digest the whole tensors of one process; an oracle for tests and tools."""
-    return sum(each.value for each in pieces_of(boxes_of(tensors)).values()) & _MASK
+    return sum(each.value for each in pieces_of(boxes_of(tensors), head).values()) & _MASK
 
 
-def _piece(box: LocalBox, summer: digest_host.Summer) -> DigestPiece:
+def _piece(box: LocalBox, sum_of_box: Callable[[LocalBox], int]) -> DigestPiece:
     place = digest_host.place_of(box)
-    return DigestPiece(box.box_id, box.key_id, box.tensor_id, place, _sum_of_box(box, summer))
+    value = _signed(sum_of_box(box))
+    return DigestPiece(box.box_id, box.key_id, box.tensor_id, place, value)
 
 
-def _sum_of_box(box: LocalBox, summer: digest_host.Summer) -> int:
-    """Sum weight * (bits + constant) over one box, as a signed 64-bit number."""
+def _sum_by_index(summer: digest_host.Summer, box: LocalBox) -> int:
+    """Sum weight(index) * (bits + constant) over one box, modulo 2^64."""
     if box.local.device.type == "cpu":
-        return _signed(summer.sum_of_box(box))
-    return sum_on_device(box)
+        return summer.sum_of_box(box)
+    return sum_on_device(box) & _MASK
 
 
 def sum_on_device(box: LocalBox) -> int:
-    """Do the same with torch's operators, on the device of the box.
+    """Sum by index with torch's operators, on the device of the box.
 
     It works in place and synchronizes with the host only at the end: on a GPU each operator on a
     chunk takes no longer than its launch.

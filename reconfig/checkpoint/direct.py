@@ -8,7 +8,6 @@ saved dtype and shape.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,20 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, PlacedPiece, TensorPiece, write_files
+from wattmesh.reconfig.checkpoint.dcp_files import (
+    FILE_BYTES,
+    PlacedPiece,
+    TensorPiece,
+    report_in_json,
+    write_files,
+)
 from wattmesh.reconfig.checkpoint.dcp_parts import Part
+from wattmesh.reconfig.checkpoint.staged import MappedFiles, reader_of
 from wattmesh.reconfig.launch.group import gather_bytes
 from wattmesh.reconfig.state import boxes, plain
 from wattmesh.reconfig.state.memory import (
     Staging,
+    advise_huge_pages,
     as_array,
     boxes_within,
     dtype_name,
@@ -68,27 +75,24 @@ def assign(held: Sequence[Sequence[Sequence[int]]]) -> dict[int, int]:
     return writer
 
 
+def pieces_of(held: Boxes, share: Iterable[str]) -> list[TensorPiece]:
+    """Cut some of this rank's boxes into pieces that fit a data file.
+
+    Raises:
+        InputInvalid: a tensor's name or dtype is not supported.
+    """
+    return [piece for key in share for piece in _pieces(held[key])]
+
+
 def write(
-    staging: Path, rank: int, held: Boxes, share: Iterable[str], *, durable: bool
+    staging: Path, rank: int, pieces: Sequence[TensorPiece], *, durable: bool
 ) -> dict[str, Any]:
-    """Write some of this rank's boxes into `staging`; return the report to the leader, as JSON.
+    """Write a rank's pieces into `staging`; return the report to the leader, as JSON.
 
     Raises:
         OSError: the disk is full.
-        InputInvalid: a tensor's name or dtype is not supported.
     """
-    pieces = [piece for key in share for piece in _pieces(held[key])]
-    files, placed = write_files(staging, rank, pieces, durable=durable)
-    return {
-        "files": {name: asdict(file) for name, file in files.items()},
-        "placed": [
-            [
-                *(each.fqn, each.dtype, each.whole, each.box.start, each.box.shape),
-                *(each.digest.hex(), each.file, each.offset),
-            ]
-            for each in placed
-        ],
-    }
+    return report_in_json(*write_files(staging, rank, pieces, durable=durable))
 
 
 def part_of(rank: int, told: Mapping[str, Any]) -> Part:
@@ -101,16 +105,22 @@ def part_of(rank: int, told: Mapping[str, Any]) -> Part:
     return Part(rank, files, placed, [])
 
 
-def read(checkpoint: Checkpoint, held: Boxes) -> None:
+def read(checkpoint: Checkpoint, held: Boxes, mapped: MappedFiles | None = None) -> None:
     """Fill this rank's boxes; dtypes and shapes are those of the checkpoint.
+
+    Args:
+        checkpoint: as opened.
+        held: the boxes to fill.
+        mapped: the data files, where they are in shared memory.
 
     Raises:
         CheckpointDamaged: bytes are missing.
     """
     with Files(checkpoint.folder) as files:
-        reader, staging = Reader(checkpoint.index, files), Staging()
+        reader, staging = reader_of(checkpoint.index, files, mapped), Staging()
         for key, box in held.items():
             row = checkpoint.index.row_of(*HOOK.entry_key(key))
+            advise_huge_pages(box.local)
             staging.fill(box.local, _Filler(reader, row, box.offset))
         staging.finish()
 
@@ -131,9 +141,10 @@ class _Filler:
 class ValueDecoder:
     """Decodes values of a checkpoint's trainer.json, including tensors inside of them."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, mapped: MappedFiles | None = None) -> None:
         """Prepare; a file is opened only for a value with a tensor."""
         self._checkpoint = checkpoint
+        self._mapped = mapped
 
     def __call__(self, encoded: Any) -> Any:
         """Decode one.
@@ -144,15 +155,16 @@ class ValueDecoder:
         """
         if not isinstance(encoded, dict | list):
             return encoded
-        return plain.decode(encoded, _Inside(self._checkpoint))
+        return plain.decode(encoded, _Inside(self._checkpoint, self._mapped))
 
 
 class _Inside(dict[str, torch.Tensor]):
     """Tensors inside of values, read when they are asked for."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, mapped: MappedFiles | None) -> None:
         super().__init__()
         self._checkpoint = checkpoint
+        self._mapped = mapped
 
     def __missing__(self, fqn: str) -> torch.Tensor:
         index = self._checkpoint.index
@@ -160,7 +172,8 @@ class _Inside(dict[str, torch.Tensor]):
         entry = index.entries[row]
         out = torch.empty(entry.shape, dtype=torch_dtype(entry.dtype))
         with Files(self._checkpoint.folder) as files:
-            Reader(index, files).read_into(row, Box.whole(entry.shape), as_array(out))
+            reader = reader_of(index, files, self._mapped)
+            reader.read_into(row, Box.whole(entry.shape), as_array(out))
         return out
 
 

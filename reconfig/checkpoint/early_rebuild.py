@@ -1,7 +1,7 @@
 """Decides whether a switch may start its rebuild before the checkpoint is fsynced.
 
-The ranks of the host then load the bytes from the page cache, complete and with digests;
-`background_fsync.py` makes them durable while training continues.
+The ranks of the host then load the bytes from shared memory, or from the page cache, complete and
+with digests; `background_fsync.py` makes them durable while training continues.
 
 Invariant: never without a durable checkpoint to go back to, never if another host would have to
 read files that are not synced, never if memory is short.
@@ -24,6 +24,7 @@ class RankResources:
     Attributes:
         state_bytes: size of this rank's pieces.
         free_bytes: free memory of its host and its own control group.
+        area_bytes: memory that its staging area has already.
         disk_bytes: free space in the run's folder.
         hosts: of every launched rank: the name and, after a space, the kernel's boot.
         durable: the newest checkpoint on disk; "" for none.
@@ -36,6 +37,7 @@ class RankResources:
     hosts: tuple[str, ...]
     durable: str
     failed: str
+    area_bytes: int = 0
 
 
 def refusal(ranks: Sequence[RankResources]) -> str:
@@ -67,7 +69,7 @@ def _nothing_behind(ranks: Sequence[RankResources]) -> str:
 def _too_full(ranks: Sequence[RankResources]) -> str:
     """Check that files and buffers fit in memory and on the disk."""
     wanted = HEADROOM * sum(rank.state_bytes for rank in ranks)
-    free = min(rank.free_bytes for rank in ranks)
+    free = min(rank.free_bytes for rank in ranks) + sum(rank.area_bytes for rank in ranks)
     if free < wanted:
         return f"{_mb(free)} of memory are free, {_mb(int(wanted))} are wanted"
     disk = min(rank.disk_bytes for rank in ranks)

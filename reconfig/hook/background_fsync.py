@@ -1,7 +1,8 @@
 """Makes the checkpoint of a switch durable while training goes on in the new layout.
 
 The leader of the generation that was loaded from the staged checkpoint does this in one thread: it
-syncs every file, syncs the folder, and renames the folder to its final name. Until then a restart
+writes the data from shared memory to the disk, reads it back and compares it with its digests,
+syncs every file and the folder, and renames the folder to its final name. Until then a restart
 begins from the previous checkpoint, and nothing is pruned.
 
 Invariant: a checkpoint folder with its final name is complete on disk. A crash at any moment leaves
@@ -19,9 +20,15 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch.distributed.tensor import DTensor
 
-from wattmesh.errors import Fenced, SwitchFailed
+from wattmesh.errors import CheckpointDamaged, Fenced, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
-from wattmesh.reconfig.checkpoint.early_rebuild import RankResources, free_memory, refusal
+from wattmesh.reconfig.checkpoint.early_rebuild import (
+    HEADROOM,
+    RankResources,
+    free_memory,
+    refusal,
+)
+from wattmesh.reconfig.checkpoint.staged import NO_MEMORY, HostMemory
 from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.attempt import highest_attempt
@@ -59,24 +66,36 @@ class StagedCheckpoint:
     attempt: int
 
 
-def settle(folder: RunFolder, staged: StagedCheckpoint, fence: Callable[[], None]) -> None:
-    """Sync a staged checkpoint and rename it to its final name.
+def settle(
+    folder: RunFolder,
+    staged: StagedCheckpoint,
+    fence: Callable[[], None],
+    memory: HostMemory = NO_MEMORY,
+) -> None:
+    """Write or sync a staged checkpoint and rename it to its final name.
 
     Raises:
         OSError: the disk is full or broken; the checkpoint was not renamed.
+        CheckpointDamaged: the disk gave back other bytes; the checkpoint was not renamed.
         Fenced: a newer attempt exists; the checkpoint was not renamed.
     """
     checkpoint.settle(
-        folder, folder.path / staged.name, step=staged.step, attempt=staged.attempt, fence=fence
+        folder,
+        folder.path / staged.name,
+        memory,
+        step=staged.step,
+        attempt=staged.attempt,
+        fence=fence,
     )
 
 
 class BackgroundFsync:
     """Makes the staged checkpoints that one rank leads durable, one at a time."""
 
-    def __init__(self, job: AttachedJob) -> None:
-        """Start idle."""
+    def __init__(self, job: AttachedJob, memory: HostMemory) -> None:
+        """Start idle; `memory`: of this rank."""
         self._job = job
+        self._memory = memory
         self._folder = job.folder
         self._thread: threading.Thread | None = None
         self.problem = ""
@@ -87,14 +106,37 @@ class BackgroundFsync:
         The answer and its reason are added to the evidence of `story`.
         """
         leads = self._job.leads(story.generation)
-        why = refusal(_footings(self._job.launch_store, self._folder, self.problem, tensors, leads))
-        story.note.evidence["checkpoint"] = (
-            f"on disk before the switch: {why}"
-            if why
-            else "in the page cache, made durable after the switch; until then a restart begins "
-            f"from {durable_name(self._folder)}"
+        found = _footings(
+            self._job.launch_store,
+            self._folder,
+            self.problem,
+            tensors,
+            leads=leads,
+            area_bytes=self._memory.area.nbytes,
         )
+        why = refusal(found)
+        if why:
+            story.note.evidence["checkpoint"] = f"on disk before the switch: {why}"
         return not why
+
+    def tell_where(self, story: SwitchReporter) -> None:
+        """Add to the evidence of `story` where its staged checkpoint is."""
+        refused = self._memory.refused
+        where = f"in the page cache ({refused})" if refused else "in shared memory"
+        story.note.evidence["checkpoint"] = (
+            f"{where}, made durable after the switch; until then a restart begins from "
+            f"{durable_name(self._folder)}"
+        )
+
+    def release_memory_if_short(self) -> None:
+        """Give the staging area back where less than as much again is free.
+
+        Only while no staged checkpoint is needed. Else it is kept, because new pages would cost
+        the next switch more than all its copies.
+        """
+        area = self._memory.area.nbytes
+        if area and free_memory() < HEADROOM * area * len(self._job.launch_store.peers()):
+            self._memory.release()
 
     def begin(self, generation: Generation) -> None:
         """Make the checkpoint that a generation was loaded from durable, in a thread.
@@ -123,8 +165,8 @@ class BackgroundFsync:
         if self._job.leads(generation):
             staged = _staged(replace(generation, staged=name))
             try:
-                settle(self._folder, staged, lambda: self._fence(staged))
-            except (OSError, Fenced) as error:
+                settle(self._folder, staged, lambda: self._fence(staged), self._memory)
+            except (OSError, Fenced, CheckpointDamaged) as error:
                 problem = f"{name} could not be made durable ({error}); make room on the disk."
         told = group.agree_on_problem(problem)
         if told:
@@ -134,8 +176,8 @@ class BackgroundFsync:
         began = time.monotonic()
         name = self._folder.checkpoint(staged.step).name
         try:
-            settle(self._folder, staged, lambda: self._fence(staged))
-        except (OSError, Fenced) as error:
+            settle(self._folder, staged, lambda: self._fence(staged), self._memory)
+        except (OSError, Fenced, CheckpointDamaged) as error:
             self.problem = f"{type(error).__name__}: {error}"
             log.error(
                 "the switch stands, but %s could not be made durable (%s): the checkpoint before "
@@ -178,7 +220,9 @@ def _footings(
     folder: RunFolder,
     failed: str,
     tensors: Mapping[str, torch.Tensor],
+    *,
     leads: bool,
+    area_bytes: int,
 ) -> list[RankResources]:
     """Gather every rank's footing; collective. The leader alone fills in the hosts."""
     peers = launch_store.peers().values() if leads else ()
@@ -189,6 +233,7 @@ def _footings(
         hosts=tuple(sorted({f"{peer.host} {peer.pids}" for peer in peers})),
         durable=durable_name(folder),
         failed=failed,
+        area_bytes=area_bytes,
     )
     told = group.gather(asdict(footing))
     return [RankResources(**{**each, "hosts": tuple(each["hosts"])}) for each in told]

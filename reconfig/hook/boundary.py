@@ -254,7 +254,9 @@ class Boundary:
             if story is not None:
                 # The probe runs collectives of its own: notice here a rank that failed before it.
                 group.gather(None)
+                at_s = time.monotonic()
                 story.note.evidence["probe_before"] = probing.take(job.probe, state)
+                story.note.evidence["probe_before_s"] = round(time.monotonic() - at_s, 4)
             try:
                 saved = self.saves.write(story if in_place else None, began, wait=wait)
             except CheckpointNotSaved as error:

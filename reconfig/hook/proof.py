@@ -7,6 +7,7 @@ undone.
 import hashlib
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from wattmesh.errors import InputInvalid, SwitchFailed
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.digest import Values, combine, pieces_of, pieces_of_values
+from wattmesh.reconfig.checkpoint.staged import HostMemory
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.failures.deadlines import Phase
@@ -29,6 +31,7 @@ from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.optimizers import names_of, present_state, settings_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, name_all, name_model
+from wattmesh.reconfig.universal.logical import head_of
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class Proof:
         generation: Generation,
         *,
         folder: Path,
+        memory: HostMemory,
         acted_on: Callable[[], bool],
     ) -> None:
         """Take what is to be proven.
@@ -54,12 +58,14 @@ class Proof:
             state: as built, and loaded if there was a checkpoint.
             generation: the record to compare it with.
             folder: folder of the checkpoint.
+            memory: of this rank, where the checkpoint may be in shared memory.
             acted_on: returns whether the run may be switched; a collective call.
         """
         self._job = job
         self._state = state
         self._generation = generation
         self._folder = folder
+        self._memory = memory
         self._acted_on = acted_on
 
     def hold(self, loaded: Named | None) -> Evidence:
@@ -75,8 +81,11 @@ class Proof:
             SwitchFailed: they differ.
         """
         state, generation = self._state, self._generation
-        extra, digest, values = self._together(lambda: _looked_at(state, loaded))
+        head, began_s = head_of(generation.digest), time.monotonic()
+        extra, digest, values = self._together(lambda: _looked_at(state, loaded, head))
+        digested_s = time.monotonic()
         probe = self._first_probe()
+        probed_s = time.monotonic()
         facts = rebuild_check.Facts(
             step=state.position.step,
             samples=state.position.samples,
@@ -90,7 +99,12 @@ class Proof:
         )
         every = group.gather(facts.to_json())
         problem = rebuild_check.disagreement(every, generation)
-        found: Evidence = {"probe_after": probe, "digest_after": digest}
+        found: Evidence = {
+            "probe_after": probe,
+            "digest_after": digest,
+            "digest_after_s": round(digested_s - began_s, 4),
+            "probe_after_s": round(probed_s - digested_s, 4),
+        }
         if not problem and not self._job.unprobed:
             problem = self._weigh_probe(every, found)
             if problem and self._only_probed():
@@ -197,15 +211,16 @@ class Proof:
             changed = checkpoint.changed_value(self._folder, values)
         if changed:
             return f"; {changed}"
-        found = checkpoint.find_damage(self._folder)
+        found = checkpoint.find_damage(self._folder, self._memory)
         return f"; {found}" if found else "; every byte of it is as it was written"
 
 
-def _looked_at(state: State, loaded: Named | None) -> tuple[str, str, Values]:
+def _looked_at(state: State, loaded: Named | None, head: str) -> tuple[str, str, Values]:
     """Return the extra state, digest and plain values of a state now; a collective call."""
     extra = checkpoint.facts_of(state)
     boxes, values = _now(state, loaded)
-    digest = combine({**pieces_of(boxes), **pieces_of_values(values)}, extra, values)
+    pieces = {**pieces_of(boxes, head), **pieces_of_values(values)}
+    digest = combine(pieces, extra, values, head)
     return extra, digest, values
 
 

@@ -4,7 +4,6 @@ Invariant: a generation trains only after its leader has seen a good vote of eve
 Otherwise all ranks go back to the previous layout, from the same checkpoint, or the launch ends.
 """
 
-import gc
 import logging
 import time
 import traceback
@@ -27,6 +26,7 @@ from wattmesh.errors import (
 )
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import checkpoint
+from wattmesh.reconfig.checkpoint.staged import HostMemory
 from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
@@ -63,7 +63,8 @@ class RankRunner:
         self.generation: Generation | None = None
         self.budget = usage.Budget()
         self._caches = MeshCaches(gc_freeze=job.gc_freeze)
-        self.fsync = BackgroundFsync(job)
+        self.memory = HostMemory()
+        self.fsync = BackgroundFsync(job, self.memory)
         self.built: dict[str, str] = {}
         self._left: list[dist.ProcessGroup] = []
 
@@ -83,14 +84,23 @@ class RankRunner:
         """End the process group, but keep its object until `tear_down`: a state may hold it."""
         self._left += group.leave()
 
-    def tear_down(self) -> tuple[float, str]:
-        """Empty the state; return the share of its bytes that is still alive, and a name for it."""
+    def tear_down(self, *, switching: bool = True) -> tuple[float, str]:
+        """Empty the state; return the share of its bytes that is still alive, and a name for it.
+
+        `switching`: whether another one is built after it.
+        """
         try:
-            return self._empty_state()
+            return self._empty_state(switching=switching)
         finally:
             group.drop(self._left)
 
-    def _empty_state(self) -> tuple[float, str]:
+    def close(self) -> None:
+        """Empty the state at the end of the session, and undo what switches left in the process."""
+        self.tear_down(switching=False)
+        self._caches.thaw()
+        self.memory.release()
+
+    def _empty_state(self, *, switching: bool) -> tuple[float, str]:
         state, self.state = self.state, None
         if state is None:
             return 0.0, ""
@@ -99,8 +109,7 @@ class RankRunner:
         torch_compat.forget_compiled()
         state.close()
         del state
-        self._caches.forget(self.job.device)
-        gc.collect()
+        self._caches.collect(self.job.device, switching=switching)
         if self.job.device != "cpu":
             torch_compat.free_workspaces()
             torch.cuda.empty_cache()
@@ -287,7 +296,9 @@ class RankRunner:
             begin_slots(self.state, opened)
         named = name_to_fill(self.state)
         layout = generation.layout
-        header = checkpoint.load(folder, named, self.state, layout=layout, opened=opened)
+        header = checkpoint.load(
+            folder, named, self.state, layout=layout, opened=opened, memory=self.memory
+        )
         if header.run != generation.run or header.position != generation.position:
             raise SwitchFailed(
                 f"{folder.name} is of run {header.run} at {header.position}, the generation's "
@@ -302,6 +313,7 @@ class RankRunner:
             self.state,
             generation,
             folder=self._where(generation),
+            memory=self.memory,
             acted_on=lambda: self._must_be_carried(generation, wait=True),
         )
 

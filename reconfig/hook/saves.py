@@ -108,8 +108,11 @@ class Saves:
         try:
             carried.check_buffers(state, self._runner.built)
             named = name_all(state)
+            at_s = time.monotonic()
             values, facts = named.values, checkpoint.facts_of(state)
             pieces = {**pieces_of(named.boxes), **pieces_of_values(values)}
+            if story is not None:
+                story.note.evidence["digest_before_s"] = round(time.monotonic() - at_s, 4)
         except InputInvalid as error:
             problem = str(error)
         told = group.agree_on_problem(problem)
@@ -134,6 +137,7 @@ class Saves:
         fsync = self._runner.fsync
         staged = story is not None and fsync.may_stage(story, named.tensors)
         self._disk.patience_s = None if job.acted_on else job.deadlines.save_s / DISK_CALLS
+        at_s = time.monotonic()
         path = checkpoint.save(
             job.folder,
             named,
@@ -141,8 +145,14 @@ class Saves:
             header,
             self._check_fence,
             staged=staged,
+            memory=self._runner.memory if staged else None,
             disk=self._disk,
         )
+        if staged and story is not None:
+            story.note.evidence["stage_s"] = round(time.monotonic() - at_s, 4)
+            fsync.tell_where(story)
+        elif story is None:
+            fsync.release_memory_if_short()
         name = job.folder.checkpoint(header.step).name
         if job.leads(generation) and not staged:
             fsync.problem = ""

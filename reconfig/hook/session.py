@@ -244,7 +244,7 @@ class Session(Closing):
         if clean:
             # After a failure, ending the group might hang on a peer: process exit ends it.
             self._runner.leave_group()
-        self._runner.tear_down()
+        self._runner.close()
         self._reached.rest()
         self._job.client.close(FLUSH_S)
         if self._leader is not None:

@@ -196,8 +196,13 @@ class RunFolder:
     def drop_stagings(self) -> None:
         """Remove checkpoints that earlier launches left half written; the caller holds the lock."""
         for each in self.path.iterdir():
-            if _STAGING.fullmatch(each.name):
+            if is_staging(each):
                 shutil.rmtree(each, ignore_errors=True)
+
+
+def is_staging(folder: Path) -> bool:
+    """Tell whether a folder's name is that of a checkpoint which is not published yet."""
+    return _STAGING.fullmatch(folder.name) is not None
 
 
 def step_of(checkpoint: Path) -> int:

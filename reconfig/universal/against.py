@@ -60,9 +60,12 @@ def matches_memory(
             f"checkpoint {checkpoint.folder.name}: {TRAINER} does not say what its digest counts; "
             "use another checkpoint."
         )
-    found = logical.by_tensor(checkpoint.index, checkpoint.folder, jobs=jobs, progress=progress)
+    head = logical.head_of(checkpoint.manifest.logical_digest)
+    found = logical.by_tensor(
+        checkpoint.index, checkpoint.folder, jobs=jobs, progress=progress, head=head
+    )
     for fqn in names:
         found.pop(HOOK.entry_key(fqn), None)
     values = checkpoint.trainer.get("values", {}) if told.get("values") else None
-    total = logical.digest(found, int(facts, 16), values)
+    total = logical.digest(found, int(facts, 16), values, head)
     return total == checkpoint.manifest.logical_digest

@@ -12,9 +12,12 @@ from tests.hook.harness import Zygote
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.digest import CHUNK, local_digest, sum_on_device
 from wattmesh.reconfig.checkpoint.digest_host import Summer
+from wattmesh.reconfig.checkpoint.digest_rows import RowSummer
 from wattmesh.reconfig.state.boxes import LocalBox, box_of, signed_hash
+from wattmesh.reconfig.universal.logical import BY_ROWS
 
 MASK = (1 << 64) - 1
+HEADS = ("", BY_ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def test_every_sharding_gives_the_digest_of_the_whole(shards: dict[str, Any]) ->
     said = shards["plain_shards"]
     assert len(said) == 11
     facts = signed_hash("")
-    oracle = f"{(int(said.pop('oracle'), 16) + facts) & MASK:016x}"
+    oracle = f"2:{(int(said.pop('oracle'), 16) + facts) & MASK:016x}"
     assert set(said.values()) == {oracle}
 
 
@@ -76,12 +79,38 @@ def test_pieces_that_leave_a_gap_are_caught_though_their_sizes_add_up(
     assert "up.weight: [5:9] is outside (8,)" in said["outside"]
 
 
+def mixed(number: int) -> int:
+    """Splitmix64's finalizer."""
+    number &= MASK
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
+    return number ^ (number >> 31)
+
+
 def plain_digest(key: str, tensor: torch.Tensor) -> int:
     """The digest written as plainly as possible: one element at a time, Python's own integers."""
     total = 0
     tensor_id = signed_hash(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}")
+    columns = tensor.shape[-1] if tensor.dim() else 1
+    width, parts = tensor.element_size(), 1
+    if width == 8:
+        width, parts = 4, 2
+    raw = tensor.reshape(-1).contiguous().view(torch.uint8).tolist() if tensor.numel() else []
+    for number in range(tensor.numel() * parts):
+        row, column = divmod(number, columns * parts)
+        bits = int.from_bytes(bytes(raw[number * width : (number + 1) * width]), "little")
+        along = mixed(row * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) | 1
+        across = mixed(column * 0x9E3779B97F4A7C15 + 0x8CB92BA72F3D8DD7) | 1
+        total += along * across * (bits + 0x632BE59BD9B4E019)
+    return total * (mixed(tensor_id) | 1) & MASK
+
+
+def plain_digest_by_index(key: str, tensor: torch.Tensor) -> int:
+    """The digest without a head, as plainly."""
+    total = 0
+    tensor_id = signed_hash(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}")
     width = tensor.element_size()
-    raw = tensor.contiguous().view(torch.uint8).reshape(-1).tolist() if tensor.numel() else []
+    raw = tensor.reshape(-1).contiguous().view(torch.uint8).tolist() if tensor.numel() else []
     for index in range(tensor.numel()):
         octets = bytes(raw[index * width : (index + 1) * width])
         bits = int.from_bytes(octets, "little", signed=width > 1)
@@ -105,7 +134,9 @@ def test_the_vectorised_digest_equals_the_plain_one(
 ) -> None:
     """Torch's wrapping 64-bit arithmetic gives what Python's integers give modulo 2^64."""
     tensor = torch.tensor(values).to(dtype).reshape(1, -1)
-    assert local_digest({"w": tensor}) == plain_digest("w", tensor)
+    assert local_digest({"w": tensor}, "") == plain_digest_by_index("w", tensor)
+    for each in (tensor, tensor.reshape(-1), tensor.t(), tensor[0, 0]):
+        assert local_digest({"w": each}) == plain_digest("w", each)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
@@ -125,26 +156,29 @@ def test_the_host_and_a_device_digest_alike(
     """Memory that NumPy reaches and a device's give one number, and the last element counts."""
     local = torch.randn(shape).mul(50).to(dtype)
     box = LocalBox(key="w", whole=whole, offset=offset, local=local)
-    summer = Summer()
-    assert summer.sum_of_box(box) == sum_on_device(box) & MASK
-    if local.numel():
+    by_index, by_rows = Summer(), RowSummer()
+    for summer, on_device in ((by_index, sum_on_device), (by_rows, by_rows.sum_on_device)):
         before = summer.sum_of_box(box)
-        last = local.reshape(-1)[-1:].view(torch.uint8)
-        last[0] ^= 1
-        assert summer.sum_of_box(box) == sum_on_device(box) & MASK != before
+        assert before == on_device(box) & MASK
+        if local.numel():
+            last = local.reshape(-1)[-1:].view(torch.uint8)
+            last[0] ^= 1
+            assert summer.sum_of_box(box) == on_device(box) & MASK != before
 
 
 def test_boxes_that_lie_alike_and_elsewhere_are_summed_one_after_the_other() -> None:
     """What is kept between boxes is their place alone: names, types and other places count."""
-    summer = Summer()
+    by_index, by_rows = Summer(), RowSummer()
     for key, offset, dtype in [
         ("w", (0, 0), torch.float32),
         ("slot", (0, 0), torch.float32),
         ("w", (4, 0), torch.float32),
         ("w", (4, 0), torch.bfloat16),
+        ("w", (4, 0), torch.float64),
     ]:
         box = LocalBox(key=key, whole=(8, 3), offset=offset, local=torch.ones(4, 3, dtype=dtype))
-        assert summer.sum_of_box(box) == sum_on_device(box) & MASK
+        assert by_index.sum_of_box(box) == sum_on_device(box) & MASK
+        assert by_rows.sum_of_box(box) == RowSummer().sum_on_device(box)
 
 
 @given(
@@ -170,8 +204,25 @@ def test_swaps_and_single_changes_show(values: list[int], data: st.DataObject) -
 def test_a_swap_of_opposite_numbers_shows(dtype: torch.dtype) -> None:
     """They differ in the sign bit only, which is the top one."""
     tensor = torch.tensor([1.5, -1.5, 0.0, -0.0], dtype=dtype)
-    twins = (tensor, tensor[[1, 0, 2, 3]], tensor[[0, 1, 3, 2]])
-    assert len({local_digest({"w": twin}) for twin in twins}) == len(twins)
+    twins = (tensor, tensor[[1, 0, 2, 3]], tensor[[0, 1, 3, 2]], -tensor, tensor[[1, 0, 3, 2]])
+    for head in HEADS:
+        assert len({local_digest({"w": twin}, head) for twin in twins[:3]}) == 3
+        assert len({local_digest({"w": twin[:, None]}, head) for twin in twins[:3]}) == 3
+    assert len({local_digest({"w": twin}) for twin in twins}) == len(twins) - 1
+
+
+def test_blocks_that_change_places_or_signs_show() -> None:
+    """Rows, columns and blocks of a matrix, exchanged, negated, moved or turned."""
+    tensor = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+    halves = torch.arange(8).roll(4)
+    negated = tensor.clone()
+    negated[:4, :4] *= -1
+    twins = [tensor, -tensor, tensor.t(), tensor[halves], tensor[:, halves], negated]
+    twins += [tensor[halves][:, halves], tensor.roll(1, 0), tensor.roll(1, 1)]
+    for head in HEADS:
+        assert len({local_digest({"w": twin}, head) for twin in twins}) == len(twins)
+    two = {"v": tensor, "w": -tensor}
+    assert local_digest(two) != local_digest({"v": -tensor, "w": tensor})
 
 
 def test_name_shape_dtype_and_presence_count() -> None:

@@ -86,7 +86,7 @@ def test_a_switch_goes_on_before_its_checkpoint_is_durable(
     assert worst_difference(run.losses(), undisturbed(20, "float32")) <= 1e-5
     evidence = daemon.heard.transitions[-1].evidence
     assert daemon.states()[-1] is SwitchState.CONFIRMED
-    assert "page cache" in evidence["checkpoint"]
+    assert evidence["checkpoint"].startswith("in shared memory, made durable")
     assert "a restart begins from step-00000005" in evidence["checkpoint"]
     assert evidence["digest_before"] == evidence["digest_after"]
     assert read_whole(run.checkpoints / "step-00000010").step == 10

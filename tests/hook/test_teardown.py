@@ -23,6 +23,7 @@ from tests.hook.test_switch import GOOD, Undisturbed
 from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.layout import Layout, Ranks
+from wattmesh.reconfig.state import caches
 from wattmesh.reconfig.state.caches import MeshCaches
 from wattmesh.reconfig.state.state import State
 
@@ -151,5 +152,65 @@ def test_what_was_set_aside_before_is_forgotten_too(
         MeshCaches().forget("cpu")
         assert cached.cache_info().currsize == 0
         assert 0 < gc.get_freeze_count() <= count
+    finally:
+        gc.unfreeze()
+
+
+class Cycle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        """Refer to itself."""
+        self.me = self
+
+
+def test_a_switch_walks_only_what_was_made_since_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What outlived it is set aside, with its caches, for a while or until the session ends."""
+    monkeypatch.setattr(caches, "FULL_EVERY", 3)
+    before = gc.get_freeze_count()
+    gc.unfreeze()
+    own, made = MeshCaches(), []
+
+    def planned(mesh: int) -> int:
+        return mesh
+
+    planned.__module__ = "torch.distributed.tensor.test"
+    kept = Cycle()
+    lasting = weakref.ref(kept)
+    try:
+        for switch in range(1, 5):
+            cached = functools.lru_cache(planned)
+            cached(1)
+            made.append(cached)
+            fresh = weakref.ref(Cycle())
+            own.collect("cpu", switching=True)
+            assert gc.get_freeze_count() > 0
+            assert [each.cache_info().currsize for each in made] == [0] * switch
+            for each in made:
+                each(1)
+            # The layout's own garbage goes at every switch; what outlived one, at a full walk.
+            assert fresh() is None
+            if switch == 1:
+                del kept
+            assert (lasting() is None) == (switch == 4)
+        own.collect("cpu", switching=False)
+        own.thaw()
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.unfreeze()
+        if before:
+            gc.freeze()
+
+
+def test_what_the_script_froze_stays_frozen() -> None:
+    """A session thaws only what it set aside itself."""
+    gc.freeze()
+    try:
+        own = MeshCaches()
+        own.collect("cpu", switching=True)
+        own.thaw()
+        assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()

@@ -5,7 +5,7 @@ session runs in a known phase, so that the phase needs no hook in the product.
 """
 
 import ctypes
-import gc
+import errno
 import json
 import logging
 import os
@@ -35,6 +35,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from tests.hook import hosts
+from wattmesh.reconfig.checkpoint import checkpoint
+from wattmesh.reconfig.checkpoint.staged import MEMORY
 from wattmesh.reconfig.hook.session import Session, attach
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.layout import Layout, Ranks
@@ -55,8 +57,11 @@ class Fault:
     """What one rank does to itself, once per `once` file.
 
     Attributes:
-        at: train | agree | save | teardown | rebuild | load | verify
-        what: stop | kill | raise | hang | wrong (a wrong probe) | drift (a changed weight) |
+        at: train | agree | save | teardown | rebuild | load | verify, or behind_before,
+            behind_written, behind_named: while the checkpoint of a switch is made durable, before
+            anything is written, before it gets its name, and after
+        what: stop | kill | kill_all (every rank of the launch) | raise | hang |
+            wrong (a wrong probe) | drift (a changed weight) |
             damage, damage_streams (a changed byte in the newest checkpoint) |
             cut (this host's cable) | shift (another step's data) | stale (an older position) |
             late (an older schedule) |
@@ -102,6 +107,7 @@ class Options:
     few_files_at: int = 0
     stuck_disk_at: int = 0
     keep_lock_s: float = 0.0
+    no_shared_memory: bool = False
 
     @property
     def tokens_per_step(self) -> int:
@@ -168,6 +174,40 @@ class Bomb:
     def __del__(self) -> None:
         """The state is being torn down."""
         self.act()
+
+
+MESHES: list[weakref.ref[DeviceMesh]] = []
+"""Every mesh that was ever made: what a switch sets aside, `gc.get_objects` does not list."""
+
+
+def _noted(make: Callable[..., None]) -> Callable[..., None]:
+    def init(self: DeviceMesh, *args: Any, **named: Any) -> None:
+        MESHES.append(weakref.ref(self))
+        make(self, *args, **named)
+
+    return init
+
+
+settle = checkpoint.settle
+
+
+def _no_memory(*_: Any) -> int:
+    """Be a kernel that gives no shared memory."""
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def _last_data_file(folder: Path) -> tuple[Path, int, int]:
+    """Where a checkpoint's last data file is: in its folder, or in a rank's staging area.
+
+    A file, the byte of it where the data file begins, and the data file's size.
+    """
+    if not (folder / MEMORY).exists():
+        path = max(folder.glob("data-*.safetensors"))
+        return path, 0, path.stat().st_size
+    where = json.loads((folder / MEMORY).read_text())
+    last = where[max(where)]
+    area = last["area"]
+    return Path(f"/proc/{area['pid']}/fd/{area['descriptor']}"), last["at"], last["nbytes"]
 
 
 def _never_answer(fd: Any) -> None:
@@ -257,6 +297,10 @@ class TinyJob:
     def run(self) -> int:
         """Train to the end."""
         options = self.options
+        if options.no_shared_memory:
+            vars(os)["memfd_create"] = _no_memory
+        vars(checkpoint)["settle"] = self._settle
+        setattr(DeviceMesh, "__init__", _noted(DeviceMesh.__init__))  # noqa: B010
         with attach(
             "tiny",
             build=self.build,
@@ -338,6 +382,8 @@ class TinyJob:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif fault.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.what == "kill_all":
+            self._kill_all()
         elif fault.what == "hang":
             time.sleep(3600)
         elif fault.what.startswith("damage"):
@@ -347,14 +393,39 @@ class TinyJob:
         else:
             raise RuntimeError(f"the test broke rank {self.rank} in {at}")
 
+    def _kill_all(self) -> None:
+        """Kill every rank of this launch, this one last."""
+        assert self.session is not None
+        peers = self.session._job.launch_store.peers().values()
+        for pid in sorted({peer.pid for peer in peers} - {os.getpid()}):
+            os.kill(pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _settle(self, folder: Any, staging: Any, *about: Any, **named: Any) -> None:
+        """Make the checkpoint of a switch durable, and hurt this rank on the way if that is due."""
+        fence = named.pop("fence")
+
+        def fenced() -> None:
+            self.hurt("behind_written")
+            fence()
+
+        self.hurt("behind_before")
+        settle(folder, staging, *about, **named, fence=fenced)
+        self.hurt("behind_named")
+
     def _damage(self, *, streams: bool) -> None:
         """Change a byte of the newest checkpoint: the first tensor's first, or the last of all."""
         folder = Path(self.options.folder)
         newest = max([*folder.glob(".step-*.staging")] or folder.glob("step-*"))
-        path = max(newest.glob("data-*.safetensors"))
-        data = bytearray(path.read_bytes())
-        data[-1 if streams else 8 + int.from_bytes(data[:8], "little")] ^= 1
-        path.write_bytes(data)
+        path, begin, size = _last_data_file(newest)
+        with path.open("r+b") as file:
+            file.seek(begin)
+            header = int.from_bytes(file.read(8), "little")
+            at = begin + (size - 1 if streams else 8 + header)
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte[0] ^ 1]))
 
     def _training(self) -> bool:
         return self.session is not None and not self.in_boundary and not self.session.done
@@ -445,7 +516,7 @@ class TinyJob:
                 "files": len(os.listdir("/proc/self/fd")),
                 "threads": len(os.listdir("/proc/self/task")),
                 "rss": int(Path("/proc/self/statm").read_text().split()[1]) * 4096,
-                "meshes": sum(type(each) is DeviceMesh for each in gc.get_objects()),
+                "meshes": sum(each() is not None for each in MESHES),
             }
             self._write("losses", line)
 

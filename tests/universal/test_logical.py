@@ -42,7 +42,9 @@ def test_it_is_the_number_that_memory_gives(tmp_path: Path) -> None:
     uc = write_physical(source, tmp_path / "uc")
     assert logical.by_tensor(open_checkpoint(uc).index, uc, jobs=1) == found
     with_facts = (memory + signed_hash("facts")) & logical.MASK
-    assert logical.digest(found, xxhash.xxh3_64_intdigest(b"facts")) == f"{with_facts:016x}"
+    assert logical.digest(found, xxhash.xxh3_64_intdigest(b"facts")) == f"2:{with_facts:016x}"
+    by_index = logical.by_tensor(source.index, tmp_path, head="")
+    assert sum(by_index.values()) & logical.MASK == digest.local_digest(as_torch(source, truth), "")
     assert logical.by_tensor(source.index, tmp_path, names=TORCHTITAN) != found
 
 
@@ -55,8 +57,9 @@ def test_every_width_of_elements(tmp_path: Path, dtype: str) -> None:
     (tmp_path / foreign.FILES[0]).write_bytes(out.files[foreign.FILES[0]])
     index = build(out.entries, out.segments)
     tensor = torch.from_numpy(out.truth["w", "param"].copy()).view(getattr(torch, dtype))
-    found = logical.by_tensor(index, tmp_path)["w", "param"]
-    assert found == digest.local_digest({"model.w": tensor})
+    for head in ("", logical.BY_ROWS):
+        found = logical.by_tensor(index, tmp_path, head=head)["w", "param"]
+        assert found == digest.local_digest({"model.w": tensor}, head)
 
 
 @given(st.data())
@@ -101,12 +104,13 @@ def test_differences_name_tensors(tmp_path: Path) -> None:
     assert any("other (param) is only in" in each for each in told)
 
 
-def test_memory_is_matched_or_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", ["", logical.BY_ROWS])
+def test_memory_is_matched_or_not(tmp_path: Path, head: str) -> None:
     """The digest that the job took before it saved, against what lies there now."""
     source, truth = foreign.write(tmp_path)
     held = as_torch(source, truth)
     del held["flag"]
-    memory = digest.local_digest(held) + signed_hash("facts")
+    memory = digest.local_digest(held, head) + signed_hash("facts")
 
     def trainer(facts: str) -> dict[str, Any]:
         hashed = xxhash.xxh3_64_hexdigest(facts.encode())
@@ -115,7 +119,9 @@ def test_memory_is_matched_or_not(tmp_path: Path) -> None:
     checkpoint = Checkpoint(
         folder=tmp_path,
         manifest=Manifest(
-            kind=CheckpointKind.PHYSICAL, data={}, logical_digest=f"{memory & logical.MASK:016x}"
+            kind=CheckpointKind.PHYSICAL,
+            data={},
+            logical_digest=f"{head}{memory & logical.MASK:016x}",
         ),
         index=source.index,
         trainer=trainer("facts"),
