@@ -7,6 +7,7 @@ plan is given up, and the answer says so, before the deadline or a cap is. Where
 power, no plan is followed that the best single point beats at an edge of the forecast band.
 """
 
+import math
 from dataclasses import replace
 
 from wattmesh.policies.decision import PlanView
@@ -68,16 +69,11 @@ def _most_more_g(
 
     Hours in which it draws more are then as dirty as the band allows, the others as clean.
     """
-    more_j = [
-        mine - its
-        for mine, its in zip(
-            joules_by_slot(problem, path), joules_by_slot(problem, other), strict=True
-        )
-    ]
-    grids = zip(*band_g_per_kwh, strict=True)
-    return sum(
+    mine, its = joules_by_slot(problem, path), joules_by_slot(problem, other)
+    more_j = [here - there for here, there in zip(mine, its, strict=True)]
+    return math.fsum(
         max(joules * g_per_kwh for g_per_kwh in hour) / J_PER_KWH
-        for joules, hour in zip(more_j, grids, strict=True)
+        for joules, *hour in zip(more_j, *band_g_per_kwh, strict=True)
     )
 
 
