@@ -1,8 +1,7 @@
 """How good the forecast with day-ahead wind, sun and weather is, beside DACF's own.
 
-Every six hours of the scored months each rule forecasts 48 hours from what was known then; ours
-learns anew every two weeks from all that was known by then, and is carried on by the past alone as
-in replay. DACF issues at each midnight (UTC),
+Every six hours of the scored months each rule forecasts 48 hours from what was known then; ours is
+that of replay and daemon, and learns anew every two weeks. DACF issues at each midnight (UTC),
 knowing the observed hours of the days before, for the 24 hours of the day: `day_ahead_mape` is
 ours on exactly these hours, issued then; `evening_mape` is ours for the same hours issued at 18:00
 the day before, when the day's forecasts have just come. Invariant: no rule sees a value of the
@@ -19,11 +18,10 @@ import numpy as np
 from benchmarks.report import Goal
 from wattmesh.controller.replay.weather_file import WeatherZone
 from wattmesh.controller.replay.weather_labels import DAY, Array
-from wattmesh.policies.forecast.carried_on import carried_on
-from wattmesh.policies.forecast.foresight import Foresight, learn
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
 from wattmesh.policies.forecast.series import Observed
 from wattmesh.policies.forecast.skill import ForecastSource
+from wattmesh.policies.forecast.weather_forecaster import WeatherForecaster
 
 EVERY_H = 6
 LEADS = 48
@@ -126,8 +124,7 @@ def _forecast(zone: WeatherZone, most_days: int) -> _Made:
     rules = {name: np.full(truth.shape, np.nan) for name in (*RULES, "ours")}
     low, high = np.full(truth.shape, np.nan), np.full(truth.shape, np.nan)
     past: Lessons | None = None
-    lessons: Foresight | None = None
-    taught = -AGAIN_H
+    forecaster = WeatherForecaster(AGAIN_H)
     for row, origin in enumerate(origins.tolist()):
         values = zone.known(origin)
         if values is None:
@@ -141,19 +138,13 @@ def _forecast(zone: WeatherZone, most_days: int) -> _Made:
             if said is not None:
                 rules[name][row] = said
         rules["ours"][row] = rules["past"][row]
-        panel = zone.panel(origin)
-        if lessons is None or origin - taught >= AGAIN_H:
-            lessons, taught = learn(known.values, zone.start, panel), origin
-        if lessons is not None:
-            told_of = lessons.expect(known.values, zone.start, panel)
-            by_weather = int(np.isfinite(told_of[0]).sum())
-            if past is not None:
-                told_of = carried_on(told_of, known.values, origin % DAY, past)
-            value, low_of, high_of = np.array(told_of)[:, :LEADS]
+        sighted = forecaster.expect(known.values, zone.start, zone.panel(origin), past)
+        if sighted is not None:
+            value, low_of, high_of = np.array(sighted.told)[:, :LEADS]
             seen = np.isfinite(value)
             rules["ours"][row, : len(value)][seen] = value[seen]
-            low[row, :by_weather] = low_of[:by_weather]
-            high[row, :by_weather] = high_of[:by_weather]
+            reach = min(sighted.by_weather, LEADS)
+            low[row, :reach], high[row, :reach] = low_of[:reach], high_of[:reach]
     return _Made(origins=origins.astype(float), truth=truth, rules=rules, low=low, high=high)
 
 

@@ -85,13 +85,15 @@ class Signals:
 
     Attributes:
         reports: further signals that reports are computed with. `fallbacks`: signals that stand in
-            for the accounting one.
+            for the accounting one. `exogenous`: names of the series that are forecast beside the
+            decision signal.
     """
 
     decision: "SignalFacts | None" = None
     accounting: "SignalFacts | None" = None
     reports: "tuple[SignalFacts, ...]" = ()
     fallbacks: "tuple[SignalFacts, ...]" = ()
+    exogenous: tuple[str, ...] = ()
 
     @property
     def ahead(self) -> "tuple[SignalFacts, ...]":

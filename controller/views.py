@@ -62,6 +62,7 @@ class CarbonLine:
         note: why the best rung is not in use; "" when it is.
         state: end of the newest poll: ok, failed, refused (a person must act); "" before the first.
             `detail`: what the provider answered.
+        exogenous: what is forecast of wind, sun, load and weather beside it.
     """
 
     signal: str
@@ -83,6 +84,7 @@ class CarbonLine:
     state: str = ""
     detail: str = ""
     flags: tuple[str, ...] = ()
+    exogenous: "tuple[ExogenousLine, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,8 @@ class SkillLine:
     """Errors of one source's forecasts lately, up to `lead_h` hours ahead.
 
     Attributes:
-        source: issued (the provider), own, profile, day (24 h persistence), last (the last value).
+        source: issued (the provider), exogenous (ours with wind, sun and weather), own,
+            profile, day (24 h persistence), last (the last value).
         mae_g_per_kwh: mean absolute error. `persistence_mae_g_per_kwh`: that of 24 h persistence
             over the same hours. `last_mae_g_per_kwh`: that of the last value over them.
         count: number of recent outcomes behind these errors.
@@ -122,6 +125,29 @@ class SkillLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExogenousLine:
+    """One provider of forecasts of wind, sun, load or weather.
+
+    Attributes:
+        series: provider and zone.
+        state: end of the newest poll: ok, failed, refused (a person must act); "" before the first.
+            `detail`: what the provider answered.
+        age_s: seconds since it last answered; None when it never did.
+        reaches_at: end of the last hour that it tells; None when it told nothing. `issued_at`: from
+            when the newest value is known.
+        past_since: how far back its past has been asked for; None: not yet.
+    """
+
+    series: str
+    state: str
+    detail: str
+    age_s: float | None
+    reaches_at: datetime | None
+    issued_at: datetime | None
+    past_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastView:
     """`GET /v1/carbon/forecast`: what decisions rest on, and how far it can be trusted.
 
@@ -131,6 +157,7 @@ class ForecastView:
         issued_at: when it was issued; for a profile, the end of the history that it is made from.
         model: what it was computed from. `slots`: without gaps, the present one first.
         flags: of the forecast slots; the present slot has its own quality.
+        exogenous: what is forecast of wind, sun, load and weather beside it.
     """
 
     at: datetime
@@ -144,6 +171,7 @@ class ForecastView:
     slots: tuple[BandSlot, ...] = ()
     skill: tuple[SkillLine, ...] = ()
     flags: tuple[str, ...] = ()
+    exogenous: tuple[ExogenousLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

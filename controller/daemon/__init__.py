@@ -7,6 +7,7 @@ The map:
     metering.py     reads and books the devices of one machine; agents use it too
     opening.py      opens the journal, also while its database is away
     period_roll.py  what happens when a period ends
+    polls.py        the polls of grid signals, and of what is forecast beside them
     point_watch.py  compares points with their catalogues
     power.py        opens the power sources that the settings name
     wiring.py       makes every part from the settings; starts them in order, stops them in reverse

@@ -20,6 +20,7 @@ from wattmesh.controller.journal.carbon.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.pulse import Coverage, NewestSample, NewestTurn, Pulse
+from wattmesh.controller.signals.exogenous_poller import KEPT as EXOGENOUS_KEPT
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.status.status import status
@@ -297,6 +298,8 @@ class Housekeeping:
         pruned = self._journal.retention.prune(before)
         # After the decisions: a forecast issue is deleted once no decision rests on it.
         pruned += self._journal.forecasts.prune(self._pulse.clock.now() - ISSUES_KEPT)
+        now = self._pulse.clock.now()
+        pruned += self._journal.exogenous.prune(now - EXOGENOUS_KEPT, now)
         if rolled or pruned:
             sentence = f"Rolled up {rolled} ledger slots and let {pruned} old rows go."
             remember(self._journal, self._pulse, "retention", sentence)

@@ -32,7 +32,6 @@ from wattmesh.controller.daemon.loop_bodies import (
     CycleDuty,
     FleetDuty,
     Housekeeping,
-    PollDuty,
     SampleDuty,
     remember,
 )
@@ -40,6 +39,7 @@ from wattmesh.controller.daemon.metering import hold_s
 from wattmesh.controller.daemon.opening import open_journal
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.point_watch import EVERY_S, PointWatch
+from wattmesh.controller.daemon.polls import SignalPolls
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.metrics.metrics import MetricsServer
@@ -52,9 +52,7 @@ from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.checks import listen_address, uid_of
 from wattmesh.controller.settings.model import Settings
-from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.grid import grid
-from wattmesh.controller.signals.poller import Poller
 from wattmesh.controller.signals.slot_prices import Tariff
 from wattmesh.errors import FixInput, JournalUnavailable, WattmeshError
 from wattmesh.policies.ladder import DAY_S
@@ -188,6 +186,7 @@ class Parts:
         for loop in self.loops:
             pulse.loops[loop.state.name] = _reader(loop)
         self.jobs = Jobs()
+        self._polls = SignalPolls(self.journal, pulse, self.jobs, self.cycle.wake)
         context = RequestContext(
             journal=self.journal,
             pulse=pulse,
@@ -236,6 +235,7 @@ class Parts:
     def stop(self) -> None:
         """Stop every part, those that make work first; what hangs ends with the process."""
         self.jobs.stop()
+        self._polls.stop()
         self.changes.close()
         for loop in (self.cycle, self.accounts, self.sampler, self.leases):
             if not loop.stop(LOOP_STOP_S):
@@ -408,19 +408,7 @@ class Parts:
 
     def _schedule(self) -> None:
         """Schedule the polls of each signal at its provider's cadence."""
-        self.jobs.forget("carbon ")
-        self.pulse.breakers = {
-            str(each.signal): partial(getattr, each, "breaker_state", "")
-            for each in self._grid.providers
-        }
-        for source in self._grid.providers:
-            ahead = str(source.signal) in self._grid.ahead
-            poller = Poller(source, self.journal, ahead=ahead)
-            forecaster = (
-                Forecaster(self.journal, source.signal, source.series) if ahead else NoForecaster()
-            )
-            duty = PollDuty(poller, forecaster, self.pulse, self.cycle.wake)
-            self.jobs.every(f"carbon {source.signal}", source.series.cadence_s, duty.turn)
+        self._polls.schedule(self._grid)
 
 
 def _reader(loop: Loop) -> Callable[[], LoopState]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection, inspect, select, text
 
 from wattmesh import durable, migrations
+from wattmesh.controller.journal.carbon.exogenous import ExogenousStore
 from wattmesh.controller.journal.carbon.forecasts import ForecastStore
 from wattmesh.controller.journal.carbon.points import CarbonStore
 from wattmesh.controller.journal.clock_marks import ClockMarks
@@ -45,6 +46,7 @@ class Journal:
         self.decisions = DecisionStore(database)
         self.forecasts = ForecastStore(database)
         self.carbon = CarbonStore(database, self.forecasts)
+        self.exogenous = ExogenousStore(database, self.carbon)
         self.by_slot = BySlot(database)
         self.ledger = LedgerStore(database)
         self.ledger_slots = LedgerSlots(database)

@@ -13,6 +13,7 @@ from wattmesh.controller.accounting.accounts import ACTUAL
 from wattmesh.controller.accounting.budget import SavedLine, saved_lines
 from wattmesh.controller.accounting.saving import Saving, run_saving
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, running_point
+from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
@@ -35,6 +36,22 @@ LOOK_AGAIN_S = 600.0
 
 ENERGY = "energy"
 """What the journal calls the scenario of joules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExogenousFigure:
+    """One provider of forecasts of wind, sun, load or weather.
+
+    Attributes:
+        state: how the newest poll ended. `reaches_at`: end of the last hour that it tells, whose
+            value is known since `issued_at`.
+    """
+
+    series: str
+    heard_at: datetime | None
+    state: str
+    reaches_at: datetime | None
+    issued_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +197,7 @@ class Figures:
     saved: tuple[SavedFigure, ...] = ()
     cluster: tuple[SavedLine, ...] = ()
     signals: tuple[SignalFigure, ...] = ()
+    exogenous: tuple[ExogenousFigure, ...] = ()
 
 
 class FigureReader:
@@ -228,6 +246,7 @@ class FigureReader:
             switches=dict(sorted(ended.items())),
             saved=savings,
             cluster=saved_lines([each.found for each in savings], totals),
+            exogenous=tuple(_exogenous_figure(journal, each) for each in pulse.signals.exogenous),
             signals=tuple(
                 _signal_figure(
                     journal, each, now, ahead=each.signal in {one.signal for one in ahead}
@@ -349,6 +368,18 @@ def _run_figure(
         frozen_by=by if frozen else "",
         saves_nothing=bool(row.trouble),
         switch=switch,
+    )
+
+
+def _exogenous_figure(journal: Journal, series: str) -> ExogenousFigure:
+    fetch = journal.exogenous.last_fetch(series)
+    reaches_at, issued_at = journal.exogenous.reach(series)
+    return ExogenousFigure(
+        series=series.removeprefix(EXOGENOUS),
+        heard_at=fetch.ok_at if fetch else None,
+        state=fetch.state if fetch else "",
+        reaches_at=reaches_at,
+        issued_at=issued_at,
     )
 
 

@@ -26,6 +26,7 @@ def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     yield from _basis_metrics(pulse, figures)
     yield _ahead(pulse, figures)
     yield from _skill(figures)
+    yield from _exogenous(pulse, figures)
 
 
 def _intensity_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
@@ -137,3 +138,38 @@ def _skill(figures: Figures) -> Iterator[Metric]:
             error.add_metric(labels, each.mae_g_per_kwh)
             persistence.add_metric(labels, each.persistence_mae_g_per_kwh)
     yield from (error, persistence)
+
+
+def _exogenous(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+    """What is forecast beside the decision signal: how fresh, and how far it reaches."""
+    age = GaugeMetricFamily(
+        "wattmesh_exogenous_age_seconds",
+        "Seconds since the provider of wind, sun, load or weather last answered.",
+        labels=["series"],
+    )
+    issued = GaugeMetricFamily(
+        "wattmesh_exogenous_issue_age_seconds",
+        "Seconds since the last hour that it tells of became known.",
+        labels=["series"],
+    )
+    reach = GaugeMetricFamily(
+        "wattmesh_exogenous_reach_seconds",
+        "Seconds from now to the end of the last hour that it tells of; 0 when that has passed.",
+        labels=["series"],
+    )
+    poll = GaugeMetricFamily(
+        "wattmesh_exogenous_poll_state",
+        "1 for how the newest poll ended: ok, failed, refused (a person must act).",
+        labels=["series", "state"],
+    )
+    now = pulse.clock.now()
+    for line in figures.exogenous:
+        if line.heard_at is not None:
+            age.add_metric([line.series], (now - line.heard_at).total_seconds())
+        if line.issued_at is not None:
+            issued.add_metric([line.series], (now - line.issued_at).total_seconds())
+        if line.reaches_at is not None:
+            reach.add_metric([line.series], max(0.0, (line.reaches_at - now).total_seconds()))
+        for state in FetchState:
+            poll.add_metric([line.series, state.value], float(state.value == line.state))
+    yield from (age, issued, reach, poll)

@@ -1,7 +1,6 @@
 """What a replayed policy is told of the grid ahead with day-ahead wind, sun and weather.
 
-The forecast of `wattmesh.policies.forecast.foresight` as far as the forecasts of the weather are
-known, carried on by our own from the past alone beyond. It learns anew once a week.
+The forecast of `wattmesh.policies.forecast.weather_forecaster`, which learns anew once a week.
 
 Invariant: a forecast contains nothing recorded after the running interval, and no exogenous
 forecast that was issued later than now; all calls for the same interval get the same slots.
@@ -14,11 +13,10 @@ from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.weather_file import WeatherZone
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Climatology
-from wattmesh.policies.forecast.carried_on import carried_on
 from wattmesh.policies.forecast.climatology import climatology_of, extended
-from wattmesh.policies.forecast.foresight import Foresight, learn
 from wattmesh.policies.forecast.predict import Lessons, predict, teach
 from wattmesh.policies.forecast.series import Observed
+from wattmesh.policies.forecast.weather_forecaster import WeatherForecaster
 
 HOUR = timedelta(hours=1)
 DAY_H = 24
@@ -42,7 +40,7 @@ class ExogenousForecast:
         self._grid, self._zone = grid, zone
         self._made: dict[int, Slots] = {}
         self._past: tuple[int, Lessons | None, Climatology | None] | None = None
-        self._taught: tuple[int, Foresight | None] | None = None
+        self._forecaster = WeatherForecaster(AGAIN_H)
 
     def slots(self, now: datetime, end: datetime) -> Slots:
         """Forecast from what was recorded up to the running interval, which is known."""
@@ -65,31 +63,14 @@ class ExogenousForecast:
         )
         if self._past is None or not 0 <= origin - self._past[0] < DAY_H:
             self._past = (origin, teach(observed), climatology_of(observed))
-        if self._taught is None or not 0 <= origin - self._taught[0] < AGAIN_H:
-            self._taught = (origin, learn(told, zone.start, zone.panel(origin)))
         _, lessons, climatology = self._past
-        foresight = self._taught[1]
+        sighted = self._forecaster.expect(told, zone.start, zone.panel(origin), lessons)
         at = zone.start + origin * HOUR
         slots = predict(
             observed,
             now=at,
             hours=AHEAD_H,
             lessons=lessons,
-            exogenous=self._exogenous(foresight, lessons, observed, told),
+            exogenous=sighted.told if sighted else None,
         ).slots
         return extended(slots, climatology, at, at + LONGEST) if climatology else slots
-
-    def _exogenous(
-        self,
-        foresight: Foresight | None,
-        past: Lessons | None,
-        observed: Observed,
-        told: list[float],
-    ) -> list[list[float]] | None:
-        """What the weather to come makes of the hours ahead; None without lessons of it."""
-        if foresight is None:
-            return None
-        said = foresight.expect(told, self._zone.start, self._zone.panel(len(told)))
-        if past is None:
-            return said
-        return carried_on(said, observed.values, observed.start.hour, past)

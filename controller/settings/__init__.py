@@ -4,6 +4,8 @@ The map:
     carbon.py           the keys of `[carbon]`: which grid signals to account with and to decide on
     carbon_checks.py    checks the keys of a `[carbon]` table together
     checks.py           checks keys of several tables together
+    exogenous.py        the keys of `[[carbon.exogenous]]`: forecasts of wind, sun, load and weather
+    exogenous_checks.py checks these keys
     journal_address.py  the address of the journal
     model.py            every key of the settings file: its type, its default, and what it means
     read.py             reads and checks the file; names all mistakes at once

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from wattmesh.controller.settings.exogenous import ExogenousSection
 from wattmesh.controller.settings.section import File, Section, Time
 from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.integrations.carbon.sources import JsonChoices, SourceSettings
@@ -209,3 +210,6 @@ class CarbonSection(Section):
     report: tuple[CarbonSourceSection, ...] = Field(default=(), strict=False)
     """Further signals (lifecycle, marginal) that reports show in lines of their own. They are never
     added to the others."""
+    exogenous: tuple[ExogenousSection, ...] = Field(default=(), strict=False)
+    """Forecasts of wind, sun, load and weather of the decision signal's zone. Our own forecast of
+    that signal learns from them and then counts as issued; without them it goes by the past."""

@@ -15,6 +15,7 @@ from wattmesh.controller.settings.carbon import (
     CarbonSourceSection,
     HttpJsonSection,
 )
+from wattmesh.controller.settings.exogenous_checks import exogenous_mistakes
 from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
 from wattmesh.controller.settings.web_address import address_mistake
 from wattmesh.controller.settings.words import Mistake, quoted
@@ -50,6 +51,7 @@ def carbon_mistakes(carbon: CarbonSection) -> Iterator[Mistake]:
         yield from _fallback_mistakes(f"carbon.accounting_fallback[{number}]", each, carbon)
     for number, further in enumerate(carbon.report):
         yield from source_mistakes(f"carbon.report[{number}]", further)
+    yield from exogenous_mistakes(carbon.exogenous)
 
 
 def _fallback_mistakes(

@@ -1,10 +1,12 @@
 """Our own forecast of a signal, made after each poll from the journal alone.
 
-The stored history, the provider's newest forecast and the measured skill of both become one issue
+The stored history, the provider's newest forecast, what the weather makes of the hours ahead where
+exogenous series are known, and the measured skill of each become one issue
 (policies/forecast/predict.py), so that decisions have a forecast where a provider offers none or
 has stopped. It is made here and not in the control cycle, which only reads issues.
 
 Invariant: only measured or estimated values go in; an issue is dated by the data it is made of.
+Where weather is in it, it counts as issued; without, as a profile, and says why.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,18 +16,33 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecast_parts import earlier, model_of, parts_of
 from wattmesh.controller.signals.history import SeriesHistory, profile_slots
 from wattmesh.controller.signals.past import KnownPast
+from wattmesh.controller.signals.weather import NoWeather, Weather, WeatherOutlook, hourly
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.climatology import climatology_of
-from wattmesh.policies.forecast.predict import IssuedForecast, Lessons, predict, scored, teach
+from wattmesh.policies.forecast.predict import (
+    IssuedForecast,
+    Lessons,
+    PredictedIntensity,
+    predict,
+    scored,
+    teach,
+)
 from wattmesh.policies.forecast.series import Observed
-from wattmesh.policies.forecast.skill import Skill
+from wattmesh.policies.forecast.skill import ForecastSource, Skill
 from wattmesh.policies.ladder import DAY_S, OLDEST
 from wattmesh.telemetry.carbon import Series, Signal
 
 HISTORY = timedelta(days=60)
+YEAR = timedelta(days=365)
+"""What is learned from where exogenous series are known: each season."""
+SHORT = timedelta(days=120)
+"""The same of series finer than half an hour, whose year would fill the daemon's memory."""
+FINE_S = 1800.0
 REACH = timedelta(hours=72)
 """How far ahead we forecast, and so how long it takes until all of a forecast is known."""
 
+HALF = 0.5
+MOST_MODEL = 200
 HOUR = timedelta(hours=1)
 AGAIN = timedelta(days=1)
 """How long the lessons learned from the history are used."""
@@ -42,14 +59,22 @@ class NoForecaster:
 class Forecaster:
     """Forecasts one signal."""
 
-    def __init__(self, journal: Journal, signal: Signal, series: Series) -> None:
-        """Keep the journal, the signal and its intervals."""
+    def __init__(
+        self,
+        journal: Journal,
+        signal: Signal,
+        series: Series,
+        weather: Weather | NoWeather | None = None,
+    ) -> None:
+        """Keep the journal, the signal and its intervals, and what the weather makes of it."""
         self._journal = journal
         self._signal = signal
         self._series = series
+        self._weather = weather or NoWeather()
         self._scale = series.day_s / DAY_S
-        self._past = KnownPast(journal, signal, series, HISTORY * self._scale)
-        self._made_of: tuple[datetime, int, datetime] | None = None
+        length = history_length(series) if self._weather.used else HISTORY
+        self._past = KnownPast(journal, signal, series, length * self._scale)
+        self._made_of: tuple[object, ...] | None = None
         self._lessons: Lessons | None = None
         self._taught_at = datetime.min.replace(tzinfo=UTC)
 
@@ -66,14 +91,17 @@ class Forecaster:
             return 0
         issue = self._issue(now)
         passed = (now - history.end) // (HOUR * self._scale) * (HOUR * self._scale)
-        made_of = (history.end, issue.id if issue else 0, history.end + passed)
+        exogenous = self._journal.exogenous.newest_id() if self._weather.used else 0
+        made_of = (history.end, issue.id if issue else 0, history.end + passed, exogenous)
         if made_of == self._made_of:
             return 0
         observed = self._observed(history)
         if observed is not None:
+            outlook = self._weather.outlook(observed, now)
+            observed = _recent(observed)
             self._keep_usual(observed)
             skill = self._skill(observed, now)
-            forecast = self._predicted(observed, issue, skill, now)
+            forecast = self._predicted(observed, issue, skill, now, outlook)
         else:
             forecast = self._profile(history, issue, now)
         stored = self._journal.forecasts.store(forecast) if forecast is not None else False
@@ -92,7 +120,7 @@ class Forecaster:
         observed = self._observed(history)
         if observed is None:
             return issue or self._profile(history, None, now)
-        return self._predicted(observed, issue, self._held_skill(), now)
+        return self._predicted(_recent(observed), issue, self._held_skill(), now, WeatherOutlook())
 
     def _issue(self, now: datetime) -> Forecast | None:
         """Give the provider's newest forecast while it is fresh enough to decide on."""
@@ -111,14 +139,23 @@ class Forecaster:
         if self._scale != 1.0:
             return None
         try:
-            return Observed(
+            observed = Observed(
                 start=history.start, interval_s=self._series.interval_s, values=history.values
             )
         except ValueError:
             return None
+        if not self._weather.used:
+            return observed
+        whole = hourly(observed)
+        return whole if whole.values else None
 
     def _predicted(
-        self, observed: Observed, issue: Forecast | None, skill: Skill, now: datetime
+        self,
+        observed: Observed,
+        issue: Forecast | None,
+        skill: Skill,
+        now: datetime,
+        outlook: WeatherOutlook,
     ) -> Forecast | None:
         issued = IssuedForecast(slots=issue.slots) if issue else None
         if not timedelta(0) <= now - self._taught_at < AGAIN:
@@ -131,16 +168,21 @@ class Forecaster:
             issued=issued,
             skill=skill,
             lessons=self._lessons,
+            exogenous=outlook.told or None,
         )
         if not predicted.slots:
             return None
+        known = issue is not None or _rests_on_weather(predicted, outlook)
+        # One source with weather and without: else its last issue would outlive the weather.
+        blend = known or self._weather.used
+        why = f" (without wind, sun and weather: {outlook.trouble})" if outlook.trouble else ""
         return Forecast(
             signal=self._signal,
-            rung=Rung.ISSUED if issue else Rung.PROFILE,
-            source=BLEND if issue else PROFILE,
+            rung=Rung.ISSUED if known else Rung.PROFILE,
+            source=BLEND if blend else PROFILE,
             issued_at=issue.issued_at if issue else observed.end,
             fetched_at=now,
-            model=model_of(predicted),
+            model=f"{model_of(predicted)}{why}"[:MOST_MODEL],
             slots=predicted.slots,
             parts=parts_of(predicted),
         )
@@ -181,3 +223,25 @@ class Forecaster:
             model="anchored profile",
             slots=slots,
         )
+
+
+def history_length(series: Series) -> timedelta:
+    """How much of the past is learned from together with exogenous series."""
+    return YEAR if series.interval_s >= FINE_S else SHORT
+
+
+def _recent(observed: Observed) -> Observed:
+    """Leave out what is older than `HISTORY`: our forecast from the past alone needs no more."""
+    step = timedelta(seconds=observed.interval_s)
+    skipped = max(0, len(observed.values) - HISTORY // step)
+    return Observed(
+        start=observed.start + skipped * step,
+        interval_s=observed.interval_s,
+        values=observed.values[skipped:],
+    )
+
+
+def _rests_on_weather(predicted: PredictedIntensity, outlook: WeatherOutlook) -> bool:
+    """Say whether the first slots that can rest on the weather mostly do."""
+    shares = [each.get(ForecastSource.EXOGENOUS, 0.0) for each in predicted.made_of]
+    return bool(outlook.told) and max(shares[: outlook.by_weather], default=0.0) >= HALF

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from wattmesh.controller.cycle.carbon_view import SignalFacts
+from wattmesh.controller.journal.carbon.exogenous import series_of
 from wattmesh.controller.pulse import Signals
 from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.slot_prices import Fallback, Tariff
+from wattmesh.integrations.carbon.exogenous.opened import exogenous_provider
 from wattmesh.integrations.carbon.sources import provider
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.ladder import DAY_S, OLDEST
 from wattmesh.telemetry.carbon import Provider
 from wattmesh.telemetry.energy.ledger import SlotGrid
+from wattmesh.telemetry.exogenous import ExogenousProvider
 
 ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 UNPRICED_SLOT_S = 1800.0
@@ -26,13 +29,27 @@ LATE_INTERVALS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExogenousSource:
+    """A provider of exogenous series, as the settings name it."""
+
+    name: str
+    zone: str
+    provider: ExogenousProvider
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GridProviders:
-    """The signals with their providers; None or nothing where the settings name none."""
+    """The signals with their providers; None or nothing where the settings name none.
+
+    Attributes:
+        exogenous: what is forecast beside the decision signal.
+    """
 
     accounting: Provider | None = None
     decision: Provider | None = None
     fallbacks: tuple[tuple[Provider, float], ...] = ()
     reports: tuple[Provider, ...] = ()
+    exogenous: tuple[ExogenousSource, ...] = ()
     signals: Signals = field(default_factory=Signals)
     timezone: str = "UTC"
 
@@ -109,11 +126,18 @@ def grid(settings: Settings, now: datetime) -> GridProviders:
         decision=decision,
         fallbacks=tuple((source, section.scale) for source, section in fallbacks),
         reports=tuple(each for each, _ in reports),
+        exogenous=tuple(
+            ExogenousSource(
+                name=each.provider, zone=each.zone, provider=exogenous_provider(each.settings())
+            )
+            for each in carbon.exogenous
+        ),
         signals=Signals(
             decision=second,
             accounting=first,
             reports=tuple(_facts(source, section) for source, section in reports),
             fallbacks=tuple(_facts(source, section) for source, section in fallbacks),
+            exogenous=tuple(series_of(each.provider, each.zone) for each in carbon.exogenous),
         ),
         timezone=timezone,
     )

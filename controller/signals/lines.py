@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, running_point
+from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.signals.forecaster import Forecaster
-from wattmesh.controller.views import BandSlot, CarbonLine, ForecastSlot, ForecastView, SkillLine
+from wattmesh.controller.views import (
+    BandSlot,
+    CarbonLine,
+    ExogenousLine,
+    ForecastSlot,
+    ForecastView,
+    SkillLine,
+)
 from wattmesh.policies.decision import CarbonView, IntensitySlot
 from wattmesh.policies.forecast.skill import LEADS_H, Skill
 from wattmesh.policies.ladder import ACTS, NAMES
@@ -30,6 +38,7 @@ def carbon_line(
     now: datetime,
     *,
     decides: bool = True,
+    exogenous: Sequence[str] = (),
 ) -> CarbonLine | None:
     """Show one grid signal; None when none is set.
 
@@ -38,6 +47,7 @@ def carbon_line(
         facts: the signal.
         now: aware.
         decides: whether decisions rest on it; a signal used only for accounting needs no forecast.
+        exogenous: names of the series that are forecast beside it.
     """
     if facts is None:
         return None
@@ -69,6 +79,31 @@ def carbon_line(
         state=fetch.state if fetch else "",
         detail=fetch.detail if fetch else "",
         flags=intensity_flags(quality, str(facts.signal)),
+        exogenous=exogenous_lines(journal, exogenous, now),
+    )
+
+
+def exogenous_lines(
+    journal: Journal, series: Sequence[str], now: datetime
+) -> tuple[ExogenousLine, ...]:
+    """Show what is known of each series of wind, sun, load and weather."""
+    return tuple(_exogenous_line(journal, each, now) for each in series)
+
+
+def _exogenous_line(journal: Journal, series: str, now: datetime) -> ExogenousLine:
+    fetch, (reaches_at, issued_at) = (
+        journal.exogenous.last_fetch(series),
+        journal.exogenous.reach(series),
+    )
+    ok_at = fetch.ok_at if fetch else None
+    return ExogenousLine(
+        series=series.removeprefix(EXOGENOUS),
+        state=fetch.state if fetch else "",
+        detail=fetch.detail if fetch else "",
+        age_s=max(0.0, (now - ok_at).total_seconds()) if ok_at else None,
+        reaches_at=reaches_at,
+        issued_at=issued_at,
+        past_since=fetch.filled_from if fetch else None,
     )
 
 
@@ -86,7 +121,12 @@ def _unheard(facts: SignalFacts, view: CarbonView) -> str:
 
 
 def forecast_view(
-    journal: Journal, facts: SignalFacts | None, now: datetime, *, decides: bool = True
+    journal: Journal,
+    facts: SignalFacts | None,
+    now: datetime,
+    *,
+    decides: bool = True,
+    exogenous: Sequence[str] = (),
 ) -> ForecastView:
     """Show what decisions rest on; for a signal used only for accounting, what is expected."""
     if facts is None:
@@ -113,6 +153,7 @@ def forecast_view(
         slots=_bands(view.slots, running_point(journal, facts, now)),
         skill=skill_lines(journal.forecasts.skill(facts.signal)),
         flags=intensity_flags(Quality.FORECAST, str(facts.signal)),
+        exogenous=exogenous_lines(journal, exogenous, now),
     )
 
 

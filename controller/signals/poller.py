@@ -45,17 +45,26 @@ class Polled:
 class Poller:
     """Polls one series for every run and role that reads it."""
 
-    def __init__(self, provider: Provider, journal: Journal, *, ahead: bool = True) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        journal: Journal,
+        *,
+        ahead: bool = True,
+        history: timedelta = HISTORY,
+    ) -> None:
         """Keep the provider and where its answers are stored.
 
         Args:
             provider: whom to ask.
             journal: where all answers go.
             ahead: its forecast is wanted; a series with forecasts only is asked for them anyway.
+            history: how much of the past is wanted.
         """
         self._provider = provider
         self._journal = journal
         self._wants_ahead = ahead or not provider.series.observed
+        self._history = history
         self._scale = provider.series.day_s / DAY.total_seconds()
         self._said: set[str] = set()
 
@@ -106,7 +115,7 @@ class Poller:
         known_until = store.known_until(self._provider.signal)
         start = now - (series.deep_trailing if deep else series.trailing)
         if known_until is not None:  # after a long pause, start where the stored values end
-            start = max(min(start, known_until), now - HISTORY * self._scale)
+            start = max(min(start, known_until), now - self._history * self._scale)
         end = now + timedelta(seconds=series.interval_s)
         try:
             batch = self._provider.history(start, end, now=now)
@@ -144,7 +153,7 @@ class Poller:
         A provider that has no older data, or refuses it to this key, is not asked for it again.
         """
         store, signal = self._journal.carbon, self._provider.signal
-        fetch, goal = store.last_fetch(signal), now - HISTORY * self._scale
+        fetch, goal = store.last_fetch(signal), now - self._history * self._scale
         if fetch is None or fetch.deep_at is None or fetch.filled_from is None:
             return 0
         if fetch.filled_from <= goal:

@@ -64,7 +64,7 @@ def status(journal: Journal, pulse: Pulse) -> StatusView:
     rows = journal.runs.recent(now, now - FINISHED_SHOWN)
     told = shown(rows)
     runs = run_lines(journal, pulse, told, now)
-    decision = carbon_line(journal, pulse.signals.decision, now)
+    decision = carbon_line(journal, pulse.signals.decision, now, exogenous=pulse.signals.exogenous)
     accounting = decision
     if pulse.signals.accounting != pulse.signals.decision:
         accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)

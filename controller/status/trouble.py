@@ -11,7 +11,7 @@ from wattmesh.controller.cycle import fences
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.process.trusted_time import UNREAD
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.views import CarbonLine, PointLine, RunLine, StatusView
+from wattmesh.controller.views import CarbonLine, ExogenousLine, PointLine, RunLine, StatusView
 from wattmesh.quantities import joules
 from wattmesh.reconfig.ranges import clean
 from wattmesh.telemetry.energy.attribution import is_gpu
@@ -26,6 +26,7 @@ FIRST_ANSWER_S = 120.0
 NODES_NAMED = 5
 """How many nodes whose GPUs do not answer are named; the others are counted."""
 
+FROM_THE_PAST = "Once its hours are over, the grid is forecast from its past alone."
 LONG_SILENT_S = 2 * 3600.0
 """A provider silent for this long is worth a look, even if no run is held for it yet."""
 
@@ -121,6 +122,8 @@ def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
     for line in (view.carbon, view.accounting):
         if line is not None and not (young and line.state == ""):
             yield from _signal(line)
+            for each in line.exogenous:
+                yield from _exogenous(each)
     if view.power.trouble:
         yield (
             f"GPU power is not read: {view.power.trouble.rstrip('.')}. Energy is counted as "
@@ -229,6 +232,21 @@ def _signal(line: CarbonLine) -> Iterator[str]:
         yield (
             f"{line.provider} has not answered for {span(line.age_s)} "
             f"({line.detail.rstrip('.')}). {_meanwhile(line)} Check the network and the provider."
+        )
+
+
+def _exogenous(line: ExogenousLine) -> Iterator[str]:
+    """Say what a silent or refused provider of wind, sun, load or weather costs."""
+    if line.state == "refused":
+        yield (
+            f"{line.series} refuses to answer, and will until you mend it: "
+            f"{line.detail.rstrip('.')}. See [[carbon.exogenous]] in the settings. {FROM_THE_PAST}"
+        )
+    elif line.state == "failed" and (line.age_s is None or line.age_s > LONG_SILENT_S):
+        since = "yet" if line.age_s is None else f"for {span(line.age_s)}"
+        yield (
+            f"{line.series} has not answered {since} ({line.detail.rstrip('.')}). {FROM_THE_PAST} "
+            "Check the network and the provider."
         )
 
 

@@ -14,4 +14,5 @@ The map:
     predict.py        the forecast that plans use: all sources, weighted by skill
     series.py         the observed values of one carbon series
     skill.py          the measured errors of each source
+    weather_forecaster.py  forecasts with exogenous series, and learns from how that went
 """

@@ -1,20 +1,19 @@
-"""Both edges of the forecast band: a plan that idle GPUs make risky must be right at either. Pure.
+"""Both edges of the forecast band: with idle GPUs a plan must be right between them. Pure.
 
 Where GPUs that are not used draw power all the same, waiting for clean hours saves little, and
-hurrying before dirty ones may lose as much. There a plan is followed only if it beats the best
-single point with every hour beyond a day at its lower quantile, and with every one at its upper
-(`wattmesh.policies.planner.planning`). docs/decisions/0043-one-rule-for-doubt.md has what other
-rules were worth.
+hurrying before dirty ones may lose as much. There a plan is followed only if it beats the most
+efficient single point on every grid between the lower and the upper quantile of each hour
+(`wattmesh.policies.planner.planning`). docs/decisions/0057-held-gpus.md has what other rules were
+worth.
 
-Invariant: what is known, the day ahead and slots without a band stay as forecast; scaling all
-intensities scales both edges.
+Invariant: what is observed and slots without a band stay as forecast; scaling all intensities
+scales both edges.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 
 from wattmesh.policies.decision import IntensitySlot
-from wattmesh.policies.forecast.climatology import BELIEVED
 
 Edges = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -33,7 +32,7 @@ def band_edges_g_per_kwh(slots: Sequence[IntensitySlot], now: datetime) -> Edges
 
 
 def _edge(slot: IntensitySlot, now: datetime, quantile: float | None) -> float:
-    """Give a slot's quantile; its forecast within the day ahead, and where none is known."""
-    if quantile is None or slot.start < now + BELIEVED:
+    """Give a slot's quantile; its value while it runs, and where no quantile is known."""
+    if quantile is None or slot.start <= now:
         return slot.g_per_kwh
     return quantile

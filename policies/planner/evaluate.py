@@ -37,6 +37,11 @@ def evaluate(problem: PlanningProblem, path: tuple[int, ...]) -> Evaluation:
     )
 
 
+def joules_by_slot(problem: PlanningProblem, path: tuple[int, ...]) -> tuple[float, ...]:
+    """Give what a path draws in each slot of the problem."""
+    return tuple(_walked(problem, path).joules)
+
+
 @dataclass(slots=True)
 class _Walk:
     """Where the run is and what it has cost.
@@ -45,6 +50,7 @@ class _Walk:
         busy_s, busy_w, busy_g_per_s: what is left of a transition, its power, its embodied share.
         free_s: time before which no transition may begin; `dwell_until`: none to another layout.
         knots: (time, tokens so far) wherever the speed changes.
+        joules: drawn per slot.
     """
 
     problem: PlanningProblem
@@ -64,6 +70,11 @@ class _Walk:
     clock_changes: int = 0
     knots: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
     broken: list[str] = field(default_factory=list)
+    joules: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start with nothing drawn in any slot."""
+        self.joules = [0.0] * len(self.problem.seconds)
 
     def slot(self, slot: int, option: int) -> None:
         """Spend one slot at `option`, going there first."""
@@ -137,6 +148,7 @@ class _Walk:
 
     def _charge_joules(self, slot: int, energy_j: float) -> None:
         self.energy_j += energy_j
+        self.joules[slot] += energy_j
         self.operational_g += energy_j * self.problem.g_per_kwh[slot] / J_PER_KWH
 
     def _knot(self) -> None:

@@ -37,8 +37,8 @@ class Question:
     """What the planner is asked.
 
     Attributes:
-        band_g_per_kwh: per slot, further grids under which a plan must beat the best single point;
-            empty: none.
+        band_g_per_kwh: the grid at both edges of the forecast band, between which a plan must beat
+            the most efficient single point; empty: it need not.
         ids: point id per option; "" for suspended.
         starts: when each slot begins. `digest`: of all that the answer depends on.
         level: what is not kept of the service level, as a clause; "" when all is.

@@ -7,15 +7,20 @@ plan is given up, and the answer says so, before the deadline or a cap is. Where
 power, no plan is followed that the best single point beats at an edge of the forecast band.
 """
 
+import math
 from dataclasses import replace
 
 from wattmesh.policies.decision import PlanView
-from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.evaluate import evaluate, joules_by_slot
 from wattmesh.policies.planner.mpc import Question, answer, rest
 from wattmesh.policies.planner.problem import NoPlan, Plan, PlanningProblem
 from wattmesh.policies.planner.repair import static_paths
 from wattmesh.policies.planner.solver import over_budget, solve
 from wattmesh.policies.planner.steady import steady
+from wattmesh.telemetry.readings import J_PER_KWH
+
+Path = tuple[int, ...]
+Grid = tuple[float, ...]
 
 
 def answered(asked: Question, before: PlanView | None = None) -> PlanView | NoPlan:
@@ -42,20 +47,34 @@ def answered(asked: Question, before: PlanView | None = None) -> PlanView | NoPl
 
 
 def _robust(asked: Question, problem: PlanningProblem, found: Plan) -> Plan:
-    """Give the plan, or the best single point where that beats it at an edge of the band."""
+    """Give the plan, or the point of the fewest joules where that may turn out the better one."""
     if not asked.band_g_per_kwh:
         return found
     alone = [(evaluate(problem, path), path) for path in static_paths(problem)]
     legal = [each for each in alone if each[0].legal]
     if not legal:
         return found
-    evaluation, path = min(legal, key=lambda each: each[0].grams)
-    for grid in asked.band_g_per_kwh:
-        edge = replace(problem, g_per_kwh=grid)
-        if evaluate(edge, found.path).grams >= evaluate(edge, path).grams:
-            budget = over_budget(problem, evaluation, found.bound_g)
-            return replace(found, path=path, evaluation=evaluation, budget=budget)
-    return found
+    evaluation, path = min(legal, key=lambda each: (each[0].energy_j, each[0].grams))
+    embodied_g = found.evaluation.embodied_g - evaluation.embodied_g
+    if embodied_g + _most_more_g(problem, found.path, path, asked.band_g_per_kwh) < 0.0:
+        return found
+    budget = over_budget(problem, evaluation, found.bound_g)
+    return replace(found, path=path, evaluation=evaluation, budget=budget)
+
+
+def _most_more_g(
+    problem: PlanningProblem, path: Path, other: Path, band_g_per_kwh: tuple[Grid, ...]
+) -> float:
+    """Grams by which `path` is above `other` on that grid inside the band where it is so most.
+
+    Hours in which it draws more are then as dirty as the band allows, the others as clean.
+    """
+    mine, its = joules_by_slot(problem, path), joules_by_slot(problem, other)
+    more_j = [here - there for here, there in zip(mine, its, strict=True)]
+    return math.fsum(
+        max(joules * g_per_kwh for g_per_kwh in hour) / J_PER_KWH
+        for joules, *hour in zip(more_j, *band_g_per_kwh, strict=True)
+    )
 
 
 def _plan(problem: PlanningProblem, path: tuple[int, ...], near_mu: float | None) -> Plan | NoPlan:

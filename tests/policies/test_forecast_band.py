@@ -1,7 +1,9 @@
-"""The forecast band: with held GPUs a plan must beat the best single point at both edges."""
+"""The forecast band: with held GPUs a plan must beat the most efficient point all through it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 import pytest
 
@@ -9,11 +11,16 @@ from tests.builders.observations import NOW, A, observation, run, slots
 from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import IntensitySlot, PlanView
 from wattmesh.policies.forecast.forecast_band import band_edges_g_per_kwh
-from wattmesh.policies.planner.mpc import question
-from wattmesh.policies.planner.planning import answered
-from wattmesh.reconfig.catalogue import Release
+from wattmesh.policies.planner.evaluate import evaluate
+from wattmesh.policies.planner.mpc import Question, question
+from wattmesh.policies.planner.planning import _robust, answered
+from wattmesh.policies.planner.problem import Option, OptionTransition, Plan, PlanningProblem
+from wattmesh.policies.planner.repair import static_paths
+from wattmesh.policies.planner.solver import solve
+from wattmesh.reconfig.catalogue import PAUSED, Release
 
 HOUR = timedelta(hours=1)
+Rule = Callable[[PlanningProblem], int]
 
 
 def slot(lead_h: float, g_per_kwh: float, high: float | None) -> IntensitySlot:
@@ -24,18 +31,18 @@ def slot(lead_h: float, g_per_kwh: float, high: float | None) -> IntensitySlot:
     )
 
 
-def test_only_hours_a_day_ahead_and_more_move_to_their_quantiles_and_never_across() -> None:
-    """The day ahead stays; a quantile on the wrong side of its forecast moves nothing."""
+def test_only_hours_ahead_move_to_their_quantiles_and_never_across() -> None:
+    """The running hour stays; a quantile on the wrong side of its forecast moves nothing."""
     told = (
         slot(0, 100.0, 300.0),
-        slot(23, 100.0, 300.0),
+        slot(1, 100.0, 300.0),
         slot(24, 100.0, 300.0),
         slot(50, 0.5, 0.2),
         slot(60, 9.0, None),
     )
     clean, dirty = band_edges_g_per_kwh(told, NOW)
-    assert clean == (100.0, 100.0, 1.0, 0.5, 1.0)
-    assert dirty == (100.0, 100.0, 300.0, 0.5, 9.0)
+    assert clean == (100.0, 1.0, 1.0, 0.5, 1.0)
+    assert dirty == (100.0, 300.0, 300.0, 0.5, 9.0)
 
 
 def held_by(grid: tuple[IntensitySlot, ...], release: Release, left_h: float = 200) -> PlanView:
@@ -83,3 +90,105 @@ def test_held_gpus_wait_only_where_that_pays_however_the_grid_turns_out(
         for n, each in enumerate(slots(dirty + clean))
     )
     assert held_by(grid, Release.HELD, left_h=66).at(NOW).point == first  # type: ignore[union-attr]
+
+
+EFFICIENT = "A-slow"
+WIDE = 1.4
+
+
+def replayed_g(truth: list[float], forecasts: list[list[float]], rule: Rule) -> tuple[float, float]:
+    """Follow the plans of each hour's forecast: (grams, grams of the most efficient point)."""
+    problem = world(truth)
+    walked: list[int] = []
+    for hour, told in enumerate(forecasts):
+        done = evaluate(problem, tuple(walked))
+        if done.ends_s is not None:
+            break
+        rest = replace(
+            problem,
+            tokens=problem.tokens - done.tokens,
+            seconds=problem.seconds[hour:],
+            g_per_kwh=(truth[hour], *told[hour + 1 :]),
+            start=walked[-1] if walked else problem.start,
+        )
+        walked.append(rule(rest))
+    alone = min(
+        (evaluate(problem, path) for path in static_paths(problem)),
+        key=lambda each: (not each.legal, each.energy_j),
+    )
+    return evaluate(problem, tuple(walked)).grams, alone.grams
+
+
+def world(truth: list[float]) -> PlanningProblem:
+    """A run of held GPUs: full speed, an efficient clock, a pause that draws a quarter."""
+    options = (
+        Option(name="A", layout="x", tokens_per_s=1000.0, power_w=1000.0, gpus=4),
+        Option(name=EFFICIENT, layout="x", tokens_per_s=850.0, power_w=700.0, gpus=4),
+        Option(name=PAUSED, layout="", tokens_per_s=0.0, power_w=250.0, gpus=0),
+    )
+    free = OptionTransition(seconds=0.0, energy_j=0.0)
+    return PlanningProblem(
+        tokens=850.0 * 3600.0 * (len(truth) - 8),
+        seconds=(3600.0,) * len(truth),
+        g_per_kwh=tuple(truth),
+        options=options,
+        start=1,
+        transitions=tuple(
+            tuple(None if a == b else free for b in range(3)) for a in range(3)
+        ),
+    )
+
+
+def careful(rest: PlanningProblem) -> int:
+    """Our rule, with a band around the forecast."""
+    found = solve(rest)
+    assert isinstance(found, Plan)
+    known, *later = rest.g_per_kwh
+    band = (
+        (known, *(each / WIDE for each in later)),
+        (known, *(each * WIDE for each in later)),
+    )
+    return _robust(_asked(rest, band), rest, found).path[0]
+
+
+def trusting(rest: PlanningProblem) -> int:
+    """The sabotaged twin: it takes the forecast at its word."""
+    found = solve(rest)
+    assert isinstance(found, Plan)
+    return found.path[0]
+
+
+def _asked(problem: PlanningProblem, band: tuple[tuple[float, ...], ...]) -> Question:
+    return Question(
+        made_at=NOW,
+        problem=problem,
+        ids=("A", EFFICIENT, ""),
+        starts=tuple(NOW + hour * HOUR for hour in range(len(problem.seconds))),
+        digest="",
+        band_g_per_kwh=band,
+    )
+
+
+def test_held_gpus_lose_next_to_nothing_by_any_forecast_inside_its_band() -> None:
+    """Truth anywhere inside the band: each hour's plan was better there, and stays so.
+
+    Forecasts are made to mislead: too clean where waiting is tempting, too dirty where hurrying is.
+    """
+    chance = Random(11)
+    losses: dict[str, list[float]] = {"careful": [], "trusting": []}
+    for _ in range(3):
+        truth = [chance.uniform(100.0, 260.0) for _ in range(22)]
+        forecasts = [[each * WIDE ** chance.uniform(-1.0, 1.0) for each in truth] for _ in truth]
+        for name, rule in (("careful", careful), ("trusting", trusting)):
+            grams, alone = replayed_g(truth, forecasts, rule)
+            losses[name].append(100.0 * (grams / alone - 1.0))
+    assert max(losses["careful"]) <= 0.5
+    assert sum(losses["careful"]) / len(losses["careful"]) <= 0.1
+    assert max(losses["trusting"]) > 0.5
+
+
+def test_held_gpus_still_wait_for_hours_that_are_cleaner_beyond_doubt() -> None:
+    """Eight hours ten times as dirty as the rest: the plan sleeps through them, and saves."""
+    truth = [100.0] * 10 + [1000.0] * 8 + [100.0] * 18
+    grams, alone = replayed_g(truth, [truth] * len(truth), careful)
+    assert grams < 0.8 * alone

@@ -246,7 +246,7 @@ def carbon_now(context: RequestContext, call: Call) -> dict[str, Any]:
     now, signals = context.now, context.pulse.signals
     return {
         "at": now,
-        "carbon": carbon_line(context.journal, signals.decision, now),
+        "carbon": carbon_line(context.journal, signals.decision, now, exogenous=signals.exogenous),
         "accounting": carbon_line(
             context.journal,
             signals.accounting,
@@ -263,7 +263,9 @@ def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
     """
     signals, name = context.pulse.signals, call.query.get("signal", "")
     if not name:
-        return forecast_view(context.journal, signals.decision, context.now)
+        return forecast_view(
+            context.journal, signals.decision, context.now, exogenous=signals.exogenous
+        )
     named = {str(each.signal): each for each in signals.all}
     found = [named[name]] if name in named else [v for k, v in named.items() if k.startswith(name)]
     if len(found) != 1:
@@ -272,7 +274,14 @@ def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
     (facts,) = found
     if facts not in signals.ahead:
         return preview(context.journal, facts, context.now)
-    return forecast_view(context.journal, facts, context.now, decides=facts == signals.decision)
+    decides = facts == signals.decision
+    return forecast_view(
+        context.journal,
+        facts,
+        context.now,
+        decides=decides,
+        exogenous=signals.exogenous if decides else (),
+    )
 
 
 def carbon_history(context: RequestContext, call: Call) -> dict[str, Any]:

@@ -31,6 +31,7 @@ SKILL = (
 )
 SOURCES = {
     "issued": "the provider",
+    "exogenous": "wattmesh, weather",
     "own": "wattmesh",
     "profile": "the usual day",
     "day": "the day before",
@@ -61,6 +62,7 @@ def forecast(view: Mapping[str, Any], hours: float) -> list[Text | str]:
         lines.append(str(view["sentence"]))
     if view["model"]:
         lines.append(styled((f"made of: {view['model']}", DIM)))
+    lines += [_exogenous(each, now) for each in view.get("exogenous", ())]
     if slots:
         lines += [_hours_to_come(slots, now), "", *_rows(slots)]
     if view["skill"]:
@@ -121,6 +123,23 @@ def _head(view: Mapping[str, Any], now: datetime) -> Text:
     age = "" if issued is None else f", {quantities.duration((now - issued).total_seconds())} old"
     calm = view["rung"] == "issued"
     return styled((view["signal"], STRONG), "  ", (f"{rung}{by}{age}", GOOD if calm else WARN))
+
+
+def _exogenous(line: Mapping[str, Any], now: datetime) -> Text:
+    """Say what is known of the wind, the sun, the load or the weather from one provider."""
+    reaches = words.moment(line["reaches_at"])
+    ahead_s = 0.0 if reaches is None else (reaches - now).total_seconds()
+    told = (
+        f"known for the next {quantities.duration(ahead_s)}" if ahead_s > 0 else "nothing past now"
+    )
+    good = line["state"] == "ok" and ahead_s > 0
+    why = f"   {line['detail']}" if line["detail"] and not good else ""
+    return styled(
+        ("beside it: ", DIM),
+        f"{line['series']}  ",
+        (told, GOOD if good else WARN),
+        (f"   {line['state'] or 'not asked yet'}{why}", DIM),
+    )
 
 
 def _hours_to_come(slots: Sequence[Mapping[str, Any]], now: datetime) -> Text:

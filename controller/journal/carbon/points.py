@@ -170,14 +170,17 @@ class CarbonStore:
 
     def fetched(
         self,
-        signal: Signal,
+        signal: Signal | str,
         at: datetime,
         ok: bool,
         detail: str = "",
         *,
         refused: bool = False,
     ) -> None:
-        """Record how a poll ended. `refused`: a person has to fix something."""
+        """Record how a poll of a signal, or of another series by its name, ended.
+
+        `refused`: a person has to fix something.
+        """
         failed = FetchState.REFUSED if refused else FetchState.FAILED
         self._note(
             signal,
@@ -186,7 +189,7 @@ class CarbonStore:
             **{"ok_at" if ok else "failed_at": to_us(at)},
         )
 
-    def filled(self, signal: Signal, *, deep_at: datetime, since: datetime) -> None:
+    def filled(self, signal: Signal | str, *, deep_at: datetime, since: datetime) -> None:
         """Record how far back a signal's past has been asked for, and when it was asked for."""
         self._note(signal, deep_at=to_us(deep_at), filled_from=to_us(since))
 
@@ -194,12 +197,12 @@ class CarbonStore:
         """Record the rung that decisions rest on and since when; `at` None: it is the first."""
         self._note(signal, rung=rung, rung_at=to_us(at))
 
-    def _note(self, signal: Signal, **values: Any) -> None:
+    def _note(self, signal: Signal | str, **values: Any) -> None:
         """Write these columns of a signal's row; the others keep their values."""
         with self._database.writing() as connection:
             upsert(connection, CARBON_FETCHES, [{"signal": str(signal), **values}])
 
-    def last_fetch(self, signal: Signal) -> FetchRow | None:
+    def last_fetch(self, signal: Signal | str) -> FetchRow | None:
         """Say how the newest polls of a signal went; None before the first."""
         query = select(CARBON_FETCHES).where(CARBON_FETCHES.c.signal == str(signal))
         with self._database.reading() as connection:

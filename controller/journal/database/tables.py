@@ -170,6 +170,18 @@ CARBON_SKILL = Table(
     Column("usual", Text, nullable=False, default=""),
 )
 
+EXOGENOUS_POINTS = Table(
+    "exogenous_points",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("series", String(200), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("start_at", BigInteger, nullable=False),
+    Column("milli", BigInteger, nullable=False),
+    Column("known_at", BigInteger, nullable=False),
+    Index("exogenous_points_by_start", "series", "start_at"),
+)
+
 ENERGY = Table(
     "energy",
     METADATA,

@@ -5,4 +5,5 @@ The map:
     entsoe.py          ENTSO-E's transparency platform: wind, solar and load of European zones
     entsoe_xml.py      its documents
     open_meteo.py      Open-Meteo: the weather, without a key
+    opened.py          opens them from settings
 """

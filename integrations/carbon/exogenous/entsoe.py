@@ -100,6 +100,11 @@ class Entsoe:
         return (ExogenousKind.WIND, ExogenousKind.SOLAR, ExogenousKind.LOAD)
 
     @property
+    def breaker_state(self) -> str:
+        """State of the circuit breaker before it: closed, half-open or open."""
+        return self._http.breaker_state
+
+    @property
     def cadence(self) -> timedelta:
         """Operators are late now and then, and restate."""
         return timedelta(hours=1)

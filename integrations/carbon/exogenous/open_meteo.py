@@ -105,6 +105,11 @@ class OpenMeteo:
         return tuple(VARIABLES)
 
     @property
+    def breaker_state(self) -> str:
+        """State of the circuit breaker before it: closed, half-open or open."""
+        return self._http.breaker_state
+
+    @property
     def cadence(self) -> timedelta:
         """Global models run every six hours."""
         return timedelta(hours=3)

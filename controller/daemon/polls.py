@@ -1,0 +1,105 @@
+"""The polls of grid signals and of what is forecast beside them, as jobs by the wall clock.
+
+Invariant: each series is polled once, whatever it is used for; an exogenous provider that does not
+answer costs the forecast its weather, and no carbon signal a poll.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from wattmesh.controller.daemon.loop_bodies import REFUSED_AGAIN_S, PollDuty
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.process.scheduler import Jobs
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.signals.exogenous_poller import ExogenousPoller
+from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster, history_length
+from wattmesh.controller.signals.grid import GridProviders
+from wattmesh.controller.signals.poller import HISTORY, Poller
+from wattmesh.controller.signals.weather import NoWeather, Weather, WeatherProcess
+from wattmesh.errors import SourceRefused
+from wattmesh.telemetry.carbon import Provider
+
+log = logging.getLogger(__name__)
+
+NAME = "carbon "
+
+
+class SignalPolls:
+    """Schedules the polls of every series that the settings name."""
+
+    def __init__(
+        self, journal: Journal, pulse: Pulse, jobs: Jobs, wake: Callable[[], None]
+    ) -> None:
+        """Keep the journal, the pulse and the jobs; `wake` makes the next control cycle due."""
+        self._journal, self._pulse, self._jobs, self._wake = journal, pulse, jobs, wake
+        self._process = WeatherProcess()
+
+    def schedule(self, grid: GridProviders) -> None:
+        """Poll each signal at its provider's cadence; forget what was polled before."""
+        self._jobs.forget(NAME)
+        self._pulse.breakers = {
+            str(each.signal): partial(getattr, each, "breaker_state", "") for each in grid.providers
+        } | {
+            f"{each.name}:{each.zone}": partial(getattr, each.provider, "breaker_state", "")
+            for each in grid.exogenous
+        }
+        beside = grid.decision.signal if grid.decision is not None else None
+        pollers = [
+            ExogenousPoller(each.name, each.zone, each.provider, self._journal)
+            for each in grid.exogenous
+        ]
+        for each in pollers:
+            duty = ExogenousDuty(each, self._pulse)
+            self._jobs.every(f"{NAME}{each.series}", each.cadence_s, duty.turn)
+        series = tuple(each.series for each in pollers)
+        for source in grid.providers:
+            used = series if source.signal == beside else ()
+            self._signal(source, ahead=str(source.signal) in grid.ahead, exogenous=used)
+
+    def stop(self) -> None:
+        """End the forecasting child."""
+        self._process.stop()
+
+    def _signal(self, source: Provider, *, ahead: bool, exogenous: tuple[str, ...]) -> None:
+        weather: Weather | NoWeather = NoWeather()
+        history = HISTORY
+        if exogenous:
+            weather = Weather(self._journal, str(source.signal), exogenous, self._process)
+            history = history_length(source.series)
+        poller = Poller(source, self._journal, ahead=ahead, history=history)
+        forecaster = (
+            Forecaster(self._journal, source.signal, source.series, weather)
+            if ahead
+            else NoForecaster()
+        )
+        duty = PollDuty(poller, forecaster, self._pulse, self._wake)
+        self._jobs.every(f"{NAME}{source.signal}", source.series.cadence_s, duty.turn)
+
+
+class ExogenousDuty:
+    """Ask one provider of exogenous series for what is new."""
+
+    def __init__(self, poller: ExogenousPoller, pulse: Pulse) -> None:
+        """Keep the poller and the pulse."""
+        self._poller, self._pulse = poller, pulse
+        self._not_before_s = 0.0
+
+    def turn(self) -> None:
+        """Poll and store; a provider that refused is asked again after `REFUSED_AGAIN_S`.
+
+        Raises:
+            SourceUnavailable: the provider did not answer; stored values stand.
+            SourceRefused: a person must fix something; stored values stand.
+            JournalUnavailable: nothing could be stored; the next poll asks again.
+        """
+        monotonic_s = self._pulse.clock.monotonic()
+        if monotonic_s < self._not_before_s:
+            return
+        polled = self._poller.poll(self._pulse.clock.now())
+        for sentence in polled.refused[:3]:
+            log.warning("%s: %s", self._poller.series, sentence)
+        if isinstance(polled.failure, SourceRefused):
+            self._not_before_s = monotonic_s + REFUSED_AGAIN_S
+        if polled.failure is not None:
+            raise polled.failure

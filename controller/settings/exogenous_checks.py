@@ -1,0 +1,49 @@
+"""Check the keys of `[[carbon.exogenous]]` tables, and the files they name."""
+
+from collections.abc import Iterator, Sequence
+
+from wattmesh.controller.settings.exogenous import ExogenousSection
+from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
+from wattmesh.controller.settings.web_address import address_mistake
+from wattmesh.controller.settings.words import Mistake, quoted
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.carbon.exogenous.opened import exogenous_provider
+
+OF_ENTSOE, OF_OPEN_METEO = ("token_file",), ("places", "past_url")
+
+
+def exogenous_mistakes(several: Sequence[ExogenousSection]) -> Iterator[Mistake]:
+    """Name every mistake in them."""
+    seen: set[tuple[str, str]] = set()
+    for number, each in enumerate(several):
+        key = f"carbon.exogenous[{number}]"
+        found = tuple(_mistakes(key, each))
+        yield from found
+        if (each.provider, each.zone) in seen:
+            yield key, f"{each.provider} of {quoted(each.zone)} is named twice; name it once"
+        seen.add((each.provider, each.zone))
+        if not found:
+            try:
+                exogenous_provider(each.settings())
+            except InputInvalid as error:
+                name = "zone" if each.provider == "entsoe" else "places"
+                yield f"{key}.{name}", str(error).removeprefix("carbon: ")
+
+
+def _mistakes(key: str, each: ExogenousSection) -> Iterator[Mistake]:
+    foreign = OF_OPEN_METEO if each.provider == "entsoe" else OF_ENTSOE
+    for name in foreign:
+        if getattr(each, name):
+            other = "open_meteo" if each.provider == "entsoe" else "entsoe"
+            yield f"{key}.{name}", f'is only read when provider = "{other}"'
+    if not each.zone or ":" in each.zone:
+        yield f"{key}.zone", f"{quoted(each.zone)} is not a zone; give a name without ':'"
+    for name in ("base_url", "past_url"):
+        url = getattr(each, name)
+        wrong = address_mistake(url, "https://mirror.example:8443") if url else ""
+        if wrong:
+            yield f"{key}.{name}", wrong
+    if each.provider == "entsoe" and each.token_file is None:
+        yield f"{key}.token_file", 'is missing: provider = "entsoe" needs the file with the token'
+    elif each.token_file is not None and not is_credential(each.token_file):
+        yield from secret_mistakes(f"{key}.token_file", each.token_file)
