@@ -158,6 +158,7 @@ class Parts:
             lease_s,
             lambda said: remember(self.journal, pulse, "journal_outage", said),
             liveness=self.journal.runs.liveness,
+            simulated=self._planner is None,
         )
         self.journal.runs.liveness.pace(settings.loops.live_s, settings.loops.waking_s)
         if self._planner is not None:
