@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from urllib3.exceptions import HTTPError
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 
@@ -25,6 +26,8 @@ LIMIT_S = 20.0
 
 LONGEST = 16 * 1024 * 1024
 """Bytes of an answer, or of one line of a watch."""
+
+PIECE = 64 * 1024
 
 PAGE = 200
 """How many objects are asked for at once."""
@@ -251,11 +254,11 @@ def _whole(answer: requests.Response, until: float) -> bytes:
     """Read an answer, however slowly it drips, up to a time and a length."""
     found = bytearray()
     try:
-        for piece in answer.iter_content(64 * 1024):
+        for piece in _pieces(answer):
             found += piece
             if len(found) > LONGEST or time.monotonic() > until:
                 raise SourceUnavailable(f"{answer.url}: the answer is too long or too slow")
-    except (requests.RequestException, OSError) as error:
+    except (requests.RequestException, HTTPError, OSError) as error:
         raise SourceUnavailable(f"{answer.url}: the answer broke off ({_short(error)})") from error
     return bytes(found)
 
@@ -264,13 +267,26 @@ def _lines(answer: requests.Response, until: float) -> Iterator[bytes]:
     """Yield the whole lines of a watch until it breaks off, or time is up."""
     rest = b""
     try:
-        for piece in answer.iter_content(None):
+        for piece in _pieces(answer):
             *lines, rest = (rest + piece).split(b"\n")
             yield from lines
             if len(rest) > LONGEST or time.monotonic() > until:
                 return
-    except (requests.RequestException, OSError):
+    except (requests.RequestException, HTTPError, OSError):
         return
+
+
+def _pieces(answer: requests.Response) -> Iterator[bytes]:
+    """Yield what has arrived as it arrives: a read of a fixed size would wait for all of it.
+
+    Raises:
+        HTTPError: the connection broke off before the end.
+    """
+    while piece := answer.raw.read1(PIECE, decode_content=True):
+        yield piece
+    length = answer.raw.length_remaining
+    if length:
+        raise HTTPError(f"{length} bytes are missing")
 
 
 def _object(what: str, text: bytes) -> Object:
@@ -288,7 +304,7 @@ def _refusal(
 ) -> InputInvalid | SourceUnavailable:
     said: Object = {}
     with suppress(SourceUnavailable):
-        said = _object("", text or answer.raw.read(LONGEST, decode_content=True))
+        said = _object("", text or _whole(answer, time.monotonic() + LIMIT_S))
     return _error(f"{method} {path}", answer.status_code, said)
 
 

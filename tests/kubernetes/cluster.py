@@ -6,6 +6,7 @@ suspension, deletion that waits for pods.
 """
 
 import copy
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,10 +310,11 @@ def rendered(
     name: str, folder: Path, *command: str, kind: str = "JobSet", hosts: int = 1
 ) -> Object:
     """The job that `render` prints, for pods that are processes here."""
-    words = [sys.executable, "-m", "wattmesh.integrations.kubernetes", "render", f"--kind={kind}"]
-    words += [f"--name={name}", f"--namespace={NAMESPACE}", "--image=here", f"--hosts={hosts}"]
-    words += ["--nproc=1", "--claim=runs", f"--mount={folder.parent}"]
-    words += [f"--checkpoint-dir={folder}", "--", *command]
-    told = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    made: Object = json.loads(told.stdout.replace('"python"', json.dumps(sys.executable)))
+    words = ["render", f"--kind={kind}", f"--name={name}", f"--namespace={NAMESPACE}"]
+    words += ["--image=here", f"--hosts={hosts}", "--nproc=1", "--claim=runs"]
+    words += [f"--mount={folder.parent}", f"--checkpoint-dir={folder}", "--", *command]
+    told = io.StringIO()
+    with redirect_stdout(told):
+        assert commands.main(words) == 0
+    made: Object = json.loads(told.getvalue().replace('"python"', json.dumps(sys.executable)))
     return made
