@@ -11,6 +11,7 @@ forecast.py      how right our forecast of the grid is, on recorded zones; forec
 planner.py       how long a plan takes and how near to the best it is; planner_peers.py: HiGHS
 switch.py        what moving a job between layouts costs; --part bytes, --part soak
 switch_copy.py   what the bytes of a switch cost without a job around them, over memcpy
+slurm_moves.py   who trains on when a part vanishes while a job goes to another size on Slurm
 gpu/             what only a GPU can show; a run of its own (`make gpu`), with its JSON
 soak.py          an hour of faults around a real job; a run of its own, not part of `make bench`
 

@@ -288,10 +288,21 @@ LINES = (
         run(
             state="lost",
             activity="lost",
+            asleep_at=facts.NOW - timedelta(hours=5),
             wakes_at=facts.NOW - timedelta(hours=1),
             held_as="Slurm job 4711 of alps",
         ),
         run(state="asleep", activity="asleep", wakes_at=facts.NOW + timedelta(hours=1)),
+    ),
+    Line(
+        "left for another size",
+        run(
+            state="lost",
+            activity="lost",
+            wakes_at=facts.NOW - timedelta(hours=1),
+            held_as="Slurm job 8 of alps, or Slurm job 7 of alps",
+        ),
+        run(state="queued", activity="queued", wakes_at=facts.NOW + timedelta(hours=1)),
     ),
     Line(
         "has no new checkpoint (the disk is full)",

@@ -13,6 +13,7 @@ from tests.slurm.cluster import ENDED, Cluster
 from tests.slurm.paper import REPOSITORY
 
 STEPS = 45
+PATIENCE_S = 240.0
 TASK = Path(__file__).with_name("task.py")
 SCRIPT = """#!/bin/bash
 #SBATCH --gpus-per-node=2
@@ -113,6 +114,6 @@ class Training:
             return step in self.losses() and all(each in ENDED for each in states)
 
         try:
-            wait_for(over, f"step {step}")
+            wait_for(over, f"step {step}", PATIENCE_S)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.where()}") from error
