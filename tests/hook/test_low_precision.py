@@ -70,7 +70,7 @@ def test_a_damaged_tensor_that_the_probe_cannot_see_is_caught_by_the_digest(
     turns = [(4, TP2)]
     told = run(zygote, tmp_path / "seen", turns, damaged=True)
     assert told.states["rolled_back"] == 1
-    assert re.search("every rank has digest [0-9a-f]{16}, the checkpoint", told.details)
+    assert re.search("every rank has digest 2:[0-9a-f]{16}, the checkpoint", told.details)
     assert "probe" not in told.details
     told = run(zygote, tmp_path / "blind", turns, damaged=True, blind=True)
     assert told.states["confirmed"] == 1, told.details
