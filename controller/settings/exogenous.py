@@ -16,9 +16,9 @@ class PlaceSection(Section):
     """A place whose weather counts."""
 
     latitude: float = Field(ge=-90, le=90, examples=[54.3])
-    """Degrees north."""
+    """Degrees north of the equator; below 0 south of it."""
     longitude: float = Field(ge=-180, le=180, examples=[9.7])
-    """Degrees east."""
+    """Degrees east of Greenwich; below 0 west of it."""
     weight: float = Field(default=1.0, gt=0, le=1e6)
     """Share of the place in the mean of the zone, against the other places."""
 

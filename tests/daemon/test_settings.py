@@ -313,4 +313,5 @@ def test_every_line_of_the_sample_can_be_uncommented() -> None:
         "carbon.decision.file",
         "carbon.decision.starts_at",
         "carbon.decision.plays_at",
+        "carbon.exogenous[0].token_file",
     }, wrong

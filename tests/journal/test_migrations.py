@@ -65,7 +65,7 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
         connection.exec_driver_sql("ALTER TABLE incarnations DROP COLUMN asleep_release")
         for name in (
             *("clock_marks", "reopened_periods", "identity", "ledger_changes", "schema_floor"),
-            *("node_devices", "node_tokens", "run_nodes"),
+            *("node_devices", "node_tokens", "run_nodes", "exogenous_points"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")

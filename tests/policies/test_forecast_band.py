@@ -133,9 +133,7 @@ def world(truth: list[float]) -> PlanningProblem:
         g_per_kwh=tuple(truth),
         options=options,
         start=1,
-        transitions=tuple(
-            tuple(None if a == b else free for b in range(3)) for a in range(3)
-        ),
+        transitions=tuple(tuple(None if a == b else free for b in range(3)) for a in range(3)),
     )
 
 
