@@ -3,8 +3,8 @@
 Where GPUs that are not used draw power all the same, waiting for clean hours saves little, and
 hurrying before dirty ones may lose as much. There a plan is followed only if it beats the most
 efficient single point on every grid between the lower and the upper quantile of each hour
-(`wattmesh.policies.planner.planning`). docs/decisions/0057-weather-in-the-daemon.md has what other rules were
-worth.
+(`wattmesh.policies.planner.planning`). docs/decisions/0057-weather-in-the-daemon.md has what other
+rules were worth.
 
 Invariant: what is observed and slots without a band stay as forecast; scaling all intensities
 scales both edges.

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.builders.carbon import intensities
-from tests.carbon.asking import PATIENT
 from tests.builders.journals import fresh_file
+from tests.carbon.asking import PATIENT
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
 from wattmesh.controller.journal.carbon.forecasts import Forecast
 from wattmesh.controller.journal.journal import Journal
@@ -51,6 +51,7 @@ class Clock:
     now = EVENING
 
     def __call__(self) -> datetime:
+        """Tell the time."""
         return self.now
 
 
@@ -73,6 +74,7 @@ class Site:
     """A daemon's part that forecasts one signal, on one journal and one grid server."""
 
     def __init__(self, journal: Journal, grid: GridServer, clock: Clock, **process: Any) -> None:
+        """Name one provider beside the signal; nothing is asked yet."""
         http = JsonHttp(grid.base("entsoe"), patience=PATIENT, pause=lambda _: None)
         provider = Entsoe(zone="DE", token="entsoe-token-0123456789", http=http)
         self.journal, self.clock, self.grid = journal, clock, grid
@@ -98,7 +100,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal file with the past of the signal and of its wind and sun, as polls filled it."""
     path = tmp_path_factory.mktemp("weather") / "journal.db"
     clock = Clock()
@@ -111,7 +113,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         site = Site(journal, grid, clock)
         for _ in range(4):
             site.poller.poll(clock.now)
-    yield path
+    return path
 
 
 @pytest.fixture
@@ -138,7 +140,8 @@ def off(made: Forecast) -> float:
 def test_the_forecast_knows_tomorrow_s_wind_and_counts_as_issued(site: Site) -> None:
     """Far better than from the past alone, plans may rest on it, and `wattmesh carbon` tells."""
     past = Forecaster(site.journal, SIGNAL, SERIES).preview(EVENING)
-    assert past is not None and past.rung is Rung.PROFILE
+    assert past is not None
+    assert past.rung is Rung.PROFILE
     made = site.turn(EVENING)
     assert (made.rung, made.issued_at) == (Rung.ISSUED, EVENING.replace(minute=0))
     assert "wind, sun and weather" in made.model
@@ -146,7 +149,8 @@ def test_the_forecast_knows_tomorrow_s_wind_and_counts_as_issued(site: Site) -> 
     view = forecast_view(site.journal, FACTS, EVENING, exogenous=(NAME,))
     (line,) = view.exogenous
     assert (line.series, line.state, line.age_s) == ("entsoe:DE", "ok", 0.0)
-    assert line.reaches_at is not None and line.reaches_at > EVENING + DAY
+    assert line.reaches_at is not None
+    assert line.reaches_at > EVENING + DAY
     # An hour later what it said is scored, by source and by how far ahead it was.
     observe(site.journal, EVENING.replace(minute=0) + HOUR, 1)
     site.turn(EVENING + HOUR)
@@ -160,7 +164,8 @@ def test_a_silent_provider_costs_the_weather_only_when_its_hours_are_over(site: 
     site.grid.fail(Fault.CLOSED, provider="entsoe")
     site.poller.poll(EVENING + HOUR)
     fetch = site.journal.exogenous.last_fetch(NAME)
-    assert fetch is not None and (fetch.state, fetch.ok_at) == ("failed", EVENING)
+    assert fetch is not None
+    assert (fetch.state, fetch.ok_at) == ("failed", EVENING)
     observe(site.journal, EVENING.replace(minute=0) + HOUR, 1)
     assert site.forecast(EVENING + HOUR).rung is Rung.ISSUED
     later = EVENING + timedelta(hours=29)  # past midnight in Brussels: nothing is told any more
@@ -241,7 +246,9 @@ def test_a_server_that_never_answered_is_a_failure_with_a_reason(
     assert isinstance(polled.failure, SourceUnavailable)
     assert sqlite_journal.exogenous.reach(NAME) == (None, None)
     fetch = sqlite_journal.exogenous.last_fetch(NAME)
-    assert fetch is not None and fetch.state == "failed" and "500" in fetch.detail
+    assert fetch is not None
+    assert fetch.state == "failed"
+    assert "500" in fetch.detail
 
 
 def test_hours_of_the_past_keep_what_was_forecast_a_day_before(site: Site) -> None:

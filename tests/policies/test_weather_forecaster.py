@@ -100,7 +100,7 @@ def test_a_band_that_turned_out_too_wide_is_narrowed(
     for rehearsed in (0, REHEARSED):
         made = WeatherForecaster(7 * DAY, rehearsed).expect(known, START, beside, None)
         assert made is not None
-        value, low, high = np.array(made.told)[:, : made.by_weather]
+        _, low, high = np.array(made.told)[:, : made.by_weather]
         widths.append(float(np.log(high / low).mean()))
     assert widths[1] < 0.75 * widths[0]
 
