@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.test_wiring import CARBON, Start, call, clock, start  # noqa: F401 (fixtures)
+from tests.daemon.test_life import CARBON
+from tests.daemon.test_wiring import Start, call, clock, start  # noqa: F401 (fixtures)
 from tests.daemon.waiting import wait_for
 from wattmesh.controller.settings.read import parse
 from wattmesh.errors import SettingsInvalid
