@@ -51,7 +51,7 @@ class Clock:
     now = EVENING
 
     def __call__(self) -> datetime:
-        """Give the time that the test set."""
+        """Tell the time."""
         return self.now
 
 
@@ -74,7 +74,7 @@ class Site:
     """A daemon's part that forecasts one signal, on one journal and one grid server."""
 
     def __init__(self, journal: Journal, grid: GridServer, clock: Clock, **process: Any) -> None:
-        """Wire it up; `process`: to the forecasting child."""
+        """Name one provider beside the signal; nothing is asked yet."""
         http = JsonHttp(grid.base("entsoe"), patience=PATIENT, pause=lambda _: None)
         provider = Entsoe(zone="DE", token="entsoe-token-0123456789", http=http)
         self.journal, self.clock, self.grid = journal, clock, grid
