@@ -71,7 +71,7 @@ def _lead(chosen: argparse.Namespace) -> int:
         max_restarts=chosen.max_restarts,
         stop_grace_s=chosen.stop_grace,
         say=_say,
-        queue=clock,
+        clock=clock,
         resizes=True,
     )
     _heed(supervisor.ask_to_stop)

@@ -39,17 +39,19 @@ class Sleeper:
         queue: LaunchQueue | None,
         stop: threading.Event,
         say: Callable[[str], None],
+        clock: OwnClock | None = None,
     ) -> None:
         """Begin with nothing held.
 
         Args:
             folder: the run's folder.
-            queue: holds launches and starts them; None, or an own clock: this supervisor does.
+            queue: holds launches and starts them; None: this supervisor does.
             stop: set when this supervisor is asked to stop.
             say: called with sentences for people.
+            clock: holds launches that this supervisor starts; None: one that knows no other size.
         """
         self._folder = folder
-        self._clock = queue if isinstance(queue, OwnClock) else OwnClock()
+        self._clock = clock or OwnClock()
         self._queue: LaunchQueue = queue or self._clock
         self._stop = stop
         self._say = say

@@ -30,6 +30,7 @@ from wattmesh.reconfig.launch.folder import (
     step_of,
 )
 from wattmesh.reconfig.launcher.contract import LaunchQueue
+from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.launcher.sleeper import Sleeper
 from wattmesh.reconfig.launcher.way_back import way_back
 
@@ -94,6 +95,7 @@ class Supervisor:
         stop_grace_s: float = 600.0,
         say: Callable[[str], None] = log.info,
         queue: LaunchQueue | None = None,
+        clock: OwnClock | None = None,
         resizes: bool = False,
         ranks: int = 0,
     ) -> None:
@@ -106,7 +108,8 @@ class Supervisor:
             stop_grace_s: seconds that a stop at a boundary may take before ranks are killed.
             say: called with sentences for people.
             queue: holds the next launch of a run that sleeps; None: this supervisor does.
-            resizes: whether the queue holds launches of another number of ranks too.
+            clock: holds it where there is no queue; None: one that knows no other size.
+            resizes: whether queue or clock holds launches of another number of ranks too.
             ranks: how many each launch has here; 0: not told, where it resizes nothing.
         """
         self.handed_over = False
@@ -120,7 +123,7 @@ class Supervisor:
         self._asked = False
         self._stop = threading.Event()
         self._stop_now = threading.Event()
-        self._sleeper = Sleeper(self._folder, queue, self._stop, say)
+        self._sleeper = Sleeper(self._folder, queue, self._stop, say, clock)
 
     def ask_to_stop(self, *, again_ends: bool = True) -> None:
         """Ask the job to checkpoint at its next boundary and end; a second call ends it at once.
