@@ -145,8 +145,11 @@ def test_the_screen_says_what_is_predicted_and_what_to_do_next() -> None:
 
 def test_an_empty_space_says_what_empties_it() -> None:
     """GPUs that no degrees multiply to, and a model that no GPU holds."""
-    rule = plain(search_lines(answered(7 * 11, global_batch=1), 80, everything=False))
-    assert "no layout is possible: most fell to the rule that " in rule
+    for gpus, batch in ((7 * 11, 1), (7, 1024)):
+        none = answered(gpus, global_batch=batch)
+        said = " ".join(plain(search_lines(none, 80, everything=False)).split())
+        assert "fell to the rule that dp divides the global batch; give another number" in said
+        assert answered(gpus, global_batch=7 * 11 * batch)["layouts"], "the rule that emptied it"
     memory = answered(2, shape=PRESETS["llama3.1-405b"])
     said = plain(search_lines(memory, 80, everything=False))
     assert "no layout fits into memory; ask for more GPUs" in said
