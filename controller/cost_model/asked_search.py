@@ -20,6 +20,9 @@ LARGEST_CONFIG_BYTES = 1 << 20
 MOST = 10**9
 """No size in a config.json is larger."""
 
+MOST_LAYERS = 10_000
+"""Some eighty times as many as the deepest model has; every divisor of them is a layout to try."""
+
 PLAIN = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gpt_oss")
 """Values of `model_type` whose layers the cost model knows from their sizes alone."""
 
@@ -108,10 +111,28 @@ def _shape(config: dict[str, Any], path: Path, *, latent: bool) -> ModelShape:
 
     hidden, heads = size("hidden_size"), size("num_attention_heads")
     layers, ffn = size("num_hidden_layers"), size("intermediate_size")
-    for name, value in (("hidden_size", hidden), ("num_attention_heads", heads)):
-        if not value:
-            raise InputInvalid(f"--hf-config {path}: {name} must be at least 1")
+    kv_heads, vocab = size("num_key_value_heads", default=heads), size("vocab_size")
     experts = size("num_experts", "num_local_experts", "n_routed_experts", default=0)
+    topk = size("num_experts_per_tok") if experts else 0.0
+    for wrong, what in (
+        (not hidden, "hidden_size must be at least 1"),
+        (not heads, "num_attention_heads must be at least 1"),
+        (not vocab, "vocab_size must be at least 1"),
+        (
+            not 1 <= layers <= MOST_LAYERS,
+            f"num_hidden_layers = {layers:.0f} must be from 1 to {MOST_LAYERS}",
+        ),
+        (
+            not kv_heads or heads % kv_heads != 0,
+            f"num_key_value_heads = {kv_heads:.0f} must divide num_attention_heads = {heads:.0f}",
+        ),
+        (
+            bool(experts) and not 1 <= topk <= experts,
+            f"num_experts_per_tok = {topk:.0f} must be from 1 to the {experts:.0f} experts",
+        ),
+    ):
+        if wrong:
+            raise InputInvalid(f"--hf-config {path}: {what}")
     expert_ffn = size("moe_intermediate_size", default=ffn if experts else 0)
     shared = size("shared_expert_intermediate_size", default=0)
     shared = shared or size("n_shared_experts", default=0) * expert_ffn
@@ -119,12 +140,12 @@ def _shape(config: dict[str, Any], path: Path, *, latent: bool) -> ModelShape:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=size("num_key_value_heads", default=heads),
+        kv_heads=kv_heads,
         head_width=size("head_dim", default=hidden / heads),
         ffn=ffn,
-        vocab=size("vocab_size"),
+        vocab=vocab,
         experts=experts,
-        topk=size("num_experts_per_tok") if experts else 0.0,
+        topk=topk,
         expert_ffn=expert_ffn,
         shared_ffn=shared if experts else 0.0,
         dense_layers=min(layers, size("first_k_dense_replace", default=0)) if experts else 0.0,

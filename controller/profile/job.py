@@ -37,6 +37,10 @@ PLACES = ("steps", "every", "losses", "checkpoints", "seed")
 """What a command may name in braces; none is needed, because the hook does the same."""
 
 
+MOST_PROCESSES = 1024
+"""torchrun starts them all on this host; a number beyond belief would take all of its memory."""
+
+
 class SwitchPairs(StrEnum):
     """Between which points switches are measured: along the tour alone, or between all."""
 
@@ -300,6 +304,10 @@ def _check(table: Table, job: ProfileJob) -> None:
     ids = [point.id for point in job.points]
     if job.reference and job.reference not in ids:
         table.note("reference", f'"{job.reference}" is not one of the points: {", ".join(ids)}')
+    if job.processes > MOST_PROCESSES:
+        table.note("processes", f"{job.processes} is more than this host can run, {MOST_PROCESSES}")
+    if not job.directory.is_dir():
+        table.note("directory", f"{job.directory} is no folder")
     if not job.command:
         table.note("command", "is missing: the words behind the launcher")
     for index, point in enumerate(job.points):

@@ -36,6 +36,10 @@ _OUT_OF_MEMORY = re.compile(
 )
 _KILLED = re.compile(r"Signal 9 \(SIGKILL\)|exitcode\s*:\s*-9")
 _ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:\w+\.)*\w*(?:Error|Exception|Refused)\b.*)$")
+_REFUSED = re.compile(
+    r"^([\w.-]+: error: .+|\S*python[\d.]*: (?:can't open file|No module named) .+)$"
+)
+"""What argparse, and Python before it runs a line of the script, say without an exception."""
 
 
 class Trouble(StrEnum):
@@ -315,7 +319,10 @@ def _ended_early(walk: ProfileWalk) -> tuple[Trouble, str]:
 def _crash(log: Path, status: int, where: str) -> tuple[Trouble, str]:
     text = log.read_text(errors="replace")
     lines = [each.strip() for each in text.splitlines()]
-    said = next((found[1] for each in lines if (found := _ERROR.match(each))), "")
+    said = next(
+        (found[1] for told in (_REFUSED, _ERROR) for each in lines if (found := told.match(each))),
+        "",
+    )
     said = said or (lines[-1] if lines else "nothing")
     if _OUT_OF_MEMORY.search(text):
         return Trouble.OUT_OF_MEMORY, (

@@ -83,6 +83,14 @@ def test_a_config_of_hugging_face_is_its_preset(tmp_path: Path) -> None:
         (LLAMA | {"hidden_size": "4096"}, "is no size"),
         (LLAMA | {"num_hidden_layers": True}, "is no size"),
         (DEEPSEEK | {"num_experts_per_tok": None}, "num_experts_per_tok is missing"),
+        (LLAMA | {"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000 must be from 1 to"),
+        (LLAMA | {"num_hidden_layers": 0}, "num_hidden_layers = 0 must be from 1 to"),
+        (LLAMA | {"vocab_size": 0}, "vocab_size must be at least 1"),
+        (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads = 0 must divide"),
+        (LLAMA | {"num_key_value_heads": 7}, "num_key_value_heads = 7 must divide"),
+        (LLAMA | {"num_key_value_heads": 64}, "must divide num_attention_heads = 32"),
+        (DEEPSEEK | {"num_experts_per_tok": 300}, "must be from 1 to the 256 experts"),
+        (DEEPSEEK | {"num_experts_per_tok": 0}, "must be from 1 to the 256 experts"),
     ],
 )
 def test_a_config_that_says_too_little_is_refused(tmp_path: Path, config: Any, words: str) -> None:
@@ -137,8 +145,11 @@ def test_the_screen_says_what_is_predicted_and_what_to_do_next() -> None:
 
 def test_an_empty_space_says_what_empties_it() -> None:
     """GPUs that no degrees multiply to, and a model that no GPU holds."""
-    rule = plain(search_lines(answered(7 * 11, global_batch=1), 80, everything=False))
-    assert "no layout is possible: most fell to the rule that " in rule
+    for gpus, batch in ((7 * 11, 1), (7, 1024)):
+        none = answered(gpus, global_batch=batch)
+        said = " ".join(plain(search_lines(none, 80, everything=False)).split())
+        assert "fell to the rule that dp divides the global batch; give another number" in said
+        assert answered(gpus, global_batch=7 * 11 * batch)["layouts"], "the rule that emptied it"
     memory = answered(2, shape=PRESETS["llama3.1-405b"])
     said = plain(search_lines(memory, 80, everything=False))
     assert "no layout fits into memory; ask for more GPUs" in said

@@ -66,6 +66,20 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     }
 
 
+def test_a_host_is_not_asked_for_more_processes_than_it_can_start(tmp_path: Path) -> None:
+    """Neither they nor a folder that is not there get as far as a launch."""
+    path = tmp_path / "job.toml"
+    text = EXAMPLE.read_text()
+    wrong = text.replace("processes = 4", "processes = 100000000000")
+    path.write_text(wrong.replace('directory = "../.."', 'directory = "gone"'))
+    with pytest.raises(SettingsInvalid) as caught:
+        read_job(path)
+    assert dict(caught.value.mistakes) == {
+        "job.processes": "100000000000 is more than this host can run, 1024",
+        "job.directory": f"{tmp_path / 'gone'} is no folder",
+    }
+
+
 @pytest.mark.parametrize("content", [b"\xff", b"[job", b"a = " + b"[" * 100_000])
 def test_what_is_no_toml_is_said_so(tmp_path: Path, content: bytes) -> None:
     """Garbage and hostile nesting end in one sentence with the path."""

@@ -1,5 +1,6 @@
 """The walk: one order at a time over a real Unix socket, the next only after the last has ended."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.launch import run_walk
 from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import DaemonLink
@@ -134,3 +136,29 @@ def test_nonsense_is_answered_in_words(served: Served, body: dict[str, object]) 
     for kind in ("register", "progress", "transitions"):
         assert served.link.call("POST", f"/v1/runs/{RUN}/{kind}", body, 5).status == 400
     assert served.link.call("POST", "/v1/runs/{RUN}/finish", body, 5).status == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian.py"], "can't open file"),
+        (["-m", "trian"], "No module named trian"),
+        (["-c", "import argparse; argparse.ArgumentParser('t').parse_args(['-x'])"], "t: error: "),
+    ],
+)
+def test_a_command_that_python_cannot_start_is_told_in_its_own_words(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
+    """Not in torchrun's, which raises an error of its own about every child that failed."""
+    torchrun = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+    script = f'"$@"; status=$?; echo "{torchrun}"; exit $status'
+    start = ("sh", "-c", script, "sh", sys.executable, *words)
+    job = replace(JOB, directory=tmp_path)
+    end = run_walk(
+        job,
+        ProfileWalk(job.walk, [].append),
+        tmp_path / "launch",
+        launcher=lambda _job, _command: start,
+    )
+    assert said in end.sentence
+    assert torchrun not in end.sentence

@@ -134,5 +134,9 @@ def _why_nothing(answer: dict[str, Any]) -> str:
     """Say which rule, or the memory, leaves nothing."""
     if answer["layouts"]:
         return "no layout fits into memory; ask for more GPUs, or GPUs with more memory"
-    rule, gone = max(answer["excluded"].items(), key=lambda each: each[1])
-    return f"no layout is possible: most fell to the rule that {rule} ({gone} of them)"
+    # They are in the order in which they were asked, so the last one to take any left nothing.
+    rule, gone = next((rule, gone) for rule, gone in reversed(answer["excluded"].items()) if gone)
+    return (
+        f"no layout is possible: the last {gone} fell to the rule that {rule}; give another number "
+        "of GPUs, --batch or --seq-len"
+    )
