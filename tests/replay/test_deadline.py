@@ -399,6 +399,7 @@ def test_a_run_that_the_guard_held_at_the_first_look_is_in_time() -> None:
     @example(replace(sleepy, limits=rested, plans=partial(Whims, "D", "A")))
     @example(replace(lazy(2.2, noise=late), plans=partial(Whims, "B", "A")))
     @example(CASES["timeouts"][0])
+    @example(CASES["waits on the way there and back"][0])
     def play(one: Adversary) -> None:
         assume(one.held)
         driver = one.driver(Noted)
