@@ -20,6 +20,7 @@ The map:
     signals/       the grid signals: polling, history, forecast
     status/        the status screen's facts, and what needs a human
     validate/      proves with a job itself which of its points train alike
+    carbon_views.py  what the API tells of the grid
     marks.py       the flags estimated, provisional, simulated
     pictures.py    the style of pictures
     pulse.py       the newest facts of the daemon's loops, in memory

@@ -26,17 +26,10 @@ from wattmesh.controller.api.openapi import describe
 from wattmesh.controller.api.request_context import Call, RequestContext
 from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.api.workers import Workers
+from wattmesh.controller.carbon_views import ForecastView
 from wattmesh.controller.journal.nodes.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
-from wattmesh.controller.views import (
-    Done,
-    ForecastView,
-    PowerCap,
-    Problem,
-    StatusView,
-    TokenMade,
-    as_json,
-)
+from wattmesh.controller.views import Done, PowerCap, Problem, StatusView, TokenMade, as_json
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import (
     Finish,

@@ -12,6 +12,7 @@ from math import inf
 from wattmesh.controller.accounting.accounts import ACTUAL
 from wattmesh.controller.accounting.budget import SavedLine, saved_lines
 from wattmesh.controller.accounting.saving import Saving, run_saving
+from wattmesh.controller.carbon_views import SkillLine
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, running_point
 from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS
 from wattmesh.controller.journal.energy.sums import TotalRow
@@ -20,7 +21,6 @@ from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.signals.lines import intensity_flags, skill_lines
-from wattmesh.controller.views import SkillLine
 from wattmesh.policies.decision import Action, IntensitySlot, Rung
 from wattmesh.policies.ladder import ACTS
 from wattmesh.reconfig.switch import FINAL

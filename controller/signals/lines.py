@@ -6,11 +6,7 @@ Invariant: what is shown is what the cycle decides on; nothing is computed a sec
 from collections.abc import Sequence
 from datetime import datetime
 
-from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, running_point
-from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS
-from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.signals.forecaster import Forecaster
-from wattmesh.controller.views import (
+from wattmesh.controller.carbon_views import (
     BandSlot,
     CarbonLine,
     ExogenousLine,
@@ -18,6 +14,10 @@ from wattmesh.controller.views import (
     ForecastView,
     SkillLine,
 )
+from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view, running_point
+from wattmesh.controller.journal.carbon.exogenous import EXOGENOUS
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.policies.decision import CarbonView, IntensitySlot
 from wattmesh.policies.forecast.skill import LEADS_H, Skill
 from wattmesh.policies.ladder import ACTS, NAMES

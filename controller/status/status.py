@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import wattmesh
 from wattmesh.controller import marks
+from wattmesh.controller.carbon_views import CarbonLine
 from wattmesh.controller.cycle.cap_held import announcement, sentence
 from wattmesh.controller.cycle.fleet import controls
 from wattmesh.controller.journal.journal import Journal
@@ -31,7 +32,6 @@ from wattmesh.controller.status.waiting import (
 from wattmesh.controller.views import (
     AnnouncedCap,
     CapLine,
-    CarbonLine,
     CycleLine,
     JournalLine,
     PowerLine,

@@ -7,11 +7,12 @@ urgent comes first.
 from collections.abc import Iterator, Mapping
 
 from wattmesh.controller import marks
+from wattmesh.controller.carbon_views import CarbonLine, ExogenousLine
 from wattmesh.controller.cycle import fences
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.process.trusted_time import UNREAD
 from wattmesh.controller.pulse import Pulse
-from wattmesh.controller.views import CarbonLine, ExogenousLine, PointLine, RunLine, StatusView
+from wattmesh.controller.views import PointLine, RunLine, StatusView
 from wattmesh.quantities import joules
 from wattmesh.reconfig.ranges import clean
 from wattmesh.telemetry.energy.attribution import is_gpu

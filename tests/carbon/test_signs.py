@@ -9,6 +9,7 @@ import pytest
 
 from tests.builders.carbon import intensities, slots
 from tests.daemon.clocks import T0, SteppedClock
+from wattmesh.controller.carbon_views import CarbonLine
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
@@ -20,7 +21,6 @@ from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, skill_lines
 from wattmesh.controller.status.status import last_known
 from wattmesh.controller.status.trouble import FIRST_ANSWER_S, troubles
-from wattmesh.controller.views import CarbonLine
 from wattmesh.policies.decision import Rung
 from wattmesh.policies.forecast.skill import ForecastOutcome, ForecastSource, Skill
 from wattmesh.telemetry.carbon import Signal

@@ -3,16 +3,18 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.controller.views import (
+from wattmesh.controller.carbon_views import (
     BandSlot,
     CarbonLine,
-    CycleLine,
     ForecastSlot,
     ForecastView,
+    SkillLine,
+)
+from wattmesh.controller.views import (
+    CycleLine,
     JournalLine,
     PowerLine,
     RunLine,
-    SkillLine,
     StatusView,
     SwitchLine,
     as_json,

@@ -109,7 +109,7 @@ def test_pythons_of_tests_collect_less_garbage_and_no_others(checkout: Checkout)
     """Set up anew or long ago, .venv knows the variable that tests set, and is as ever without."""
     checkout.make_venv()
     ask = [
-        checkout.folder / ".venv" / "bin" / "python",
+        str(checkout.folder / ".venv" / "bin" / "python"),
         "-c",
         "import gc; print(gc.get_threshold()[0])",
     ]

@@ -156,7 +156,7 @@ def test_a_command_that_python_cannot_start_is_told_in_its_own_words(
     job = replace(JOB, directory=tmp_path)
     end = run_walk(
         job,
-        ProfileWalk(job.walk, [].append),
+        ProfileWalk(job.walk, lambda _: None),
         tmp_path / "launch",
         launcher=lambda _job, _command: start,
     )

@@ -24,6 +24,7 @@ from wattmesh.controller.api.handlers.flagged import (
     switch_json,
 )
 from wattmesh.controller.api.request_context import Call, NotFound, RequestContext
+from wattmesh.controller.carbon_views import ForecastView
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.planner.asking import PlanState
@@ -37,7 +38,7 @@ from wattmesh.controller.status.status import (
     status,
     why_unread,
 )
-from wattmesh.controller.views import ForecastView, StatusView, as_json
+from wattmesh.controller.views import StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
 from wattmesh.reconfig.wire import Spent
 from wattmesh.telemetry.carbon import signal_quality
