@@ -23,7 +23,7 @@ def _blocks(page: Path, language: str) -> list[str]:
 
 def test_catalogue_example_is_a_catalogue(tmp_path: Path) -> None:
     """The catalogue page shows a file that the daemon reads, a job file, settings, and a search."""
-    example, job, settings, search = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
+    example, settings, job, search = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
     sizes = job.replace('power = "auto"', "global_batch = 64\nseq_len = 1")
     assert sizes != job
     for text in (job, f"{sizes}\n{search}"):
