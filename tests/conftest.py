@@ -6,6 +6,7 @@ Invariant: no two tests share a database, and nothing started here outlives the 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,12 @@ __all__ = [
     "pytest_xdist_make_scheduler",
 ]
 
+# The Pythons that tests start collect garbage less often, and none when they end (scripts/setup).
+os.environ["WATTMESH_QUICK_PYTHON"] = "1"
+
+# Nothing that is imported is garbage; `pytest_collection_finish` lets collection go on.
+gc.disable()
+
 # A shared two-core machine makes single examples slow at random: speed is the business of
 # benchmarks. Tests whose law needs more examples ask for them.
 settings.register_profile("house", deadline=None, max_examples=50)
@@ -44,6 +51,13 @@ pytest_randomly.entrypoint_reseeds = []
 def pytest_collection_finish() -> None:
     """Set what was imported aside: each collection of garbage would walk through all of it."""
     gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """End without walking through all that the session made."""
     gc.freeze()
 
 
