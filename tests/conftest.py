@@ -35,6 +35,10 @@ __all__ = [
 # The Pythons that tests start collect garbage less often, and none when they end (scripts/setup).
 os.environ["WATTMESH_QUICK_PYTHON"] = "1"
 
+# One thread each: where workers share cores, the second thread of a sum is waited for by spinning,
+# which took more time than all other computing of some tests.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 # Nothing that is imported is garbage; `pytest_collection_finish` lets collection go on.
 gc.disable()
 
