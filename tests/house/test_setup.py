@@ -102,6 +102,32 @@ def test_failed_install_is_tried_again(checkout: Checkout) -> None:
     assert len(checkout.pip_calls()) == 3
 
 
+QUICK = "WATTMESH_QUICK_PYTHON"
+
+
+def test_pythons_of_tests_collect_less_garbage_and_no_others(checkout: Checkout) -> None:
+    """Set up anew or long ago, .venv knows the variable that tests set, and is as ever without."""
+    checkout.make_venv()
+    ask = [
+        checkout.folder / ".venv" / "bin" / "python",
+        "-c",
+        "import gc; print(gc.get_threshold()[0])",
+    ]
+    usual = {name: value for name, value in os.environ.items() if name != QUICK}
+
+    def threshold(**environment: str) -> int:
+        return int(subprocess.check_output(ask, env=usual | environment, text=True))
+
+    ordinary = threshold(**{QUICK: "1"})
+    for _ in ("anew", "long ago"):
+        assert checkout.setup().returncode == 0
+        assert threshold() == ordinary < threshold(**{QUICK: "1"})
+        (pth,) = checkout.folder.glob(".venv/lib/python*/site-packages/quick_python.pth")
+        pth.unlink()
+    assert threshold(**{QUICK: "1"}) == ordinary
+    assert os.environ[QUICK]
+
+
 def _tools(folder: Path, **scripts: str) -> str:
     """Make a PATH with a few programs of the system and the given ones."""
     folder.mkdir()
