@@ -72,7 +72,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, command: Callable[..., l
         below = descendants(process.pid)
     finally:
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert f"stopped; what was measured is kept in {place}" in said
     assert below
