@@ -263,16 +263,17 @@ def _capped_s(run: RunView, guard: Guard) -> float:
     if run.deadline is None or run.catalogue is None or not run.caps_ahead:
         return 0.0
     points, fastest = {each.id: each for each in run.catalogue.points}, guard.rho(guard.fastest)
+    kept = {
+        each.point: guard.rho(points[each.point]) for each in run.caps_ahead if each.point in points
+    }
     spans = [
-        (each.start, min(each.until, run.deadline), guard.rho(points[each.point]) / fastest)
-        if each.point in points
-        else (each.start, min(each.until, run.deadline), 0.0)
+        (each.start, min(each.until, run.deadline), kept.get(each.point, 0.0) / fastest)
         for each in run.caps_ahead
     ]
     edges = sorted({edge for start, until, _ in spans if start < until for edge in (start, until)})
     return sum(
         (end - begin).total_seconds()
-        * max((1.0 - kept for start, until, kept in spans if start <= begin < until), default=0.0)
+        * max((1.0 - share for start, until, share in spans if start <= begin < until), default=0.0)
         for begin, end in pairwise(edges)
     )
 

@@ -275,12 +275,19 @@ class Call:
             InputInvalid: it is not a time, or has no zone.
         """
         text = self.query.get(key)
-        if text is None:
-            return None
-        try:
-            value = datetime.fromisoformat(text)
-        except ValueError:
-            value = datetime.min
-        if value.tzinfo is None:
-            raise InputInvalid(f"{key}={text!r} is not a time; write 2026-12-01T00:00:00Z")
-        return value
+        return None if text is None else zoned_time(text, key)
+
+
+def zoned_time(text: str, field: str) -> datetime:
+    """Read a time with its zone.
+
+    Raises:
+        InputInvalid: it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = datetime.min
+    if found.tzinfo is None:
+        raise InputInvalid(f"{field}={text!r} is not a time; write 2026-12-01T00:00:00Z")
+    return found

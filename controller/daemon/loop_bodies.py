@@ -22,7 +22,7 @@ from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.pulse import Coverage, NewestSample, NewestTurn, Pulse
 from wattmesh.controller.signals.exogenous_poller import KEPT as EXOGENOUS_KEPT
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
-from wattmesh.controller.signals.poller import Poller
+from wattmesh.controller.signals.poller import Polled, Poller
 from wattmesh.controller.status.status import status
 from wattmesh.errors import JournalUnavailable, SourceRefused
 from wattmesh.telemetry.energy.attribution import EnergyClaim, attribute
@@ -230,6 +230,31 @@ def _sampled(before: NewestSample | None, monotonic_s: float, newest: Sample) ->
     return NewestSample(monotonic_s=monotonic_s, sample=newest, coverage=covered)
 
 
+class PatientPolls:
+    """Polls one provider; one that refused is left alone for `REFUSED_AGAIN_S`."""
+
+    def __init__(self, poll: Callable[[datetime], Polled], name: str, pulse: Pulse) -> None:
+        """Keep how to poll, and what the provider is called in the log."""
+        self._poll, self._name, self._pulse = poll, name, pulse
+        self._not_before_s = 0.0
+
+    def turn(self, now: datetime) -> Polled:
+        """Poll, and log what was not trusted; nothing is new while it is left alone.
+
+        Raises:
+            JournalUnavailable: nothing could be stored; the next poll asks again.
+        """
+        monotonic_s = self._pulse.clock.monotonic()
+        if monotonic_s < self._not_before_s:
+            return Polled(new=0)
+        polled = self._poll(now)
+        for sentence in polled.refused[:3]:
+            log.warning("%s: %s", self._name, sentence)
+        if isinstance(polled.failure, SourceRefused):
+            self._not_before_s = monotonic_s + REFUSED_AGAIN_S
+        return polled
+
+
 class PollDuty:
     """Ask one grid signal's provider for what is new, and forecast from what is known."""
 
@@ -241,11 +266,10 @@ class PollDuty:
         wake: Callable[[], None],
     ) -> None:
         """Keep the poller and the forecaster; `wake` makes the next control cycle due."""
-        self._poller = poller
+        self._polls = PatientPolls(poller.poll, str(poller.provider.signal), pulse)
         self._forecaster = forecaster
         self._pulse = pulse
         self._wake = wake
-        self._not_before_s = 0.0
 
     def turn(self) -> None:
         """Poll and store what is new; then forecast, even where the poll failed.
@@ -257,20 +281,12 @@ class PollDuty:
             SourceRefused: a person must fix something; stored points stand.
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
-        now, monotonic_s = self._pulse.clock.now(), self._pulse.clock.monotonic()
-        failure, new = None, 0
-        if monotonic_s >= self._not_before_s:
-            polled = self._poller.poll(now)
-            failure, new = polled.failure, polled.new
-            for sentence in polled.refused[:3]:
-                log.warning("%s: %s", self._poller.provider.signal, sentence)
-            if isinstance(failure, SourceRefused):
-                self._not_before_s = monotonic_s + REFUSED_AGAIN_S
-        new += self._forecaster.turn(now)
-        if new:
+        now = self._pulse.clock.now()
+        polled = self._polls.turn(now)
+        if polled.new + self._forecaster.turn(now):
             self._wake()
-        if failure is not None:
-            raise failure
+        if polled.failure is not None:
+            raise polled.failure
 
 
 class Housekeeping:

@@ -4,11 +4,10 @@ Invariant: each series is polled once, whatever it is used for; an exogenous pro
 answer costs the forecast its weather, and no carbon signal a poll.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 
-from wattmesh.controller.daemon.loop_bodies import REFUSED_AGAIN_S, PollDuty
+from wattmesh.controller.daemon.loop_bodies import PatientPolls, PollDuty
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse
@@ -17,10 +16,7 @@ from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster, his
 from wattmesh.controller.signals.grid import GridProviders
 from wattmesh.controller.signals.poller import HISTORY, Poller
 from wattmesh.controller.signals.weather import NoWeather, Weather, WeatherProcess
-from wattmesh.errors import SourceRefused
 from wattmesh.telemetry.carbon import Provider
-
-log = logging.getLogger(__name__)
 
 NAME = "carbon "
 
@@ -82,24 +78,16 @@ class ExogenousDuty:
 
     def __init__(self, poller: ExogenousPoller, pulse: Pulse) -> None:
         """Keep the poller and the pulse."""
-        self._poller, self._pulse = poller, pulse
-        self._not_before_s = 0.0
+        self._polls, self._pulse = PatientPolls(poller.poll, poller.series, pulse), pulse
 
     def turn(self) -> None:
-        """Poll and store; a provider that refused is asked again after `REFUSED_AGAIN_S`.
+        """Poll and store; a provider that refused is left alone for a while.
 
         Raises:
             SourceUnavailable: the provider did not answer; stored values stand.
             SourceRefused: a person must fix something; stored values stand.
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
-        monotonic_s = self._pulse.clock.monotonic()
-        if monotonic_s < self._not_before_s:
-            return
-        polled = self._poller.poll(self._pulse.clock.now())
-        for sentence in polled.refused[:3]:
-            log.warning("%s: %s", self._poller.series, sentence)
-        if isinstance(polled.failure, SourceRefused):
-            self._not_before_s = monotonic_s + REFUSED_AGAIN_S
+        polled = self._polls.turn(self._pulse.clock.now())
         if polled.failure is not None:
             raise polled.failure

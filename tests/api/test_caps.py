@@ -46,7 +46,7 @@ def test_a_cap_is_in_the_journal_before_the_answer_and_its_end_too(served: Serve
     answer = served.post("/v1/powercap", body(served))
     assert answer.status == 200, answer.body
     assert "holds 4 GPUs at 1.2 kW at most" in answer.body["done"]
-    row = served.journal.caps.in_force(served.clock.wall)
+    row = served.journal.caps.standing(served.clock.wall)[0]
     assert row is not None
     assert (row.cap_w, row.reason) == (1200.0, "hot")
     assert "uid" in row.by
@@ -146,7 +146,7 @@ def test_an_announced_cap_is_told_and_can_be_taken_back(served: Served) -> None:
     said = served.post("/v1/powercap", body(served, **{"from": start.isoformat()})).body["done"]
     assert "A power cap of 1.2 kW is announced from " in said
     assert "As things are now it would hold 4 GPUs lower." in said
-    assert served.journal.caps.in_force(served.clock.wall) is None
+    assert served.journal.caps.standing(served.clock.wall)[0] is None
     seen_again(served)
     (told,) = served.get("/v1/powercap").body["announced"]
     assert datetime.fromisoformat(told["start"]) == start
@@ -213,7 +213,7 @@ def test_a_cap_without_any_known_limit_has_no_bound_and_is_not_kept(served: Serv
 def kept(served: Served) -> None:
     """Let a cycle have kept the cap that is in force."""
     now = served.clock.wall
-    row = served.journal.caps.in_force(now)
+    row = served.journal.caps.standing(now)[0]
     before = served.pulse.turned
     assert row is not None
     assert before is not None

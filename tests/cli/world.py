@@ -228,7 +228,7 @@ def capped(served: Served, world: World) -> None:
     until = (now + timedelta(hours=2)).isoformat()
     answer = served.post("/v1/powercap", {"cap_w": 1200.0, "until": until, "reason": "hot"})
     assert answer.status == 200, answer.body
-    row, before = served.journal.caps.in_force(now), pulse.turned
+    row, before = served.journal.caps.standing(now)[0], pulse.turned
     assert row is not None
     assert before is not None
     assert before.report.observation is not None

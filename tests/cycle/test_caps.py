@@ -107,7 +107,7 @@ def test_a_newer_cap_takes_the_place_of_the_one_before(journal: Journal) -> None
     before = order(journal, 2000.0, by="bo", now=T0 + timedelta(minutes=1))
     assert before.cap_w == 1200.0
     assert [each.cap_w for each in journal.caps.list()] == [2000.0, 1200.0]
-    in_force = journal.caps.in_force(T0 + timedelta(minutes=2))
+    in_force = journal.caps.standing(T0 + timedelta(minutes=2))[0]
     assert in_force is not None
     assert in_force.cap_w == 2000.0
 
@@ -223,7 +223,7 @@ def test_an_announced_cap_holds_from_its_own_time_and_the_lower_of_two_counts(
 
 
 def _in_force_w(journal: Journal, at: Any) -> float | None:
-    found = journal.caps.in_force(at)
+    found = journal.caps.standing(at)[0]
     return found.cap_w if found else None
 
 
@@ -233,11 +233,11 @@ def test_a_step_of_the_clock_begins_an_announced_cap_early_rather_than_late(
     """It begins when either clock says so, and ends only when both do."""
     start, until, hour = T0 + timedelta(hours=1), T0 + timedelta(hours=2), timedelta(hours=1)
     announce(journal, 1200.0, start, until)
-    assert journal.caps.in_force(start, unstepped=start - hour) is not None
-    assert journal.caps.in_force(start - hour, unstepped=start) is not None
-    assert journal.caps.in_force(until, unstepped=start) is not None
-    assert journal.caps.in_force(T0, unstepped=T0) is None
-    assert journal.caps.in_force(until, unstepped=until) is None
+    assert journal.caps.standing(start, unstepped=start - hour)[0] is not None
+    assert journal.caps.standing(start - hour, unstepped=start)[0] is not None
+    assert journal.caps.standing(until, unstepped=start)[0] is not None
+    assert journal.caps.standing(T0, unstepped=T0)[0] is None
+    assert journal.caps.standing(until, unstepped=until)[0] is None
 
 
 def test_what_is_announced_can_be_taken_back_and_what_is_in_force_stays(journal: Journal) -> None:

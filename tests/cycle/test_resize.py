@@ -8,6 +8,7 @@ import pytest
 
 from tests.builders.cycles import CATALOGUE, report, step_switch, store_day, turn, view
 from tests.builders.runs import T0, UID, A, B, progress, register, transition
+from tests.cycle import test_sleep
 from tests.cycle.test_sleep import Wants, another_daemon, later, order, row
 from wattmesh.controller.cycle import cycle
 from wattmesh.controller.cycle.cycle import think
@@ -19,7 +20,7 @@ from wattmesh.policies.decision import RESIZES, SUSPENDS, Action
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Finish, SwitchMode
+from wattmesh.reconfig.wire import SwitchMode
 
 ABLE = ("in_place", "parking", "restart", SUSPENDS, RESIZES)
 SECOND = {"incarnation": "i2", "attempt": 2}
@@ -62,20 +63,12 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Wants:
 
 def leave(journal: Journal, at: datetime = AT, **changes: Any) -> bool:
     """Let the run say that it leaves for the ordered size."""
-    facts: dict[str, Any] = {
-        "run": "r",
-        "incarnation": "i1",
-        "attempt": 1,
-        "step": 20,
-        "tokens": 20_000,
+    facts = {
         "reason": "restart",
-        "loss": 2.0,
         "wakes_at": BACK_AT.isoformat(),
         "held_as": "Slurm job 8 of alps, or Slurm job 7 of alps",
-        "left_at": at.isoformat(),
     }
-    now = changes.pop("now", at)
-    return journal.runs.finish(Finish(**facts | changes), owner_uid=UID, now=now)
+    return test_sleep.leave(journal, at, **facts | changes)
 
 
 def arrive(

@@ -96,7 +96,7 @@ def order(journal: Journal) -> Order:
 
 
 def leave(journal: Journal, at: datetime = AT, **changes: Any) -> bool:
-    """Let the run say that it leaves to sleep."""
+    """Let the run say that it leaves to sleep, or as `changes` say."""
     facts: dict[str, Any] = {
         "run": "r",
         "incarnation": "i1",

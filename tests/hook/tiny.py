@@ -39,6 +39,7 @@ from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.staged import MEMORY
 from wattmesh.reconfig.hook.session import Session, attach
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines
+from wattmesh.reconfig.launch.folder import read_json
 from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.state import State
@@ -94,6 +95,7 @@ class Options:
     ranks: list[int] | None = None
     deadlines: dict[str, float] = field(default_factory=dict)
     wait_for: dict[str, str] = field(default_factory=dict)
+    orders_by: dict[str, int] = field(default_factory=dict)
     fault: Fault | None = None
     dtype: str = "float32"
     keep_gradients_at: list[int] = field(default_factory=list)
@@ -498,6 +500,19 @@ class TinyJob:
                 # Called through PyDLL, a C function keeps the lock, as an extension may.
                 ctypes.PyDLL(None).usleep(int(1e6 * self.options.keep_lock_s))
             time.sleep(0.01)
+        while not self._has_orders(self.options.orders_by.get(str(step), 0)):
+            if time.monotonic() > until:
+                raise TimeoutError(f"no order was heard before step {step}")
+            time.sleep(0.01)
+
+    def _has_orders(self, number: int) -> bool:
+        """Whether so many orders have come in, where they come in; one may not be begun yet."""
+        job = self.session._job
+        if number == 0 or job.rank != 0:
+            return True
+        order = job.client.orders().order
+        begun = (read_json(job.folder.orders_file) or {}).get("done", ())
+        return len(begun) + (order is not None and order.plan not in begun) >= number
 
     def _note(self, session: Session, loss: float) -> None:
         """The lowest rank of the generation writes what was trained."""

@@ -5,23 +5,20 @@ imported once).
 """
 
 import json
-import os
 import shlex
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.daemon.waiting import wait_for
 from tests.docs.blocks import block
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, DP2_TP2, DP4, PATIENT, Run, Zygote, worst_difference
 from tests.hook.tiny import Options
 from tests.hosts.namespaces import REPOSITORY, TwoHosts
 from tests.hosts.run_on_hosts import HostedRun
+from tests.slurm.training import rank_server
 from wattmesh.integrations import torchrun
 from wattmesh.reconfig.launcher.launch_book import BookedState
 from wattmesh.reconfig.switch import SwitchState
@@ -41,17 +38,8 @@ def near() -> Iterator[Path]:
 @pytest.fixture
 def ranks(near: Path) -> Iterator[Path]:
     """The socket of a process that forks ranks."""
-    where = near / "ranks.sock"
-    words = [sys.executable, "-m", "tests.hosts.ranks", str(where)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment, cwd=REPOSITORY)
-    try:
-        wait_for(where.exists, "the rank server")
+    with rank_server(near / "ranks.sock", "tests.hosts.ranks") as where:
         yield where
-    finally:
-        assert server.stdin is not None
-        server.stdin.close()
-        server.wait()
 
 
 def test_a_training_moves_from_two_hosts_to_one_and_back_with_the_same_losses(

@@ -1,19 +1,14 @@
 """One private Slurm for the whole session, clean for each test."""
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.daemon.waiting import wait_for
 from tests.slurm import cluster
 from tests.slurm.cluster import Cluster
-from tests.slurm.paper import REPOSITORY
-from tests.slurm.training import Training
+from tests.slurm.training import Training, rank_server
 
 
 @pytest.fixture(scope="session")
@@ -44,18 +39,10 @@ def places() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Path]:
     """The socket of a process that forks ranks, after one import of torch."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory(prefix="wm") as folder:
         where = Path(folder) / "ranks.sock"
-        words = [sys.executable, "-m", "tests.slurm.rank_server", str(where)]
-        server = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment, cwd=REPOSITORY)
-        try:
-            wait_for(where.exists, "the rank server")
+        with rank_server(where, "tests.slurm.rank_server", GLOO_SOCKET_IFNAME="lo"):
             yield where
-        finally:
-            assert server.stdin is not None
-            server.stdin.close()
-            server.wait()
 
 
 @pytest.fixture(scope="session")

@@ -64,13 +64,16 @@ class Site:
         """The run as the daemon shows it; empty while there is none."""
         return next(iter(self.served.status()["runs"]), {})
 
-    def wait_ordered(self, point: str) -> None:
-        """Wait until the run is ordered to a point."""
+    def wait_begun(self, point: str) -> None:
+        """Wait until the run has told that it carries out its order to a point."""
 
-        def ordered() -> bool:
-            return (self.run().get("switch") or {}).get("to_point") == point
+        def begun() -> bool:
+            shown = self.run()
+            switch = shown["switch"]
+            ordered = switch is not None and switch["to_point"] == point
+            return shown["point"] == point or (ordered and switch["state"] != "ordered")
 
-        self.wait(ordered, f"an order to {point}")
+        self.wait(begun, f"a switch to {point} that begins")
 
     def wait_at(self, point: str, state: str = "live") -> None:
         """Wait until the run is at a point, or away from it in a state, and in no switch."""
@@ -107,26 +110,27 @@ def test_a_daemon_moves_a_training_between_sizes_and_through_a_sleep_it_does_not
     the losses are those of a run that never moved.
     """
     more = write_site(places)
-    waits = {"10": "small", "20": "mixed", "30": "sleep", "40": "go"}
-    moved = Training(slurm, tmp_path / "moved", ranks, places / "w.sock", wait_for=waits)
+    moved = Training(
+        slurm,
+        tmp_path / "moved",
+        ranks,
+        places / "w.sock",
+        wait_for={"40": "go"},
+        orders_by={"10": 1, "20": 2, "30": 3},
+    )
     with daemon(places, more) as served:
         site = Site(served, moved)
         moved.submit()
         site.wait(lambda: site.run().get("point") == "wide", "that it trains")
-        site.wait_ordered("small")
-        moved.mark("small")
         site.wait_at("small")
         site.order("mixed")
-        site.wait_ordered("mixed")
+        site.wait_begun("mixed")
         served.process.kill()
-    moved.mark("mixed")
     wait_for(lambda: max(moved.losses()) >= 29, "that it trains in the other size", PATIENCE_S)
     with daemon(places, more) as served:
         site = Site(served, moved)
         site.wait_at("mixed")
         site.order(PAUSED)
-        site.wait_ordered(PAUSED)
-        moved.mark("sleep")
         site.wait_at("mixed", "asleep")
         served.process.kill()
     wait_for(lambda: max(moved.losses()) >= 39, "that its alarm wakes it", PATIENCE_S)

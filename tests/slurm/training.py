@@ -1,8 +1,11 @@
 """A training run as Slurm jobs: its script, its ranks from a rank server, its losses."""
 
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,24 @@ cd {repository}
 {python} -m wattmesh.integrations.slurm run --checkpoint-dir {folder} --most-per-node 2 \
     --address 127.0.0.1 {more} -- {task} {socket}
 """
+
+
+@contextmanager
+def rank_server(where: Path, module: str, **environment: str) -> Iterator[Path]:
+    """Start what forks ranks after one import of torch; gives its socket, `where`."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", module, str(where)],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        cwd=REPOSITORY,
+    )
+    try:
+        wait_for(where.exists, "the rank server")
+        yield where
+    finally:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait()
 
 
 def losses(out: Path) -> dict[int, float]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from math import isfinite
 
 from wattmesh.controller import marks
-from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
+from wattmesh.controller.api.request_context import Call, Conflict, RequestContext, zoned_time
 from wattmesh.controller.cycle.cap_held import CapNow, announcement, expected, sentence
 from wattmesh.controller.cycle.capping import apply, boards, shared_boards
 from wattmesh.controller.cycle.fences import sentences
@@ -210,7 +210,7 @@ def _start(call: Call, now: datetime, until: datetime) -> datetime | None:
     if "from" not in call.body:
         return None
     text = call.text("from")
-    start = _time(text, "from")
+    start = zoned_time(text, "from")
     if not now < start < until:
         raise InputInvalid(
             f"from={text} must lie between now and the cap's end; leave it out for a cap from now"
@@ -225,25 +225,10 @@ def _until(call: Call, now: datetime, days: float) -> datetime:
         InputInvalid: it is not a time with a zone, not in the future, or too far away.
     """
     text = call.text("until")
-    until = _time(text, "until")
+    until = zoned_time(text, "until")
     if not now < until <= now + timedelta(days=days):
         raise InputInvalid(
             f"until={text} must lie between now and {days:g} days from now "
             "(actuator.obligation_days): a cap always ends by itself"
         )
     return until
-
-
-def _time(text: str, field: str) -> datetime:
-    """Read a time with its zone.
-
-    Raises:
-        InputInvalid: it is none.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = datetime.min
-    if found.tzinfo is None:
-        raise InputInvalid(f"{field}={text!r} is not a time; write 2026-12-01T18:00:00Z")
-    return found

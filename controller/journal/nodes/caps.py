@@ -117,19 +117,15 @@ class CapStore:
             _mark_ended(connection, ahead, by, now)
             return ahead
 
-    def in_force(self, now: datetime, unstepped: datetime | None = None) -> CapRow | None:
-        """Give the cap that holds at `now`; None when none does.
+    def standing(
+        self, now: datetime, unstepped: datetime | None = None
+    ) -> tuple[CapRow | None, tuple[CapRow, ...]]:
+        """Give the cap in force at `now`, if any, and those announced, the next first.
 
         Args:
             now: the wall clock.
             unstepped: what it would read without a step that may be a mistake; default: the same.
         """
-        return self.standing(now, unstepped)[0]
-
-    def standing(
-        self, now: datetime, unstepped: datetime | None = None
-    ) -> tuple[CapRow | None, tuple[CapRow, ...]]:
-        """Give the cap in force, and those announced, the next first."""
         with self._database.reading() as connection:
             rows = _standing(connection, now, unstepped or now)
         return _lowest(rows, now, unstepped or now), _ahead(rows, now, unstepped or now)
