@@ -37,6 +37,9 @@ PLACES = ("steps", "every", "losses", "checkpoints", "seed")
 """What a command may name in braces; none is needed, because the hook does the same."""
 
 
+MOST_OFF = 1.01
+"""Tokens that a step may report, of those that batch and length make."""
+
 MOST_PROCESSES = 1024
 """torchrun starts them all on this host; a number beyond belief would take all of its memory."""
 

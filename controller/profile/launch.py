@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wattmesh.controller.process.children import POLL_S, Child, Children
-from wattmesh.controller.profile.job import ProfileJob, fill
+from wattmesh.controller.profile.job import MOST_OFF, ProfileJob, fill
 from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.reconfig import step_log
 from wattmesh.reconfig.launcher.torch_agent import words_of
@@ -181,6 +181,13 @@ def nonsense(job: ProfileJob, rows: Sequence[StepRow]) -> tuple[Trouble, str] | 
         return Trouble.NONSENSE, (
             f"the job reports {each:,} tokens for a step, its file says tokens_per_step = "
             f"{job.tokens_per_step:,}; correct one of them."
+        )
+    stated = job.global_batch * job.seq_len
+    if stated and not 1 / MOST_OFF <= each / stated <= MOST_OFF:
+        return Trouble.NONSENSE, (
+            f"the job reports {each:,} tokens for a step, and its file says global_batch = "
+            f"{job.global_batch} and seq_len = {job.seq_len}, which make {stated:,}; correct one "
+            "of them."
         )
     if all(math.isnan(row.loss) for row in rows):
         return Trouble.NONSENSE, (

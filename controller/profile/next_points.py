@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from wattmesh import quantities
 from wattmesh.controller.process.life import end_with
-from wattmesh.controller.profile.job import Candidate, PowerKind, ProfileJob
+from wattmesh.controller.profile.job import MOST_OFF, Candidate, PowerKind, ProfileJob
 from wattmesh.controller.profile.results import MeasuredPoint, ProfileState, ProposedPoint
 from wattmesh.controller.profile.search_table import SearchTable
 from wattmesh.errors import InputInvalid
@@ -31,9 +31,6 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 AS_KEYS = {"--hf-config": "search.hf_config", "--model": "search.model", "--grid": "search.grid"}
 """Options of the command that searches, and the keys of the job file that mean the same."""
-
-MOST_OFF = 1.01
-"""Tokens that a step reports, of those that batch and length make."""
 
 Tell = Callable[[str], None]
 

@@ -181,12 +181,20 @@ def _shape(row: Row) -> ModelShape:
     )
 
 
+BESIDE_LAYERS = 2
+"""Embedding and loss may take the place of a layer each (Megatron's 405B: 126 in 16 * 8)."""
+
+
 def _disagreements(shape: ModelShape, layout: LayoutColumns, work: WorkColumns) -> Iterator[str]:
     """Say in what ways a layout cannot be a layout of this model and batch."""
     tp, pp, ep = layout.tp, layout.pp, layout.ep
     ranks = np.asarray(tp) * layout.cp * layout.dp
     if pp > shape.layers:
         yield f"pp is {pp:g}, of {shape.layers:g} layers"
+    elif pp * layout.chunks > np.asarray(shape.layers) + BESIDE_LAYERS:
+        yield f"pp * vpp is {pp * layout.chunks:g}, of {shape.layers:g} layers"
+    if shape.heads % shape.kv_heads:
+        yield f"kv_heads = {shape.kv_heads:g} does not divide {shape.heads:g} heads"
     if shape.heads % tp:
         yield f"tp = {tp:g} does not divide {shape.heads:g} heads"
     if shape.experts % ep:

@@ -39,6 +39,12 @@ PROMPT = RunPlan(
 """The run's speed is steady as soon as a switch has ended."""
 
 
+@pytest.fixture
+def journal(sqlite_journal: Journal) -> Journal:
+    """On SQLite alone: `test_accounts` asks the same queries of both kinds of database."""
+    return sqlite_journal
+
+
 def leader(journal: Journal) -> int:
     """Lead, so that orders may be written."""
     epoch = journal.leadership.acquire("d", 60.0)

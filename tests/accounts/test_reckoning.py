@@ -38,6 +38,12 @@ UID = 1000
 LONG = 10**9
 
 
+@pytest.fixture
+def journal(sqlite_journal: Journal) -> Journal:
+    """On SQLite alone: `test_accounts` asks the same queries of both kinds of database."""
+    return sqlite_journal
+
+
 def reckoned_s(journal: Journal) -> float:
     """Give the seconds the baseline ran, at its 1000 tokens/s."""
     return trained(journal) / 1000.0

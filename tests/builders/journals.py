@@ -35,6 +35,7 @@ def put_back_to_0006(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE clock_marks DROP COLUMN stepped_us")
     connection.execute("DROP TABLE ledger_changes")
     connection.execute("DROP TABLE schema_floor")
+    connection.execute("DROP TABLE exogenous_points")
     for name in ("asleep_at", "wakes_at", "held_as"):
         connection.execute(f"ALTER TABLE runs DROP COLUMN {name}")
     connection.execute("ALTER TABLE incarnations DROP COLUMN asleep_release")

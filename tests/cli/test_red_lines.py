@@ -17,6 +17,7 @@ from tests.cli.test_coverage import status_view
 from tests.daemon.clocks import SteppedClock
 from tests.telemetry.world import World
 from wattmesh.controller.accounting.spending import PeriodLine
+from wattmesh.controller.carbon_views import ExogenousLine
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.journal.nodes.node_store import NodeRow
 from wattmesh.controller.planner.asking import Planning
@@ -77,6 +78,13 @@ class Line:
 def carbon(**changes: Any) -> Callable[[Site], None]:
     """Let the signal be as told."""
     return lambda site: site.show(carbon=facts.carbon(**{"state": "ok", **changes}))
+
+
+def beside(**changes: Any) -> Callable[[Site], None]:
+    """Say how a provider of weather answers, beside a signal that is well."""
+    known: dict[str, Any] = {"series": "openmeteo:DE", "detail": "", "age_s": 0.0}
+    times = dict.fromkeys(("reaches_at", "issued_at", "past_since"))
+    return carbon(exogenous=(ExogenousLine(**known | times | changes),))
 
 
 def power(**changes: Any) -> Callable[[Site], None]:
@@ -250,6 +258,16 @@ LINES = (
         "has not answered for",
         carbon(state="failed", detail="timeout", age_s=trouble.LONG_SILENT_S + 60),
         carbon(state="failed", detail="timeout", age_s=trouble.LONG_SILENT_S - 60),
+    ),
+    Line(
+        "openmeteo:DE refuses to answer",
+        beside(state="refused", detail="no such place"),
+        beside(state="ok"),
+    ),
+    Line(
+        "openmeteo:DE has not answered for",
+        beside(state="failed", detail="timeout", age_s=trouble.LONG_SILENT_S + 60),
+        beside(state="failed", detail="timeout", age_s=trouble.LONG_SILENT_S - 60),
     ),
     Line("GPU power is not read", power(trouble="no NVML"), power()),
     Line("2 of 64 GPUs do not answer", power(gpus=62), power(gpus=65)),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from wattmesh.controller.profile.job import read_job
+from wattmesh.controller.settings.read import parse
 from wattmesh.errors import FixInput
 from wattmesh.reconfig import catalogue_file
 
@@ -21,8 +22,8 @@ def _blocks(page: Path, language: str) -> list[str]:
 
 
 def test_catalogue_example_is_a_catalogue(tmp_path: Path) -> None:
-    """The catalogue page shows a file that the daemon reads, a job file, and its search."""
-    example, job, search = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
+    """The catalogue page shows a file that the daemon reads, a job file, settings, and a search."""
+    example, settings, job, search = _blocks(REPOSITORY / "docs" / "catalogue.md", "toml")
     sizes = job.replace('power = "auto"', "global_batch = 64\nseq_len = 1")
     assert sizes != job
     for text in (job, f"{sizes}\n{search}"):
@@ -32,6 +33,10 @@ def test_catalogue_example_is_a_catalogue(tmp_path: Path) -> None:
         assert (found.search is not None) == (search in text)
     catalogue = catalogue_file.parse(example.encode(), "docs/catalogue.md")
     assert [point.id for point in catalogue.points] == ["A", "B"]
+    (tmp_path / "catalogue.toml").write_text(example)
+    near = settings.replace("/home/me/catalogue.toml", str(tmp_path / "catalogue.toml"))
+    assert near != settings
+    assert parse(near, where=tmp_path / "wattmesh.toml").mode.value == "act"
 
 
 def test_spoilt_example_is_caught() -> None:

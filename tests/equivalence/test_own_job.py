@@ -37,12 +37,22 @@ def test_four_times_the_noise_is_allowed_within_what_the_dtype_explains() -> Non
     assert limit(None, "int4") == KNOWN["float32"]
 
 
+def test_one_loss_at_every_step_proves_nothing() -> None:
+    """A job that reports one number whatever it trains would pass; one step may be anything."""
+    same = dict.fromkeys(range(1, 9), 2.5)
+    found = close_losses(same, same, [same], "float32")
+    assert not found.ok
+    assert "a loss of 2.5 at every step" in found.sentence
+    assert close_losses({1: 2.5}, {1: 2.5}, [{1: 2.5}], "float32").ok
+    assert close_losses({**same, 9: 2.4}, {**same, 9: 2.4}, [], "float32").ok
+
+
 def test_losses_are_held_to_the_control_that_never_switched() -> None:
     """Twice the control's drift holds, eight times does not; bf16 has wider bounds than fp32."""
-    reference = {step: 2.0 for step in range(1, 9)}
-    control = {step: 2.0 * (1 + 2e-3) for step in reference}
-    near = {step: 2.0 * (1 + 4e-3) for step in reference}
-    far = {step: 2.0 * (1 + 16e-3) for step in reference}
+    reference = {step: 2.0 * 0.99**step for step in range(1, 9)}
+    control = {step: loss * (1 + 2e-3) for step, loss in reference.items()}
+    near = {step: loss * (1 + 4e-3) for step, loss in reference.items()}
+    far = {step: loss * (1 + 16e-3) for step, loss in reference.items()}
     assert close_losses(near, reference, [control], "bfloat16").ok
     found = close_losses(far, reference, [control], "bfloat16")
     assert not found.ok

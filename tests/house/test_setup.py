@@ -108,11 +108,8 @@ QUICK = "WATTMESH_QUICK_PYTHON"
 def test_pythons_of_tests_collect_less_garbage_and_no_others(checkout: Checkout) -> None:
     """Set up anew or long ago, .venv knows the variable that tests set, and is as ever without."""
     checkout.make_venv()
-    ask = [
-        str(checkout.folder / ".venv" / "bin" / "python"),
-        "-c",
-        "import gc; print(gc.get_threshold()[0])",
-    ]
+    python = str(checkout.folder / ".venv" / "bin" / "python")
+    ask = [python, "-c", "import gc; print(gc.get_threshold()[0])"]
     usual = {name: value for name, value in os.environ.items() if name != QUICK}
 
     def threshold(**environment: str) -> int:

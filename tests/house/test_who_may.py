@@ -90,7 +90,7 @@ def calls(run: str) -> dict[str, list[Call]]:
             ("POST", f"{one}/retire", {}),
         ],
         "freeze and thaw everything": [("POST", "/v1/freeze", {}), ("POST", "/v1/thaw", {})],
-        "order and end a power cap": [
+        "order, announce and end a power cap": [
             ("POST", "/v1/powercap", {"cap_w": 1e3, "until": "2030-01-01T00:00:00Z"}),
             ("POST", "/v1/powercap/end", {}),
         ],

@@ -65,6 +65,8 @@ def test_what_is_no_whole_number_is_quoted(name: str, wrong: str) -> None:
         ({"tp": "3"}, "tp * pp * cp = 6 does not divide 64 GPUs"),
         ({"tp": "128"}, "tp * pp * cp = 256 does not divide 64 GPUs"),
         ({"pp": "64", "tp": "1"}, "pp is 64, of 32 layers"),
+        ({"pp": "2", "vpp": "18"}, "pp * vpp is 36, of 32 layers"),
+        ({"kv_heads": "7"}, "kv_heads = 7 does not divide 32 heads"),
         ({"heads": "6", "hidden": "4098", "kv_heads": "6", "tp": "4"}, "tp = 4 does not divide 6"),
         (MOE | {"ep": "16"}, "ep = 16 does not divide 8 experts"),
         (MOE | {"experts": "96", "ep": "3"}, "ep = 3 does not divide the 32 GPUs of a pipeline"),

@@ -60,8 +60,18 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, command: Callable[..., l
     slow: Act = replace(ACT, step_s={**ACT.step_s, "1 rank": 10.0})
     place = tmp_path / "c.profile"
     words = [each for each in command(slow) if each != "--json"]
+
+    def hears() -> None:
+        """Undo what a shell did that started the tests in its background: they ignore Ctrl-C."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     process = subprocess.Popen(
-        words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True
+        words,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hears,  # noqa: PLW1509 - no other thread of pytest holds a lock
     )
     try:
         wait_for(
@@ -72,7 +82,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, command: Callable[..., l
         below = descendants(process.pid)
     finally:
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert f"stopped; what was measured is kept in {place}" in said
     assert below

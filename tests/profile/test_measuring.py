@@ -224,6 +224,13 @@ def test_a_job_that_cannot_be_measured_says_why(tmp_path: Path, act: Act, senten
         profiled(tmp_path / "p", act, job)
 
 
+def test_a_job_that_trains_another_batch_than_its_file_states_is_refused(tmp_path: Path) -> None:
+    """Also where nobody states the tokens of a step."""
+    job = replace(JOB, global_batch=7, seq_len=16, start_limit_s=2.0)
+    with pytest.raises(WattmeshError, match="reports 100 tokens for a step, and its file says "):
+        profiled(tmp_path / "p", ACT, job)
+
+
 def test_a_counter_that_is_reset_is_left_out_of_the_window(tmp_path: Path) -> None:
     """The watts are those of the time after it."""
     found = profiled(tmp_path / "p", replace(ACT, resets=True), replace(JOB, warm_switches=False))

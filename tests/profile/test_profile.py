@@ -34,6 +34,7 @@ def job() -> ProfileJob:
     """Give a small job: two processes, one switch to a single rank."""
     return replace(
         read_job(Path("examples/pretrain/profile.toml")),
+        seq_len=16,  # of the preset
         command=(
             *TRAINER,
             *("--layout", "dp_shard=2", "--boundary-every", "{every}"),

@@ -186,9 +186,10 @@ def test_a_command_that_python_cannot_start_is_told_in_its_own_words(
     script = f'"$@"; status=$?; echo "{torchrun}"; exit $status'
     start = ("sh", "-c", script, "sh", sys.executable, *words)
     job = replace(JOB, directory=tmp_path)
+    told: list[str] = []
     end = run_walk(
         job,
-        ProfileWalk(job.walk, lambda _: None),
+        ProfileWalk(job.walk, told.append),
         tmp_path / "launch",
         launcher=lambda _job, _command: start,
     )

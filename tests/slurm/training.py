@@ -13,7 +13,7 @@ from tests.slurm.cluster import ENDED, Cluster
 from tests.slurm.paper import REPOSITORY
 
 STEPS = 45
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 TASK = Path(__file__).with_name("task.py")
 SCRIPT = """#!/bin/bash
 #SBATCH --gpus-per-node=2

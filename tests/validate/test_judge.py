@@ -51,7 +51,7 @@ class JudgedLaunches:
         files = ValidationFiles(place)
         log = StepLog(ProfileFolder(place).steps)
         for step in STEPS:
-            loss = 2.0 * (1 + (apart if step > SWITCHES[0] else 0.0))
+            loss = 2.0 * 0.99**step * (1 + (apart if step > SWITCHES[0] else 0.0))
             log.append(
                 StepRow(
                     step=step,

@@ -129,6 +129,8 @@ def profile_job(
         for point, why in found.unproven.items()
     )
     print_lines([f"wrote {out} after {quantities.duration(found.wall_s)}; its logs are in {place}"])
+    if found.unproven:
+        print_lines([f"prove them: wattmesh configs validate {job} --catalogue {out}"])
 
 
 def _older(out: Path) -> Catalogue | None:

@@ -377,8 +377,9 @@ def _given_back(row: Row[Any], message: Register, *, ours: bool) -> list[str]:
     launch gives none back: what was given back before stays so, but for GPUs that the launch holds.
     """
     before = {*json.loads(row.released), *(json.loads(row.gpus) if ours else ())} - {""}
+    lacks = sorted(before.difference(message.gpus))
     fewer = len(before) - len({*message.gpus} - {""})
-    return sorted(before.difference(message.gpus))[: max(0, fewer)]
+    return lacks[: max(0, fewer)] if ours else lacks
 
 
 def find_run(connection: Connection, run: str) -> Row[Any] | None:
