@@ -28,6 +28,8 @@ def read_kept(path: Path, what: str, digest: str, decoded: Callable[[Any], T]) -
     folder = path.parent
     if folder.is_symlink() and not folder.exists():
         raise InputInvalid(f"{folder} is a link to nothing; name a folder")
+    if folder.exists() and not folder.is_dir():
+        raise InputInvalid(f"{folder} is a file and no folder; name a new folder")
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
             raise InputInvalid(

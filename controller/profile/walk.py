@@ -224,7 +224,15 @@ class ProfileWalk:
                 self.refused[target.id] = why
                 self.failures.append((self._here.id, target.id, why))
                 words = f"{target.id} ({target.layout}) was not reached: {message.detail}"
+                self._pass_over_here()
         self._tell(words)
+
+    def _pass_over_here(self) -> None:
+        """Skip the points whose layout the job stayed in: it takes no order to go where it is."""
+        while self._steps_each and not self._itinerary.over:
+            if self._next.layout != self._here.layout:
+                return
+            self._itinerary.skip()
 
     @property
     def _next(self) -> Candidate:

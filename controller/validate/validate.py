@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from wattmesh import durable
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import JobLauncher, by_torchrun
@@ -88,12 +89,40 @@ class Validator:
             only: ids of the points to prove; empty: all.
 
         Raises:
-            InputInvalid: the job file and the catalogue contradict each other, or one is wrong.
+            InputInvalid: the job file and the catalogue contradict each other, one is wrong, or
+                the folder is in use or cannot be written.
             ChildFailed: the reference failed, so there is nothing to compare with.
         """
         began_s = time.monotonic()
         self._check(only)
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            with durable.hold(self.folder):
+                self.folder.mkdir(exist_ok=True)
+                told = self._prove_all(only)
+        except durable.Held as error:
+            raise InputInvalid(
+                f"{self.folder} is in use by the validation of process {error.holder}: wait for "
+                "it, or name another folder with --folder"
+            ) from error
+        except OSError as error:
+            raise InputInvalid(
+                f"the validation in {self.folder} cannot go on: {error.strerror or error}; make "
+                "room, or give the folder to your user, and call this again: what was proven "
+                "before is kept"
+            ) from error
+        return Validation(
+            catalogue=self._catalogue,
+            progress=self._progress,
+            unstamped={**self._unstamped(), **told},
+            folder=self.folder,
+            wall_s=time.monotonic() - began_s,
+        )
+
+    def _prove_all(self, only: Sequence[str]) -> dict[str, str]:
+        """Prove what is asked for; return why points that train alike are not validated, by id."""
         job = self.job
+        self._begin()
         beside = self._beside()
         points = [each for each in job.walk if not only or each.id in (*only, job.reference)]
         for number, point in enumerate(points, 1):
@@ -108,14 +137,7 @@ class Validator:
             # While a switch between two proven points is not made, nothing more is stamped.
             if not found.proven or not self._fallen():
                 self._stamp(found)
-        told = self._pair_off([each.id for each in points])
-        return Validation(
-            catalogue=self._catalogue,
-            progress=self._progress,
-            unstamped={**self._unstamped(), **told},
-            folder=self.folder,
-            wall_s=time.monotonic() - began_s,
-        )
+        return self._pair_off([each.id for each in points])
 
     def _check(self, only: Sequence[str]) -> None:
         """Read what there is, and start nothing where it is wrong."""
@@ -130,10 +152,13 @@ class Validator:
                 f"{FEWEST_SEEDS} to {MOST_SEEDS}"
             )
         job.check_python()
-        known = results.load(self.folder, job.digest)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        results.load(self.folder, job.digest)
+
+    def _begin(self) -> None:
+        """Take up what an earlier call left, and make the folder one that a later call takes up."""
+        known = results.load(self.folder, self.job.digest)
         self._launches = ValidationLaunches(
-            job=job,
+            job=self.job,
             folder=self.folder,
             # A switch that failed is made anew, as a point that failed is.
             progress=replace(known, pairs=tuple(each for each in known.pairs if each.ok)),
@@ -141,6 +166,7 @@ class Validator:
             tell=self.tell,
             largest_bytes=self.largest_bytes,
         )
+        self._progress.save(self.folder)
 
     @property
     def _progress(self) -> ValidationProgress:

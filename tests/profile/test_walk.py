@@ -1,7 +1,7 @@
 """The walk: one order at a time over a real Unix socket, the next only after the last has ended."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from wattmesh.controller.profile.walk import ProfileWalk, WalkServer
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Order, Orders, Register, Transition
+from wattmesh.reconfig.wire import Order, Orders, Progress, Register, Transition
 
 POINTS = (
     Candidate(id="A", layout=Layout(dp_shard=4)),
@@ -43,17 +43,34 @@ REGISTER = Register(
 )
 
 
+def progress(step: int) -> Progress:
+    """Report a step of a job that stayed at A."""
+    return Progress(
+        run=RUN,
+        incarnation="i",
+        attempt=7,
+        seq=step,
+        step=step,
+        samples=step,
+        tokens=step,
+        tokens_per_s=1.0,
+        loss=1.0,
+        layout=POINTS[0].layout,
+        ranks=(0, 1, 2, 3),
+    )
+
+
 class Served:
     """A walk, the way to it, and what it told."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, walk: Sequence[Candidate] = JOB.walk) -> None:
         """Serve a fresh walk at `path`."""
         self.told: list[str] = []
-        self.walk = ProfileWalk(JOB.walk, self.told.append, steps_each=JOB.steps_per_point)
+        self.walk = ProfileWalk(walk, self.told.append, steps_each=JOB.steps_per_point)
         self.server = WalkServer(path, self.walk)
         self.link = DaemonLink(str(path))
 
-    def post(self, kind: str, message: Register | Transition) -> int:
+    def post(self, kind: str, message: Register | Transition | Progress) -> int:
         """Post one message, and give the status."""
         return self.link.call("POST", f"/v1/runs/{RUN}/{kind}", message.to_json(), 5).status
 
@@ -119,6 +136,21 @@ def test_a_layout_that_is_not_reached_is_passed_over_with_its_reason(served: Ser
     second = served.order()
     assert second is not None
     assert second.point == "C"
+    assert served.walk.refused == {"B": "the probe moved"}
+
+
+def test_a_job_that_stayed_is_not_ordered_to_go_back_to_where_it_is(tmp_path: Path) -> None:
+    """It would take no such order, and the walk there and back would wait for it in vain."""
+    served = Served(tmp_path / "s", walk=(POINTS[0], POINTS[1], POINTS[0]))
+    with served.server:
+        served.post("register", REGISTER)
+        first = served.order()
+        assert first is not None
+        served.end(first, SwitchState.ROLLED_BACK, step=6, detail="the probe moved")
+        assert served.order() is None
+        for step, over in ((11, False), (12, True)):
+            served.post("progress", progress(step))
+            assert served.walk.over is over
     assert served.walk.refused == {"B": "the probe moved"}
 
 
