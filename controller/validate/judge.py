@@ -15,6 +15,7 @@ from wattmesh.controller.validate.results import CheckRow, PointProof
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.reconfig.equivalence.asked import JobFacts, RoundTripRow, ValidationFiles
 from wattmesh.reconfig.equivalence.own_job import (
+    NOISY,
     classify_own_job,
     close_losses,
     limit,
@@ -22,7 +23,7 @@ from wattmesh.reconfig.equivalence.own_job import (
 )
 from wattmesh.reconfig.equivalence.shelf import read_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
-from wattmesh.reconfig.equivalence.whole import gradient_gap
+from wattmesh.reconfig.equivalence.whole import PARAMETERS, gradient_gap, step_gaps
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.profile_folder import ProfileFolder
 
@@ -90,6 +91,13 @@ class Beside:
             return math.inf, f"; step {step} was not caught in both"
         return gradient_gap(read_whole(mine).arrays, read_whole(other).arrays)
 
+    def step_gaps(self, launch: WatchedLaunch, step: int) -> dict[str, float]:
+        """Return how far what a launch's step made is from the reference's; empty: not caught."""
+        mine, other = launch.files.stepped(step), self.reference.files.stepped(step)
+        if not (mine.exists() and other.exists()):
+            return {}
+        return step_gaps(read_whole(mine).arrays, read_whole(other).arrays)
+
 
 def reference_proof(point: Candidate, beside: Beside) -> PointProof:
     """Judge the reference itself: its state must come back from a checkpoint bit for bit."""
@@ -120,6 +128,7 @@ def point_proof(
     arrived = [row.step for row in rows]
     for step in arrived:
         verdicts.append(_gradient(launch, beside, step + 1))
+        verdicts.append(_step(launch, beside, step + 1))
     losses, start = launch.losses, min(arrived, default=0)
     after = {step: loss for step, loss in losses.items() if step > start}
     verdicts.append(
@@ -152,6 +161,31 @@ def _gradient(launch: WatchedLaunch, beside: Beside, step: int) -> Verdict:
         sentence=(
             f"the gradient of step {step} differs by {gap:.1e} of its norm from the reference's"
             f"{told} ({beside_it})"
+        ),
+    )
+
+
+def _step(launch: WatchedLaunch, beside: Beside, step: int) -> Verdict:
+    """V12 of one step: the quantity that is furthest from the reference's, in limits."""
+    gaps = beside.step_gaps(launch, step)
+    if not gaps:
+        return _unmade("V12", f"what step {step} changed was not caught in both")
+    controls = [beside.step_gaps(each, step) for each in beside.controls]
+    judged = []
+    for what, gap in gaps.items():
+        noise = max((each[what] for each in controls if what in each), default=None)
+        allowed = limit(noise, beside.dtype, of_move=what == PARAMETERS)
+        judged.append((gap / allowed, what, gap, allowed, noise))
+    _, what, gap, allowed, noise = max(judged, key=lambda each: each[:2])
+    beside_it = f"{noise:.1e} in the control" if noise is not None else "no control"
+    made = "moved the parameters" if what == PARAMETERS else f"left {what}"
+    return Verdict(
+        check="V12",
+        name=f"{what} after step {step}",
+        measured=gap,
+        limit=allowed,
+        sentence=(
+            f"step {step} {made} {gap:.1e} of its norm apart from the reference's ({beside_it})"
         ),
     )
 
@@ -193,7 +227,7 @@ def _proof(
         checks=tuple(row_of(each) for each in verdicts),
         next_step=next_step,
         tolerance=losses[0].limit if losses else None,
-        random=bool(facts.draws and failed and failed <= {"V2", "V7"}),
+        random=bool(facts.draws and failed and failed <= NOISY),
     )
 
 
@@ -201,10 +235,15 @@ def _next_step(failed: set[str], facts: JobFacts) -> str:
     """Say what to do about a point that is not proven, by what failed."""
     if "V1" in failed:
         return "the state does not survive the switch: look at `build` and the rules it declares"
-    if facts.draws and failed & {"V7", "V2"}:
+    if facts.draws and failed & NOISY:
         layers = f" (dropout in {', '.join(facts.dropout)})" if facts.dropout else ""
         return DROPOUT.format(layers=layers)
-    if failed & {"V7", "V2"}:
+    if failed & {"V7", "V12"} == {"V12"}:
+        return (
+            "the gradient is the reference's, and the step made of it is not: look at what your "
+            "script does to the optimizer, its settings or the clipping in this layout"
+        )
+    if failed & NOISY:
         return (
             "the layout computes something else than the reference from the same state: look for "
             "the breaker in docs/convergence.md, first at the batch of a rank and the loss's mean"

@@ -16,6 +16,8 @@ from wattmesh.controller.profile.kept import read_kept
 from wattmesh.reconfig.catalogue import Equivalence
 
 RESULTS = "validation.json"
+VERSION = 2
+"""Of what launches leave for the checks; 2: what a step made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class ValidationProgress:
         fingerprint: of the reference's launch.
         pairs: switches between points. seconds: how long each launch took, by its folder.
         looks: by point, the numbers of seeds over which it was judged, in order.
+        version: `VERSION` when it began.
     """
 
     digest: str
@@ -103,6 +106,7 @@ class ValidationProgress:
     pairs: tuple[PairRow, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     looks: dict[str, list[int]] = field(default_factory=dict)
+    version: int = VERSION
 
     def point(self, point_id: str) -> PointProof | None:
         """Return what was found of a point; None before."""
@@ -129,6 +133,8 @@ def load(folder: Path, digest: str) -> ValidationProgress:
 
 
 def _decoded(data: dict[str, Any]) -> ValidationProgress:
+    if data.get("version", 1) != VERSION:
+        raise ValueError("it was begun by another version, which checks otherwise")
     now = datetime.now(UTC)
     points = tuple(
         PointProof(**{**each, "checks": tuple(CheckRow(**row) for row in each["checks"])}).checked(

@@ -17,10 +17,11 @@ from wattmesh.controller.validate.judge import WatchedLaunch, row_of
 from wattmesh.controller.validate.launches import INTERVALS, ValidationLaunches
 from wattmesh.controller.validate.results import CheckRow, PointProof
 from wattmesh.reconfig.catalogue import Equivalence
+from wattmesh.reconfig.equivalence.own_job import NOISY
 from wattmesh.reconfig.equivalence.sample import sampled
 from wattmesh.reconfig.equivalence.seeds import MOST_SEEDS, JudgedSeeds, SeedPair, judge_seeds
 from wattmesh.reconfig.equivalence.shelf import read_whole
-from wattmesh.reconfig.equivalence.whole import Arrays
+from wattmesh.reconfig.equivalence.whole import Arrays, quantity_of
 
 SUGGESTED = 8
 
@@ -203,14 +204,8 @@ def _vectors(arrays: Arrays, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
     for name in sorted(sizes):
         array = arrays.get(name)
         whole = np.zeros(sizes[name]) if array is None else array.astype(np.float64)
-        parts.setdefault(_quantity(name), []).append(whole.reshape(-1))
+        parts.setdefault(quantity_of(name), []).append(whole.reshape(-1))
     return {name: np.concatenate(each) for name, each in parts.items()}
-
-
-def _quantity(name: str) -> str:
-    if name.startswith("grad."):
-        return "gradient"
-    return "parameters" if name.startswith("param.") else name.rpartition(".")[2]
 
 
 def _other_code(places: Sequence[tuple[WatchedLaunch, WatchedLaunch]]) -> str:
@@ -243,7 +238,7 @@ def _state_row(places: Sequence[tuple[WatchedLaunch, WatchedLaunch]]) -> CheckRo
 
 def _proof(found: PointProof, judged: JudgedSeeds, state: CheckRow, seeds: int) -> PointProof:
     """Return a point's proof with its seeds in place of what its masks made fail."""
-    kept = tuple(each for each in found.checks if each.check not in ("V2", "V7"))
+    kept = tuple(each for each in found.checks if each.check not in NOISY)
     checks = (*kept, state, *(row_of(each) for each in judged.verdicts))
     failed = [each for each in checks if not each.ok]
     if not failed:

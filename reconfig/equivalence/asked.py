@@ -95,6 +95,10 @@ class ValidationFiles:
         """The gradient of one step."""
         return self.folder / f"gradient-{step}.npz"
 
+    def stepped(self, step: int) -> Path:
+        """What one step made of parameters and optimizer."""
+        return self.folder / f"stepped-{step}.npz"
+
     def sample(self, step: int) -> Path:
         """A sample of the state at the boundary of one step."""
         return self.folder / f"sample-{step}.npz"

@@ -46,6 +46,12 @@ def gather_whole(state: State) -> WholeState:
     return _gather(dict(_tensors(state)), _state_without_tensors(state))
 
 
+def gather_trained(state: State, kinds: tuple[str, ...]) -> WholeState:
+    """Gather what an optimizer changes, of some kinds: "param.", "slot.". A collective call."""
+    shard_again(state)
+    return _gather({key: each for key, each in _tensors(state) if key.startswith(kinds)}, {})
+
+
 def gather_gradients(state: State) -> WholeState:
     """Gather the gradients after `backward`, before clipping. A collective call."""
     held = {}

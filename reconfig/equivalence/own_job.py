@@ -1,9 +1,10 @@
 """What a user's own job proves of a layout, held to the noise that was measured of it. Pure.
 
 V2 in fp64 needs a job that is built in fp64. An ordinary one is compared in its own precision: one
-gradient from one state (V7), and the losses beside those of the reference never switched. How far
-both may be apart says a control: the reference's own layout with every product summed in another
-order. docs/convergence.md and docs/decisions/0047-validation.md say what that proves.
+gradient from one state (V7), what that step made of parameters and optimizer (V12), and the losses
+beside those of the reference never switched. How far they may be apart says a control: the
+reference's own layout with every product summed in another order. docs/convergence.md and
+docs/decisions/0047-validation.md say what that proves.
 
 Invariant: no noise, however large, allows more than `MOST` times what is known of its dtype.
 """
@@ -22,18 +23,26 @@ TIMES_NOISE = 4.0
 MOST, LEAST = 4.0, 0.1
 """Bounds of a measured limit, in multiples of `KNOWN`."""
 
+NOISY = frozenset({"V2", "V7", "V12"})
+"""The checks that random numbers alone make fail."""
+
 LARGEST_MEMORY_SHARE = 0.95
 """Of a device's memory; the rest is for fragmentation and the libraries' own buffers."""
 
 
-def limit(noise: float | None, dtype: str) -> float:
+def limit(noise: float | None, dtype: str, *, of_move: bool = False) -> float:
     """Return how far two results may be apart, relative.
 
     Args:
         noise: how far the control was apart; None: not measured.
         dtype: of the products, a key of `KNOWN`; an unknown one counts as float32.
+        of_move: whether it is how far a step moved the parameters. An optimizer that scales each
+            element moves those whose gradient is below its noise by as much as any other; if a
+            share `e` of the norm is noise, so is about `sqrt(e)` of the move's.
     """
     known = KNOWN.get(dtype, KNOWN["float32"])
+    if of_move:
+        known = math.sqrt(known)
     if noise is None or not math.isfinite(noise):
         return known
     return max(LEAST * known, min(TIMES_NOISE * noise, MOST * known))
@@ -107,7 +116,7 @@ def classify_own_job(verdicts: Sequence[Verdict], *, same_layout: bool) -> Class
     """Return the class that a user's own job proves of a layout.
 
     * exact: the reference's own layout, whose state comes back from a checkpoint bit for bit (V1).
-    * numerical: V1 of the switches there and back, V7, and the losses.
+    * numerical: V1 of the switches there and back, V7, V12, and the losses.
     * none: anything else; statistical needs seeds (V8), which one run does not have.
     """
     failed = [each for each in verdicts if not each.ok]
@@ -118,7 +127,7 @@ def classify_own_job(verdicts: Sequence[Verdict], *, same_layout: bool) -> Class
         )
     if same_layout and "V1" in passed:
         return Classified(equivalence=Equivalence.EXACT, because="the reference's own layout")
-    missing = sorted({"V1", "V2", "V7"} - passed)
+    missing = sorted({"V1", *NOISY} - passed)
     if missing:
         return Classified(
             equivalence=Equivalence.NONE, because=f"not checked: {', '.join(missing)}"

@@ -1,4 +1,4 @@
-"""Compares two unsharded states as arrays: V1 bitwise, V2 and V7 to rounding. Pure (numpy).
+"""Compares two unsharded states as arrays: V1 bitwise, V2, V7 and V12 to rounding. Pure (numpy).
 
 Invariant: a name that only one side has, another shape or another dtype is a difference.
 """
@@ -20,6 +20,10 @@ FP64_LIMIT = 1e-12
 
 GRADIENT_LIMITS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2}
 """One step's gradient summed in two orders, relative, by the dtype of the reductions (T2)."""
+
+
+PARAMETERS = "parameters"
+"""The quantity of how far a step moved the parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +199,32 @@ def gradient_gap(found: Arrays, reference: Arrays) -> tuple[float, str]:
     size = sum(float(np.sum(np.square(each, dtype=np.float64))) for each in reference.values())
     gap = math.sqrt(apart / size) if size > 0 else (math.inf if apart else 0.0)
     return gap if math.isfinite(gap) else math.inf, ""
+
+
+def change_of_step(before: WholeState, after: WholeState) -> WholeState:
+    """Return what a step made: how far it moved each parameter, and each slot as it is after it."""
+    moved = {
+        name: after.arrays[name] - array
+        for name, array in before.arrays.items()
+        if name in after.arrays
+    }
+    return WholeState(arrays={**after.arrays, **moved})
+
+
+def quantity_of(name: str) -> str:
+    """Return of what an array is a part: "gradient", `PARAMETERS`, or the name of a slot."""
+    if name.startswith("grad."):
+        return "gradient"
+    return PARAMETERS if name.startswith("param.") else name.rpartition(".")[2]
+
+
+def step_gaps(found: Arrays, reference: Arrays) -> dict[str, float]:
+    """V12: how far two steps' changes are apart, relative to the reference's norm, by quantity."""
+    parts: dict[str, tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]] = {}
+    for side, arrays in enumerate((found, reference)):
+        for name, array in arrays.items():
+            parts.setdefault(quantity_of(name), ({}, {}))[side][name] = array
+    return {each: gradient_gap(*sides)[0] for each, sides in parts.items()}
 
 
 def _none_of(name: str, wrong: Sequence[str], told: str) -> Verdict:

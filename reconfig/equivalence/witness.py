@@ -6,6 +6,7 @@ through `gather.py`, and write what they find into the launch's folder:
     asked-checks.json   what to watch (by `configs validate`)
     round-trips.jsonl   V1 of every switch, and of a load of a checkpoint
     gradient-STEP.npz   the gradient that the optimizer was about to apply at a step
+    stepped-STEP.npz    what that step made of parameters and optimizer
     sample-STEP.npz     some elements of the state at a boundary, where steps draw random numbers
     state.npz           the state at the newest boundary, where it is asked for
     facts.json          dtypes, memory, dropout, random numbers, code and libraries
@@ -28,10 +29,15 @@ from torch.distributed.tensor import DTensor
 
 from wattmesh import durable
 from wattmesh.reconfig.equivalence.asked import AskedChecks, JobFacts, ValidationFiles
-from wattmesh.reconfig.equivalence.gather import gather_gradients, gather_whole, shard_again
+from wattmesh.reconfig.equivalence.gather import (
+    gather_gradients,
+    gather_trained,
+    gather_whole,
+    shard_again,
+)
 from wattmesh.reconfig.equivalence.sample import sampled
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
-from wattmesh.reconfig.equivalence.whole import WholeState, round_trip
+from wattmesh.reconfig.equivalence.whole import WholeState, change_of_step, round_trip
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.generation import Generation, Purpose
@@ -56,6 +62,7 @@ class Witness:
         self._number = 0
         self._step = 0
         self._caught: set[int] = set()
+        self._before_step: WholeState | None = None
         self._hooks: list[Any] = []
         self._products: Products | None = None
         self._streams = ""
@@ -76,8 +83,13 @@ class Witness:
         self._streams = _streams()
 
     def step(self, state: State) -> None:
-        """Note the end of a step, after the optimizer's."""
+        """Note the end of a step, after the optimizer's. A collective call."""
         self._step, facts = state.position.step, self._facts
+        if self._before_step is not None:
+            before, self._before_step = self._before_step, None
+            after = gather_trained(state, ("param.", "slot."))
+            if after.arrays:
+                write_whole(self._files.stepped(self._step), change_of_step(before, after))
         told = (facts.draws, facts.products)
         facts.draws = facts.draws or _streams() != self._streams
         if self._products is not None and self._step == self._asked.reorder_after + 1:
@@ -135,7 +147,10 @@ class Witness:
             self._hooks.append(register(catch))
 
     def caught(self, state: State) -> None:
-        """Gather the gradient of the step in hand, if it is asked for. A collective call."""
+        """Gather the gradient of the step in hand, if it is asked for. A collective call.
+
+        Over seeds, where only samples are kept, what the step changes is taken from its boundaries.
+        """
         step = self._step + 1
         if self._step == 0 or self._step % self._asked.every or step in self._caught:
             return
@@ -146,6 +161,8 @@ class Witness:
         if found.arrays:
             kept = sampled(found) if self._asked.sampled else found
             write_whole(self._files.gradient(step), kept)
+        if not self._asked.sampled:
+            self._before_step = gather_trained(state, ("param.",))
 
     def _reorder(self) -> None:
         """Sum every product in parts from here on, backward passes included."""

@@ -66,6 +66,7 @@ class JudgedLaunches:
         log.close()
         for step in (9, 17):
             self.gradient(files, step, np.arange(1.0, 5.0) * (1 + apart))
+            self.stepped(files, step, 1 + apart)
         files.facts.write_text(json.dumps(asdict(JobFacts(products="bfloat16"))))
         rows = [("switch", step) for step in SWITCHES] if switched else [("load", 24)]
         self.round_trips(files, [(how, step, 0.0) for how, step in rows])
@@ -76,6 +77,16 @@ class JudgedLaunches:
         write_whole(
             files.gradient(step), WholeState(arrays={"grad.e0": values[:2], "grad.e1": values[2:]})
         )
+
+    @staticmethod
+    def stepped(files: ValidationFiles, step: int, moved: float, moment: float = 1.0) -> None:
+        """Write what one step made of two experts."""
+        arrays = {
+            "param.e0": np.arange(1.0, 3.0) * moved,
+            "param.e1": np.arange(3.0, 5.0) * moved,
+            "slot.e0.exp_avg": np.arange(1.0, 3.0) * moment,
+        }
+        write_whole(files.stepped(step), WholeState(arrays=arrays))
 
     @staticmethod
     def round_trips(files: ValidationFiles, rows: list[tuple[str, int, float]]) -> None:
@@ -101,7 +112,7 @@ def test_an_honest_bf16_job_is_numerical_and_its_reference_exact(launches: Judge
     """Its figures are far above fp32's limits, and within four times its own noise."""
     found = launches.proof()
     assert (found.equivalence, found.next_step) == ("numerical", "")
-    assert [each.check for each in found.checks] == ["V1", "V1", "V7", "V7", "V2"]
+    assert [each.check for each in found.checks] == ["V1", "V1", "V7", "V12", "V7", "V12", "V2"]
     assert found.tolerance == pytest.approx(1.2e-2)
     assert reference_proof(A, launches.beside).equivalence == "exact"
 
@@ -128,6 +139,24 @@ def _lose_gradient(each: JudgedLaunches) -> None:
     each.point.files.gradient(9).unlink()
 
 
+def _drop_moment(each: JudgedLaunches) -> None:
+    each.stepped(each.point.files, 9, moved=1.0, moment=0.1)
+
+
+def _step_further(each: JudgedLaunches) -> None:
+    each.stepped(each.point.files, 9, moved=1.2)
+
+
+def _lose_step(each: JudgedLaunches) -> None:
+    each.point.files.stepped(17).unlink()
+
+
+def _lose_slot(each: JudgedLaunches) -> None:
+    arrays = dict(read_whole(each.point.files.stepped(9)).arrays)
+    del arrays["slot.e0.exp_avg"]
+    write_whole(each.point.files.stepped(9), WholeState(arrays=arrays))
+
+
 def _drift(each: JudgedLaunches) -> None:
     log = StepLog(ProfileFolder(each.point.folder).steps)
     log.append(
@@ -151,6 +180,10 @@ def _fill_memory(each: JudgedLaunches) -> None:
         (_change_state, "V1"),
         (_gather_once, "V1"),
         (_lose_gradient, "V7"),
+        (_drop_moment, "V12"),
+        (_step_further, "V12"),
+        (_lose_step, "V12"),
+        (_lose_slot, "V12"),
         (_drift, "V2"),
         (_fill_memory, "memory"),
     ],
@@ -249,6 +282,13 @@ def test_damaged_results_are_refused(
     (tmp_path / "v" / RESULTS).write_text(json.dumps(data))
     with pytest.raises(InputInvalid, match=r"validation\.json cannot be read"):
         load(tmp_path / "v", "d")
+
+
+def test_what_launches_of_another_version_left_is_refused(tmp_path: Path) -> None:
+    """They did not keep what the checks of this one need."""
+    ValidationProgress(digest="d", version=1).save(tmp_path)
+    with pytest.raises(InputInvalid, match="another version, which checks otherwise"):
+        load(tmp_path, "d")
 
 
 def test_a_class_without_its_checks_proves_nothing(launches: JudgedLaunches) -> None:
