@@ -507,9 +507,10 @@ class TinyJob:
 
     def _has_orders(self, number: int) -> bool:
         """Whether so many orders have come in, where they come in; one may not be begun yet."""
-        job = self.session._job
-        if number == 0 or job.rank != 0:
+        if number == 0 or self.rank != 0:
             return True
+        assert self.session is not None
+        job = self.session._job
         order = job.client.orders().order
         begun = (read_json(job.folder.orders_file) or {}).get("done", ())
         return len(begun) + (order is not None and order.plan not in begun) >= number
