@@ -4,6 +4,7 @@ Invariant: a controller is asked only for what its agent asks every few seconds;
 no lease is renewed, and no secret is shown.
 """
 
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ def certificate(certificate: Path, key: Path, now: datetime) -> Finding:
     except ssl.SSLCertVerificationError as error:
         why = "has expired" if error.verify_code == EXPIRED else f"is not valid ({error.reason})"
         return problem(check, f"{certificate} {why}", "make it anew; it is taken within minutes")
+    except PermissionError:
+        what = f"{certificate} or {key} may not be read by uid {os.geteuid()}"
+        return unknown(check, what, "run doctor as root, or as the daemon's user")
     except (OSError, ssl.SSLError) as error:
         return problem(
             check,

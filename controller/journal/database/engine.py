@@ -179,12 +179,24 @@ class Database:
         path = self.url.database
         if not self.is_sqlite or not path or path == ":memory:":
             return
-        if not Path(path).exists():
+        try:
+            os.stat(path)
+        except PermissionError as error:
+            raise JournalUnavailable(closed_to_us(path)) from error
+        except OSError as error:
             self.engine.dispose()
             raise JournalUnavailable(
                 f"the journal {path} is gone; put the file (and its -wal) back, or restart "
                 "wattmesh to begin a new one"
-            )
+            ) from error
+
+
+def closed_to_us(path: str | Path) -> str:
+    """Say that the folders on the way to a journal are closed to who runs this."""
+    return (
+        f"the journal {path} lies in a folder that is closed to uid {os.geteuid()}; run this as "
+        "root, or as the daemon's user"
+    )
 
 
 _POOL: dict[str, Any] = {"pool_size": 4, "max_overflow": 8, "pool_timeout": BUSY_TIMEOUT_S}
