@@ -17,7 +17,7 @@ from wattmesh.controller.settings.carbon import (
 )
 from wattmesh.controller.settings.exogenous_checks import exogenous_mistakes
 from wattmesh.controller.settings.secrets import closed, is_credential, secret_mistakes
-from wattmesh.controller.settings.web_address import address_mistake
+from wattmesh.controller.settings.web_address import NO_USER, address_mistake, holds_user
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
@@ -159,12 +159,8 @@ def _address(key: str, url: str) -> Iterator[Mistake]:
     wrong = address_mistake(url, "https://mirror.example:8443") if url else ""
     if wrong:
         yield key, wrong
-    elif "@" in urlsplit(url).netloc:
-        yield (
-            key,
-            "holds a user or password, which does not belong into an address; put it into the file "
-            "that key_file or password_file names",
-        )
+    elif url and holds_user(url):
+        yield key, f"{NO_USER}; put it into the file that key_file or password_file names"
 
 
 def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:

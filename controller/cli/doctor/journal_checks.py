@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wattmesh import migrations
 from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding, ok, problem, unknown
+from wattmesh.controller.journal.database.shown_url import without_secrets
 from wattmesh.controller.settings.journal_address import journal_url
 from wattmesh.controller.settings.model import Settings
 from wattmesh.errors import WattmeshError
@@ -50,6 +51,11 @@ def file(path: Path) -> Finding:
             f"{path} is empty: whatever was in it is lost",
             "restore it from a backup (`wattmesh db restore`); without one the daemon begins anew",
         )
+    return _content(path, size)
+
+
+def _content(path: Path, size: int) -> Finding:
+    """Read a SQLite file that is there."""
     try:
         # Without a -wal nobody has it open, and a reader who may not write here could not make one.
         settled = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
@@ -119,7 +125,7 @@ def server(settings: Settings) -> Finding:
     # The other checks need no database library.
     from wattmesh.controller.journal.journal import Journal  # noqa: PLC0415
 
-    where = settings.journal.url.rsplit("@", maxsplit=1)[-1]
+    where = without_secrets(settings.journal.url).rsplit("@", maxsplit=1)[-1]
     try:
         with closing(Journal.open(journal_url(settings))) as opened:
             row = opened.leadership.current()

@@ -132,7 +132,7 @@ def _shut(path: Path, service: Service, uid: int, groups: set[int]) -> tuple[str
 
 
 def _may(path: Path, bit: int, uid: int, groups: set[int]) -> bool:
-    """Say whether a user has a right of `rwx` (4, 2, 1) by the file's mode; lists of access count."""
+    """Say whether a user has a right of `rwx` (4, 2, 1) by the file's mode."""
     if uid == 0:
         return True
     found = os.stat(path)

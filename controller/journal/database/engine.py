@@ -22,6 +22,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DisconnectionError, IntegrityError, SQLAlchemyError
 
 from wattmesh.controller.journal.database.failures import unavailable
+from wattmesh.controller.journal.database.shown_url import without_secrets
 from wattmesh.controller.journal.database.sqlite_url import sqlite_path
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.reconfig.ranges import clean
@@ -48,7 +49,7 @@ class Database:
         """
         sqlite_path(url)
         self.url = make_url(url)
-        self.name = self.url.render_as_string(hide_password=True)
+        self.name = without_secrets(self.url.render_as_string(hide_password=True))
         self._check: Callable[[Connection], None] | None = None
         self._away = ""
         self._trying = threading.Lock()
