@@ -226,6 +226,7 @@ class Parts:
         self.api.start()
         if self.agents is not None:
             self.agents.start()
+            self._renew_certificate()
         self.metrics.start()
         for loop in self.loops:
             loop.start()
@@ -386,6 +387,7 @@ class Parts:
         """Take the agents' TLS certificate again where its files have changed."""
         if self.agents is not None:
             self.agents.renew()
+            self.pulse.certificate_trouble = self.agents.trouble(self.pulse.clock.now())
 
     def _follow_wall_clock(self) -> None:
         """Schedule the jobs anew, because the wall clock was stepped."""

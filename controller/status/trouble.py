@@ -79,6 +79,8 @@ def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
     yield from _loops(pulse)
     if pulse.settings_trouble:
         yield pulse.settings_trouble
+    if pulse.certificate_trouble:
+        yield pulse.certificate_trouble
     yield from _plans(pulse)
     doubt = pulse.trusted.doubt()
     if doubt not in ("", UNREAD):

@@ -132,6 +132,17 @@ def test_a_journal_that_the_daemon_refuses_is_a_problem(journal: Path) -> None:
     assert "damaged" in journal_checks.file(journal).text
 
 
+def test_a_newer_journal_is_not_to_be_upgraded(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`db current` names what would help, and not the command that would not."""
+    alter(journal, NEWER)
+    assert main(["db", "current", "--url", f"sqlite:///{journal}"]) == 0
+    said = capsys.readouterr().out
+    assert "install that" in said
+    assert "db upgrade" not in said
+
+
 def shipped(folder: Path, config: Path, user: str = "nobody") -> Path:
     """Install the daemon's unit, with a user that every machine has."""
     text = (files("wattmesh.integrations") / "systemd" / "wattmesh.service").read_text()

@@ -237,6 +237,13 @@ LINES = (
         lambda site: setattr(site.pulse, "settings_trouble", "The settings file was not taken."),
         lambda site: setattr(site.pulse, "settings_trouble", ""),
     ),
+    Line(
+        "The agents' certificate",
+        lambda site: setattr(
+            site.pulse, "certificate_trouble", "The agents' certificate ends: make it anew."
+        ),
+        lambda site: setattr(site.pulse, "certificate_trouble", ""),
+    ),
     Line("No plan can be made", planning(trouble.PLANS_FAILED), planning(trouble.PLANS_FAILED - 1)),
     Line("The wall clock was stepped", stepped, stepped_long_ago),
     Line(

@@ -46,7 +46,7 @@ def current(
         print_lines(
             [
                 f"{answer['database']} {_stands(answer['revision'])}, this version needs "
-                f"{answer['newest']}: run `wattmesh db upgrade`"
+                f"{answer['newest']}: {_next_step(answer['revision'])}"
             ]
         )
 
@@ -174,6 +174,12 @@ def _upgrade(url: str) -> None:
 def _stands(found: object) -> str:
     """Say at which revision a journal is; an empty one has none."""
     return "has no tables yet" if found is None else f"is at revision {found}"
+
+
+def _next_step(found: object) -> str:
+    if found is None or found in migrations.REVISIONS:
+        return "run `wattmesh db upgrade`"
+    return "it was made by a newer wattmesh: install that"
 
 
 def _state(url: str) -> dict[str, object]:
