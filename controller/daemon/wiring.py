@@ -6,6 +6,7 @@ each time, so a reload is one assignment.
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,6 +67,9 @@ from wattmesh.telemetry.readings import PowerSource
 log = logging.getLogger(__name__)
 
 LOOP_STOP_S = 8.0
+LAST_WORDS_S = 10.0
+"""For the journal's last rows; with every loop hanging as well, 60 s (TimeoutStopSec=) are left."""
+
 CERTIFICATE_S = 600.0
 FIXED = (
     "journal.url",
@@ -250,10 +254,21 @@ class Parts:
         if not self.api.stop():
             log.warning("the HTTP server did not end in time")
         self.metrics.stop()
+        words = threading.Thread(target=self._last_words, name="last words", daemon=True)
+        words.start()
+        words.join(LAST_WORDS_S)
+        if words.is_alive():
+            log.warning(
+                "the journal did not take its last rows in %.0f s: the lease runs out by itself",
+                LAST_WORDS_S,
+            )
+        self.journal.close()
+
+    def _last_words(self) -> None:
+        """Write what the next daemon goes by, and let it lead at once; a server may hang."""
         self._keep_signs()
         self._keep_time()
         self._lease.release()
-        self.journal.close()
 
     def reload(self, settings: Settings) -> str:
         """Take new settings; give one sentence on what changed, and what needs a restart."""

@@ -115,7 +115,7 @@ def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.
             ": look at its server's load and locks (`pg_stat_activity`) if it stays so."
         )
         view = replace(view, journal=replace(view.journal, state="slow", trouble=slow))
-    wrong = troubles(view, pulse)
+    wrong = troubles(view, pulse, journal_hangs_s=unanswered_s)
     view = replace(view, trouble=(slow, *wrong) if slow else wrong)
     if before is None:
         return view

@@ -371,6 +371,15 @@ def test_a_red_line_comes_and_goes(line: Line) -> None:
     assert site.red() == ()
 
 
+def test_a_loop_that_waits_for_the_journal_is_not_told_to_be_restarted() -> None:
+    """While the journal hangs, a loop stands for as long; longer than that is its own fault."""
+    site = Site()
+    site.loop(last_progress_s=site.clock.monotonic_s - 60.0)
+    assert trouble.troubles(site.view, site.pulse, journal_hangs_s=30.0) == ()
+    (said,) = trouble.troubles(site.view, site.pulse, journal_hangs_s=20.0)
+    assert "systemctl restart wattmesh" in said
+
+
 def test_no_red_line_is_left_out() -> None:
     """A line that is added to the one place wants a row here.
 
