@@ -416,7 +416,7 @@ def _assemble(
         pid=os.getpid(),
         up_s=pulse.clock.monotonic() - pulse.started_s,
         mode=settings.mode.value,
-        leading=pulse.lead.epoch is not None,
+        leading=pulse.leading,
         leader=pulse.lead.leader,
         epoch=pulse.lead.epoch,
         frozen=frozen,
