@@ -14,8 +14,12 @@ _FULL = ("database or disk is full", "No space left", "could not extend")
 _CLOSED = ("readonly database", "unable to open")
 _NO_RIGHT = ("permission denied for",)
 _READS_ONLY = ("read-only transaction", "hot standby")
-_TAKES_NOBODY = ("not currently accepting connections", "too many connections", "too many clients")
-_TAKES_NOBODY += ("remaining connection slots",)
+_TAKES_NOBODY = (
+    "not currently accepting connections",
+    "too many connections",
+    "too many clients",
+    "remaining connection slots",
+)
 _DAMAGED = ("malformed", "not a database", "invalid page", "could not read block")
 _OTHER_SHAPE = ("no such table", "no such column", "does not exist")
 _REFUSED = ("password authentication", "no password supplied", "pg_hba.conf", 'FATAL:  role "')
