@@ -68,7 +68,10 @@ def _read(path: Path) -> str:
         return read_named(path, SETTINGS_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        hint = f"cannot be read ({why}); `wattmesh settings sample` prints one to start from"
+        then = "`wattmesh settings sample` prints one to start from"
+        if isinstance(error, PermissionError):
+            then = "run this as root, or as the daemon's user"
+        hint = f"cannot be read ({why}); {then}"
         raise SettingsInvalid(str(path), [("file", hint)]) from error
 
 

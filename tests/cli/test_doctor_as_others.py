@@ -99,6 +99,17 @@ def test_an_operator_hears_that_the_journal_is_closed(
     assert "a bug" not in said
 
 
+@needs_root
+def test_settings_that_are_closed_are_not_to_be_written_anew(open_folder: Path) -> None:
+    """Who may not read them is not sent to make some, but to who may."""
+    config = head_node(open_folder)
+    config.chmod(0o600)
+    words = ("status", "--socket", "none.sock", "--config", str(config))
+    said = str(as_stranger(lambda: typed(*words)))
+    assert "run this as root" in said
+    assert "settings sample" not in said
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
     """A whole journal without a daemon."""
