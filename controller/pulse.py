@@ -138,6 +138,7 @@ class Pulse:
 
     Attributes:
         settings_trouble: why the newest settings file was not taken; "" when it was.
+        certificate_trouble: what is wrong with the agents' certificate; "" when nothing is.
         lead: who leads (owner: the lease's loop).
         turned: the newest turn (owner: the cycle). `fleet`: what it saw of all GPUs. `snapshot`:
             nodes and runs as it left them; None before the first that the journal answered.
@@ -160,6 +161,7 @@ class Pulse:
     started_s: float
     settings_path: str = ""
     settings_trouble: str = ""
+    certificate_trouble: str = ""
     signals: Signals = field(default_factory=Signals)
     lead: Lead = field(default_factory=Lead)
     turned: NewestTurn | None = None

@@ -275,7 +275,8 @@ class StatusView:
         mode: observe | advise | act.
         leading: whether this daemon decides. `leader`: the daemon that does, when this one stands
             by.
-        epoch: number under which it acts, and which fences older leaders; None on standby.
+        epoch: number under which it acts, and which fences older leaders; None on standby. With an
+            epoch and not leading, its term ran out before the journal answered.
         frozen: why wattmesh acts on no run at all; "" when nothing is frozen.
         trouble: sentences that need a human, most urgent first; each ends with what to do next.
         simulated: the values in this answer that are simulated.

@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from wattmesh.controller.api.app import CALLS, no_such_page, serving
 from wattmesh.controller.api.attested import ATTESTED_UID, Endpoint, attested_peer, problem
 from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.server import Serving, configured
+from wattmesh.controller.api.transport.certificate import Validity, trouble, validity
 from wattmesh.controller.api.transport.handshakes import HandshakeListener
 from wattmesh.controller.api.transport.peers import NOBODY, PeerProtocol
 from wattmesh.controller.api.waits import Waits
@@ -89,6 +91,7 @@ class AgentsServer:
         config.load()
         self._pair, self._taken = (certificate, key), _state(certificate, key)
         self._tls = config.ssl
+        self._refused, self._life = "", _life(certificate, key)
         self._serving = Serving("agents", config, self._socket)
 
     @property
@@ -111,14 +114,20 @@ class AgentsServer:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._pair)
             self._tls.load_cert_chain(*self._pair)
         except (OSError, ssl.SSLError) as error:
-            log.error(
-                "the new %s and %s cannot be used (%s), and those from before are served on: make "
-                "them anew, and they are taken within minutes",
-                *self._pair,
-                error,
+            self._refused = (
+                f"the new {self._pair[0]} and {self._pair[1]} cannot be used ({error}), and those "
+                "from before are served on: make them anew, and they are taken within minutes"
             )
+            log.error("%s", self._refused)
             return
+        self._refused, self._life = "", _life(*self._pair)
         log.info("agents are served with the new certificate in %s", self._pair[0])
+
+    def trouble(self, now: datetime) -> str:
+        """Say what is wrong with the certificate; "" where nothing is."""
+        if self._refused:
+            return f"{self._refused[:1].upper()}{self._refused[1:]}."
+        return "" if self._life is None else trouble(self._pair[0], self._life, now)
 
     def start(self) -> None:
         """Begin to serve.
@@ -222,6 +231,15 @@ def _node_of_token(request: Request, context: RequestContext, shared: str) -> st
     if known is None or (known.ends_at is not None and known.ends_at <= context.now):
         return ""
     return known.node
+
+
+def _life(certificate: Path, key: Path) -> Validity | None:
+    """Read the life of a certificate; None where it is served and cannot be judged from here."""
+    try:
+        return validity(certificate, key)
+    except (OSError, ssl.SSLError, KeyError) as error:
+        log.debug("the life of %s is not known: %s", certificate, error)
+        return None
 
 
 def _state(*paths: Path) -> tuple[tuple[int, int] | None, ...]:

@@ -6,6 +6,8 @@ step; an answer that says no becomes the error it names.
 
 import http.client
 import json
+import os
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -18,6 +20,7 @@ from wattmesh.errors import (
     RetryLater,
     WattmeshError,
 )
+from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.reconfig.link import UnixConnection, no_socket, unix_path, who_may_open
 
 DEFAULT_SOCKET = "/run/wattmesh/wattmesh.sock"
@@ -40,14 +43,23 @@ class DaemonUnreachable(RetryLater):
 class DaemonConnection:
     """One daemon, as a person at the terminal reaches it."""
 
-    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = TIMEOUT_S, config: Path | None = None
+    ) -> None:
         """Take a socket's path or `unix:///path`; nothing is opened yet.
+
+        Args:
+            address: of the daemon.
+            timeout_s: for each answer.
+            config: settings that name the socket, if nothing is at the default one; default the
+                settings of this machine.
 
         Raises:
             InputInvalid: `address` is neither.
         """
         self.path = socket_path(address)
         self._timeout_s = timeout_s
+        self._config = config or Path(os.environ.get("WATTMESH_CONFIG") or DEFAULT_CONFIG)
 
     def get(self, path: str, **query: object) -> Any:
         """Read one answer; parts of `query` that are None are left out.
@@ -69,17 +81,36 @@ class DaemonConnection:
         return self._call("POST", path, json.dumps(body).encode())
 
     def _call(self, method: str, path: str, body: bytes | None) -> Any:
+        try:
+            status, content = self._ask(method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            elsewhere = socket_in(self._config) if self.path == DEFAULT_SOCKET else ""
+            if isinstance(error, FileNotFoundError) and elsewhere not in ("", self.path):
+                self.path = elsewhere  # nobody heard the call
+                return self._call(method, path, body)
+            raise DaemonUnreachable(_why_no_answer(error, self.path, self._timeout_s)) from error
+        return _read(status, content, self.path)
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        """Send one request; give the answer's status and content."""
         connection = UnixConnection(self.path, self._timeout_s)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         try:
             connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
-            status, content = answer.status, answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise DaemonUnreachable(_why_no_answer(error, self.path, self._timeout_s)) from error
+            return answer.status, answer.read()
         finally:
             connection.close()
-        return _read(status, content, self.path)
+
+
+def socket_in(config: Path) -> str:
+    """Give the daemon's socket that settings name; "" where they name none or cannot be read."""
+    try:
+        api = tomllib.loads(read_named(config, SETTINGS_BYTES).decode()).get("api", {})
+        named = api.get("socket", "")
+        return str(config.absolute().parent / Path(named).expanduser()) if named else ""
+    except (OSError, ValueError, AttributeError, TypeError, RuntimeError):
+        return ""  # `wattmesh settings check` says what is wrong with them
 
 
 def socket_path(address: str) -> str:

@@ -52,7 +52,7 @@ class JournalAnswers:
             SettingsInvalid: the settings have mistakes.
             JournalUnavailable: the journal cannot be read.
         """
-        settings = reader.load(config)
+        settings = reader.load(config, by_a_person=True)
         pulse = Pulse(
             clock=Clock(),
             settings=settings,

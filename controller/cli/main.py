@@ -4,6 +4,7 @@ Invariant: a failure is one clear sentence on standard error; a traceback is sho
 `--debug`. Nothing heavy is imported here, because `wattmesh daemon` starts through this module.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -12,9 +13,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from io import TextIOWrapper
 from types import FrameType
 
-from wattmesh.errors import WattmeshError
+from wattmesh.errors import RetryLater, WattmeshError
 from wattmesh.reconfig.ranges import clean_lines
 
 EXECUTED = {
@@ -23,6 +25,9 @@ EXECUTED = {
     "actuator": "wattmesh.telemetry.actuator",
 }
 """Commands that are services, and the module of each one's process."""
+
+UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Why standard output takes no more."""
 
 INTERRUPTED = 130
 """Exit status that a shell expects after Ctrl-C (128 + SIGINT)."""
@@ -33,6 +38,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; `words` defaults to what was typed."""
+    _write_whatever_comes()
     given = list(sys.argv[1:] if words is None else words)
     # Words after `--` belong to another program.
     ours = given.index("--") if "--" in given else len(given)
@@ -66,6 +72,19 @@ def main(words: Sequence[str] | None = None) -> int:
         )
 
 
+def _write_whatever_comes() -> None:
+    """Make sure that no sign of a screen, and no closed stream, ends a command.
+
+    A serial console or an old locale has no `·`: `?` stands there then.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
     """Let a command that is told to end remove its processes and folders, as after Ctrl-C."""
@@ -96,10 +115,22 @@ def _read(words: Sequence[str]) -> int:
         status = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python would flush the rest of the buffer at exit, and print an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_the_rest()
         return 1
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITTEN:
+            raise
+        _drop_the_rest()
+        raise RetryLater(
+            f"what it has to say cannot be written ({error.strerror}): make room, or name another "
+            "place for its output"
+        ) from error
     return status
+
+
+def _drop_the_rest() -> None:
+    """Keep Python from flushing the rest of the buffer at exit, which would print an error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: Sequence[str]) -> int:

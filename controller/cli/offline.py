@@ -59,7 +59,7 @@ def last_known(config: Path, why: str) -> dict[str, Any]:
         "runs_left_out": 0,
     }
     try:
-        journal = Journal.open(journal_url(settings.load(config)))
+        journal = Journal.open(journal_url(settings.load(config, by_a_person=True)))
         try:
             return known | _read(journal, now)
         finally:

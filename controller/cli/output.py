@@ -28,8 +28,18 @@ GOOD, WARN, BAD, DIM, STRONG = "green", "yellow", "bold red", "dim", "bold"
 def to_json(value: Any) -> str:
     """Write one JSON value."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    # Terminal control characters are written as escapes, so that nothing is lost.
-    return text if clean_lines(text) == text else json.dumps(value, indent=2)
+    # Terminal control characters, and what standard output cannot carry, are written as escapes,
+    # so that nothing is lost.
+    return text if clean_lines(text) == text and _carried(text) else json.dumps(value, indent=2)
+
+
+def _carried(text: str) -> bool:
+    """Say whether standard output has a sign for each character."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def print_json(value: Any) -> None:

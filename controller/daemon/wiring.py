@@ -6,6 +6,7 @@ each time, so a reload is one assignment.
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,6 +67,9 @@ from wattmesh.telemetry.readings import PowerSource
 log = logging.getLogger(__name__)
 
 LOOP_STOP_S = 8.0
+LAST_WORDS_S = 10.0
+"""For the journal's last rows; with every loop hanging as well, 60 s (TimeoutStopSec=) are left."""
+
 CERTIFICATE_S = 600.0
 FIXED = (
     "journal.url",
@@ -226,6 +230,7 @@ class Parts:
         self.api.start()
         if self.agents is not None:
             self.agents.start()
+            self._renew_certificate()
         self.metrics.start()
         for loop in self.loops:
             loop.start()
@@ -249,10 +254,21 @@ class Parts:
         if not self.api.stop():
             log.warning("the HTTP server did not end in time")
         self.metrics.stop()
+        words = threading.Thread(target=self._last_words, name="last words", daemon=True)
+        words.start()
+        words.join(LAST_WORDS_S)
+        if words.is_alive():
+            log.warning(
+                "the journal did not take its last rows in %.0f s: the lease runs out by itself",
+                LAST_WORDS_S,
+            )
+        self.journal.close()
+
+    def _last_words(self) -> None:
+        """Write what the next daemon goes by, and let it lead at once; a server may hang."""
         self._keep_signs()
         self._keep_time()
         self._lease.release()
-        self.journal.close()
 
     def reload(self, settings: Settings) -> str:
         """Take new settings; give one sentence on what changed, and what needs a restart."""
@@ -386,6 +402,7 @@ class Parts:
         """Take the agents' TLS certificate again where its files have changed."""
         if self.agents is not None:
             self.agents.renew()
+            self.pulse.certificate_trouble = self.agents.trouble(self.pulse.clock.now())
 
     def _follow_wall_clock(self) -> None:
         """Schedule the jobs anew, because the wall clock was stepped."""

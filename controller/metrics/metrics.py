@@ -107,7 +107,7 @@ class FiguresCollector(Collector):
         )
         age = GaugeMetricFamily(
             "wattmesh_loop_progress_age_seconds",
-            "Seconds since a turn last ended.",
+            "Seconds since a turn last ended without a bug; before that, since the start.",
             labels=["loop"],
         )
         turns = CounterMetricFamily(
@@ -120,8 +120,9 @@ class FiguresCollector(Collector):
             state = read()
             if state.last_took_s is not None:
                 took.add_metric([name], state.last_took_s)
-            if state.last_progress_s is not None:
-                age.add_metric([name], now_s - state.last_progress_s)
+            # Without a value before the first turn ends, one that never ends would alert nobody.
+            since_s = state.last_progress_s or self._pulse.started_s
+            age.add_metric([name], now_s - since_s)
             ended_well = state.turns - state.failures - state.bugs
             turns.add_metric([name, "done"], ended_well)
             turns.add_metric([name, "failed"], state.failures)
@@ -149,6 +150,8 @@ class MetricsServer:
         self._reader = FigureReader(journal, pulse)
         self._collector = FiguresCollector(pulse, jobs, self._newest)
         self._refresh = Loop("figures", IDLE_S, self._read, pulse.clock)
+        if listen is not None:  # a bug in reading the sums is told, for they stand still then
+            pulse.loops["figures"] = lambda: self._refresh.state
         self._figures = Figures()
         self._fresh = threading.Event()
         self._server: ScrapeServer | None = None

@@ -16,8 +16,8 @@ from wattmesh.controller.settings.carbon import (
     HttpJsonSection,
 )
 from wattmesh.controller.settings.exogenous_checks import exogenous_mistakes
-from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
-from wattmesh.controller.settings.web_address import address_mistake
+from wattmesh.controller.settings.secrets import closed, is_credential, secret_mistakes
+from wattmesh.controller.settings.web_address import NO_USER, address_mistake, holds_user
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
@@ -62,6 +62,8 @@ def _fallback_mistakes(
     yield from found
     if found or tuple(accounting_mistakes("carbon.accounting", carbon.accounting)):
         return
+    if _closed(source) or _closed(carbon.accounting):
+        return
     now = datetime.now(UTC)
     ours = provider(carbon.accounting.source(), now).signal
     other = provider(source.source(), now).signal
@@ -80,7 +82,7 @@ def accounting_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mista
     """Check a source that grams are booked with: it must also be an observed average."""
     found = tuple(source_mistakes(key, source))
     yield from found
-    if found:
+    if found or _closed(source):
         return
     opened = provider(source.source(), datetime.now(UTC))
     if not opened.series.observed:
@@ -109,11 +111,17 @@ def source_mistakes(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
         *_service(key, source.http_json),
     )
     yield from found
-    if not found:
+    if not found and not _closed(source):
         try:
             provider(source.source(), datetime.now(UTC))
         except InputInvalid as error:
             yield _blamed(key, source), str(error).removeprefix("carbon: ")
+
+
+def _closed(source: CarbonSourceSection) -> bool:
+    """Say whether a source cannot be opened, for its secrets are the service's alone."""
+    paths = (getattr(source, name) for name in SECRETS)
+    return any(closed(path) for path in paths if path is not None)
 
 
 def _zone(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
@@ -151,12 +159,8 @@ def _address(key: str, url: str) -> Iterator[Mistake]:
     wrong = address_mistake(url, "https://mirror.example:8443") if url else ""
     if wrong:
         yield key, wrong
-    elif "@" in urlsplit(url).netloc:
-        yield (
-            key,
-            "holds a user or password, which does not belong into an address; put it into the file "
-            "that key_file or password_file names",
-        )
+    elif url and holds_user(url):
+        yield key, f"{NO_USER}; put it into the file that key_file or password_file names"
 
 
 def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
@@ -166,7 +170,7 @@ def _secrets(key: str, source: CarbonSourceSection) -> Iterator[Mistake]:
         path = getattr(source, name)
         if path is not None:
             wrong = tuple(secret_mistakes(f"{key}.{name}", path))
-            if not is_credential(path):
+            if not is_credential(path) and not closed(path):
                 yield from wrong or _secret_file_mistakes(
                     f"{key}.{name}", path, password=name == "password_file"
                 )

@@ -7,8 +7,10 @@ import pwd
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+from wattmesh.controller.journal.database.shown_url import secret_options, without_secrets
 from wattmesh.controller.journal.database.sqlite_url import OPTIONS
 from wattmesh.controller.settings.carbon_checks import carbon_mistakes
 from wattmesh.controller.settings.model import (
@@ -21,7 +23,12 @@ from wattmesh.controller.settings.model import (
     Settings,
 )
 from wattmesh.controller.settings.secrets import secret_mistakes, token_mistakes
-from wattmesh.controller.settings.web_address import HIGHEST_PORT, address_mistake
+from wattmesh.controller.settings.web_address import (
+    HIGHEST_PORT,
+    NO_USER,
+    address_mistake,
+    holds_user,
+)
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
@@ -100,12 +107,14 @@ def _journal(journal: JournalSection) -> Iterator[Mistake]:
     if not separator or scheme.split("+")[0] not in {"sqlite", "postgresql"}:
         yield (
             "journal.url",
-            f"{quoted(journal.url)} is not a database; write sqlite:////path/journal.db or "
-            "postgresql+psycopg://user@host/name",
+            f"{quoted(without_secrets(journal.url))} is not a database; write "
+            "sqlite:////path/journal.db or postgresql+psycopg://user@host/name",
         )
     elif scheme.startswith("sqlite") and "?" in rest:
         yield ("journal.url", f"{quoted(journal.url)} {OPTIONS}")
-    elif scheme.startswith("postgresql") and ":" in rest.rpartition("@")[0]:
+    elif scheme.startswith("postgresql") and (
+        secret_options(journal.url) or ":" in unquote(rest.partition("?")[0].rpartition("@")[0])
+    ):
         yield (
             "journal.url",
             "holds a password, which does not belong into this file; put it into a file of mode "
@@ -163,6 +172,8 @@ def _agent(agent: AgentSection) -> Iterator[Mistake]:
         over_tls = address.startswith("https://")
         if over_tls and (wrong := address_mistake(address, "https://head-1:9465")):
             yield key, wrong
+        elif over_tls and holds_user(address):
+            yield key, f"{NO_USER}; the node's token is in agent.token_file"
         elif not over_tls and unix_path(address) is None:
             yield key, f"{quoted(address)} is neither https://host:port nor unix:///path"
     if any(each.startswith("https://") for _, each in named) and agent.token_file is None:
@@ -184,6 +195,12 @@ def _power(power: PowerSection) -> Iterator[Mistake]:
         wrong = address_mistake(power.prometheus.url, "http://prometheus.example:9090")
         if wrong:
             yield "power.prometheus.url", wrong
+        elif holds_user(power.prometheus.url):
+            yield (
+                "power.prometheus.url",
+                f"{NO_USER}; put them into the `.netrc` in the home folder of the service's user "
+                "(mode 0600)",
+            )
 
 
 def _site(settings: Settings) -> Iterator[Mistake]:

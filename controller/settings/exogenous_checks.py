@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from wattmesh.controller.settings.exogenous import ExogenousSection
 from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
-from wattmesh.controller.settings.web_address import address_mistake
+from wattmesh.controller.settings.web_address import NO_USER, address_mistake, holds_user
 from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.exogenous.opened import exogenous_provider
@@ -43,6 +43,8 @@ def _mistakes(key: str, each: ExogenousSection) -> Iterator[Mistake]:
         wrong = address_mistake(url, "https://mirror.example:8443") if url else ""
         if wrong:
             yield f"{key}.{name}", wrong
+        elif url and holds_user(url):
+            yield f"{key}.{name}", NO_USER
     if each.provider == "entsoe" and each.token_file is None:
         yield f"{key}.token_file", 'is missing: provider = "entsoe" needs the file with the token'
     elif each.token_file is not None and not is_credential(each.token_file):

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from wattmesh.controller.settings.checks import cross_check
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.settings.secrets import of_others
 from wattmesh.controller.settings.words import Mistake, as_mistakes, base_folder
 from wattmesh.errors import SettingsInvalid
 from wattmesh.named_file import SETTINGS_BYTES, read_named
@@ -24,13 +25,21 @@ Place = tuple[int | str, ...]
 """Path of a key in the file, from the outermost table inwards."""
 
 
-def load(path: Path) -> Settings:
+def load(path: Path, *, by_a_person: bool = False) -> Settings:
     """Read and check a settings file.
+
+    Args:
+        path: the file.
+        by_a_person: who is not the service: secrets that only the service may read are in order.
 
     Raises:
         SettingsInvalid: it cannot be read, or has mistakes; all of them are named.
     """
-    return parse(_read(path), where=path)
+    token = of_others.set(by_a_person)
+    try:
+        return parse(_read(path), where=path)
+    finally:
+        of_others.reset(token)
 
 
 def parse(text: str, *, where: Path) -> Settings:
@@ -59,7 +68,10 @@ def _read(path: Path) -> str:
         return read_named(path, SETTINGS_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        hint = f"cannot be read ({why}); `wattmesh settings sample` prints one to start from"
+        then = "`wattmesh settings sample` prints one to start from"
+        if isinstance(error, PermissionError):
+            then = "run this as root, or as the daemon's user"
+        hint = f"cannot be read ({why}); {then}"
         raise SettingsInvalid(str(path), [("file", hint)]) from error
 
 

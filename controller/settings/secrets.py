@@ -4,8 +4,10 @@ A secret may also be a credential of the service manager (`credential:NAME` in t
 the service's own process can read it, so it is not checked before that process reads it.
 """
 
+import os
 import stat
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from wattmesh.controller.settings.words import Mistake, credentials_folder
@@ -14,10 +16,26 @@ from wattmesh.named_file import NOT_REGULAR, SECRET_BYTES, read_named
 
 SHORTEST_TOKEN = 24
 
+of_others: ContextVar[bool] = ContextVar("of_others", default=False)
+"""Whether the settings are read by a person for whom the service's secrets are rightly closed."""
+
 
 def is_credential(path: Path) -> bool:
     """Say whether the settings named a credential."""
     return path.parent == credentials_folder()
+
+
+def closed(path: Path) -> bool:
+    """Say whether a person reads the settings, and may not read this file of the service's."""
+    if not of_others.get():
+        return False
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def read_secret(key: str, path: Path) -> str:
@@ -54,6 +72,8 @@ def secret_mistakes(key: str, path: Path) -> Iterator[Mistake]:
     try:
         found = path.stat()
     except OSError as error:
+        if closed(path):
+            return
         yield key, f"{path} cannot be read ({error.strerror})"
         return
     mode = stat.S_IMODE(found.st_mode)

@@ -10,6 +10,20 @@ from wattmesh.controller.settings.words import quoted
 HIGHEST_PORT = 65_535
 
 
+NO_USER = "holds a user or password, which does not belong into an address, as logs show it"
+
+
+def without_user(url: str) -> str:
+    """Give an address, whatever its mistakes, without what stands before an `@`."""
+    before, at, after = url.rpartition("@")
+    return f"{before.partition('//')[0]}//***@{after}" if at else url
+
+
+def holds_user(url: str) -> bool:
+    """Say whether a good address names a user or a password."""
+    return "@" in urlsplit(url).netloc
+
+
 def address_mistake(url: str, like: str) -> str:
     """Say what is wrong with an address; "" for a good one.
 
@@ -21,14 +35,15 @@ def address_mistake(url: str, like: str) -> str:
         parts = urlsplit(url)
     except ValueError:  # half of a bracketed address
         parts = urlsplit("")
+    said = quoted(without_user(url))
     # `urlsplit` drops tabs and line ends, and takes a host with a blank or a backslash.
     bad = any(each.isspace() or each == "\\" or not each.isprintable() for each in url)
     if bad or not (parts.hostname and parts.scheme in {"http", "https"}):
-        return f"{quoted(url)} is not an address like {like}"
+        return f"{said} is not an address like {like}"
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
-        return f"{quoted(url)} is not an address: its port is no number from 1 to {HIGHEST_PORT}"
+        return f"{said} is not an address: its port is no number from 1 to {HIGHEST_PORT}"
     return ""

@@ -115,7 +115,7 @@ def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.
             ": look at its server's load and locks (`pg_stat_activity`) if it stays so."
         )
         view = replace(view, journal=replace(view.journal, state="slow", trouble=slow))
-    wrong = troubles(view, pulse)
+    wrong = troubles(view, pulse, journal_hangs_s=unanswered_s)
     view = replace(view, trouble=(slow, *wrong) if slow else wrong)
     if before is None:
         return view
@@ -416,7 +416,7 @@ def _assemble(
         pid=os.getpid(),
         up_s=pulse.clock.monotonic() - pulse.started_s,
         mode=settings.mode.value,
-        leading=pulse.lead.epoch is not None,
+        leading=pulse.leading,
         leader=pulse.lead.leader,
         epoch=pulse.lead.epoch,
         frozen=frozen,

@@ -32,10 +32,17 @@ LONG_SILENT_S = 2 * 3600.0
 """A provider silent for this long is worth a look, even if no run is held for it yet."""
 
 
-def troubles(view: StatusView, pulse: Pulse) -> tuple[str, ...]:
-    """Name everything that needs a human."""
+def troubles(view: StatusView, pulse: Pulse, *, journal_hangs_s: float = 0.0) -> tuple[str, ...]:
+    """Name everything that needs a human.
+
+    Args:
+        view: the screen.
+        pulse: what the daemon knows by itself.
+        journal_hangs_s: for how long the journal has not answered: whatever stands no longer than
+            that waits for it, and a restart of the daemon would not help.
+    """
     found = (
-        *_daemon(view, pulse),
+        *_daemon(view, pulse, journal_hangs_s),
         *_sources(view, pulse),
         *_devices(view, pulse),
         *_cap(view),
@@ -68,7 +75,7 @@ def off_catalogue(line: PointLine) -> str:
     return f"{' and '.join(said)} {over}" if said else ""
 
 
-def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
+def _daemon(view: StatusView, pulse: Pulse, journal_hangs_s: float) -> Iterator[str]:
     if pulse.outage is not None:
         for_s = pulse.clock.monotonic() - pulse.outage.since_s
         said = pulse.outage.sentence.rstrip(".")
@@ -76,9 +83,11 @@ def _daemon(view: StatusView, pulse: Pulse) -> Iterator[str]:
             f"{said[:1].upper()}{said[1:]} (for {span(for_s)} now). Nothing is switched meanwhile, "
             "runs train on, and wattmesh goes on by itself once the journal answers."
         )
-    yield from _loops(pulse)
+    yield from _loops(pulse, journal_hangs_s)
     if pulse.settings_trouble:
         yield pulse.settings_trouble
+    if pulse.certificate_trouble:
+        yield pulse.certificate_trouble
     yield from _plans(pulse)
     doubt = pulse.trusted.doubt()
     if doubt not in ("", UNREAD):
@@ -100,7 +109,7 @@ def _plans(pulse: Pulse) -> Iterator[str]:
         )
 
 
-def _loops(pulse: Pulse) -> Iterator[str]:
+def _loops(pulse: Pulse, journal_hangs_s: float) -> Iterator[str]:
     now_s = pulse.clock.monotonic()
     for name, read in pulse.loops.items():
         state = read()
@@ -110,7 +119,7 @@ def _loops(pulse: Pulse) -> Iterator[str]:
                 f"The {name} loop: {state.trouble}, with the traceback in `journalctl -u wattmesh`;"
                 " nothing is lost, and `systemctl restart wattmesh` is safe at any time."
             )
-        elif since_s > 5 * state.every_s + 10:
+        elif since_s > journal_hangs_s + 5 * state.every_s + 10:
             yield (
                 f"The {name} loop has made no progress for {span(since_s)} (it should every "
                 f"{state.every_s:g} s): look at `journalctl -u wattmesh -n 50`, then "

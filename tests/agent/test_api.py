@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -268,10 +269,23 @@ def test_a_new_certificate_is_served_without_a_restart(served: Served, remote: R
     (folder / "other.key").rename(folder / "tls.key")
     remote.server.renew()
     assert shown(remote.server.address) == before, "the certificate of another key"
+    assert "cannot be used" in remote.server.trouble(datetime.now(UTC)), "and status says so"
     (folder / "other.pem").rename(folder / "tls.pem")
     remote.server.renew()
     assert shown(remote.server.address).strip() == (folder / "tls.pem").read_text().strip()
     assert remote.ask("GET", DESIRED, Authorization=f"Bearer {TOKEN}").status in (200, 503)
+    assert remote.server.trouble(datetime.now(UTC)) == ""
+
+
+def test_a_certificate_that_ends_is_told_before_it_shuts_agents_out(remote: Remote) -> None:
+    """In the last tenth of its life, after its end, and where the clock is before its beginning."""
+    now = datetime.now(UTC)
+    said = [remote.server.trouble(now + timedelta(hours=each)) for each in (-72, 36, 44, 60)]
+    assert [bool(each) for each in said] == [True, False, True, True]
+    assert "is good from" in said[0]
+    assert " ends at " in said[2]
+    assert "has ended" in said[3]
+    assert "are shut out, which keep what they measure: make it anew" in said[3]
 
 
 def test_an_agent_of_another_node_delivers_over_tls(served: Served, remote: Remote) -> None:

@@ -237,6 +237,13 @@ LINES = (
         lambda site: setattr(site.pulse, "settings_trouble", "The settings file was not taken."),
         lambda site: setattr(site.pulse, "settings_trouble", ""),
     ),
+    Line(
+        "The agents' certificate",
+        lambda site: setattr(
+            site.pulse, "certificate_trouble", "The agents' certificate ends: make it anew."
+        ),
+        lambda site: setattr(site.pulse, "certificate_trouble", ""),
+    ),
     Line("No plan can be made", planning(trouble.PLANS_FAILED), planning(trouble.PLANS_FAILED - 1)),
     Line("The wall clock was stepped", stepped, stepped_long_ago),
     Line(
@@ -362,6 +369,15 @@ def test_a_red_line_comes_and_goes(line: Line) -> None:
     assert said.endswith(".")
     line.gone(site)
     assert site.red() == ()
+
+
+def test_a_loop_that_waits_for_the_journal_is_not_told_to_be_restarted() -> None:
+    """While the journal hangs, a loop stands for as long; longer than that is its own fault."""
+    site = Site()
+    site.loop(last_progress_s=site.clock.monotonic_s - 60.0)
+    assert trouble.troubles(site.view, site.pulse, journal_hangs_s=30.0) == ()
+    (said,) = trouble.troubles(site.view, site.pulse, journal_hangs_s=20.0)
+    assert "systemctl restart wattmesh" in said
 
 
 def test_no_red_line_is_left_out() -> None:

@@ -155,6 +155,8 @@ def test_standby_and_frozen_are_said_first() -> None:
     """The first line says who leads instead, and what is frozen and why."""
     standby = facts.status(leading=False, leader="head-2", epoch=None)
     assert "standing by on head-1, head-2 leads" in str(status_screen.screen(standby)[0])
+    cut_off = facts.status(leading=False, leader="head-1", epoch=4)
+    assert "led on head-1 until its term ran out" in str(status_screen.screen(cut_off)[0])
     frozen = facts.status(frozen="maintenance")
     assert "frozen (maintenance)" in str(status_screen.screen(frozen)[0])
 

@@ -36,6 +36,7 @@ from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.metrics import scrapes
+from wattmesh.controller.metrics.figures import FigureReader
 from wattmesh.controller.metrics.metrics import MetricsServer
 from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.process.scheduler import Jobs
@@ -191,6 +192,35 @@ def test_counters_are_the_ledgers_sums_and_survive_a_restart(
         name = "wattmesh_carbon_first_reported_grams_total"
         assert value(samples, name, line="run", signal=str(SIGNAL)) == 1.0
         served.stop()
+    journal.close()
+
+
+def test_a_loop_that_never_ended_a_turn_has_an_age(journal: Journal, clock: SteppedClock) -> None:
+    """A first cycle that hangs is as old as the daemon, so that its alert fires."""
+    served = server(journal, clock)
+    state = Loop("cycle", 5.0, lambda: None, clock.clock).state
+    served._collector._pulse.loops["cycle"] = lambda: state
+    clock.monotonic_s += 400.0
+    samples = scrape(served)
+    served.stop()
+    journal.close()
+    assert value(samples, "wattmesh_loop_progress_age_seconds", loop="cycle") == 400.0
+
+
+def test_a_bug_in_reading_the_sums_is_told(
+    journal: Journal, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it every series of runs stands still, or is not there, and no alert fires."""
+    monkeypatch.setattr(FigureReader, "read", lambda self: 1 / 0)
+    served = server(journal, clock)
+
+    def told() -> bool:
+        samples = scrape(served)
+        name = "wattmesh_loop_turns_total"
+        return value(samples, name, loop="figures", outcome="bug") > 0
+
+    wait_for(told, "the bug")
+    served.stop()
     journal.close()
 
 

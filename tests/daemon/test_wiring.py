@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
 from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
+from wattmesh.controller.daemon import wiring
 from wattmesh.controller.daemon.loop_bodies import PollDuty
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.wiring import Parts
@@ -385,3 +387,24 @@ def test_a_carbon_feed_that_stops_is_said_everywhere(start: Start, clock: Steppe
     assert any("Every run holds until the signal is back" in each for each in view["trouble"])
     assert "csv was last heard" in view["cycle"]["sentence"]
     assert view["runs"][0]["activity"] == "holding"
+
+
+def test_a_journal_that_hangs_does_not_hold_up_the_end(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service manager kills after 60 s: the last rows are waited for once, and not for long."""
+    parts, answers = start(), threading.Event()
+    serve(parts)
+    monkeypatch.setattr(wiring, "LAST_WORDS_S", 0.2)
+    released = parts.journal.leadership.release
+
+    def hang(holder: str, epoch: int) -> None:
+        assert answers.wait(60.0)
+        released(holder, epoch)
+
+    monkeypatch.setattr(parts.journal.leadership, "release", hang)
+    try:
+        parts.stop()
+        assert "the lease runs out by itself" in caplog.text
+    finally:
+        answers.set()

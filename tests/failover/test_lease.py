@@ -16,8 +16,10 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.leadership import SILENT_S, check_epoch
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.process.change_signal import ChangeSignal
+from wattmesh.controller.process.loops import LoopState
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.status.status import last_known
 from wattmesh.errors import JournalUnavailable
 
 LEASE_S = 10.0
@@ -65,6 +67,9 @@ def test_a_leader_that_cannot_renew_acts_no_longer_than_its_term(sqlite_journal:
     with pytest.raises(StandsBy, match="another one may lead by now"):
         one.context.act()
     assert not one.pulse.leading
+    one.pulse.loops["cycle"] = lambda: LoopState(name="cycle", every_s=5.0)
+    told = last_known(one.pulse, None, unanswered_s=LEASE_S)
+    assert (told.leading, told.epoch) == (False, 1), "nor does its screen claim to lead"
     assert one.context.lead() == 1
     one.lease.turn()
     assert one.context.act() == 1

@@ -101,3 +101,44 @@ def test_a_commit_is_on_disk_whatever_the_servers_default(server: Journal) -> No
     """Synchronous commit is asked for by every connection."""
     with server.database.writing() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+
+
+def test_a_server_that_refuses_says_what_would_help(
+    server: Journal, postgresql_server: postgresql.Server
+) -> None:
+    """A user without rights, an unknown one, a database that takes nobody: no word of a folder."""
+    database = server.database.url.database
+    whole = server.database.url
+    postgresql_server.execute("DROP ROLE IF EXISTS poor")
+    postgresql_server.execute("CREATE ROLE poor LOGIN")
+
+    def said(user: str = "wattmesh") -> str:
+        url = whole.set(username=user).render_as_string(hide_password=False)
+        with pytest.raises(JournalUnavailable) as raised:
+            Journal.open(url)
+        return str(raised.value)
+
+    try:
+        assert "refuses us" in said("poor")
+        assert "OWNER" in said("poor")
+        assert "journal.password_file" in said("nobody-knows-me")
+        postgresql_server.execute(f"ALTER DATABASE {database} CONNECTION LIMIT 0")
+        assert "takes no connection" in said("poor")
+        postgresql_server.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
+        assert "takes no connection" in said("poor")
+    finally:
+        postgresql_server.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS true")
+        postgresql_server.execute(f"ALTER DATABASE {database} CONNECTION LIMIT -1")
+        postgresql_server.execute("DROP ROLE poor")
+
+
+def test_a_replica_is_named_as_one(server: Journal) -> None:
+    """What takes no writes is a replica: the setting that names the primary."""
+
+    def write() -> None:
+        with server.database.writing() as connection:
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+            connection.exec_driver_sql("DELETE FROM runs")
+
+    with pytest.raises(JournalUnavailable, match=r"name the primary in journal\.url"):
+        write()

@@ -8,5 +8,6 @@ The map:
     install_checks.py   checks groups, units, and what the daemon runs with
     journal_checks.py   checks the journal
     power_checks.py     checks every power source
+    service_checks.py   checks what the services' users and units may read
     tls_checks.py       checks the certificate, and the way to controllers
 """

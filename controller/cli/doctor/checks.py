@@ -4,6 +4,7 @@ Invariant: a check never raises and never changes anything; what it cannot know 
 which is not ok.
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -16,9 +17,11 @@ from wattmesh.controller.cli.doctor import (
     install_checks,
     journal_checks,
     power_checks,
+    service_checks,
     tls_checks,
 )
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
+from wattmesh.controller.cli.services.install import UNIT, ServiceUnit
 from wattmesh.controller.cli.words import plural
 from wattmesh.controller.process import kernel_clock
 from wattmesh.controller.settings import read as reader
@@ -37,10 +40,14 @@ def examine(config: Path, socket: str | None) -> Iterator[Finding]:
     """Run every check; `socket` overrides the one in the settings."""
     settings, finding = _settings(config)
     yield finding
-    if settings is not None and settings.agent.controller.startswith("https:") and not socket:
+    if settings is not None:
+        yield from service_checks.services(settings, config)
+    if settings is not None and _is_node(settings) and not socket:
         yield from _of_node(settings)
         return
     if settings is not None:
+        if settings.agent.controller.startswith("https:"):
+            yield from tls_checks.controllers(settings.agent)
         yield from _of_settings(settings)
         socket = socket or str(settings.api.socket)
     view, finding = _daemon(socket)
@@ -56,7 +63,7 @@ def examine(config: Path, socket: str | None) -> Iterator[Finding]:
 
 def _settings(config: Path) -> tuple[Settings | None, Finding]:
     try:
-        return reader.load(config), ok("settings", f"{config} has no mistakes")
+        return reader.load(config, by_a_person=True), ok("settings", f"{config} has no mistakes")
     except SettingsInvalid as error:
         first = "; ".join(f"{key} {text}" for key, text in error.mistakes[:2])
         more = len(error.mistakes) - 2
@@ -83,6 +90,14 @@ def _of_settings(settings: Settings) -> Iterator[Finding]:
         yield problem("grid signal", "none is set, so nothing is booked", "add [carbon.accounting]")
 
 
+def _is_node(settings: Settings) -> bool:
+    """Say whether the daemon is on other machines alone: nothing of one is named or stands here."""
+    if not settings.agent.controller.startswith("https:") or settings.api.listen:
+        return False
+    unit = install_checks.UNITS / UNIT[ServiceUnit.DAEMON]
+    return not (os.path.exists(unit) or os.path.lexists(settings.api.socket))
+
+
 def _of_node(settings: Settings) -> Iterator[Finding]:
     """Check a node whose daemon is on another machine: no journal, signal or daemon is here."""
     yield disk(_nearest_existing(settings.agent.outbox.parent))
@@ -101,7 +116,7 @@ def _journal_folder(url: str) -> Path:
 
 
 def _nearest_existing(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.exists())
+    return next(each for each in (folder, *folder.parents) if os.path.exists(each))  # or closed
 
 
 def disk(folder: Path) -> Finding:
@@ -170,6 +185,9 @@ def _of_status(view: Mapping[str, Any]) -> Iterator[Finding]:
     if power["trouble"] or power["gpus"] < power["expected"]:
         text = power["trouble"] or f"{power['gpus']} of {power['expected']} GPUs answer"
         yield problem("power", text, "look at the GPUs that are missing with `nvidia-smi -L`")
+    elif power["source"] == "agents" and not power["gpus"]:
+        text = "no agent has delivered anything yet, so no GPU is read"
+        yield unknown("power", text, "`wattmesh doctor` on a node says why its agent does not")
     elif power["source"]:
         simulated = " (simulated)" if power["simulated"] else ""
         yield ok("power", f"{plural(power['gpus'], 'GPU')} read by {power['source']}{simulated}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattmesh.controller.cli.doctor.findings import Finding, problem, unknown
-from wattmesh.controller.cli.services.install import IN_UNITS, UNIT
+from wattmesh.controller.cli.services.install import IN_UNITS, UNIT, hidden_part
 from wattmesh.controller.settings.model import ApiSection, Settings
 
 UNITS = Path("/etc/systemd/system")
@@ -48,6 +48,12 @@ def units(folder: Path = UNITS) -> Iterator[Finding]:
                 "units", f"{path} starts {program or 'nothing'}, which is not there", replace
             )
             continue
+        if hidden := hidden_part(Path(program)):
+            yield problem(
+                "units",
+                f"{path} starts {program}, which needs {hidden}: the unit cannot see that folder",
+                "install wattmesh anew with the system's own `python3 -m venv /opt/wattmesh`",
+            )
         shipped = (files("wattmesh.integrations") / "systemd" / name).read_text(encoding="utf-8")
         if text != shipped.replace(IN_UNITS, program):
             yield unknown("units", f"{path} is not as this version ships it", replace)

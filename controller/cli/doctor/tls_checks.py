@@ -4,22 +4,22 @@ Invariant: a controller is asked only for what its agent asks every few seconds;
 no lease is renewed, and no secret is shown.
 """
 
+import os
 import socket
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 from wattmesh.controller.agent.link import ControllerLink
+from wattmesh.controller.api.transport.certificate import validity
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
 from wattmesh.controller.settings.model import AgentSection
 from wattmesh.controller.settings.secrets import is_credential, read_secret
 from wattmesh.errors import FixInput, SourceUnavailable
 
 SOON = timedelta(days=14)
-EXPIRED = 10
-"""X509_V_ERR_CERT_HAS_EXPIRED (openssl, x509_vfy.h)."""
 
 ASK_S = 5.0
 MAKE = "wattmesh nodes token make"
@@ -31,10 +31,13 @@ def certificate(certificate: Path, key: Path, now: datetime) -> Finding:
     if is_credential(key) and not key.exists():
         return unknown(check, f"{key.name} is the service's alone", "see the daemon's log")
     try:
-        ends = _ends(certificate, key)
+        ends = validity(certificate, key).ends_at
     except ssl.SSLCertVerificationError as error:
-        why = "has expired" if error.verify_code == EXPIRED else f"is not valid ({error.reason})"
+        why = f"is not valid ({error.reason})"
         return problem(check, f"{certificate} {why}", "make it anew; it is taken within minutes")
+    except PermissionError:
+        what = f"{certificate} or {key} may not be read by uid {os.geteuid()}"
+        return unknown(check, what, "run doctor as root, or as the daemon's user")
     except (OSError, ssl.SSLError) as error:
         return problem(
             check,
@@ -42,37 +45,10 @@ def certificate(certificate: Path, key: Path, now: datetime) -> Finding:
             "make them anew; they are taken within minutes",
         )
     if ends - now < SOON:
-        return problem(
-            check,
-            f"{certificate} ends at {ends:%Y-%m-%d %H:%M} UTC, and agents are shut out then",
-            "make it anew; it is taken within minutes",
-        )
+        when = f"at {ends:%Y-%m-%d %H:%M} UTC, and agents are shut out"
+        what = f"has expired {when}" if ends <= now else f"ends {when} then"
+        return problem(check, f"{certificate} {what}", "make it anew; it is taken within minutes")
     return ok(check, f"{certificate} fits its key and is good until {ends:%Y-%m-%d}")
-
-
-def _ends(certificate: Path, key: Path) -> datetime:
-    """Read until when a certificate is good, by a handshake with ourselves.
-
-    Raises:
-        ssl.SSLError, OSError: it is not good, or cannot be used.
-    """
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(certificate, key)
-    asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    asking.check_hostname = False
-    asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusted as it is, whoever issued it
-    asking.load_verify_locations(certificate)
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = serving.wrap_bio(there, back, server_side=True)
-    client = asking.wrap_bio(back, there)
-    for _ in range(4):
-        for side in (client, server):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    found = client.getpeercert() or {}
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(found["notAfter"])), UTC)
 
 
 def controllers(agent: AgentSection) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ def report(asked: StatusWords) -> None:
         WattmeshError: the daemon did not answer, or said no.
     """
     try:
-        view = DaemonConnection(asked.socket).get("/v1/status")
+        view = DaemonConnection(asked.socket, config=asked.config).get("/v1/status")
     except DaemonUnreachable as error:
         # Imported only here: it reads the journal, which costs most of a second.
         from wattmesh.controller.cli.offline import last_known, screen_of  # noqa: PLC0415

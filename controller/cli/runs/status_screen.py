@@ -96,6 +96,8 @@ def _head(view: Mapping[str, Any]) -> Text:
     doing = f"frozen ({frozen})" if frozen else DOING.get(view["mode"], view["mode"])
     if view["leading"]:
         role = f"leader on {view['host']}"
+    elif view["epoch"] is not None:  # another one may lead, whatever this one knows
+        role = f"led on {view['host']} until its term ran out"
     else:
         leads = f", {view['leader']} leads" if view["leader"] else ", nobody leads"
         role = f"standing by on {view['host']}{leads}"

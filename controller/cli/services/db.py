@@ -36,7 +36,7 @@ def current(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the revision of the journal, and the one this version needs."""
-    answer = _state(url or journal_url(settings.load(config)))
+    answer = _state(url or journal_url(settings.load(config, by_a_person=True)))
     if as_json:
         print_json(answer)
         return
@@ -46,7 +46,7 @@ def current(
         print_lines(
             [
                 f"{answer['database']} {_stands(answer['revision'])}, this version needs "
-                f"{answer['newest']}: run `wattmesh db upgrade`"
+                f"{answer['newest']}: {_next_step(answer['revision'])}"
             ]
         )
 
@@ -58,7 +58,7 @@ def upgrade(
     as_json: options.AsJson = False,
 ) -> None:
     """Upgrade the journal to the revision that this version needs."""
-    where = url or journal_url(settings.load(config))
+    where = url or journal_url(settings.load(config, by_a_person=True))
     _upgrade(where)
     answer = _state(where)
     if as_json:
@@ -80,7 +80,7 @@ def backup(
 
     PostgreSQL: use pg_dump (docs/operations.md, Backup and restore).
     """
-    made = copies.backup(url or journal_url(settings.load(config)), target)
+    made = copies.backup(url or journal_url(settings.load(config, by_a_person=True)), target)
     if as_json:
         print_json(
             {
@@ -111,7 +111,7 @@ def restore(
     printed command on their nodes. PostgreSQL: pg_restore, then `wattmesh db renew`.
     """
     done = copies.restore(
-        url or journal_url(settings.load(config)),
+        url or journal_url(settings.load(config, by_a_person=True)),
         source,
         replace=replace,
         now=datetime.now(UTC),
@@ -135,7 +135,7 @@ def renew(
     the copy for the journal that it was made from, find it behind, and refuse it. No daemon may
     run on it.
     """
-    where = url or journal_url(settings.load(config))
+    where = url or journal_url(settings.load(config, by_a_person=True))
     journal = Journal.open(where)
     try:
         made = identity.renew(journal.database)
@@ -174,6 +174,12 @@ def _upgrade(url: str) -> None:
 def _stands(found: object) -> str:
     """Say at which revision a journal is; an empty one has none."""
     return "has no tables yet" if found is None else f"is at revision {found}"
+
+
+def _next_step(found: object) -> str:
+    if found is None or found in migrations.REVISIONS:
+        return "run `wattmesh db upgrade`"
+    return "it was made by a newer wattmesh: install that"
 
 
 def _state(url: str) -> dict[str, object]:

@@ -4,6 +4,7 @@ Invariant: an existing file with other content is replaced only on request.
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ IN_PROVISIONING = "/etc/grafana/dashboards/wattmesh"
 UNSEEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 """Folders that the units cannot see (ProtectHome, PrivateTmp)."""
 
+_A_PROGRAM = re.compile(r"[A-Za-z0-9_./+:@-]+")
+"""A path that a unit takes as it is: systemd reads blanks, quotes, `%`, `$` and `\\` otherwise."""
 
 _A_URL = re.compile(r"[A-Za-z0-9._~:/%+@=-]{1,500}")
 """What stands in YAML and in a link without quotes."""
@@ -222,15 +225,52 @@ def script(shell: Shell) -> str:
 
 
 def _program() -> Path:
-    return Path(sys.executable).parent / "wattmesh"
+    """Give the path of the program that runs this.
+
+    Raises:
+        InputInvalid: a unit cannot name it.
+    """
+    program = Path(sys.executable).parent / "wattmesh"
+    if not _A_PROGRAM.fullmatch(str(program)):
+        raise InputInvalid(
+            f"{program} has a blank or a sign in its path that systemd reads in its own way: "
+            "install wattmesh elsewhere, as with `python3 -m venv /opt/wattmesh`."
+        )
+    return program
+
+
+def unseen_by_units(path: Path) -> str:
+    """Give the folder that the units hide and in which `path` lies; "" where it lies in none."""
+    return next((each for each in UNSEEN if str(path).startswith(each)), "")
+
+
+def hidden_part(program: Path) -> Path | None:
+    """Find what of a program lies, links followed, where the units cannot see it.
+
+    That is the program, or the Python that its first line names: a virtual environment in /opt may
+    use one of a home folder. None: they see all of it.
+    """
+    parts = [program]
+    try:
+        with program.open("rb") as file:
+            first = file.readline(1024)
+    except OSError:
+        first = b""
+    if first.startswith(b"#!/"):
+        parts.append(Path(os.fsdecode(first[2:].split()[0])))
+    real = (Path(os.path.realpath(each)) for each in parts)
+    return next((each for each in real if unseen_by_units(each)), None)
 
 
 def _unseen(program: Path) -> Iterator[str]:
     """Warn that the units cannot see the program's folder, and so cannot start it."""
-    if str(program).startswith(UNSEEN):
+    hidden = program if unseen_by_units(program) else hidden_part(program)
+    if hidden is not None:
+        needs = "" if hidden == program else f"{program} needs "
         yield (
-            f"{program} lies in a folder that the units cannot see: install wattmesh elsewhere, as "
-            "with `python3 -m venv /opt/wattmesh`, and run this command from there"
+            f"{needs}{hidden}{' which' if needs else ''} lies in a folder that the units cannot "
+            "see: install wattmesh elsewhere, as with the system's own `python3 -m venv "
+            "/opt/wattmesh`, and run this command from there"
         )
 
 

@@ -9,6 +9,7 @@ The map:
     pooled.py      the same settings in every transaction, through pgbouncer too
     read_once.py   removes energy that two readers of one device booked twice
     schema.py      upgrades a SQLite journal in a child process
+    shown_url.py   a database's address without its secrets (pure)
     sqlite_url.py  converts between paths and database URLs
     stored.py      makes rows of older versions readable (pure)
     tables.py      all tables

@@ -22,6 +22,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DisconnectionError, IntegrityError, SQLAlchemyError
 
 from wattmesh.controller.journal.database.failures import unavailable
+from wattmesh.controller.journal.database.shown_url import without_secrets
 from wattmesh.controller.journal.database.sqlite_url import sqlite_path
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable
 from wattmesh.reconfig.ranges import clean
@@ -48,7 +49,7 @@ class Database:
         """
         sqlite_path(url)
         self.url = make_url(url)
-        self.name = self.url.render_as_string(hide_password=True)
+        self.name = without_secrets(self.url.render_as_string(hide_password=True))
         self._check: Callable[[Connection], None] | None = None
         self._away = ""
         self._trying = threading.Lock()
@@ -179,12 +180,24 @@ class Database:
         path = self.url.database
         if not self.is_sqlite or not path or path == ":memory:":
             return
-        if not Path(path).exists():
+        try:
+            os.stat(path)
+        except PermissionError as error:
+            raise JournalUnavailable(closed_to_us(path)) from error
+        except OSError as error:
             self.engine.dispose()
             raise JournalUnavailable(
                 f"the journal {path} is gone; put the file (and its -wal) back, or restart "
                 "wattmesh to begin a new one"
-            )
+            ) from error
+
+
+def closed_to_us(path: str | Path) -> str:
+    """Say that the folders on the way to a journal are closed to who runs this."""
+    return (
+        f"the journal {path} lies in a folder that is closed to uid {os.geteuid()}; run this as "
+        "root, or as the daemon's user"
+    )
 
 
 _POOL: dict[str, Any] = {"pool_size": 4, "max_overflow": 8, "pool_timeout": BUSY_TIMEOUT_S}

@@ -11,10 +11,18 @@ from wattmesh.errors import JournalUnavailable
 
 _LOCKED = ("database is locked", "lock timeout", "database table is locked", "deadlock detected")
 _FULL = ("database or disk is full", "No space left", "could not extend")
-_CLOSED = ("readonly database", "unable to open", "permission denied", "read-only transaction")
+_CLOSED = ("readonly database", "unable to open")
+_NO_RIGHT = ("permission denied for",)
+_READS_ONLY = ("read-only transaction", "hot standby")
+_TAKES_NOBODY = (
+    "not currently accepting connections",
+    "too many connections",
+    "too many clients",
+    "remaining connection slots",
+)
 _DAMAGED = ("malformed", "not a database", "invalid page", "could not read block")
 _OTHER_SHAPE = ("no such table", "no such column", "does not exist")
-_REFUSED = ("password authentication", "no password supplied", "pg_hba.conf")
+_REFUSED = ("password authentication", "no password supplied", "pg_hba.conf", 'FATAL:  role "')
 _ABSENT = ("FATAL:  database",)
 _AWAY = (
     "connection failed",
@@ -69,6 +77,13 @@ def in_words(error: SQLAlchemyError, where: str, waited_s: float) -> str:
         (_LOCKED, _locked(waited_s)),
         (_FULL, "cannot grow, its disk is full; free some space there"),
         (_REFUSED, f"refuses us ({cause}); check the user and journal.password_file"),
+        (_TAKES_NOBODY, f"takes no connection ({cause}); see who holds them in `pg_stat_activity`"),
+        (_NO_RIGHT, f"refuses us ({cause}); make its tables our user's (`ALTER TABLE ... OWNER`)"),
+        (
+            _READS_ONLY,
+            f"takes no writes ({cause}); name the primary in journal.url, for this is a replica or "
+            "is set to read-only",
+        ),
         (_ABSENT, f"is not on its server ({cause}); create it, then run `wattmesh db upgrade`"),
         (_AWAY, f"does not answer ({cause}); start it, or mend the way to it"),
         (_CLOSED, f"cannot be opened for writing ({cause}); check the folder and its owner"),

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from wattmesh import durable, migrations
-from wattmesh.controller.journal.database.engine import BUSY_TIMEOUT_S
+from wattmesh.controller.journal.database.engine import BUSY_TIMEOUT_S, closed_to_us
 from wattmesh.controller.journal.database.failures import locked
 from wattmesh.controller.journal.database.sqlite_url import sqlite_path
 from wattmesh.errors import FixInput, JournalUnavailable
@@ -27,7 +27,8 @@ def bring_up_to_date(url: str) -> None:
 
     Raises:
         FixInput: the folder cannot be made or written to, or the address is not valid.
-        Locked: another process has the journal. JournalUnavailable: the migration failed.
+        Locked: another process has the journal. JournalUnavailable: the migration failed, or the
+            folder is closed to us.
     """
     path = sqlite_path(url)
     if path is None:
@@ -56,9 +57,13 @@ def revision(path: Path) -> str:
 
     Raises:
         Locked: another process keeps everybody from reading.
+        JournalUnavailable: its folder is closed to us.
     """
-    if not path.exists():
-        return ""
+    try:
+        if not path.exists():
+            return ""
+    except PermissionError as error:
+        raise JournalUnavailable(closed_to_us(path)) from error
     try:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S
