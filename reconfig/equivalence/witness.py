@@ -6,7 +6,8 @@ through `gather.py`, and write what they find into the launch's folder:
     asked-checks.json   what to watch (by `configs validate`)
     round-trips.jsonl   V1 of every switch, and of a load of a checkpoint
     gradient-STEP.npz   the gradient that the optimizer was about to apply at a step
-    stepped-STEP.npz    what that step made of parameters and optimizer
+    stepped-STEP.npz    what that step made of parameters and optimizer; of the last step of an
+                        interval, of parameters
     sample-STEP.npz     some elements of the state at a boundary, where steps draw random numbers
     state.npz           the state at the newest boundary, where it is asked for
     facts.json          dtypes, memory, dropout, random numbers, code and libraries
@@ -87,7 +88,8 @@ class Witness:
         self._step, facts = state.position.step, self._facts
         if self._before_step is not None:
             before, self._before_step = self._before_step, None
-            after = gather_trained(state, ("param.", "slot."))
+            kinds = ("param.", "slot.") if self._step in self._caught else ("param.",)
+            after = gather_trained(state, kinds)
             if after.arrays:
                 write_whole(self._files.stepped(self._step), change_of_step(before, after))
         told = (facts.draws, facts.products)
@@ -150,13 +152,17 @@ class Witness:
         """Gather the gradient of the step in hand, if it is asked for. A collective call.
 
         Over seeds, where only samples are kept, what the step changes is taken from its boundaries.
+        Of an interval's last step only the move is kept: what begins after a switch's first step,
+        as a schedule that starts anew, shows there.
         """
-        step = self._step + 1
-        if self._step == 0 or self._step % self._asked.every or step in self._caught:
+        step, every = self._step + 1, self._asked.every
+        if self._step == 0 or step in self._caught or self._facts.too_large_bytes:
+            return
+        if self._step % every:
+            if step % every == 0 and not self._asked.sampled and self._before_step is None:
+                self._before_step = gather_trained(state, ("param.",))
             return
         self._caught.add(step)
-        if self._facts.too_large_bytes:
-            return
         found = gather_gradients(state)
         if found.arrays:
             kept = sampled(found) if self._asked.sampled else found
