@@ -24,8 +24,8 @@ MOST, LEAST = 4.0, 0.1
 """Bounds of a measured limit, in multiples of `KNOWN`."""
 
 MOST_OF_MOVE = 0.5
-"""The limit of a move is at most this, whatever its dtype: noise alone decides how an optimizer that
-scales each element moves one without a gradient, as the bias of attention's keys."""
+"""The limit of a move is at most this, whatever its dtype: noise alone decides how an optimizer
+that scales each element moves one without a gradient, as the bias of attention's keys."""
 
 ONE_DIRECTION = 0.05
 """Share of a move's noise that may lie in one direction: that of one in 400."""

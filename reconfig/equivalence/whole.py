@@ -235,8 +235,7 @@ def quantity_of(name: str) -> str:
 def step_gaps(found: WholeState, reference: WholeState) -> dict[str, float]:
     """V12: how far two steps' changes are apart, relative to the reference's norm, by quantity.
 
-    Args:
-        found, reference: of `change_of_step`.
+    Both are of `change_of_step`.
     """
     parts: dict[str, tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]] = {}
     for side, whole in enumerate((found, reference)):
