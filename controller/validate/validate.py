@@ -274,7 +274,12 @@ class Validator:
         }
 
     def _stamp(self, found: PointProof, *, stands: bool = True) -> None:
-        """Write into the catalogue's file what is proven of one point, or no longer is."""
+        """Write into the catalogue's file what is proven of one point, or no longer is.
+
+        The file is read anew: another validation may have proven other points of it meanwhile.
+        """
+        self._catalogue = catalogue_file.load(self.file)
+        rules.check_agreement(self.job, self._catalogue)
         if rules.unstampable(self._catalogue, found.id, self._fingerprint):
             return
         before = self._catalogue.point(found.id)

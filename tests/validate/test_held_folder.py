@@ -1,6 +1,7 @@
 """A validation's folder: held by one, not writable, and ended before anything was found."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from tests.validate.catalogues import catalogue
 from wattmesh import durable
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.validate.results import CheckRow, PointProof, ValidationProgress
 from wattmesh.controller.validate.validate import Validator
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import catalogue_file
+from wattmesh.reconfig.catalogue import Evidence
 from wattmesh.reconfig.layout import Layout
 
 JOB = ProfileJob(
@@ -55,6 +59,30 @@ def test_two_validations_never_share_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ChildFailed):
         validator(tmp_path, place, launcher).run()
     assert launcher.started == 1
+
+
+def test_what_another_validation_wrote_meanwhile_stays(tmp_path: Path) -> None:
+    """Two may prove points of one catalogue, each in a folder of its own."""
+    job = replace(JOB, points=(*JOB.points, Candidate(id="B", layout=Layout(dp_shard=2))))
+    path = catalogue(tmp_path / "c.toml", job)
+    row = CheckRow(check="V1", name="", measured=0, limit=0, ok=True, sentence="")
+    proof = PointProof(id="A", layout="1 rank", equivalence="exact", because="V1", checks=(row,))
+    launches = ("reference", "resumed", "control-2", "control-3")
+    (tmp_path / "v").mkdir()
+    ValidationProgress(
+        digest="d", points=(replace(proof, at="2026-01-01T00:00:00+00:00"),), finished=launches
+    ).save(tmp_path / "v")
+
+    def meanwhile(_: str) -> None:
+        found = catalogue_file.load(path)
+        proven = replace(found.point("B"), evidence=Evidence.VALIDATED)
+        catalogue_file.save(replace(found, points=(found.point("A"), proven)), path)
+
+    launcher = Dead()
+    Validator(job=JOB, file=path, folder=tmp_path / "v", launcher=launcher, tell=meanwhile).run()
+    found = catalogue_file.load(path)
+    assert launcher.started == 0
+    assert [each.evidence for each in found.points] == [Evidence.VALIDATED] * 2
 
 
 def test_a_validation_that_ended_in_its_first_launch_goes_on_in_its_folder(tmp_path: Path) -> None:
