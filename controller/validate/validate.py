@@ -20,6 +20,7 @@ from pathlib import Path
 from wattmesh import durable
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.kept import await_former
 from wattmesh.controller.profile.launch import JobLauncher, by_torchrun
 from wattmesh.controller.validate import pairs, results, rules, seed_trials
 from wattmesh.controller.validate.judge import (
@@ -99,6 +100,7 @@ class Validator:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with durable.hold(self.folder):
                 self.folder.mkdir(exist_ok=True)
+                await_former(self.folder, self.tell)
                 told = self._prove_all(only)
         except durable.Held as error:
             raise InputInvalid(
