@@ -48,6 +48,11 @@ MADE = {
 }
 ALONG = frozenset({LENGTH, ALONG_WEIGHTS})
 
+UNSTEPPED = (
+    "; the reference applied no gradient in step {step}, as where a loss scaler leaves a step out: "
+    "validate with another job.every"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedLaunch:
@@ -101,7 +106,9 @@ class Beside:
     def gap(self, launch: WatchedLaunch, step: int) -> tuple[float, str]:
         """Return how far a launch's gradient of a step is from the reference's."""
         mine, other = launch.files.gradient(step), self.reference.files.gradient(step)
-        if not (mine.exists() and other.exists()):
+        if not other.exists():
+            return math.inf, UNSTEPPED.format(step=step)
+        if not mine.exists():
             return math.inf, f"; step {step} was not caught in both"
         return gradient_gap(read_whole(mine).arrays, read_whole(other).arrays)
 

@@ -47,6 +47,11 @@ LEAST_S = 6.0
 seconds, so that a fast one is switched later than it was asked to be; the reference must have
 trained those steps too."""
 
+UNSAVED_SCHEDULE = (
+    "a schedule sets the learning rate, and State.extra has none: unless your script sets its step "
+    "from `position`, it starts anew at every switch, which these few steps may not show"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
@@ -188,6 +193,8 @@ class Validator:
         launches.once("resumed", asked, [reference], 1, into="reference")
         place = launches.place("reference")
         launches.progress = replace(self._progress, fingerprint=place.facts.fingerprint, lost={})
+        if place.facts.unsaved_schedule:
+            self.tell(UNSAVED_SCHEDULE)
         controls = []
         for parts in self.orders:
             name = f"control-{parts}"

@@ -183,6 +183,7 @@ class Witness:
         facts.too_large_bytes = size if size > self._asked.largest_bytes else 0
         facts.parameters = sorted({str(each.dtype)[6:] for each in state.parameters()})
         facts.dropout = _dropout(state)
+        facts.unsaved_schedule = unsaved_schedule(state)
         if torch.cuda.is_available():
             facts.device_bytes = torch.cuda.get_device_properties(0).total_memory
         self._write_facts()
@@ -215,6 +216,15 @@ def _bytes_of(state: State) -> int:
 def _dropout(state: State) -> list[str]:
     """Name layers that drop at random while they train."""
     return [name for name, module in _named(state) if _drops(module)][:_SHOWN]
+
+
+def unsaved_schedule(state: State) -> bool:
+    """Say whether one of torch's schedules sets a rate here and none is kept in `State.extra`."""
+    scheduled = any(
+        "initial_lr" in group for each in state.optimizers for group in each.param_groups
+    )
+    kept = (repr(each.state_dict()) for each in state.extra.values())
+    return scheduled and not any("last_epoch" in each for each in kept)
 
 
 def _drops(module: nn.Module) -> bool:

@@ -1,11 +1,12 @@
 """A validation's folder: held by one, not writable, and ended before anything was found."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from wattmesh.controller.profile.kept import await_former
 from wattmesh.controller.profile.profile import profile
 from wattmesh.controller.profile.results import ProfileState
 from wattmesh.controller.validate.results import CheckRow, PointProof, ValidationProgress
-from wattmesh.controller.validate.validate import Validator
+from wattmesh.controller.validate.validate import UNSAVED_SCHEDULE, Validator
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Evidence
+from wattmesh.reconfig.equivalence.asked import JobFacts
 from wattmesh.reconfig.layout import Layout
 
 JOB = ProfileJob(
@@ -138,7 +140,13 @@ def test_what_another_validation_wrote_meanwhile_stays(tmp_path: Path) -> None:
         digest="d", points=(replace(proof, at="2026-01-01T00:00:00+00:00"),), finished=launches
     ).save(tmp_path / "v")
 
-    def meanwhile(_: str) -> None:
+    facts = tmp_path / "v" / "reference" / "facts.json"
+    facts.parent.mkdir()
+    facts.write_text(json.dumps(asdict(JobFacts(unsaved_schedule=True))))
+    told = []
+
+    def meanwhile(said: str) -> None:
+        told.append(said)
         found = catalogue_file.load(path)
         proven = replace(found.point("B"), evidence=Evidence.VALIDATED)
         catalogue_file.save(replace(found, points=(found.point("A"), proven)), path)
@@ -147,6 +155,7 @@ def test_what_another_validation_wrote_meanwhile_stays(tmp_path: Path) -> None:
     Validator(job=JOB, file=path, folder=tmp_path / "v", launcher=launcher, tell=meanwhile).run()
     found = catalogue_file.load(path)
     assert launcher.started == 0
+    assert UNSAVED_SCHEDULE in told
     assert [each.evidence for each in found.points] == [Evidence.VALIDATED] * 2
 
 

@@ -172,6 +172,17 @@ def _step_further(each: JudgedLaunches) -> None:
     each.stepped(each.point.files, 9, moved=1.2)
 
 
+def test_a_step_that_the_reference_left_out_is_told(launches: JudgedLaunches) -> None:
+    """A loss scaler skips it in every layout, which says nothing against the point."""
+    for each in (launches.point, launches.beside.reference):
+        each.files.gradient(9).unlink()
+        each.files.stepped(9).unlink()
+    found = launches.proof()
+    assert not found.proven
+    assert "the reference applied no gradient in step 9" in found.because
+    assert "another job.every" in found.because
+
+
 def _lose_step(each: JudgedLaunches) -> None:
     each.point.files.stepped(17).unlink()
 
