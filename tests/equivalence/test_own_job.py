@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.distributed.checkpoint.stateful import Stateful
 
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.reconfig.equivalence.own_job import (
@@ -101,6 +102,6 @@ def test_a_schedule_that_no_checkpoint_keeps_is_seen(kept: bool) -> None:
     optimizer = torch.optim.AdamW(net.parameters())
     assert not unsaved_schedule(State(modules=[net], optimizers=[optimizer]))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
-    extra = {"schedule": schedule} if kept else {}
+    extra: dict[str, Stateful] = {"schedule": schedule} if kept else {}
     found = State(modules=[net], optimizers=[optimizer], extra=extra)
     assert unsaved_schedule(found) is not kept

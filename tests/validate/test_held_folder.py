@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -119,7 +119,7 @@ def test_nothing_is_started_beside_the_job_of_a_killed_call(tmp_path: Path, what
         job = replace(JOB, power=power)
         path = catalogue(tmp_path / "c.toml", JOB)
         validator = Validator(job=JOB, file=path, folder=place, launcher=launcher, tell=hear)
-        runs = {
+        runs: dict[str, Callable[[], object]] = {
             "validation": validator.run,
             "profile": lambda: profile(job, place, hear, launcher=launcher),
         }
