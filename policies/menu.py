@@ -128,12 +128,10 @@ def unheld(run: RunView, policy: PolicySettings) -> tuple[OperatingPoint, ...]:
     It does not matter here that clocks cannot be set: a lock that nobody wishes any more ends by
     itself.
     """
-    catalogue, able = run.catalogue, replace(run, clock_trouble="")
-    return tuple(
-        point
-        for point in (catalogue.points if catalogue else ())
-        if catalogue and catalogue.find(point.layout) is point and not why_not(point, able, policy)
-    )
+    able = replace(run, clock_trouble="")
+    unlocked = run.catalogue.unlocked().values() if run.catalogue else ()
+    at = {each.id for each in unlocked if not why_not(each, able, policy)}
+    return tuple(each for each in (run.catalogue.points if run.catalogue else ()) if each.id in at)
 
 
 def why_not_sleep(run: RunView, policy: PolicySettings) -> str:

@@ -10,6 +10,9 @@ from datetime import datetime, timedelta
 from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
 from wattmesh.reconfig.fingerprint import Fingerprint
 
+CLOCKS_APART_DAYS = 1.0
+"""A proof may be dated later than its run by as much, by another machine's clock."""
+
 
 def stale(
     point: OperatingPoint,
@@ -32,10 +35,15 @@ def stale(
         return ""
     if point.fingerprint is not None and (others := point.fingerprint.differences(ran)):
         return f"{point.id} is stale: it was proven with {'; '.join(others)}"
-    if point.validated_at is None or age_days <= 0:
+    if point.validated_at is None:
         return ""
     old_days = (at - point.validated_at) / timedelta(days=1)
-    if old_days <= age_days:
+    if old_days < -CLOCKS_APART_DAYS:
+        return (
+            f"{point.id} is stale: its proof is dated {point.validated_at:%Y-%m-%d}, in the future "
+            "of what relies on it, so that its age is not known"
+        )
+    if age_days <= 0 or old_days <= age_days:
         return ""
     return (
         f"{point.id} is stale: it was proven {old_days:.0f} days {when}, and proofs hold for "

@@ -247,6 +247,15 @@ class Catalogue:
             return next((point for point in alike if point.clock_mhz == clock_mhz), None)
         return max(alike, key=lambda each: each.clock_mhz or HIGHEST_MHZ, default=None)
 
+    def unlocked(self) -> dict[Layout, OperatingPoint]:
+        """Return `find` of every layout, in one pass over the points."""
+        found: dict[Layout, OperatingPoint] = {}
+        for point in self.points:
+            known = found.setdefault(point.layout, point)
+            if (point.clock_mhz or HIGHEST_MHZ) > (known.clock_mhz or HIGHEST_MHZ):
+                found[point.layout] = point
+        return found
+
     def comparable_power_w(
         self, point: OperatingPoint, gpus_held: int, meters: PowerScope | None
     ) -> float | None:

@@ -6,13 +6,14 @@ Invariant: every row of the input is in the output, in order, with all its colum
 import csv
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from io import StringIO
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattmesh.durable import write_text
 from wattmesh.errors import InputInvalid
@@ -26,7 +27,7 @@ from wattmesh.policies.parallelism.measured import (
 )
 from wattmesh.policies.parallelism.predict import CostModel, Predictions, physics_errors, predict
 from wattmesh.policies.parallelism.row_fields import Row
-from wattmesh.policies.parallelism.training_rows import TrainingRows, read_rows
+from wattmesh.policies.parallelism.training_rows import read_rows
 
 ADDED = (
     "pred_step_time_s",
@@ -47,17 +48,27 @@ MOST_TIMES_SLOWER = 100.0
 MOST_MEASURED = 2000
 """Work grows with the cube of what is known; this many take half a minute."""
 
+ROWS_AT_ONCE = 4096
+"""Each is compared with every run that is known: some 10 kB a row, while it is predicted."""
+
 LARGEST_BYTES = 256 * 2**20
 """A larger table is refused: it would not fit into memory as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A table and its predictions: `rows` with the columns `names`, `read` of them predicted."""
+    """A table and its predictions.
+
+    Attributes:
+        names: of its columns. rows: all of them.
+        kept: indices of the rows that are predicted; one entry of `predictions` for each.
+        excluded: why others are not, by index.
+    """
 
     names: tuple[str, ...]
     rows: tuple[Row, ...]
-    read: TrainingRows
+    kept: NDArray[np.int64]
+    excluded: Mapping[int, str]
     predictions: Predictions
 
 
@@ -96,15 +107,15 @@ def _fields(path: Path, text: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     rows: list[Row] = []
     try:
         names = tuple(next(reader, ()))
-        for fields in reader:
-            if any(fields[len(names) :]):
+        for entries in reader:
+            if any(entries[len(names) :]):
                 raise InputInvalid(
-                    f"{path}, line {reader.line_num}: {len(fields)} fields, more than the "
+                    f"{path}, line {reader.line_num}: {len(entries)} fields, more than the "
                     f"{len(names)} names of columns"
                 )
-            del fields[len(names) :]
-            if fields:
-                rows.append(dict(zip_longest(names, fields, fillvalue="")))
+            del entries[len(names) :]
+            if entries:
+                rows.append(dict(zip_longest(names, entries, fillvalue="")))
     except csv.Error as error:
         raise InputInvalid(
             f"{path}, line {reader.line_num}, cannot be read as CSV: {error}"
@@ -137,9 +148,27 @@ def as_known(names: Sequence[str], rows: Sequence[Row]) -> Sequence[Row]:
 
 def predict_table(names: Sequence[str], rows: Sequence[Row], model: CostModel) -> Predicted:
     """Predict the rows of a table; columns are known in any letters, with blanks around them."""
-    read = read_rows(as_known(names, rows))
+    kept: list[NDArray[np.int64]] = []
+    excluded: dict[int, str] = {}
+    found: list[Predictions] = []
+    for first in range(0, max(1, len(rows)), ROWS_AT_ONCE):
+        read = read_rows(as_known(names, rows[first : first + ROWS_AT_ONCE]))
+        kept.append(read.kept + first)
+        excluded |= {first + index: why for index, why in read.excluded.items()}
+        found.append(predict(read, model))
     return Predicted(
-        names=tuple(names), rows=tuple(rows), read=read, predictions=predict(read, model)
+        names=tuple(names),
+        rows=tuple(rows),
+        kept=np.concatenate(kept),
+        excluded=excluded,
+        predictions=_joined(found),
+    )
+
+
+def _joined(found: Sequence[Predictions]) -> Predictions:
+    names = [each.name for each in fields(Predictions)]
+    return Predictions(
+        **{name: np.concatenate([getattr(each, name) for each in found]) for name in names}
     )
 
 
@@ -196,7 +225,7 @@ def write_table(predicted: Predicted, path: Path) -> None:
     Raises:
         InputInvalid: it cannot be written there.
     """
-    kept = {int(index): place for place, index in enumerate(predicted.read.kept)}
+    kept = {int(index): place for place, index in enumerate(predicted.kept)}
     names = [name for name in predicted.names if name not in ADDED] + list(ADDED)
     lines = []
     for index, row in enumerate(predicted.rows):
@@ -204,7 +233,7 @@ def write_table(predicted: Predicted, path: Path) -> None:
         if index in kept:
             added |= _numbers(predicted.predictions, kept[index])
         else:
-            added["excluded_reason"] = predicted.read.excluded[index]
+            added["excluded_reason"] = predicted.excluded[index]
         lines.append([{**row, **added}.get(name, "") for name in names])
     # A file takes the place of what has its name: never of a device, or of a link.
     target = Path(os.path.realpath(path))

@@ -1,9 +1,13 @@
 """What a profile or a validation keeps in its folder, so that a later call goes on there.
 
-Invariant: a folder that holds anything else is refused, and so is what another job file began.
+Invariant: a folder that holds anything else is refused, and so is what another job file began;
+nothing is measured while the job of an earlier call still runs there.
 """
 
+import fcntl
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +15,11 @@ from typing import Any, TypeVar
 from wattmesh.errors import InputInvalid
 
 T = TypeVar("T")
+
+LEAVING_LIMIT_S = 120.0
+"""A rank notices within seconds that its launcher was killed, and ends."""
+
+POLL_S = 0.2
 
 
 def read_kept(path: Path, what: str, digest: str, decoded: Callable[[Any], T]) -> T | None:
@@ -47,3 +56,41 @@ def read_kept(path: Path, what: str, digest: str, decoded: Callable[[Any], T]) -
             "name a new folder, or take the old file back to go on"
         )
     return found
+
+
+def await_former(
+    folder: Path, tell: Callable[[str], None], limit_s: float = LEAVING_LIMIT_S
+) -> None:
+    """Wait until no job runs that an earlier call, which was killed, has started in its folder.
+
+    It would train on beside the new one, draw power that nobody's point has, and write into files
+    that are read.
+
+    Raises:
+        InputInvalid: one still runs after `limit_s`.
+        OSError: the folder is another user's.
+    """
+    ends_s, told = time.monotonic() + limit_s, False
+    for lock in sorted(folder.glob("*/run/attempt.lock")):
+        while _locked(lock):
+            if not told:
+                tell(f"waiting for the job of an earlier call to end ({lock.parents[1]})")
+            told = True
+            if time.monotonic() > ends_s:
+                raise InputInvalid(
+                    f"the job that an earlier call started in {lock.parents[1]} still runs: end "
+                    "its processes, or name another folder with --folder"
+                )
+            time.sleep(POLL_S)
+
+
+def _locked(lock: Path) -> bool:
+    """Say whether a rank of a launch holds its lock (`reconfig/launch/attempt.py`)."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

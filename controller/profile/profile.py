@@ -17,6 +17,7 @@ from wattmesh import durable
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile import results
 from wattmesh.controller.profile.job import ProfileJob
+from wattmesh.controller.profile.kept import await_former
 from wattmesh.controller.profile.launch import (
     JobLauncher,
     Trouble,
@@ -98,6 +99,7 @@ def profile(
         with durable.hold(folder):
             folder.mkdir(exist_ok=True)
             progress = results.load(folder, job.digest)
+            await_former(folder, tell)
             progress = _measured(job, folder, progress, tell, search=search, launcher=launcher)
     except durable.Held as error:
         raise InputInvalid(

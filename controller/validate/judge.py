@@ -19,11 +19,18 @@ from wattmesh.reconfig.equivalence.own_job import (
     classify_own_job,
     close_losses,
     limit,
+    limit_along,
     memory,
 )
 from wattmesh.reconfig.equivalence.shelf import read_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict
-from wattmesh.reconfig.equivalence.whole import PARAMETERS, gradient_gap, step_gaps
+from wattmesh.reconfig.equivalence.whole import (
+    ALONG_WEIGHTS,
+    LENGTH,
+    PARAMETERS,
+    gradient_gap,
+    step_gaps,
+)
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.profile_folder import ProfileFolder
 
@@ -32,6 +39,18 @@ DROPOUT = (
     "Key masks by position, as `wattmesh.integrations.pytorch.dropout` does, for the class "
     "numerical; or show with --seeds that it is alike on the mean (V8, docs/convergence.md), and "
     'allow "statistical" in policy.equivalence'
+)
+
+MADE = {
+    PARAMETERS: "moved the parameters",
+    LENGTH: "moved the parameters, along the reference's move,",
+    ALONG_WEIGHTS: "moved the parameters, along themselves,",
+}
+ALONG = frozenset({LENGTH, ALONG_WEIGHTS})
+
+UNSTEPPED = (
+    "; the reference applied no gradient in step {step}, as where a loss scaler leaves a step out: "
+    "validate with another job.every"
 )
 
 
@@ -87,7 +106,9 @@ class Beside:
     def gap(self, launch: WatchedLaunch, step: int) -> tuple[float, str]:
         """Return how far a launch's gradient of a step is from the reference's."""
         mine, other = launch.files.gradient(step), self.reference.files.gradient(step)
-        if not (mine.exists() and other.exists()):
+        if not other.exists():
+            return math.inf, UNSTEPPED.format(step=step)
+        if not mine.exists():
             return math.inf, f"; step {step} was not caught in both"
         return gradient_gap(read_whole(mine).arrays, read_whole(other).arrays)
 
@@ -96,7 +117,7 @@ class Beside:
         mine, other = launch.files.stepped(step), self.reference.files.stepped(step)
         if not (mine.exists() and other.exists()):
             return {}
-        return step_gaps(read_whole(mine).arrays, read_whole(other).arrays)
+        return step_gaps(read_whole(mine), read_whole(other))
 
 
 def reference_proof(point: Candidate, beside: Beside) -> PointProof:
@@ -129,6 +150,8 @@ def point_proof(
     for step in arrived:
         verdicts.append(_gradient(launch, beside, step + 1))
         verdicts.append(_step(launch, beside, step + 1))
+    # The last step at the point as well: what a switch harms later than in its first step.
+    verdicts += [_step(launch, beside, step) for step in arrived[1:]]
     losses, start = launch.losses, min(arrived, default=0)
     after = {step: loss for step, loss in losses.items() if step > start}
     verdicts.append(
@@ -175,10 +198,13 @@ def _step(launch: WatchedLaunch, beside: Beside, step: int) -> Verdict:
     for what, gap in gaps.items():
         noise = max((each[what] for each in controls if what in each), default=None)
         allowed = limit(noise, beside.dtype, of_move=what == PARAMETERS)
+        if what in ALONG:
+            whole = max((each[PARAMETERS] for each in controls if PARAMETERS in each), default=None)
+            allowed = limit_along(noise, limit(whole, beside.dtype, of_move=True), beside.dtype)
         judged.append((gap / allowed, what, gap, allowed, noise))
     _, what, gap, allowed, noise = max(judged, key=lambda each: each[:2])
     beside_it = f"{noise:.1e} in the control" if noise is not None else "no control"
-    made = "moved the parameters" if what == PARAMETERS else f"left {what}"
+    made = MADE.get(what, f"left {what}")
     return Verdict(
         check="V12",
         name=f"{what} after step {step}",

@@ -16,8 +16,8 @@ from wattmesh.controller.profile.kept import read_kept
 from wattmesh.reconfig.catalogue import Equivalence
 
 RESULTS = "validation.json"
-VERSION = 2
-"""Of what launches leave for the checks; 2: what a step made."""
+VERSION = 3
+"""Of what launches leave for the checks; 2: what a step made; 3: of an interval's last step too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from wattmesh import durable
 from wattmesh.controller.process.children import ChildFailed
 from wattmesh.controller.profile.job import Candidate, ProfileJob
+from wattmesh.controller.profile.kept import await_former
 from wattmesh.controller.profile.launch import JobLauncher, by_torchrun
 from wattmesh.controller.validate import pairs, results, rules, seed_trials
 from wattmesh.controller.validate.judge import (
@@ -45,6 +46,11 @@ LEAST_S = 6.0
 """For how long the reference and its controls train at least. A job takes an order within some two
 seconds, so that a fast one is switched later than it was asked to be; the reference must have
 trained those steps too."""
+
+UNSAVED_SCHEDULE = (
+    "a schedule sets the learning rate, and State.extra has none: unless your script sets its step "
+    "from `position`, it starts anew at every switch, which these few steps may not show"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,7 @@ class Validator:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with durable.hold(self.folder):
                 self.folder.mkdir(exist_ok=True)
+                await_former(self.folder, self.tell)
                 told = self._prove_all(only)
         except durable.Held as error:
             raise InputInvalid(
@@ -186,6 +193,8 @@ class Validator:
         launches.once("resumed", asked, [reference], 1, into="reference")
         place = launches.place("reference")
         launches.progress = replace(self._progress, fingerprint=place.facts.fingerprint, lost={})
+        if place.facts.unsaved_schedule:
+            self.tell(UNSAVED_SCHEDULE)
         controls = []
         for parts in self.orders:
             name = f"control-{parts}"
@@ -274,7 +283,12 @@ class Validator:
         }
 
     def _stamp(self, found: PointProof, *, stands: bool = True) -> None:
-        """Write into the catalogue's file what is proven of one point, or no longer is."""
+        """Write into the catalogue's file what is proven of one point, or no longer is.
+
+        The file is read anew: another validation may have proven other points of it meanwhile.
+        """
+        self._catalogue = catalogue_file.load(self.file)
+        rules.check_agreement(self.job, self._catalogue)
         if rules.unstampable(self._catalogue, found.id, self._fingerprint):
             return
         before = self._catalogue.point(found.id)

@@ -46,6 +46,7 @@ class JobFacts:
             than asked for; else 0.
         device_bytes: memory of one device; None: no device.
         dropout: layers that drop at random. draws: whether steps drew random numbers.
+        unsaved_schedule: whether a schedule sets an optimizer's rate, and none is in the state.
     """
 
     fingerprint: dict[str, str] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class JobFacts:
     device_bytes: int | None = None
     dropout: list[str] = field(default_factory=list)
     draws: bool = False
+    unsaved_schedule: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,13 @@ TIMES_NOISE = 4.0
 MOST, LEAST = 4.0, 0.1
 """Bounds of a measured limit, in multiples of `KNOWN`."""
 
+MOST_OF_MOVE = 0.5
+"""The limit of a move is at most this, whatever its dtype: noise alone decides how an optimizer
+that scales each element moves one without a gradient, as the bias of attention's keys."""
+
+ONE_DIRECTION = 0.05
+"""Share of a move's noise that may lie in one direction: that of one in 400."""
+
 NOISY = frozenset({"V2", "V7", "V12"})
 """The checks that random numbers alone make fail."""
 
@@ -41,11 +48,26 @@ def limit(noise: float | None, dtype: str, *, of_move: bool = False) -> float:
             share `e` of the norm is noise, so is about `sqrt(e)` of the move's.
     """
     known = KNOWN.get(dtype, KNOWN["float32"])
+    most = MOST * known
     if of_move:
         known = math.sqrt(known)
+        most = max(MOST * known, MOST_OF_MOVE)
     if noise is None or not math.isfinite(noise):
         return known
-    return max(LEAST * known, min(TIMES_NOISE * noise, MOST * known))
+    return max(LEAST * known, min(TIMES_NOISE * noise, most))
+
+
+def limit_along(noise: float | None, allowed: float, dtype: str) -> float:
+    """Return how far a move may be apart along one direction, relative to the reference's.
+
+    Args:
+        noise: how far the control was apart along it; None: not measured.
+        allowed: how far the whole move may be apart. Of two moves of one length that are `a` apart,
+            one is shorter along the other by `a ** 2 / 2`.
+        dtype: of the products.
+    """
+    expected = max(ONE_DIRECTION * allowed, allowed**2 / 2)
+    return max(expected, limit(noise, dtype)) if noise is not None else expected
 
 
 def losses_apart(found: Mapping[int, float], reference: Mapping[int, float]) -> tuple[float, int]:

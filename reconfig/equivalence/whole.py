@@ -25,6 +25,13 @@ GRADIENT_LIMITS = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 2e-2}
 PARAMETERS = "parameters"
 """The quantity of how far a step moved the parameters."""
 
+LENGTH, ALONG_WEIGHTS = "length of the move", "move along the weights"
+"""Quantities of that move along one direction: the reference's move, as another learning rate has
+it, and the parameters themselves, as another weight decay has it. Noise is not in one direction,
+so that such a harm shows there far below the noise of the whole move."""
+
+_WEIGHTS = "weights"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeState:
@@ -202,13 +209,20 @@ def gradient_gap(found: Arrays, reference: Arrays) -> tuple[float, str]:
 
 
 def change_of_step(before: WholeState, after: WholeState) -> WholeState:
-    """Return what a step made: how far it moved each parameter, and each slot as it is after it."""
+    """Return what a step made: how far it moved each parameter, and each slot as it is after it.
+
+    Its plain value is how far the parameters moved along themselves: their dot product with the
+    move, over their norm.
+    """
     moved = {
         name: after.arrays[name] - array
         for name, array in before.arrays.items()
         if name in after.arrays
     }
-    return WholeState(arrays={**after.arrays, **moved})
+    weights = {name: before.arrays[name] for name in moved}
+    size = _dot(weights, weights)
+    along = _dot(moved, weights) / math.sqrt(size) if size > 0 else 0.0
+    return WholeState(arrays={**after.arrays, **moved}, plain={_WEIGHTS: along})
 
 
 def quantity_of(name: str) -> str:
@@ -218,13 +232,34 @@ def quantity_of(name: str) -> str:
     return PARAMETERS if name.startswith("param.") else name.rpartition(".")[2]
 
 
-def step_gaps(found: Arrays, reference: Arrays) -> dict[str, float]:
-    """V12: how far two steps' changes are apart, relative to the reference's norm, by quantity."""
+def step_gaps(found: WholeState, reference: WholeState) -> dict[str, float]:
+    """V12: how far two steps' changes are apart, relative to the reference's norm, by quantity.
+
+    Both are of `change_of_step`.
+    """
     parts: dict[str, tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]] = {}
-    for side, arrays in enumerate((found, reference)):
-        for name, array in arrays.items():
+    for side, whole in enumerate((found, reference)):
+        for name, array in whole.arrays.items():
             parts.setdefault(quantity_of(name), ({}, {}))[side][name] = array
-    return {each: gradient_gap(*sides)[0] for each, sides in parts.items()}
+    gaps = {each: gradient_gap(*sides)[0] for each, sides in parts.items()}
+    if not math.isfinite(gaps.get(PARAMETERS, math.inf)):
+        return gaps
+    mine, other = parts[PARAMETERS]
+    size = _dot(other, other)
+    if size > 0:
+        gaps[LENGTH] = abs(_dot(mine, other) / size - 1)
+        along = [float(each.plain.get(_WEIGHTS, math.nan)) for each in (found, reference)]
+        apart = abs(along[0] - along[1]) / math.sqrt(size)
+        gaps[ALONG_WEIGHTS] = apart if math.isfinite(apart) else math.inf
+    return gaps
+
+
+def _dot(one: Arrays, other: Arrays) -> float:
+    """Return the dot product over all arrays of `other`."""
+    return sum(
+        float(np.vdot(one[name].astype(np.float64), each.astype(np.float64)))
+        for name, each in other.items()
+    )
 
 
 def _none_of(name: str, wrong: Sequence[str], told: str) -> Verdict:

@@ -6,7 +6,8 @@ through `gather.py`, and write what they find into the launch's folder:
     asked-checks.json   what to watch (by `configs validate`)
     round-trips.jsonl   V1 of every switch, and of a load of a checkpoint
     gradient-STEP.npz   the gradient that the optimizer was about to apply at a step
-    stepped-STEP.npz    what that step made of parameters and optimizer
+    stepped-STEP.npz    what that step made of parameters and optimizer; of the last step of an
+                        interval, of parameters
     sample-STEP.npz     some elements of the state at a boundary, where steps draw random numbers
     state.npz           the state at the newest boundary, where it is asked for
     facts.json          dtypes, memory, dropout, random numbers, code and libraries
@@ -87,7 +88,8 @@ class Witness:
         self._step, facts = state.position.step, self._facts
         if self._before_step is not None:
             before, self._before_step = self._before_step, None
-            after = gather_trained(state, ("param.", "slot."))
+            kinds = ("param.", "slot.") if self._step in self._caught else ("param.",)
+            after = gather_trained(state, kinds)
             if after.arrays:
                 write_whole(self._files.stepped(self._step), change_of_step(before, after))
         told = (facts.draws, facts.products)
@@ -150,13 +152,17 @@ class Witness:
         """Gather the gradient of the step in hand, if it is asked for. A collective call.
 
         Over seeds, where only samples are kept, what the step changes is taken from its boundaries.
+        Of an interval's last step only the move is kept: what begins after a switch's first step,
+        as a schedule that starts anew, shows there.
         """
-        step = self._step + 1
-        if self._step == 0 or self._step % self._asked.every or step in self._caught:
+        step, every = self._step + 1, self._asked.every
+        if self._step == 0 or step in self._caught or self._facts.too_large_bytes:
+            return
+        if self._step % every:
+            if step % every == 0 and not self._asked.sampled and self._before_step is None:
+                self._before_step = gather_trained(state, ("param.",))
             return
         self._caught.add(step)
-        if self._facts.too_large_bytes:
-            return
         found = gather_gradients(state)
         if found.arrays:
             kept = sampled(found) if self._asked.sampled else found
@@ -177,6 +183,7 @@ class Witness:
         facts.too_large_bytes = size if size > self._asked.largest_bytes else 0
         facts.parameters = sorted({str(each.dtype)[6:] for each in state.parameters()})
         facts.dropout = _dropout(state)
+        facts.unsaved_schedule = unsaved_schedule(state)
         if torch.cuda.is_available():
             facts.device_bytes = torch.cuda.get_device_properties(0).total_memory
         self._write_facts()
@@ -209,6 +216,15 @@ def _bytes_of(state: State) -> int:
 def _dropout(state: State) -> list[str]:
     """Name layers that drop at random while they train."""
     return [name for name, module in _named(state) if _drops(module)][:_SHOWN]
+
+
+def unsaved_schedule(state: State) -> bool:
+    """Say whether one of torch's schedules sets a rate here and none is kept in `State.extra`."""
+    scheduled = any(
+        "initial_lr" in group for each in state.optimizers for group in each.param_groups
+    )
+    kept = (repr(each.state_dict()) for each in state.extra.values())
+    return scheduled and not any("last_epoch" in each for each in kept)
 
 
 def _drops(module: nn.Module) -> bool:

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+import torch
+from torch.distributed.checkpoint.stateful import Stateful
 
 from wattmesh.reconfig.catalogue import Equivalence
 from wattmesh.reconfig.equivalence.own_job import (
@@ -16,6 +18,8 @@ from wattmesh.reconfig.equivalence.own_job import (
     memory,
 )
 from wattmesh.reconfig.equivalence.verdict import Verdict
+from wattmesh.reconfig.equivalence.witness import unsaved_schedule
+from wattmesh.reconfig.state.state import State
 
 
 def verdict(check: str, measured: float = 0.0, allowed: float = 1.0) -> Verdict:
@@ -25,7 +29,7 @@ def verdict(check: str, measured: float = 0.0, allowed: float = 1.0) -> Verdict:
     )
 
 
-ALL = [verdict("V1"), verdict("V2"), verdict("V7")]
+ALL = [verdict(each) for each in ("V1", "V2", "V7", "V12")]
 
 
 def test_four_times_the_noise_is_allowed_within_what_the_dtype_explains() -> None:
@@ -77,7 +81,7 @@ def test_a_device_that_is_nearly_full_fails_and_an_unknown_one_is_no_check() -> 
     assert (near.ok, over.ok, over.limit) == (True, False, LARGEST_MEMORY_SHARE)
 
 
-def test_only_all_three_checks_make_a_point_numerical() -> None:
+def test_only_all_four_checks_make_a_point_numerical() -> None:
     """Each one missing, and each one failing, leaves the point without a class."""
     assert classify_own_job(ALL, same_layout=False).equivalence is Equivalence.NUMERICAL
     assert classify_own_job(ALL[:1], same_layout=True).equivalence is Equivalence.EXACT
@@ -89,3 +93,15 @@ def test_only_all_three_checks_make_a_point_numerical() -> None:
         assert "not checked" in found.because
         broken = [*rest, verdict(ALL[index].check, 2.0)]
         assert classify_own_job(broken, same_layout=False).equivalence is Equivalence.NONE
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_schedule_that_no_checkpoint_keeps_is_seen(kept: bool) -> None:
+    """It would start anew at every switch; a rate that nothing schedules needs nothing."""
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(net.parameters())
+    assert not unsaved_schedule(State(modules=[net], optimizers=[optimizer]))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    extra: dict[str, Stateful] = {"schedule": schedule} if kept else {}
+    found = State(modules=[net], optimizers=[optimizer], extra=extra)
+    assert unsaved_schedule(found) is not kept

@@ -2,7 +2,8 @@
 
 import csv
 import os
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,29 @@ def test_a_right_row_gets_its_predictions(tmp_path: Path) -> None:
     assert 10 < float(found["pred_memory_gib"]) < 80
     assert 0 < float(found["pred_energy_j_per_token"]) < 1
     assert found["excluded_reason"] == ""
+
+
+def test_a_long_table_is_predicted_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows on either side of a border get what they get alone, and memory is that of a piece."""
+    lines = [LINE if number % 3 else LINE.replace("H100", "H1000") for number in range(60)]
+    table = "\n".join([HEAD, *lines])
+    whole = through(tmp_path, table)
+    many = [RIGHT] * 300
+
+    def peak_bytes(rows: Sequence[Row], at_once: int) -> int:
+        monkeypatch.setattr(csv_files, "ROWS_AT_ONCE", at_once)
+        tracemalloc.start()
+        predict_table(tuple(RIGHT), rows, fitted.shipped())
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    one = peak_bytes(many[:1], 1000)
+    assert peak_bytes(many, 50) - one < (peak_bytes(many, 1000) - one) / 2
+    monkeypatch.setattr(csv_files, "ROWS_AT_ONCE", 7)
+    assert through(tmp_path, table) == whole
 
 
 def test_rows_stay_in_order_whatever_they_hold(tmp_path: Path) -> None:

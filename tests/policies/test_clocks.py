@@ -10,8 +10,10 @@ from tests.builders.observations import NOW, A, B, measured, observation, run, s
 from tests.builders.points import catalogue, point
 from wattmesh.policies.decision import Action, Decision
 from wattmesh.policies.guard import Guard
+from wattmesh.policies.menu import unheld
 from wattmesh.policies.rules.decide import decide
 from wattmesh.policies.run_context import examine
+from wattmesh.reconfig.layout import Layout
 
 FAST = point("A", 4, 1000.0, 1600.0, clock_mhz=1980)
 SLOW = point("S", 4, 850.0, 1050.0, clock_mhz=1305)
@@ -170,3 +172,27 @@ def test_a_clock_that_could_not_be_raised_in_time_is_barred_and_no_switch_is_bla
     assert (decision.action, decision.kind) == (Action.HOLD, "deadline_guard")
     assert "S is better at 400 g/kWh, but from there the run could end" in decision.reason
     assert decide(replace(seen, clock_lag_s=60.0))[0].action is Action.CLOCK
+
+
+def test_points_without_a_lock_are_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of points do not stall a turn: none is compared with every other one."""
+    several = [
+        replace(each, id=f"{each.id}{number}", layout=Layout(tp=4, micro_batch=number + 1))
+        for number in range(100)
+        for each in (SLOW, FAST)
+    ]
+    many = catalogue(FAST, SLOW, *several)
+    found = many.unlocked()
+    assert found == {each.layout: many.find(each.layout) for each in many.points}
+    compared = []
+    equal = Layout.__eq__
+
+    def counted(one: Layout, other: object) -> bool:
+        compared.append(one)
+        return equal(one, other)
+
+    monkeypatch.setattr(Layout, "__eq__", counted)
+    seen = run(catalogue=many, current=FAST)
+    told = unheld(seen, observation().policy)
+    assert [each.id for each in told] == ["A", *(f"A{number}" for number in range(100))]
+    assert len(compared) < 10 * len(many.points)

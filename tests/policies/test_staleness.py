@@ -33,6 +33,15 @@ def test_an_old_proof_is_stale_and_one_without_a_date_is_not() -> None:
     assert stale(replace(POINT, evidence=Evidence.MEASURED), NOW, 30, Fingerprint()) == ""
 
 
+def test_a_proof_from_the_future_is_stale() -> None:
+    """Its age is not known, however long a proof may hold; a clock an hour ahead makes none."""
+    later = replace(POINT, validated_at=datetime(2999, 1, 1, tzinfo=UTC))
+    for age_days in (90, 0):
+        assert "dated 2999-01-01, in the future" in stale(later, NOW, age_days, Fingerprint())
+    ahead = replace(POINT, validated_at=NOW + timedelta(hours=1))
+    assert stale(ahead, NOW, 90, Fingerprint()) == ""
+
+
 def test_a_proof_of_something_else_is_stale_and_an_unknown_part_is_not() -> None:
     """The clause names both sides."""
     told = stale(POINT, NOW, 90, Fingerprint(torch="2.14.0"))

@@ -20,7 +20,7 @@ from wattmesh.controller.validate.results import (
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.equivalence.asked import JobFacts, RoundTripRow, ValidationFiles
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
-from wattmesh.reconfig.equivalence.whole import WholeState
+from wattmesh.reconfig.equivalence.whole import WholeState, change_of_step
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.profile_folder import DeviceMemory, ProfileFolder, memory_line
 from wattmesh.reconfig.step_log import StepLog, StepRow
@@ -67,6 +67,7 @@ class JudgedLaunches:
         for step in (9, 17):
             self.gradient(files, step, np.arange(1.0, 5.0) * (1 + apart))
             self.stepped(files, step, 1 + apart)
+        self.stepped(files, 16, 1 + apart)
         files.facts.write_text(json.dumps(asdict(JobFacts(products="bfloat16"))))
         rows = [("switch", step) for step in SWITCHES] if switched else [("load", 24)]
         self.round_trips(files, [(how, step, 0.0) for how, step in rows])
@@ -79,14 +80,29 @@ class JudgedLaunches:
         )
 
     @staticmethod
-    def stepped(files: ValidationFiles, step: int, moved: float, moment: float = 1.0) -> None:
-        """Write what one step made of two experts."""
-        arrays = {
-            "param.e0": np.arange(1.0, 3.0) * moved,
-            "param.e1": np.arange(3.0, 5.0) * moved,
-            "slot.e0.exp_avg": np.arange(1.0, 3.0) * moment,
-        }
-        write_whole(files.stepped(step), WholeState(arrays=arrays))
+    def stepped(
+        files: ValidationFiles,
+        step: int,
+        moved: float,
+        moment: float = 1.0,
+        *,
+        noise: float = 0.0,
+        seed: int = 0,
+        decay: float = 0.0,
+    ) -> None:
+        """Write what one step made of two experts of 1,000 weights each.
+
+        `noise` and `decay`: a random direction, and that of the weights, beside a move of length 1.
+        """
+        drawn = np.random.default_rng(1).standard_normal((2, 2, 1000)) / 2000**0.5
+        apart = np.random.default_rng(seed).standard_normal((2, 1000)) / 2000**0.5
+        (weights, move), moments = drawn, {"slot.e0.exp_avg": np.arange(1.0, 3.0)}
+        after = weights + move * moved + apart * noise - weights * decay
+        names = ("param.e0", "param.e1")
+        before = WholeState(arrays=dict(zip(names, weights, strict=True)))
+        slots = {name: each * moment for name, each in moments.items()}
+        found = WholeState(arrays={**dict(zip(names, after, strict=True)), **slots})
+        write_whole(files.stepped(step), change_of_step(before, found))
 
     @staticmethod
     def round_trips(files: ValidationFiles, rows: list[tuple[str, int, float]]) -> None:
@@ -112,7 +128,16 @@ def test_an_honest_bf16_job_is_numerical_and_its_reference_exact(launches: Judge
     """Its figures are far above fp32's limits, and within four times its own noise."""
     found = launches.proof()
     assert (found.equivalence, found.next_step) == ("numerical", "")
-    assert [each.check for each in found.checks] == ["V1", "V1", "V7", "V12", "V7", "V12", "V2"]
+    assert [each.check for each in found.checks] == [
+        "V1",
+        "V1",
+        "V7",
+        "V12",
+        "V7",
+        "V12",
+        "V12",
+        "V2",
+    ]
     assert found.tolerance == pytest.approx(1.2e-2)
     assert reference_proof(A, launches.beside).equivalence == "exact"
 
@@ -145,6 +170,17 @@ def _drop_moment(each: JudgedLaunches) -> None:
 
 def _step_further(each: JudgedLaunches) -> None:
     each.stepped(each.point.files, 9, moved=1.2)
+
+
+def test_a_step_that_the_reference_left_out_is_told(launches: JudgedLaunches) -> None:
+    """A loss scaler skips it in every layout, which says nothing against the point."""
+    for each in (launches.point, launches.beside.reference):
+        each.files.gradient(9).unlink()
+        each.files.stepped(9).unlink()
+    found = launches.proof()
+    assert not found.proven
+    assert "the reference applied no gradient in step 9" in found.because
+    assert "another job.every" in found.because
 
 
 def _lose_step(each: JudgedLaunches) -> None:
@@ -198,6 +234,58 @@ def test_a_point_made_wrong_is_never_proven(
     assert check in {each.check for each in found.checks if not each.ok}
     assert found.because
     assert found.next_step
+
+
+NOISY_STEPS = ((9, 0.03), (16, 0.05), (17, 0.05))
+"""Steps that are compared, with how far noise alone moves them apart."""
+
+
+def noisy_steps(
+    each: JudgedLaunches, harmed: int = 0, *, times: float = 1.0, decay: float = 0.0, by: float = 1
+) -> None:
+    """Give point and control a bf16 optimizer's noise, and harm the point in one step."""
+    for step, noise in NOISY_STEPS:
+        control, point = each.beside.controls[0].files, each.point.files
+        each.stepped(control, step, 1.0, noise=noise * by, seed=step + 100)
+        harm = {"moved": times, "decay": decay} if step == harmed else {"moved": 1.0}
+        each.stepped(point, step, noise=noise * by, seed=step + 200, **harm)
+
+
+@pytest.mark.parametrize("harm", [{"times": 1.05}, {"times": 0.95}, {"decay": 0.05}])
+@pytest.mark.parametrize("step", [9, 16])
+def test_a_rate_or_decay_of_its_own_is_seen_below_the_noise_of_the_move(
+    launches: JudgedLaunches, step: int, harm: dict[str, float]
+) -> None:
+    """Also where it begins after a switch's first step, as a schedule that starts anew.
+
+    The whole move is a twentieth apart then, and its noise alone allows more than a tenth.
+    """
+    noisy_steps(launches)
+    assert launches.proof().equivalence == "numerical"
+    noisy_steps(launches, step, **harm)
+    found = launches.proof()
+    assert not found.proven
+    failed = [each for each in found.checks if not each.ok]
+    assert [each.check for each in failed] == ["V12"]
+    assert f"after step {step}" in failed[0].name
+    assert "along" in failed[0].sentence
+
+
+def test_noise_of_a_move_is_noise_in_fp32_as_well(launches: JudgedLaunches) -> None:
+    """Where a bias has no gradient, an optimizer that scales each element moves it by chance."""
+    for each in (launches.point, *launches.beside.controls, launches.beside.reference):
+        each.files.facts.write_text(json.dumps(asdict(JobFacts(products="float32"))))
+    for step in (9, 17):
+        for each in (launches.point, *launches.beside.controls):
+            launches.gradient(each.files, step, np.arange(1.0, 5.0))
+    for each in (launches.point, *launches.beside.controls):
+        ProfileFolder(each.folder).steps.write_bytes(
+            ProfileFolder(launches.beside.reference.folder).steps.read_bytes()
+        )
+    noisy_steps(launches, by=0.4)
+    assert launches.proof().equivalence == "numerical", launches.proof().because
+    noisy_steps(launches, 9, times=1.05, by=0.4)
+    assert not launches.proof().proven
 
 
 def test_dropout_is_told_apart_from_a_wrong_layout(launches: JudgedLaunches) -> None:

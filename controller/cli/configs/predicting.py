@@ -108,16 +108,16 @@ def predicted(table: Path, out: Path, measured: Path | None) -> dict[str, Any]:
         mine = csv_files.measured_table(measured, model)
         steps, plain = len(mine.seconds), found.predictions
         found = csv_files.predict_table(names, rows, with_measurements(model, mine))
-        if len(found.read.kept):
+        if len(found.kept):
             before, after = left_out(model, mine) or (None, None)
             gained = replace(gain(plain, found.predictions), before=before, after=after)
     csv_files.write_table(found, out)
     return {
         "rows": len(rows),
-        "predicted": len(found.read.kept),
+        "predicted": len(found.kept),
         "measured": steps,
         "gain": None if gained is None else asdict(gained),
-        "excluded": dict(Counter(found.read.excluded.values()).most_common()),
+        "excluded": dict(Counter(found.excluded.values()).most_common()),
         "file": str(out),
     }
 
