@@ -5,7 +5,8 @@ once. If it failed, the next one follows after a pause. If it was refused (two l
 damaged checkpoints), none follows. A run that is told to sleep leaves only after this supervisor
 has said that it holds the next launch, and is launched again in time, whoever else is alive.
 
-Invariant: exit status 0 means that the run is finished. This process never imports torch.
+Invariant: exit status 0 means that the run is finished. A run that had checkpoints is not begun
+anew where they are gone: its file system may be. This process never imports torch.
 """
 
 import logging
@@ -49,6 +50,9 @@ LONGEST_PAUSE_S = 30.0
 
 BACK_S = 3600.0
 """How long a job asks for the launch that its run goes back by, before it gives up."""
+
+FOLDER_S = 600.0
+"""How long checkpoints that are gone are waited for, as where a file system comes back."""
 
 
 class Launch(Protocol):
@@ -141,7 +145,7 @@ class Supervisor:
         pause_s, lost_at = 0.0, None
         if self._gone_back():
             return EXIT_STOPPED
-        while True:
+        while self._has_checkpoints(reached):
             ended = self._one_launch(lost_at)
             lost_at = time.monotonic()
             step = self._newest_step()
@@ -173,6 +177,23 @@ class Supervisor:
                 f"from step {step} in {pause_s:g} s ({failures} of {self._max_restarts})."
             )
             self._stop.wait(pause_s)
+        return EXIT_GAVE_UP
+
+    def _has_checkpoints(self, reached: int) -> bool:
+        """Wait until a run that had checkpoints has some; False: they do not come back."""
+        until, pause_s = time.monotonic() + FOLDER_S, FIRST_PAUSE_S
+        while reached >= 0 and self._newest_step() < 0:
+            gone = (
+                f"the run was at step {reached}, and {self._folder.path} holds no checkpoint of it "
+                "any more: see whether its file system is there"
+            )
+            if self._stop.is_set() or time.monotonic() > until:
+                self._say(f"giving up: {gone}.")
+                return False
+            self._say(f"nothing is launched: {gone}; looking again.")
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return True
 
     def _gone_back(self, *, given_up: bool = False) -> bool:
         """Have a launch of the size before held where none of this size can train on.
