@@ -1,7 +1,8 @@
 """The supervisor of another host: it starts and ends ranks as the leader of the run says.
 
 It decides nothing. Invariant: no rank of this host outlives the connection to the leader by more
-than `SILENCE_S`, and none is left when this host says that it is here.
+than `SILENCE_S`, and none is left when this host says that it is here. One supervisor at a time is
+host N of a run: another one touches nothing of what that one runs.
 """
 
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from wattmesh import durable
 from wattmesh.reconfig.launch.folder import HOLDS_VARIABLE, RESIZES_VARIABLE, RunFolder
 from wattmesh.reconfig.launcher.hosts import meeting
 from wattmesh.reconfig.launcher.hosts.channel import GREETING_S, Channel, Gone, introduce
@@ -57,6 +59,7 @@ class Follower:
         self._say, self._job, self._over = say, job, over
         self._stop = threading.Event()
         self._joined = folder.path / f"host-{host}.joined"
+        self._alone: durable.Lock | None = None
         self._say_at_s = 0.0
         self._launch: Launch | None = None
         self._number = 0
@@ -67,6 +70,13 @@ class Follower:
 
     def run(self) -> int:
         """Serve until the leader has ended; return its exit status."""
+        try:
+            return self._run()
+        finally:
+            if self._alone is not None:
+                self._alone.close()
+
+    def _run(self) -> int:
         while True:
             found = meeting.read(self._folder)
             found = found if found is not None and found.job == self._job else None
@@ -77,7 +87,7 @@ class Follower:
             if over is not None:
                 return self._leave(over)
             if found is not None and found.over is None:
-                status = self._serve(found)
+                status = self._serve(found) if self._is_alone() else None
                 if status is not None:
                     return self._leave(status)
             elif time.monotonic() > self._say_at_s:
@@ -85,6 +95,26 @@ class Follower:
                 self._say_at_s = time.monotonic() + SAY_EVERY_S
             if self._stop.wait(LOOK_S):
                 return EXIT_STOPPED
+
+    def _is_alone(self) -> bool:
+        """Return whether this is the only supervisor that is this host; another one is waited for.
+
+        Raises:
+            OSError: the run folder cannot be written.
+        """
+        if self._alone is not None:
+            return True
+        try:
+            self._alone = durable.hold(self._joined)
+        except durable.Held as held:
+            if time.monotonic() > self._say_at_s:
+                self._say(
+                    f"process {held.holder}, of this host or another, is host {self._host} of the "
+                    "run already: waiting for its end. Give this one another --host."
+                )
+                self._say_at_s = time.monotonic() + SAY_EVERY_S
+            return False
+        return True
 
     def _has_joined(self, over: Meeting) -> bool:
         """Return whether this host, perhaps before it was started anew, followed this leader."""
