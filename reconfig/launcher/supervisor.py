@@ -51,6 +51,9 @@ LONGEST_PAUSE_S = 30.0
 BACK_S = 3600.0
 """How long a job asks for the launch that its run goes back by, before it gives up."""
 
+STEP_LOOK_S = 30.0
+"""How often it is looked how far a launch that runs has come."""
+
 FOLDER_S = 600.0
 """How long checkpoints that are gone are waited for, as where a file system comes back."""
 
@@ -125,6 +128,7 @@ class Supervisor:
         self._say = say
         self._holds = {HOLDS_VARIABLE: "1", **({RESIZES_VARIABLE: "1"} if resizes else {})}
         self._asked = False
+        self._reached, self._look_at_s = -1, 0.0
         self._stop = threading.Event()
         self._stop_now = threading.Event()
         self._sleeper = Sleeper(self._folder, queue, self._stop, say, clock)
@@ -145,7 +149,7 @@ class Supervisor:
         pause_s, lost_at = 0.0, None
         if self._gone_back():
             return EXIT_STOPPED
-        while self._has_checkpoints(reached):
+        while self._has_checkpoints():
             ended = self._one_launch(lost_at)
             lost_at = time.monotonic()
             step = self._newest_step()
@@ -179,13 +183,13 @@ class Supervisor:
             self._stop.wait(pause_s)
         return EXIT_GAVE_UP
 
-    def _has_checkpoints(self, reached: int) -> bool:
+    def _has_checkpoints(self) -> bool:
         """Wait until a run that had checkpoints has some; False: they do not come back."""
         until, pause_s = time.monotonic() + FOLDER_S, FIRST_PAUSE_S
-        while reached >= 0 and self._newest_step() < 0:
+        while self._reached >= 0 and self._newest_step() < 0:
             gone = (
-                f"the run was at step {reached}, and {self._folder.path} holds no checkpoint of it "
-                "any more: see whether its file system is there"
+                f"the run was at step {self._reached}, and {self._folder.path} holds no checkpoint "
+                "of it any more: see whether its file system is there"
             )
             if self._stop.is_set() or time.monotonic() > until:
                 self._say(f"giving up: {gone}.")
@@ -259,6 +263,9 @@ class Supervisor:
                 )
                 lost_at = None
             self._sleeper.serve()
+            if time.monotonic() > self._look_at_s:
+                self._newest_step()
+                self._look_at_s = time.monotonic() + STEP_LOOK_S
             if self._stop.is_set():
                 if asked_at is None:
                     asked_at = time.monotonic()
@@ -303,7 +310,9 @@ class Supervisor:
     def _newest_step(self) -> int:
         """Return the step of the newest checkpoint; -1 if there is none."""
         with suppress(OSError):
-            return max((step_of(each) for each in self._folder.checkpoints()), default=-1)
+            step = max((step_of(each) for each in self._folder.checkpoints()), default=-1)
+            self._reached = max(step, self._reached)
+            return step
         return -1
 
     def _last_words(self) -> str:
