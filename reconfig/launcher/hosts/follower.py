@@ -60,6 +60,7 @@ class Follower:
         self._stop = threading.Event()
         self._joined = folder.path / f"host-{host}.joined"
         self._alone: durable.Lock | None = None
+        self._found_first = self._leader()
         self._say_at_s = 0.0
         self._launch: Launch | None = None
         self._number = 0
@@ -78,11 +79,8 @@ class Follower:
 
     def _run(self) -> int:
         while True:
-            found = meeting.read(self._folder)
-            found = found if found is not None and found.job == self._job else None
-            over = self._over()
-            # One that this host has not joined, by its note, was the leader of an earlier start.
-            if found is not None and found.over is not None and self._has_joined(found):
+            found, over = self._leader(), self._over()
+            if found is not None and found.over is not None and self._is_of_this_start(found):
                 over = found.over
             if over is not None:
                 return self._leave(over)
@@ -116,8 +114,20 @@ class Follower:
             return False
         return True
 
-    def _has_joined(self, over: Meeting) -> bool:
-        """Return whether this host, perhaps before it was started anew, followed this leader."""
+    def _leader(self) -> Meeting | None:
+        """Return where the leader of this host's job is, or was."""
+        found = meeting.read(self._folder)
+        return found if found is not None and found.job == self._job else None
+
+    def _is_of_this_start(self, over: Meeting) -> bool:
+        """Return whether a leader that has ended led since this host was started.
+
+        It did if this host, perhaps before it was started anew, followed it, or if another one was
+        there when this host began: it may have come and gone while this host did not reach it.
+        """
+        first = self._found_first
+        if over.session != (first.session if first is not None else ""):
+            return True
         try:
             return self._joined.read_text(encoding="ascii") == over.session
         except (OSError, ValueError):
