@@ -51,6 +51,9 @@ LONGEST_PAUSE_S = 30.0
 BACK_S = 3600.0
 """How long a job asks for the launch that its run goes back by, before it gives up."""
 
+ANSWER_S = 3600.0
+"""How long a launch is tried to be started where what starts it does not answer."""
+
 STEP_LOOK_S = 30.0
 """How often it is looked how far a launch that runs has come."""
 
@@ -74,7 +77,11 @@ class Launcher(Protocol):
     """Something that starts every rank of a job."""
 
     def launch(self, environment: Mapping[str, str]) -> Launch:
-        """Start the job with `environment` added to the environment of its ranks."""
+        """Start the job with `environment` added to the environment of its ranks.
+
+        Raises:
+            SourceUnavailable: what starts it does not answer now; nothing was started.
+        """
         ...
 
 
@@ -231,7 +238,9 @@ class Supervisor:
         with tempfile.TemporaryDirectory(prefix="wattmesh-launch-") as scratch:
             note = Path(scratch) / "outcome.json"
             environment = {TOKEN_VARIABLE: token, OUTCOME_VARIABLE: str(note), **self._holds}
-            launch = self._launcher.launch(environment)
+            launch = self._launched(environment)
+            if launch is None:
+                return LaunchEnd(outcome="stopped", sentence="before it began", status=0)
             try:
                 status = self._watch(launch, note, lost_at)
             except BaseException:
@@ -247,6 +256,26 @@ class Supervisor:
         if self._stop_now.is_set():
             return LaunchEnd(outcome="stopped", sentence="ended by force", status=status)
         return LaunchEnd(outcome="failed", sentence=self._last_words(), status=status)
+
+    def _launched(self, environment: Mapping[str, str]) -> Launch | None:
+        """Start a launch, as soon as what starts it answers; None: asked to stop meanwhile.
+
+        Raises:
+            SourceUnavailable: it does not answer for `ANSWER_S`.
+        """
+        until, pause_s = time.monotonic() + ANSWER_S, FIRST_PAUSE_S
+        while True:
+            try:
+                return self._launcher.launch(environment)
+            except SourceUnavailable as error:
+                if self._stop.is_set():
+                    return None
+                if time.monotonic() > until:
+                    self._tell(f"failed: no launch could be started: {error}")
+                    raise
+                self._say(f"nothing is launched yet: {error}; trying again.")
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _hands_over(self, outcome: str) -> bool:
         """Return whether the next launch is the held one, not one of this supervisor's making."""

@@ -56,6 +56,21 @@ def test_a_run_whose_folder_is_away_is_not_begun_anew(slurm: Cluster, tmp_path: 
     assert [each["attempt"] for each in run.launches()] == [1, 2]
 
 
+def test_a_launch_waits_for_a_controller_that_is_away(slurm: Cluster, tmp_path: Path) -> None:
+    """A run that restarts in its job is not given up because Slurm cannot start a step now."""
+    run = Paper(slurm, tmp_path, {"do": "restart", "wait": "go"}, DONE, more="--max-restarts=0")
+    run.submit()
+    run.wait_until(1)
+    slurm.kill_controller()
+    run.mark("go")
+    wait_for(lambda: "nothing is launched yet" in run.said(), "that it misses the controller")
+    slurm.start("slurmctld")
+    run.wait_until(2)
+    run.wait_ended()
+    assert [each["attempt"] for each in run.launches()] == [1, 2]
+    assert "the launch ended with status" not in run.said()
+
+
 def test_who_watches_over_a_sleeping_run_outlives_the_controller(
     slurm: Cluster,
     tmp_path: Path,
