@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_rule_that_is_later_than_the_bound_allows_has_no_share(found: StreamRe
 
 def test_the_peer_is_a_rule_whose_grams_can_be_compared(found: StreamResult) -> None:
     """One that takes longer than the bound allows is none, however little it emits."""
-    thrifty = {
+    thrifty: dict[str, dict[str, Any]] = {
         "greedy": {"carbon_g": 9e5, "bounded": True, "lost": ()},
         "each-alone": {"carbon_g": 8e5, "bounded": True, "lost": ()},
     }

@@ -1,4 +1,4 @@
-"""A supervisor whose run folder is away between two launches, as where a file system is lost."""
+"""A supervisor whose run folder, or what starts its launches, is away for a while."""
 
 import subprocess
 import threading
@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.waiting import wait_for
+from wattmesh.errors import SourceUnavailable
 from wattmesh.reconfig.launcher import supervisor as module
-from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
+from wattmesh.reconfig.launcher.supervisor import (
+    EXIT_FINISHED,
+    EXIT_GAVE_UP,
+    EXIT_STOPPED,
+    Supervisor,
+)
 
 FIRST = """
 mkdir -p run/step-00000010
@@ -40,12 +46,15 @@ class ShellLaunch:
 class ShellLauncher:
     """Starts a shell for each launch."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start them in `folder`."""
-        self.folder, self.count = folder, 0
+    def __init__(self, folder: Path, away: int = 0) -> None:
+        """Start them in `folder`; the first `away` times it does not answer."""
+        self.folder, self.count, self.away = folder, 0, away
 
     def launch(self, environment: Mapping[str, str]) -> ShellLaunch:
         """Start one."""
+        self.away -= 1
+        if self.away >= 0:
+            raise SourceUnavailable("the test's launcher is away")
         self.count += 1
         words = ("sh", "-c", FIRST if self.count == 1 else NEXT)
         path = {"PATH": "/usr/bin:/bin", **environment}
@@ -87,3 +96,26 @@ def test_a_run_whose_checkpoints_are_away_can_be_stopped(tmp_path: Path) -> None
     assert said[-1] == f"status {EXIT_GAVE_UP}"
     assert said[-2].startswith("giving up: the run was at step 10")
     assert launcher.count == 1
+
+
+def test_a_launch_that_cannot_be_started_now_is_no_failure(tmp_path: Path) -> None:
+    """It is started once what starts it answers, however few failures are allowed."""
+    (tmp_path / "run" / "step-00000010").mkdir(parents=True)
+    launcher, said = ShellLauncher(tmp_path, away=2), list[str]()
+    launcher.count = 1
+    supervisor = Supervisor(launcher, tmp_path / "run", max_restarts=0, say=said.append)
+    assert supervisor.run() == EXIT_FINISHED
+    assert sum("nothing is launched yet" in each for each in said) == 2
+
+
+def test_a_run_whose_launch_cannot_be_started_can_be_stopped(tmp_path: Path) -> None:
+    """Its newest checkpoint is what it resumes from."""
+    launcher, said = ShellLauncher(tmp_path, away=10**6), list[str]()
+    supervisor = Supervisor(launcher, tmp_path / "run", say=said.append)
+    thread = threading.Thread(target=lambda: said.append(f"status {supervisor.run()}"))
+    thread.start()
+    wait_for(lambda: "nothing is launched yet" in "".join(said), "that it cannot be started")
+    supervisor.ask_to_stop()
+    thread.join(60.0)
+    assert said[-1] == f"status {EXIT_STOPPED}"
+    assert launcher.count == 0

@@ -10,7 +10,12 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import Cluster
 from tests.slurm.paper import Paper
+from wattmesh.errors import SourceUnavailable
 from wattmesh.integrations.slurm import __main__ as commands
+from wattmesh.integrations.slurm.client import SlurmClient
+from wattmesh.integrations.slurm.job_step import StepLauncher
+from wattmesh.integrations.slurm.own_job import LaunchShape
+from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE
 
 RESIZE: dict[str, Any] = {"do": "resize", "ranks": 4, "key": "plan-1"}
 SLEEP = {"do": "suspend", "for_s": 3600.0, "key": "plan-1"}
@@ -56,19 +61,12 @@ def test_a_run_whose_folder_is_away_is_not_begun_anew(slurm: Cluster, tmp_path: 
     assert [each["attempt"] for each in run.launches()] == [1, 2]
 
 
-def test_a_launch_waits_for_a_controller_that_is_away(slurm: Cluster, tmp_path: Path) -> None:
-    """A run that restarts in its job is not given up because Slurm cannot start a step now."""
-    run = Paper(slurm, tmp_path, {"do": "restart", "wait": "go"}, DONE, more="--max-restarts=0")
-    run.submit()
-    run.wait_until(1)
-    slurm.kill_controller()
-    run.mark("go")
-    wait_for(lambda: "nothing is launched yet" in run.said(), "that it misses the controller")
-    slurm.start("slurmctld")
-    run.wait_until(2)
-    run.wait_ended()
-    assert [each["attempt"] for each in run.launches()] == [1, 2]
-    assert "the launch ended with status" not in run.said()
+def test_no_step_is_started_while_the_controller_is_away(slurm: Cluster) -> None:
+    """Its supervisor is told so, and waits; a failed `srun` would count as a failed launch."""
+    shape, client = LaunchShape(nodes=1, per_node=1), SlurmClient(limit_s=1.0)
+    launcher = StepLauncher(shape, ["true"], client, job=1)
+    with slurm.hanging(), pytest.raises(SourceUnavailable, match="squeue did not answer"):
+        launcher.launch({TOKEN_VARIABLE: "a token of a launch"})
 
 
 def test_who_watches_over_a_sleeping_run_outlives_the_controller(
