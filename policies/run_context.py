@@ -6,7 +6,7 @@ it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from math import inf, isfinite
 
@@ -266,8 +266,9 @@ def _capped_s(run: RunView, guard: Guard) -> float:
     kept = {
         each.point: guard.rho(points[each.point]) for each in run.caps_ahead if each.point in points
     }
+    now = run.deadline - timedelta(seconds=guard.time_left_s)
     spans = [
-        (each.start, min(each.until, run.deadline), kept.get(each.point, 0.0) / fastest)
+        (max(each.start, now), min(each.until, run.deadline), kept.get(each.point, 0.0) / fastest)
         for each in run.caps_ahead
     ]
     edges = sorted({edge for start, until, _ in spans if start < until for edge in (start, until)})

@@ -17,7 +17,7 @@ from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.decision import Observation
 from wattmesh.policies.powercap.capped import announced, loads, under
-from wattmesh.policies.powercap.powercap import GpuPowerLimits, cap
+from wattmesh.policies.powercap.powercap import Capping, GpuPowerLimits, cap
 from wattmesh.telemetry.desired import Applied, GpuControl
 from wattmesh.telemetry.energy.attribution import is_gpu
 
@@ -57,11 +57,27 @@ def announce(
     seen: Observation,
     rows: Sequence[CapRow],
     nodes: Sequence[NodeRow],
-    runs: Iterable[RunRow],
+    runs: Sequence[RunRow],
+    in_force: CapRow | None = None,
 ) -> Observation:
-    """Give the observation with what announced caps will leave each run; `seen` is under no cap."""
-    known, at = boards(nodes, seen.now), loads(seen, working(runs, seen.now))
-    return announced(seen, [(cap(row.cap_w, known, at), row.start, row.until) for row in rows])
+    """Give the observation with what caps will leave each run, once it trains.
+
+    A run that is away is taken to be back on the GPUs it had, if no other run has them.
+
+    Args:
+        seen: what the cycle saw, under no cap.
+        rows: the caps that are announced, the next first.
+        nodes: every node that was not retired.
+        runs: every run.
+        in_force: the cap in force, which a run that is away does not feel, and will.
+    """
+    known, at = boards(nodes, seen.now), loads(seen, away(runs, seen.now))
+
+    def planned(row: CapRow) -> tuple[Capping, datetime, datetime]:
+        return cap(row.cap_w, known, at), row.start, row.until
+
+    now = planned(in_force) if in_force is not None else None
+    return announced(seen, [planned(row) for row in rows], now)
 
 
 def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
@@ -79,6 +95,17 @@ def working(rows: Iterable[RunRow], now: datetime) -> dict[str, tuple[str, ...]]
             continue
         found[row.run] = tuple(sorted(row.gpus_used - taken))
         taken |= row.gpus_used
+    return found
+
+
+def away(rows: Sequence[RunRow], now: datetime) -> dict[str, tuple[str, ...]]:
+    """List the GPUs that each run trains on, or will on its return, as far as they are free."""
+    found = working(rows, now)
+    taken = {gpu for gpus in found.values() for gpu in gpus}
+    for row in sorted(rows, key=_claim):
+        if row.state in AWAY:
+            found[row.run] = tuple(sorted(row.gpus_used - taken))
+            taken |= row.gpus_used
     return found
 
 

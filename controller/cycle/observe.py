@@ -70,8 +70,12 @@ class JournalObserver:
         snapshot = read_snapshot(self._journal, settings, self._fleet, now)
         seen, cap = observation(snapshot, settings), None
         held = [each for each in snapshot.runs if each.finished_at is None]
-        if snapshot.caps_ahead:
-            seen = capping.announce(seen, snapshot.caps_ahead, snapshot.fleet.nodes, held)
+        # A run that sleeps does not feel the cap in force, and will.
+        sleeps = any(each.suspended_s is not None for each in seen.runs)
+        in_force = snapshot.cap if sleeps else None
+        if snapshot.caps_ahead or in_force is not None:
+            ahead, nodes = snapshot.caps_ahead, snapshot.fleet.nodes
+            seen = capping.announce(seen, ahead, nodes, held, in_force)
         if snapshot.cap is not None:
             seen, cap = capping.apply(seen, snapshot.cap, snapshot.fleet.nodes, held)
         self.newest = JournalObservation(

@@ -159,8 +159,10 @@ def window_numbers(
     energy = drawn(window[0].start_s, window[-1].end_s)
     if energy is None or not energy.energy_j:
         return None
-    # Boards that a switch parks draw for a while as they did, so the newer half tells.
+    # Boards that a switch parks draw for a while as they did, so the newer half tells, if it was
+    # read.
     newer = drawn(window[len(window) // 2].start_s, window[-1].end_s)
+    parked = [each.parked_w for each in (newer, energy) if each and each.parked_w is not None]
     seconds = window[-1].end_s - window[0].start_s
     step_s = sum(each.end_s - each.first_s for each in window) / sum(each.plain for each in window)
     if not (step_s > 0 and seconds > 0):
@@ -182,7 +184,7 @@ def window_numbers(
         power_w=power_w,
         gpu_w=None if energy.gpu_j is None else scale * energy.gpu_j / seconds,
         host_w=None if energy.host_j is None else scale * energy.host_j / seconds,
-        parked_w=None if newer is None else newer.parked_w,
+        parked_w=parked[0] if parked else None,
         speed_share=spread_share([each.step_s for each in window]),
         meter_share=energy.error_j / energy.energy_j,
         periods=len(window),

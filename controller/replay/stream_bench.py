@@ -5,7 +5,7 @@ over the recorded grid, switches take their time, GPUs that no run owns draw the
 grid is known to every rule, and nothing fails: what is compared is who shares how.
 
 Invariant: no figure of a rule comes from the code that planned it; the bound is only compared with
-rules whose runs are done by the times that it allows.
+rules that keep the limits, and whose runs are done by the times that it allows.
 """
 
 import time
@@ -26,6 +26,7 @@ from wattmesh.controller.replay.stream_rows import (
     JobOutcome,
     RuleRow,
     StreamResult,
+    peer_of,
 )
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.cluster.account import ClusterAccount, account
@@ -34,6 +35,8 @@ from wattmesh.policies.cluster.first_come import first_come
 from wattmesh.policies.cluster.greedy import greedy
 from wattmesh.policies.cluster.known_ahead import joint_bound_g, known_ahead
 from wattmesh.policies.cluster.one_by_one import one_by_one
+from wattmesh.policies.cluster.pricing import FULL, column
+from wattmesh.policies.cluster.share import limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun, checked
 from wattmesh.policies.planner.options import options, transitions
 from wattmesh.policies.planner.problem import NoPlan
@@ -76,10 +79,14 @@ def bench_stream(
     bound_g = joint_bound_g(cluster, runs, allowed_s, paths[AHEAD])
     told(1)
     rows = tuple(
-        replace(_row(name, grid.name, runs, accounts, allowed_s), solve_s=took_s[name])
+        replace(
+            _row(
+                name, grid.name, runs, accounts, allowed_s, fits=_fits(cluster, runs, paths[name])
+            ),
+            solve_s=took_s[name],
+        )
         for name in RULES
     )
-    peers = [each for each in rows if each.policy in {GREEDY, ALONE}]
     return StreamResult(
         stream=stream.name,
         trace=grid.name,
@@ -87,7 +94,7 @@ def bench_stream(
         hours=cluster.edges_s[-1] / HOUR_S,
         rows=rows,
         bound_g=bound_g,
-        peer=min(peers, key=lambda each: (len(each.lost), each.carbon_g)).policy,
+        peer=peer_of(rows),
     )
 
 
@@ -119,6 +126,8 @@ def _row(
     runs: Sequence[SharedRun],
     accounts: Mapping[str, ClusterAccount],
     allowed_s: Mapping[str, float],
+    *,
+    fits: bool,
 ) -> RuleRow:
     mine, first = accounts[name], accounts[FIRST_COME]
     missed = [each.name for each in runs if not _met(mine, each)]
@@ -135,7 +144,8 @@ def _row(
         cap_exceeded_s=mine.longest_over_s,
         gpus_exceeded_s=mine.over_gpus_s,
         most_w=mine.most_w,
-        bounded=all(
+        bounded=fits
+        and all(
             done_s is not None and done_s <= allowed_s[each] * (1 + LATE)
             for each, done_s in ends_s.items()
         ),
@@ -152,6 +162,16 @@ def _row(
             for each in runs
         ),
     )
+
+
+def _fits(cluster: SharedCluster, runs: Sequence[SharedRun], paths: Paths) -> bool:
+    """Say whether paths keep the limits that plans keep, as those that the bound is of."""
+    limit, end_s = limits(cluster), cluster.edges_s[-1]
+    taken = sum(
+        column(share(cluster, each, done_by_s=end_s), tuple(paths[each.name])).spread(len(limit))
+        for each in runs
+    )
+    return bool((taken <= limit * (1 + FULL) + FULL).all())
 
 
 def _met(found: ClusterAccount, run: SharedRun) -> bool:

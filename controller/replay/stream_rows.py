@@ -1,5 +1,6 @@
 """What `wattmesh policy bench --jobs` found: a row for each rule, and the bound. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_COME, GREEDY, ALONE = "first-come", "greedy", "each-alone"
@@ -31,7 +32,8 @@ class RuleRow:
         missed: jobs that are late. `lost`: those of them that `first-come` has in time.
         cap_exceeded_s: the longest time on end above the cap. `gpus_exceeded_s`: seconds in which
             runs owned more GPUs than there are.
-        bounded: whether the bound holds for it: no job is done later than the bound allows.
+        bounded: whether the bound holds for it: no job is done later than the bound allows, and it
+            keeps the limits that plans keep.
         solve_s: seconds to plan everything.
     """
 
@@ -58,7 +60,8 @@ class StreamResult:
     Attributes:
         bound_g: below which no rule comes whose jobs are done in time, or when the joint plans are;
             None: there is no joint plan.
-        peer: the best of `each-alone` and `greedy`: of those that lose fewest deadlines.
+        peer: the best of `each-alone` and `greedy`: of those that the bound holds for, by deadlines
+            lost, then by grams.
         slot_s: the control interval.
     """
 
@@ -76,8 +79,18 @@ class StreamResult:
 
     def share_of_bound_gain(self, policy: str) -> float | None:
         """Give which share of the bound's gain over the peer a rule has; None: not known."""
-        row, peer_g = self.row(policy), self.row(self.peer).carbon_g
-        if self.bound_g is None or not row.bounded:
+        row, peer = self.row(policy), self.row(self.peer)
+        if self.bound_g is None or not (row.bounded and peer.bounded):
             return None
+        peer_g = peer.carbon_g
         room_g = peer_g - self.bound_g
         return (peer_g - row.carbon_g) / room_g if room_g >= WORTH_A_SHARE * peer_g else None
+
+
+def peer_of(rows: Sequence[RuleRow]) -> str:
+    """Give the rule that a joint plan is compared with, if possible one that the bound holds for.
+
+    Who takes longer than the bound allows saves grams that nobody else may.
+    """
+    peers = [each for each in rows if each.policy in {GREEDY, ALONE}]
+    return min(peers, key=lambda each: (not each.bounded, len(each.lost), each.carbon_g)).policy

@@ -13,6 +13,7 @@ Invariant: this process never imports torch, and acts at the API server as its s
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -30,8 +31,8 @@ from wattmesh.reconfig.client import waking
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
-from wattmesh.reconfig.launcher import launch_book
-from wattmesh.reconfig.launcher.contract import NextLaunch
+from wattmesh.reconfig.launcher import launch_book, patience
+from wattmesh.reconfig.launcher.contract import HeldLaunch, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP
 from wattmesh.reconfig.launcher.torch_agent import Torchrun
@@ -123,24 +124,40 @@ def _wake(chosen: argparse.Namespace) -> int:
         if note is None:
             _say("the run has begun.")
             return EXIT_FINISHED
-        if _ordered(folder, queue, note) or not chosen.watch:
+        if _ordered(folder, queue, note, math.inf if chosen.watch else 0.0) or not chosen.watch:
             return EXIT_FINISHED
         time.sleep(WATCH_S)
 
 
-def _ordered(folder: RunFolder, queue: KubernetesQueue, note: AsleepNote) -> bool:
-    """Wake a run as the daemon orders it; False: it sleeps on."""
+def _ordered(
+    folder: RunFolder, queue: KubernetesQueue, note: AsleepNote, patience_s: float
+) -> bool:
+    """Wake a run as the daemon orders it; False: it sleeps on.
+
+    `patience_s`: how long the API server is asked again to carry out an order that was taken.
+    """
     order = waking.resume_order(folder, note, resizes=True)
     if order is None:
         _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
         return False
     _say(f"the run is woken: {order.reason}")
     waking.begin(folder, note, order)
-    key = note.key
-    if max(order.ranks) >= note.launched:
-        key = order.plan
-        queue.hold(NextLaunch(key=key, run=note.run, ranks=len(order.ranks)))
-    _say(f"{queue.begin_now(key).name} begins as soon as it has nodes.")
+    larger = max(order.ranks) >= note.launched
+    following = NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks))
+
+    def begin() -> HeldLaunch:
+        if larger:
+            queue.hold(following)
+        return queue.begin_now(order.plan if larger else note.key)
+
+    # An order is taken once: left here, it would wake nobody before the alarm.
+    begun = patience.until_answered(
+        begin,
+        lambda: asleep.read(folder.asleep_file, AsleepNote) is not None,
+        _say,
+        patience_s,
+    )
+    _say(f"{begun.name} begins as soon as it has nodes.")
     return True
 
 

@@ -3,6 +3,7 @@
 What it renders is JSON, which is YAML too. A user may write more into it: successors keep it.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,18 @@ def check(wanted: JobRequest) -> None:
             f"--name {wanted.name} has {len(wanted.name)} letters: at most {LONGEST_BASE}, because "
             "names of pods are made of it."
         )
-    if not wanted.folder.startswith(wanted.mount.rstrip("/") + "/"):
+    for option, text, begins in (
+        ("--name", wanted.name, "a-z"),
+        ("--namespace", wanted.namespace, "a-z0-9"),
+    ):
+        if not re.fullmatch(rf"[{begins}]([-a-z0-9]{{0,61}}[a-z0-9])?", text):
+            raise InputInvalid(
+                f"{option} {text!r} is no name of Kubernetes: use a-z, 0-9 and `-`; it begins with "
+                f"one of {begins} and does not end with `-`."
+            )
+    if ".." in wanted.folder.split("/") or not wanted.folder.startswith(
+        wanted.mount.rstrip("/") + "/"
+    ):
         raise InputInvalid(
             f"--checkpoint-dir {wanted.folder} is not below {wanted.mount}, where the claim "
             f"{wanted.claim} is mounted: nothing else outlives a pod."

@@ -14,27 +14,30 @@ Invariant: this process never imports torch, and acts at Slurm as its own user a
 
 import argparse
 import itertools
+import math
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from wattmesh.errors import WattmeshError
+from wattmesh.errors import SourceUnavailable, WattmeshError
 from wattmesh.integrations.slurm import again, waits, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
 from wattmesh.integrations.slurm.own_job import OwnJob, own_shape, script_arguments
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
-from wattmesh.integrations.slurm.wake import is_held, sleeping, wake
+from wattmesh.integrations.slurm.wake import Sleeping, is_held, sleeping, wake
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher.contract import HeldLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
 
@@ -70,7 +73,15 @@ def _run(chosen: argparse.Namespace) -> int:
         more=chosen.sbatch,
     )
     queue, book = SlurmQueue(client, folder, followed), LaunchBook(folder)
-    job = StartedJob(own=own, key=key, ranks=shape.ranks, client=client, book=book, queue=queue)
+    job = StartedJob(
+        own=own,
+        folder=folder,
+        key=key,
+        ranks=shape.ranks,
+        client=client,
+        book=book,
+        queue=queue,
+    )
     supervisor = Supervisor(
         StepLauncher(
             shape,
@@ -137,7 +148,7 @@ def _watch_asleep(folder: RunFolder, client: SlurmClient, more: Sequence[str]) -
 def _wake(chosen: argparse.Namespace) -> int:
     folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
     for look in itertools.count(1):
-        woken = wake(folder, client, chosen.ranks_per_node, now=chosen.now, say=_say)
+        woken = _woken(chosen, folder, client)
         if woken is not None:
             _say(f"{woken.name} begins as soon as it has nodes.")
             return EXIT_FINISHED
@@ -149,10 +160,30 @@ def _wake(chosen: argparse.Namespace) -> int:
         if found is None:
             _say("the run has begun.")
             break
-        if look % LOOK_EVERY == 0 and not is_held(found, client):
+        if look % LOOK_EVERY == 0 and _is_gone(found, client):
             _say(f"the held job {found.job} is gone, so nothing is left to wake.")
             break
     return EXIT_FINISHED
+
+
+def _woken(chosen: argparse.Namespace, folder: RunFolder, client: SlurmClient) -> HeldLaunch | None:
+    """Wake a run if it is to be; who watches outlives a Slurm that does not answer."""
+    patience_s = math.inf if chosen.watch else 0.0
+    try:
+        return wake(
+            folder, client, chosen.ranks_per_node, now=chosen.now, say=_say, patience_s=patience_s
+        )
+    except SourceUnavailable as error:
+        if not chosen.watch:
+            raise
+        _say(f"not known whether to wake the run: {error}; asking again.")
+        return None
+
+
+def _is_gone(found: Sleeping, client: SlurmClient) -> bool:
+    with suppress(SourceUnavailable):
+        return not is_held(found, client)
+    return False
 
 
 def _held(chosen: argparse.Namespace) -> int:

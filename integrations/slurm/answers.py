@@ -145,6 +145,12 @@ def waited_s(answer: str) -> float | None:
     return float(max(known[1] - known[0], 0)) if known[0] and known[1] else None
 
 
+def gpus_in_all(answer: str) -> str:
+    """Read `squeue` in tres-per-job of one job: its GPUs, as "gres:gpu:4"; "" if it names none."""
+    said = answer.strip()
+    return said if "gpu" in said.lower() else ""
+
+
 def submitted(answer: str) -> int | None:
     """Read `sbatch --parsable`: the job's id, perhaps with its cluster, perhaps after warnings."""
     for line in reversed(answer.splitlines()):
@@ -183,9 +189,15 @@ def is_unreached(said: str) -> bool:
 
 
 def any_of(found: Iterable[SlurmJob], mark: str, numbers: Iterable[int]) -> list[SlurmJob]:
-    """Return the jobs that were submitted for a launch: those with its mark, and those noted."""
+    """Return the jobs that were submitted for a launch: those with its mark, and those noted.
+
+    A noted job that has another launch's mark is not: Slurm counts jobs anew where it lost its
+    state.
+    """
     noted = set(numbers)
-    return [each for each in found if each.mark == mark or each.number in noted]
+    return [
+        each for each in found if each.mark == mark or (each.mark == "" and each.number in noted)
+    ]
 
 
 def _whole(text: str) -> int | None:

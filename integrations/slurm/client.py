@@ -82,6 +82,16 @@ class SlurmClient:
             raise SourceUnavailable(f"squeue told nothing of job {number} that can be read")
         return found
 
+    def gpus_in_all(self, number: int) -> str:
+        """Return the GPUs that a job asked for as a whole, not per node, in Slurm's words.
+
+        A version that cannot tell is taken to have none.
+        """
+        asked = ("squeue", f"--jobs={number}", "--states=all", "--Format=tres-per-job:255")
+        with suppress(InputInvalid):
+            return answers.gpus_in_all(self._asked(*asked))
+        return ""
+
     def waited_s(self, number: int) -> float | None:
         """Return how long a job waited for nodes from when it might begin; None: not known."""
         asked = ("--states=all", "--Format=EligibleTime:24,StartTime:24")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from wattmesh.errors import WattmeshError
+from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.integrations.slurm.client import SlurmClient
 from wattmesh.integrations.slurm.own_job import LaunchShape
 from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE, Launch
@@ -63,9 +63,15 @@ class StepLauncher:
         self._address, self._more = address or socket.gethostname(), list(more)
 
     def launch(self, environment: Mapping[str, str]) -> Launch:
-        """Start the step."""
+        """Start the step.
+
+        Raises:
+            SourceUnavailable: Slurm's controller does not answer, so that `srun` would start none.
+        """
         token = environment[TOKEN_VARIABLE]
         shape, name = self._shape, f"wattmesh-{token[:8]}"
+        with suppress(InputInvalid):
+            self._client.steps(self._job, name)
         words = [
             *("srun", f"--nodes={shape.nodes}", f"--ntasks={shape.ranks}"),
             *(f"--ntasks-per-node={shape.per_node}", "--distribution=block"),

@@ -77,15 +77,26 @@ def state_of(record: LaunchRecord, found: Sequence[SlurmJob], cluster: str) -> H
     return HeldState.WITHDRAWN if found or record.jobs else None
 
 
-def not_as_asked(held: SlurmJob, shape: LaunchShape, followed: SlurmJob | None) -> str:
+def not_as_asked(
+    held: SlurmJob, shape: LaunchShape, followed: SlurmJob | None, gpus_in_all: str = ""
+) -> str:
     """Say in what a submitted job differs from what was asked for; "" if in nothing. Pure.
 
-    `followed`: the job that it is submitted like, where Slurm still knows it.
+    Args:
+        held: the submitted job.
+        shape: what was asked for.
+        followed: the job that it is submitted like, where Slurm still knows it.
+        gpus_in_all: those that this one asked for as a whole; "": it did not.
     """
     if held.reason in answers.HELD_BY_PEOPLE:
         return f"it is held ({held.reason}): take `--hold` out of the script"
     if held.nodes != shape.nodes:
         return f"it asks for {held.nodes} nodes, not {shape.nodes}"
+    if gpus_in_all and followed and followed.nodes != held.nodes:
+        return (
+            f"it asks for {gpus_in_all} in all, however many nodes it has: ask for GPUs per node, "
+            "in an #SBATCH line of the script"
+        )
     for what in ("gpus", "memory", "features"):
         asked, had = getattr(held, what), getattr(followed, what) if followed else None
         if had is not None and asked != had:
@@ -213,7 +224,7 @@ class SlurmQueue:
             begins_at=begins_at.isoformat() if begins_at else None,
             asked_by=self._followed.name,
         )
-        arguments, options = self._prepared(shape)
+        arguments, options, gpus_in_all = self._prepared(shape)
         self._change(lambda records: (launch_book.ask(records, record), None))
         asked_at = self._now()
         problem: WattmeshError | None = None
@@ -239,7 +250,7 @@ class SlurmQueue:
             raise problem or InputInvalid("the submitted job ended at once")
         held = found[0]
         followed = next((each for each in known if each.number == self._followed.number), None)
-        if wrong := not_as_asked(held, shape, followed):
+        if wrong := not_as_asked(held, shape, followed, gpus_in_all):
             raise InputInvalid(f"Slurm job {held.number} is not as it was asked for: {wrong}")
         if begins_at is not None:
             sooner = earlier(begins_at, asked_at, held.submitted_at)
@@ -249,8 +260,12 @@ class SlurmQueue:
         self._change(lambda records: (launch_book.submitted(records, record.key, jobs), None))
         return self._as_held(record, found, HeldState.HELD)
 
-    def _prepared(self, shape: LaunchShape) -> tuple[Sequence[str], list[str]]:
-        """Fetch the script; returns its arguments and the options, once Slurm says it can run."""
+    def _prepared(self, shape: LaunchShape) -> tuple[Sequence[str], list[str], str]:
+        """Fetch the script, once Slurm says that it can run.
+
+        Returns:
+            Its arguments, the options, and the GPUs that its job asked for as a whole.
+        """
         followed, client = self._followed, self._client
         arguments = followed.arguments
         if arguments is None:
@@ -260,10 +275,11 @@ class SlurmQueue:
                     "replaced itself by this command: leave out `exec`"
                 )
             arguments = ()
+        gpus_in_all = client.gpus_in_all(followed.number)
         client.write_script(followed.number, self._script)
         options = [*client.options(followed.number), *followed.more, *shape.options]
         client.could_start(options, self._script)
-        return arguments, options
+        return arguments, options, gpus_in_all
 
     def _waiting(self, record: LaunchRecord, known: Sequence[SlurmJob]) -> list[SlurmJob]:
         """Return the live jobs that were submitted for a launch."""

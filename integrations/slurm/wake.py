@@ -18,7 +18,7 @@ from wattmesh.reconfig.client import waking
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
-from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher import launch_book, patience
 from wattmesh.reconfig.launcher.contract import HeldLaunch, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 
@@ -81,10 +81,18 @@ def wake(
     now: bool = False,
     more: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda sentence: None,
+    patience_s: float = 0.0,
 ) -> HeldLaunch | None:
     """Let a run that sleeps begin where the daemon orders it, or `now`; None if it sleeps on.
 
-    `most_per_node`: how many ranks a node takes; None: as many as in the held job.
+    Args:
+        folder: of the run.
+        client: asks Slurm.
+        most_per_node: how many ranks a node takes; None: as many as in the held job.
+        now: without an order too.
+        more: further words for `sbatch`.
+        say: called with sentences for people.
+        patience_s: how long Slurm is asked again to carry out an order that was taken.
 
     Raises:
         SourceUnavailable, InputInvalid: Slurm does not answer, or refuses.
@@ -112,6 +120,11 @@ def wake(
     except OSError as error:
         say(f"the order to wake at {order.point} cannot be noted ({error}).")
         fits = True
-    if fits:
-        return queue.begin_now(note.key)
-    return queue.hold(NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks)))
+    following = NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks))
+    # An order is taken once: left here, it would wake nobody before the alarm.
+    return patience.until_answered(
+        lambda: queue.begin_now(note.key) if fits else queue.hold(following),
+        lambda: sleeping(folder) is not None,
+        say,
+        patience_s,
+    )

@@ -4,6 +4,10 @@ What `first_come` does is a joint plan too. So a run that it brings in by its de
 that, and the others are promised when it brings them in: these promises can all be kept. Then it
 is tried whether the others can be in time after all, without breaking a promise; higher priority
 first.
+
+Where a cap falls below what a run draws that has no room to switch, `first_come` goes above it, or
+into the room that plans leave for what points do not say. No plan keeps such a promise. The best of
+the other rules, which plan within the limits, is then what is promised.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,15 +55,8 @@ def known_ahead(
         rounds: most times that all runs are asked, for each joint plan.
         told: called with 1 after each of these.
     """
-    edges_s, limit = cluster.edges_s, limits(cluster)
-    promised_s, late = dict[str, float](), []
-    for run in runs:
-        ends_s = done_s[run.name]
-        ends_s = edges_s[-1] if ends_s is None else ends_s
-        in_time = ends_s <= run.deadline_s * (1 + 1e-9)
-        promised_s[run.name] = run.deadline_s if in_time else edges_s[cluster.until(ends_s)]
-        if not in_time:
-            late.append(run)
+    limit = limits(cluster)
+    promised_s, late = _promised(cluster, runs, done_s)
     order = sorted(runs, key=lambda each: _wish(cluster, each))
     if late:
         wanted_s = {each.name: each.deadline_s for each in runs}
@@ -72,10 +69,46 @@ def known_ahead(
     shares = [share(cluster, each, done_by_s=promised_s[each.name]) for each in order]
     known = _in_time(shares, [paths, *also])
     found = plan_together(shares, limit, known=known, rounds=rounds, told=told)
+    others = sorted(
+        (_promised(cluster, runs, _ends_s(cluster, runs, each)) for each in also),
+        key=lambda each: len(each[1]),
+    )
+    while isinstance(found, NoPlan) and others:
+        promised_s, late = others.pop(0)
+        shares = [share(cluster, each, done_by_s=promised_s[each.name]) for each in order]
+        known = _in_time(shares, also)
+        found = plan_together(shares, limit, known=known, rounds=rounds, told=told)
     if isinstance(found, NoPlan):
         return found
     found = improved(shares, limit, found)
     return _sooner(cluster, sorted(late, key=lambda each: _wish(cluster, each)), found, promised_s)
+
+
+def _promised(
+    cluster: SharedCluster, runs: Sequence[SharedRun], done_s: Mapping[str, float | None]
+) -> tuple[dict[str, float], list[SharedRun]]:
+    """Give what a rule promises: its deadline to who is in time, else its end; and who is late."""
+    edges_s, promised_s, late = cluster.edges_s, dict[str, float](), []
+    for run in runs:
+        ends_s = done_s[run.name]
+        ends_s = edges_s[-1] if ends_s is None else ends_s
+        in_time = ends_s <= run.deadline_s * (1 + 1e-9)
+        promised_s[run.name] = run.deadline_s if in_time else edges_s[cluster.until(ends_s)]
+        if not in_time:
+            late.append(run)
+    return promised_s, late
+
+
+def _ends_s(
+    cluster: SharedCluster, runs: Sequence[SharedRun], paths: Mapping[str, Sequence[int]]
+) -> dict[str, float | None]:
+    """Give when each run is done on its path, from the start of the first slot."""
+    found: dict[str, float | None] = {}
+    for run in runs:
+        whole = share(cluster, run, done_by_s=cluster.edges_s[-1]).problem
+        ends_s = evaluate(whole, tuple(paths[run.name])).ends_s
+        found[run.name] = None if ends_s is None else cluster.edges_s[run.first] + ends_s
+    return found
 
 
 def joint_bound_g(

@@ -25,11 +25,7 @@ def loads(seen: Observation, boards: Mapping[str, tuple[str, ...]]) -> tuple[Loa
         seen: what the cycle saw, without the cap.
         boards: by run, the GPUs that it trains on.
     """
-    return tuple(
-        _load(seen, run, boards[run.run])
-        for run in seen.runs
-        if run.suspended_s is None and boards.get(run.run)
-    )
+    return tuple(_load(seen, run, boards[run.run]) for run in seen.runs if boards.get(run.run))
 
 
 def _load(seen: Observation, run: RunView, gpus: tuple[str, ...]) -> Load:
@@ -53,14 +49,22 @@ def under(seen: Observation, capping: Capping, until: datetime) -> Observation:
 
 
 def announced(
-    seen: Observation, cappings: Sequence[tuple[Capping, datetime, datetime]]
+    seen: Observation,
+    cappings: Sequence[tuple[Capping, datetime, datetime]],
+    in_force: tuple[Capping, datetime, datetime] | None = None,
 ) -> Observation:
     """Give the observation with what caps that are announced will leave each run.
 
     Args:
         seen: what the cycle saw, without any cap.
         cappings: each cap as it would be kept now, its start and its end; the next first.
+        in_force: the one that holds: for a run that sleeps it is still to come.
     """
+
+    def coming(run: RunView) -> Sequence[tuple[Capping, datetime, datetime]]:
+        sleeps = run.suspended_s is not None
+        return (*cappings, in_force) if in_force is not None and sleeps else cappings
+
     return replace(
         seen,
         runs=tuple(
@@ -68,7 +72,7 @@ def announced(
                 run,
                 caps_ahead=tuple(
                     _ahead(run, capping, start, until)
-                    for capping, start, until in cappings
+                    for capping, start, until in coming(run)
                     if run.run in capping.room_w
                 ),
             )

@@ -12,6 +12,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -55,7 +56,7 @@ class AttemptLock:
 
         Raises:
             Refused: another live launch holds the folder; the message names it.
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be read or written.
         """
         folder.attempts.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -68,7 +69,11 @@ class AttemptLock:
                 known_as,
             )
             name = known_as
-        run = _run_id(folder, name)
+        try:
+            run = _run_id(folder, name)
+        except OSError:
+            self.close()
+            raise
         before = highest_attempt(folder)
         let_in = read_json(folder.registered_file) or _holder(folder, before)
         supersedes = let_in.get("incarnation") if before else None
@@ -179,13 +184,34 @@ def _holder(folder: RunFolder, attempt: int) -> dict[str, Any]:
 
 
 def _run_id(folder: RunFolder, name: str) -> str:
-    """Return the run's UUID, which its first launch makes."""
-    known = read_json(folder.run_file)
+    """Return the run's UUID, which its first launch makes.
+
+    A file that is damaged is written anew, for the run that the checkpoints are of.
+
+    Raises:
+        OSError: it is there and cannot be read, so the run may not be given another one.
+    """
+    known, damaged = read_json(folder.run_file), False
     if known is not None and isinstance(known.get("run"), str):
         return str(known["run"])
-    run = str(uuid.uuid4())
+    with suppress(FileNotFoundError):
+        folder.run_file.read_bytes()
+        damaged = True
+    run = (_run_of_checkpoints(folder) if damaged else "") or str(uuid.uuid4())
+    if damaged:
+        log.warning("%s is damaged, and is written anew for run %s", folder.run_file, run)
     write_json(folder.run_file, {"run": run, "name": name, "at": datetime.now(UTC).isoformat()})
     return run
+
+
+def _run_of_checkpoints(folder: RunFolder) -> str:
+    """Return the run that the newest checkpoint which says so is of; "" if none does."""
+    for path in folder.checkpoints():
+        header = (read_json(path / "trainer.json") or {}).get("header")
+        run = header.get("run") if isinstance(header, dict) else None
+        if isinstance(run, str) and run:
+            return run
+    return ""
 
 
 def _take_lock(folder: RunFolder) -> int:

@@ -11,6 +11,7 @@ writes.
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -201,6 +202,9 @@ class LaunchBook:
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked():
+            with suppress(FileNotFoundError):
+                # One that is there and cannot be read now must not be written anew.
+                self._path.read_bytes()
             before = self.read()
             after, answer = change(before)
             if after != before:

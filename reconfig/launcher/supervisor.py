@@ -5,7 +5,8 @@ once. If it failed, the next one follows after a pause. If it was refused (two l
 damaged checkpoints), none follows. A run that is told to sleep leaves only after this supervisor
 has said that it holds the next launch, and is launched again in time, whoever else is alive.
 
-Invariant: exit status 0 means that the run is finished. This process never imports torch.
+Invariant: exit status 0 means that the run is finished. A run that had checkpoints is not begun
+anew where they are gone: its file system may be. This process never imports torch.
 """
 
 import logging
@@ -50,6 +51,15 @@ LONGEST_PAUSE_S = 30.0
 BACK_S = 3600.0
 """How long a job asks for the launch that its run goes back by, before it gives up."""
 
+ANSWER_S = 3600.0
+"""How long a launch is tried to be started where what starts it does not answer."""
+
+STEP_LOOK_S = 30.0
+"""How often it is looked how far a launch that runs has come."""
+
+FOLDER_S = 600.0
+"""How long checkpoints that are gone are waited for, as where a file system comes back."""
+
 
 class Launch(Protocol):
     """One launch that is running."""
@@ -67,7 +77,11 @@ class Launcher(Protocol):
     """Something that starts every rank of a job."""
 
     def launch(self, environment: Mapping[str, str]) -> Launch:
-        """Start the job with `environment` added to the environment of its ranks."""
+        """Start the job with `environment` added to the environment of its ranks.
+
+        Raises:
+            SourceUnavailable: what starts it does not answer now; nothing was started.
+        """
         ...
 
 
@@ -121,6 +135,7 @@ class Supervisor:
         self._say = say
         self._holds = {HOLDS_VARIABLE: "1", **({RESIZES_VARIABLE: "1"} if resizes else {})}
         self._asked = False
+        self._reached, self._look_at_s = -1, 0.0
         self._stop = threading.Event()
         self._stop_now = threading.Event()
         self._sleeper = Sleeper(self._folder, queue, self._stop, say, clock)
@@ -141,7 +156,7 @@ class Supervisor:
         pause_s, lost_at = 0.0, None
         if self._gone_back():
             return EXIT_STOPPED
-        while True:
+        while self._has_checkpoints():
             ended = self._one_launch(lost_at)
             lost_at = time.monotonic()
             step = self._newest_step()
@@ -173,6 +188,23 @@ class Supervisor:
                 f"from step {step} in {pause_s:g} s ({failures} of {self._max_restarts})."
             )
             self._stop.wait(pause_s)
+        return EXIT_GAVE_UP
+
+    def _has_checkpoints(self) -> bool:
+        """Wait until a run that had checkpoints has some; False: they do not come back."""
+        until, pause_s = time.monotonic() + FOLDER_S, FIRST_PAUSE_S
+        while self._reached >= 0 and self._newest_step() < 0:
+            gone = (
+                f"the run was at step {self._reached}, and {self._folder.path} holds no checkpoint "
+                "of it any more: see whether its file system is there"
+            )
+            if self._stop.is_set() or time.monotonic() > until:
+                self._say(f"giving up: {gone}.")
+                return False
+            self._say(f"nothing is launched: {gone}; looking again.")
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return True
 
     def _gone_back(self, *, given_up: bool = False) -> bool:
         """Have a launch of the size before held where none of this size can train on.
@@ -206,7 +238,9 @@ class Supervisor:
         with tempfile.TemporaryDirectory(prefix="wattmesh-launch-") as scratch:
             note = Path(scratch) / "outcome.json"
             environment = {TOKEN_VARIABLE: token, OUTCOME_VARIABLE: str(note), **self._holds}
-            launch = self._launcher.launch(environment)
+            launch = self._launched(environment)
+            if launch is None:
+                return LaunchEnd(outcome="stopped", sentence="before it began", status=0)
             try:
                 status = self._watch(launch, note, lost_at)
             except BaseException:
@@ -223,6 +257,26 @@ class Supervisor:
             return LaunchEnd(outcome="stopped", sentence="ended by force", status=status)
         return LaunchEnd(outcome="failed", sentence=self._last_words(), status=status)
 
+    def _launched(self, environment: Mapping[str, str]) -> Launch | None:
+        """Start a launch, as soon as what starts it answers; None: asked to stop meanwhile.
+
+        Raises:
+            SourceUnavailable: it does not answer for `ANSWER_S`.
+        """
+        until, pause_s = time.monotonic() + ANSWER_S, FIRST_PAUSE_S
+        while True:
+            try:
+                return self._launcher.launch(environment)
+            except SourceUnavailable as error:
+                if self._stop.is_set():
+                    return None
+                if time.monotonic() > until:
+                    self._tell(f"failed: no launch could be started: {error}")
+                    raise
+                self._say(f"nothing is launched yet: {error}; trying again.")
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
     def _hands_over(self, outcome: str) -> bool:
         """Return whether the next launch is the held one, not one of this supervisor's making."""
         return outcome == "suspended" or (outcome == "restart" and self._sleeper.resizes)
@@ -238,6 +292,9 @@ class Supervisor:
                 )
                 lost_at = None
             self._sleeper.serve()
+            if time.monotonic() > self._look_at_s:
+                self._newest_step()
+                self._look_at_s = time.monotonic() + STEP_LOOK_S
             if self._stop.is_set():
                 if asked_at is None:
                     asked_at = time.monotonic()
@@ -282,7 +339,9 @@ class Supervisor:
     def _newest_step(self) -> int:
         """Return the step of the newest checkpoint; -1 if there is none."""
         with suppress(OSError):
-            return max((step_of(each) for each in self._folder.checkpoints()), default=-1)
+            step = max((step_of(each) for each in self._folder.checkpoints()), default=-1)
+            self._reached = max(step, self._reached)
+            return step
         return -1
 
     def _last_words(self) -> str:

@@ -56,7 +56,8 @@ def test_a_cap_has_exactly_one_end() -> None:
     for until, lasts in ((None, None), ("2026-12-01T18:00Z", "2h")):
         with pytest.raises(InputInvalid, match="either --until TIME or --for 2h"):
             ends(until, lasts, NOW)
-    for until, lasts in (("tomorrow", None), ("2026-12-01T18:00", None), (None, "soon")):
+    bad = (("tomorrow", None), ("2026-12-01T18:00", None), (None, "soon"), (None, "9999999d"))
+    for until, lasts in (*bad, (None, "99999999999999d")):
         with pytest.raises(InputInvalid):
             ends(until, lasts, NOW)
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.replay.test_bench import trace
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.replay import stream_file
 from wattmesh.controller.replay.stream_bench import bench_stream
-from wattmesh.controller.replay.stream_rows import RULES, StreamResult
+from wattmesh.controller.replay.stream_rows import RULES, StreamResult, peer_of
 from wattmesh.errors import FixInput
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -84,6 +85,46 @@ def test_a_rule_that_is_later_than_the_bound_allows_has_no_share(found: StreamRe
     late = tuple(replace(each, bounded=False) for each in found.rows)
     far = replace(found, rows=late, bound_g=1.0)
     assert far.share_of_bound_gain("joint-ahead") is None
+
+
+def test_the_peer_is_a_rule_whose_grams_can_be_compared(found: StreamResult) -> None:
+    """One that takes longer than the bound allows is none, however little it emits."""
+    thrifty: dict[str, dict[str, Any]] = {
+        "greedy": {"carbon_g": 9e5, "bounded": True, "lost": ()},
+        "each-alone": {"carbon_g": 8e5, "bounded": True, "lost": ()},
+    }
+    rows = [replace(each, **thrifty.get(each.policy, {})) for each in found.rows]
+    assert peer_of(rows) == "each-alone"
+    thrifty["each-alone"] |= {"bounded": False, "carbon_g": 1.0}
+    rows = [replace(each, **thrifty.get(each.policy, {})) for each in found.rows]
+    assert peer_of(rows) == "greedy"
+    thrifty["greedy"] |= {"bounded": False}
+    rows = [replace(each, **thrifty.get(each.policy, {})) for each in found.rows]
+    alone = replace(found, rows=tuple(rows), peer=peer_of(rows), bound_g=1.0)
+    assert alone.share_of_bound_gain("joint-ahead") is None
+
+
+@pytest.mark.parametrize("watts", [20_000, 10_000])
+def test_a_cap_that_falls_below_what_no_run_can_leave_is_planned_for(
+    tmp_path: Path, watts: int
+) -> None:
+    """`first-come` cannot switch under it any more, and stays; the joint plan keeps the cap."""
+    catalogue = EXAMPLES / "catalogues" / "moe-16b.toml"
+    text = (
+        "[cluster]\ngpus = 96\nidle_power_w_per_gpu = 0\ncap_w = 200000\n"
+        "[[cap]]\nfrom_h = 7\nuntil_h = 10\nwatts = 40000\n"
+        f"[[cap]]\nfrom_h = 10\nuntil_h = 11\nwatts = {watts}\n"
+    )
+    text += job_text("a", 0, 10, 5).replace(str(CATALOGUE), str(catalogue))
+    result = bench_stream(stream_file.load(written(tmp_path, text)), days(5))
+    first = result.row("first-come")
+    assert (first.cap_exceeded_s > 0) is (watts == 10_000)
+    assert not first.bounded
+    assert result.row(result.peer).bounded
+    for policy in ("joint", "joint-ahead"):
+        row = result.row(policy)
+        assert row.cap_exceeded_s == row.gpus_exceeded_s == 0
+        assert all(each.done_h is not None for each in row.jobs)
 
 
 def test_the_command_prints_json_and_a_screen(

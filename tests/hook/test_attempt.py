@@ -9,7 +9,7 @@ import pytest
 from wattmesh.errors import Refused
 from wattmesh.reconfig.launch import attempt
 from wattmesh.reconfig.launch.attempt import AttemptLock, highest_attempt
-from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 
 
 def hold(path: Path, line: Connection) -> None:
@@ -51,6 +51,34 @@ def test_a_second_live_incarnation_is_refused_by_name(
     with pytest.raises(Refused, match="only once"):
         AttemptLock(RunFolder(tmp_path), "r")
     claim.close()
+
+
+def test_a_damaged_identity_is_that_of_the_checkpoints(tmp_path: Path) -> None:
+    """The run is not another one because a file of it was cut; without checkpoints it begins."""
+    folder = RunFolder(tmp_path)
+    AttemptLock(folder, "r").close()
+    run = str((read_json(folder.run_file) or {})["run"])
+    write_json(folder.checkpoint(20) / "trainer.json", {"header": {"run": run}})
+    folder.checkpoint(30).mkdir()
+    folder.run_file.write_bytes(b"{")
+    second = AttemptLock(folder, "r")
+    second.close()
+    assert second.identity.run == run == (read_json(folder.run_file) or {})["run"]
+    folder.run_file.unlink()  # a copy of checkpoints is another run, which is told elsewhere
+    third = AttemptLock(folder, "r")
+    third.close()
+    assert third.identity.run != run
+
+
+def test_an_identity_that_cannot_be_read_is_not_written_anew(tmp_path: Path) -> None:
+    """The launch fails, and the next one may find it."""
+    folder = RunFolder(tmp_path)
+    folder.run_file.mkdir()
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError):
+            AttemptLock(folder, "r")
+    folder.run_file.rmdir()
+    AttemptLock(folder, "r").close()
 
 
 def test_a_number_taken_by_another_is_passed_over(tmp_path: Path) -> None:

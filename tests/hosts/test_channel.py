@@ -2,8 +2,10 @@
 
 import json
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,9 @@ from wattmesh.reconfig.launcher.hosts.channel import LONGEST, Channel, Gone, adm
 from wattmesh.reconfig.launcher.hosts.follower import Follower
 from wattmesh.reconfig.launcher.hosts.followers import Followers
 from wattmesh.reconfig.launcher.hosts.launcher import LaunchSize, size_of
+from wattmesh.reconfig.launcher.hosts.meeting import Meeting
 from wattmesh.reconfig.launcher.sized_clock import SizedClock
+from wattmesh.reconfig.launcher.supervisor import EXIT_STOPPED, TOKEN_VARIABLE
 from wattmesh.reconfig.launcher.torch_agent import Torchrun
 
 RUN = "3a7c1a52-3d0f-4b6c-8d5e-0a3f7f6a9c11"
@@ -137,6 +141,54 @@ def test_a_host_joins_the_leader_of_its_own_job_alone(
     serving.join(30.0)
     assert not serving.is_alive()
     assert ("no leader" in said[0]) is not joins
+
+
+def test_a_second_supervisor_of_a_host_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
+    """It neither takes the first one's place, nor ends its ranks; when that is gone it joins."""
+    folder, led, said = RunFolder(tmp_path), list[str](), list[str]()
+    leader = Followers(folder, "127.0.0.1", 2, say=led.append)
+    leader.let_in(lambda: None)
+    first = Follower(folder, 1, Torchrun(1, ["x"]), led.append)
+    second = Follower(folder, 1, Torchrun(1, ["x"]), said.append)
+    serving = [threading.Thread(target=each.run) for each in (first, second)]
+    serving[0].start()
+    wait_for(leader.here, "that the first is here")
+    here, rank = leader.here()[1], subprocess.Popen(["sleep", "60"], env={TOKEN_VARIABLE: "t.1"})
+    leader.note_launch("t")
+    serving[1].start()
+    wait_for(lambda: said, "that the second waits")
+    assert "is host 1 of the run already" in said[0]
+    assert leader.here() == {1: here}
+    assert rank.poll() is None
+    here.send({"do": "over", "status": 0})
+    serving[0].join(30.0)
+    wait_for(lambda: leader.here().get(1) not in (None, here), "that the second is here")
+    assert rank.wait(30.0) != 0  # what the first may have left is ended
+    leader.close(0)
+    serving[1].join(30.0)
+    assert not any(each.is_alive() for each in serving)
+
+
+@pytest.mark.parametrize("led_before", [True, False])
+def test_a_host_ends_with_a_leader_that_came_and_went_unseen(
+    tmp_path: Path, led_before: bool
+) -> None:
+    """As where it was cut off meanwhile; one that had ended before it was started is none of it."""
+    folder, said = RunFolder(tmp_path), list[str]()
+    old = Meeting(session="old", address="127.0.0.1", port=1, secret="s", over=0)
+    meeting.write(folder, old)
+    follower = Follower(folder, 1, Torchrun(1, ["x"]), said.append)
+    statuses = list[int]()
+    serving = threading.Thread(target=lambda: statuses.append(follower.run()))
+    serving.start()
+    wait_for(lambda: said, "that it waits for a leader")
+    assert "no leader" in said[0]
+    if led_before:
+        meeting.write(folder, replace(old, session="new", over=3))
+    else:
+        follower.ask_to_stop()
+    serving.join(30.0)
+    assert statuses == [3 if led_before else EXIT_STOPPED]
 
 
 def come_in(channel: Channel, secret: str, host: int) -> None:

@@ -159,7 +159,8 @@ def test_a_run_that_sleeps_is_woken_by_an_order_in_another_size(
 ) -> None:
     """Its user's `wake` makes a job of that size from the held one, which is withdrawn.
 
-    The job that fell asleep has been deleted meanwhile, as its time to live has it.
+    The job that fell asleep has been deleted meanwhile, as its time to live has it. A server that
+    fails once costs nothing, though an order is taken once: who watches asks again.
     """
     run = Paper(cluster, "large", {"do": "suspend", "for_s": HOUR_S, "key": "plan-1"}, DONE)
     run.apply()
@@ -181,12 +182,14 @@ def test_a_run_that_sleeps_is_woken_by_an_order_in_another_size(
         mode=SwitchMode.RESUME,
         reason="the test asks for it",
     )
+    cluster.server.troubles = [Trouble(how=500, verb="patch")]
     with tempfile.TemporaryDirectory(prefix="wm") as near, Orderly(Path(near) / "d", order):
         told = cluster.command(
-            *("wake", "--nproc=1", f"--checkpoint-dir={run.folder.path}"),
+            *("wake", "--watch", "--nproc=1", f"--checkpoint-dir={run.folder.path}"),
             WATTMESH_URL=f"unix://{near}/d",
         )
     assert "the run is woken: the test asks for it" in told
+    assert "not answered yet" in told
     run.wait_done()
     assert [each["ranks"] for each in run.launches()] == [1, 2], run.where()
     run.wait(lambda: held not in run.jobs(), "that the held job is deleted")

@@ -85,11 +85,15 @@ def test_a_name_follows_from_run_and_key_and_never_grows() -> None:
 
 def test_what_cannot_be_trained_is_not_rendered() -> None:
     """A long name, a folder that is lost with its pod, no ranks: a sentence each."""
-    for change, why in (
+    changes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"name": "a" * 33}, "at most 32"),
+        *(({"name": each}, "no name of") for each in ("", "Run", "my_run", "a.b", "1a", "a-", "ü")),
+        *(({"namespace": each}, "no name of") for each in ("", "my team", "Team")),
         ({"folder": "/tmp/run"}, "nothing else outlives a pod"),
+        ({"folder": f"{WANTED.mount}/../run"}, "nothing else outlives a pod"),
         ({"hosts": 0}, "at least 1"),
-    ):
+    )
+    for change, why in changes:
         fields = {each: getattr(WANTED, each) for each in WANTED.__dataclass_fields__} | change
         with pytest.raises(InputInvalid, match=why):
             manifests.job(JOBSET, JobRequest(**fields))

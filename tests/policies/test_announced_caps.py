@@ -127,7 +127,9 @@ def lived(caps: tuple[CapAhead, ...], *, told: bool, grid: Any, deadline_h: floa
         tokens += trains.tokens_per_s * step.total_seconds()
         now += step
         if tokens >= total:
-            return (now - NOW).total_seconds() / 3600
+            # It is done within the step, not at its end.
+            early_s = (tokens - total) / trains.tokens_per_s
+            return ((now - NOW).total_seconds() - early_s) / 3600
     return float("inf")
 
 

@@ -151,3 +151,24 @@ def test_only_steps_of_the_name_are_named() -> None:
     """A user's own step in the same job is not ours to end."""
     told = "14.0 wattmesh-1\n14.1 monitor\n14.batch batch\n14.2 wattmesh-10\n"
     assert answers.steps(told, "wattmesh-1") == ["14.0"]
+
+
+def test_a_number_that_another_launch_has_by_now_is_not_ours() -> None:
+    """Slurm that lost its state counts from the start; a site may have overwritten a comment."""
+    lines = "\n".join(
+        (
+            job(number="5", comment="wattmesh:another.plan-7"),
+            job(number="6", comment="(null)"),
+            job(number="7", comment="wattmesh:mine.plan-1"),
+        )
+    )
+    found = answers.any_of(answers.jobs(lines, UID), "mine.plan-1", [5, 6])
+    assert [each.number for each in found] == [6, 7]
+
+
+@pytest.mark.parametrize(
+    ("answer", "gpus"), [("gres:gpu:4   \n", "gres:gpu:4"), ("N/A \n", ""), ("cpu=4\n", "")]
+)
+def test_gpus_that_are_asked_for_as_a_whole_are_read(answer: str, gpus: str) -> None:
+    """As squeue prints tres-per-job."""
+    assert answers.gpus_in_all(answer) == gpus

@@ -227,6 +227,19 @@ def test_a_controller_that_is_away_keeps_the_run_as_it_is(slurm: Cluster, tmp_pa
     assert len(run.launches()) == 1
 
 
+def test_gpus_that_are_asked_for_as_a_whole_are_not_taken_to_another_size(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    """A job on half the nodes would have all of them still, and give none back."""
+    run = Paper(slurm, tmp_path, {**RESIZE, "ranks": 2})
+    run.script.write_text(run.script.read_text().replace("--gpus-per-node=2", "--gpus=4"))
+    job = run.submit(nodes=2)
+    run.wait_told(2)
+    slurm.reach(job, "COMPLETED")
+    assert "asks for gres:gpu:4 in all" in run.told()[1]["problem"]
+    assert [state for state in slurm.states().values() if state not in ENDED] == []
+
+
 @pytest.mark.parametrize(
     ("ranks", "more", "why"),
     [

@@ -158,6 +158,7 @@ def test_a_book_that_cannot_be_written_holds_nothing_and_withdraws_by_slurm(
         held.queue().hold(following("plan-2"))
     started = StartedJob(
         own=OwnJob(cluster="test", number=held.job, requeues=0, nodes=1),
+        folder=held.folder,
         key="plan-1",
         ranks=1,
         client=SlurmClient(),

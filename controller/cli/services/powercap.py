@@ -91,7 +91,10 @@ def ends(until: str | None, lasts: str | None, start: datetime) -> datetime:
         found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|m|h|d)\s*", lasts)
         if found is None:
             raise InputInvalid(f"--for {lasts!r} is no duration; write 90min, 2h or 1d")
-        return start + timedelta(seconds=float(found[1]) * UNITS_S[found[2]])
+        try:
+            return start + timedelta(seconds=float(found[1]) * UNITS_S[found[2]])
+        except OverflowError as error:
+            raise InputInvalid(f"--for {lasts!r} ends after the year 9999") from error
     return time(until or "", "--until")
 
 

@@ -190,7 +190,11 @@ class PowerMeter:
         found = [figures[each] for each in needed if each in figures]
         if len(found) < len(needed) or any(each.energy_j is None for each in found):
             return None
-        others = [figures[each] for each in self.gpus[: self.job.processes] if each not in active]
+        others = (
+            figures[each]
+            for each in self.gpus[: self.job.processes]
+            if each not in active and each in figures
+        )
         parked = [each.power_w for each in others if each.power_w is not None]
         return Draw(
             gpu_j=_sum(figures, active),

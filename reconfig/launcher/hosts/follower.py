@@ -1,7 +1,8 @@
 """The supervisor of another host: it starts and ends ranks as the leader of the run says.
 
 It decides nothing. Invariant: no rank of this host outlives the connection to the leader by more
-than `SILENCE_S`, and none is left when this host says that it is here.
+than `SILENCE_S`, and none is left when this host says that it is here. One supervisor at a time is
+host N of a run: another one touches nothing of what that one runs.
 """
 
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from wattmesh import durable
 from wattmesh.reconfig.launch.folder import HOLDS_VARIABLE, RESIZES_VARIABLE, RunFolder
 from wattmesh.reconfig.launcher.hosts import meeting
 from wattmesh.reconfig.launcher.hosts.channel import GREETING_S, Channel, Gone, introduce
@@ -57,6 +59,8 @@ class Follower:
         self._say, self._job, self._over = say, job, over
         self._stop = threading.Event()
         self._joined = folder.path / f"host-{host}.joined"
+        self._alone: durable.Lock | None = None
+        self._found_first = self._leader()
         self._say_at_s = 0.0
         self._launch: Launch | None = None
         self._number = 0
@@ -67,17 +71,21 @@ class Follower:
 
     def run(self) -> int:
         """Serve until the leader has ended; return its exit status."""
+        try:
+            return self._run()
+        finally:
+            if self._alone is not None:
+                self._alone.close()
+
+    def _run(self) -> int:
         while True:
-            found = meeting.read(self._folder)
-            found = found if found is not None and found.job == self._job else None
-            over = self._over()
-            # One that this host has not joined, by its note, was the leader of an earlier start.
-            if found is not None and found.over is not None and self._has_joined(found):
+            found, over = self._leader(), self._over()
+            if found is not None and found.over is not None and self._is_of_this_start(found):
                 over = found.over
             if over is not None:
                 return self._leave(over)
             if found is not None and found.over is None:
-                status = self._serve(found)
+                status = self._serve(found) if self._is_alone() else None
                 if status is not None:
                     return self._leave(status)
             elif time.monotonic() > self._say_at_s:
@@ -86,8 +94,40 @@ class Follower:
             if self._stop.wait(LOOK_S):
                 return EXIT_STOPPED
 
-    def _has_joined(self, over: Meeting) -> bool:
-        """Return whether this host, perhaps before it was started anew, followed this leader."""
+    def _is_alone(self) -> bool:
+        """Return whether this is the only supervisor that is this host; another one is waited for.
+
+        Raises:
+            OSError: the run folder cannot be written.
+        """
+        if self._alone is not None:
+            return True
+        try:
+            self._alone = durable.hold(self._joined)
+        except durable.Held as held:
+            if time.monotonic() > self._say_at_s:
+                self._say(
+                    f"process {held.holder}, of this host or another, is host {self._host} of the "
+                    "run already: waiting for its end. Give this one another --host."
+                )
+                self._say_at_s = time.monotonic() + SAY_EVERY_S
+            return False
+        return True
+
+    def _leader(self) -> Meeting | None:
+        """Return where the leader of this host's job is, or was."""
+        found = meeting.read(self._folder)
+        return found if found is not None and found.job == self._job else None
+
+    def _is_of_this_start(self, over: Meeting) -> bool:
+        """Return whether a leader that has ended led since this host was started.
+
+        It did if this host, perhaps before it was started anew, followed it, or if another one was
+        there when this host began: it may have come and gone while this host did not reach it.
+        """
+        first = self._found_first
+        if over.session != (first.session if first is not None else ""):
+            return True
         try:
             return self._joined.read_text(encoding="ascii") == over.session
         except (OSError, ValueError):
