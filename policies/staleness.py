@@ -1,4 +1,4 @@
-"""Which points of a catalogue were proven too long ago, or on something else. Pure.
+"""Which points of a catalogue were proven too long ago, on or as something else. Pure.
 
 Invariant: what is not known is never stale: a point without a date or a fingerprint, and a part of
 a fingerprint that one side does not know, stay as they are.
@@ -33,10 +33,18 @@ def stale(
     """
     if point.evidence is not Evidence.VALIDATED:
         return ""
+    if point.proven_as and point.proven_as != point.claim:
+        return (
+            f"{point.id} is stale: its layout, GPUs, clock, class or tolerance was edited after it "
+            "was proven"
+        )
     if point.fingerprint is not None and (others := point.fingerprint.differences(ran)):
         return f"{point.id} is stale: it was proven with {'; '.join(others)}"
-    if point.validated_at is None:
-        return ""
+    return _wrong_age(point, at, age_days, when) if point.validated_at is not None else ""
+
+
+def _wrong_age(point: OperatingPoint, at: datetime, age_days: float, when: str) -> str:
+    assert point.validated_at is not None
     old_days = (at - point.validated_at) / timedelta(days=1)
     if old_days < -CLOCKS_APART_DAYS:
         return (

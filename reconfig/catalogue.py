@@ -4,7 +4,8 @@ Types only; reading and writing TOML is in `wattmesh.reconfig.catalogue_file`. O
 evidence is `validated` and whose equivalence the operator allowed may be switched to automatically.
 """
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -93,6 +94,7 @@ class OperatingPoint:
             known.
         tolerance: by how much its losses may differ from the reference's, relative; from the
             measured noise of the reference; None: not known.
+        proven_as: the `claim` that was proven; "": not known.
     """
 
     id: str
@@ -117,6 +119,7 @@ class OperatingPoint:
     validated_at: datetime | None = None
     validated_by: str = ""
     tolerance: float | None = None
+    proven_as: str = ""
 
     def __post_init__(self) -> None:
         """Check that the numbers are positive."""
@@ -125,6 +128,13 @@ class OperatingPoint:
                 f"catalogue: point {self.id!r} needs gpus, tokens_per_s and power_w above 0, got "
                 f"{self.gpus}, {self.tokens_per_s}, {self.power_w}"
             )
+
+    @property
+    def claim(self) -> str:
+        """A digest of what a proof of this point says: of which layout and clock, and what."""
+        proven = (self.gpus, self.clock_mhz, str(self.equivalence), self.tolerance)
+        text = repr((sorted(asdict(self.layout).items()), *proven))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def j_per_token(self) -> float:

@@ -182,6 +182,8 @@ def _proof_lines(point: OperatingPoint) -> list[str]:
         lines.append(f"validated_at = {point.validated_at.astimezone(UTC).isoformat()}")
     if point.validated_by:
         lines.append(_line("validated_by", point.validated_by))
+    if point.proven_as:
+        lines.append(_line("proven_as", point.proven_as))
     return lines
 
 
@@ -313,6 +315,7 @@ def _point(table: Table) -> OperatingPoint:
         fingerprint=_fingerprint(table) if "fingerprint" in table.values else None,
         validated_at=_moment(table, "validated_at"),
         validated_by=table.text("validated_by", ""),
+        proven_as=table.text("proven_as", ""),
         tolerance=_maybe(table, "tolerance"),
     )
     table.finish(also=(*_OTHERS_IN_POINT, *_MAYBE_IN_POINT))

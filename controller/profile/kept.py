@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from wattmesh.errors import InputInvalid
 
 T = TypeVar("T")
@@ -22,14 +24,21 @@ LEAVING_LIMIT_S = 120.0
 POLL_S = 0.2
 
 
-def read_kept(path: Path, what: str, digest: str, decoded: Callable[[Any], T]) -> T | None:
+def read_kept(
+    path: Path,
+    what: str,
+    digest: str,
+    kind: type[T],
+    check: Callable[[Any, T], None] = lambda _data, _found: None,
+) -> T | None:
     """Read the file of an earlier call; None where its folder is new or empty.
 
     Args:
         path: of the file, in its folder.
         what: "profile" or "validation", as people read it.
         digest: of the present job file.
-        decoded: makes what was kept of the file's JSON; ValueError, TypeError or KeyError: damaged.
+        kind: the dataclass of what was kept.
+        check: called with the file's JSON and what was read of it; ValueError: it cannot be used.
 
     Raises:
         InputInvalid: the folder holds something else, or what another job file began.
@@ -46,16 +55,26 @@ def read_kept(path: Path, what: str, digest: str, decoded: Callable[[Any], T]) -
             )
         return None
     try:
-        data = json.loads(path.read_bytes())
-        found, began = decoded(data), data["digest"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputInvalid(f"{path} cannot be read ({error}); name a new folder") from error
-    if began != digest:
+        text = path.read_bytes()
+        found = TypeAdapter(kind).validate_json(text, strict=True)
+        data = json.loads(text)
+        check(data, found)
+    except (OSError, ValueError) as error:
+        why = _first_mistake(error) if isinstance(error, ValidationError) else str(error)
+        raise InputInvalid(f"{path} cannot be read ({why}); name a new folder") from error
+    if data["digest"] != digest:
         raise InputInvalid(
             f"{folder} holds the {what} of another job file, or of this one before it was edited; "
             "name a new folder, or take the old file back to go on"
         )
     return found
+
+
+def _first_mistake(error: ValidationError) -> str:
+    """Say what is wrong first, and where."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(each) for each in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def await_former(

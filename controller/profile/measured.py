@@ -88,6 +88,7 @@ def _with_proof(point: OperatingPoint, old: OperatingPoint) -> OperatingPoint:
         evidence=old.evidence,
         validated_at=old.validated_at,
         validated_by=old.validated_by,
+        proven_as=old.proven_as,
         tolerance=old.tolerance,
     )
 

@@ -91,6 +91,7 @@ def _stamped(job: ProfileJob, point: OperatingPoint, *, proven: bool) -> Operati
             evidence=Evidence.MEASURED,
             validated_by="",
             tolerance=None,
+            proven_as="",
         )
     exact = point.id == job.reference
     return replace(

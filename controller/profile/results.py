@@ -154,21 +154,5 @@ def load(folder: Path, digest: str) -> ProfileState:
     Raises:
         InputInvalid: the folder holds something else, or the profile of another job file.
     """
-    found = read_kept(folder / PROGRESS, "profile", digest, _decoded)
+    found = read_kept(folder / PROGRESS, "profile", digest, ProfileState)
     return found if found is not None else ProfileState(digest=digest)
-
-
-def _decoded(data: dict[str, Any]) -> ProfileState:
-    return ProfileState(
-        **{
-            **data,
-            "points": tuple(MeasuredPoint(**each) for each in data["points"]),
-            "switches": tuple(MeasuredSwitch(**each) for each in data["switches"]),
-            "proposed": tuple(
-                ProposedPoint(**{**each, "layout": Layout.from_dict(each["layout"])})
-                for each in data.get("proposed", ())
-            ),
-            "unfit": tuple(data.get("unfit", ())),
-            "closed": tuple((origin, target) for origin, target in data.get("closed", ())),
-        }
-    )

@@ -330,8 +330,9 @@ def _stamped(
             validated_at=None,
             validated_by="",
             tolerance=None,
+            proven_as="",
         )
-    return replace(
+    stamped = replace(
         point,
         equivalence=Equivalence(found.equivalence),
         evidence=Evidence.VALIDATED,
@@ -340,6 +341,7 @@ def _stamped(
         validated_by=f"{getpass.getuser()}@{socket.gethostname()}",
         tolerance=found.tolerance,
     )
+    return replace(stamped, proven_as=stamped.claim)
 
 
 def _refused(point: Candidate, why: str, next_step: str) -> PointProof:

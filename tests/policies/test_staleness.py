@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
 
 from tests.builders.observations import observation, run
 from wattmesh.policies.menu import menu, why_not
@@ -31,6 +34,26 @@ def test_an_old_proof_is_stale_and_one_without_a_date_is_not() -> None:
     assert stale(POINT, NOW, 0, Fingerprint()) == ""
     assert stale(replace(POINT, validated_at=None), NOW, 30, Fingerprint()) == ""
     assert stale(replace(POINT, evidence=Evidence.MEASURED), NOW, 30, Fingerprint()) == ""
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"layout": Layout(tp=2)},
+        {"layout": Layout(micro_batch=2)},
+        {"gpus": 2},
+        {"clock_mhz": 1200},
+        {"equivalence": Equivalence.EXACT},
+        {"tolerance": 1e9},
+    ],
+)
+def test_a_point_that_was_edited_after_its_proof_is_stale(edited: dict[str, Any]) -> None:
+    """As a block that was copied for another layout; its speed and watts may be measured anew."""
+    proven = replace(POINT, proven_as=POINT.claim)
+    assert stale(replace(proven, tokens_per_s=2.0, power_w=3.0), NOW, 90, Fingerprint()) == ""
+    assert "was edited after it was proven" in stale(
+        replace(proven, **edited), NOW, 90, Fingerprint()
+    )
 
 
 def test_a_proof_from_the_future_is_stale() -> None:

@@ -129,6 +129,7 @@ POINTS = st.builds(
     validated_at=st.none() | MOMENTS,
     validated_by=st.just("") | WORDS,
     tolerance=st.none() | SMALL,
+    proven_as=st.just("") | WORDS,
 ).map(lambda point: replace(point, gpus=point.layout.world_size))
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -354,11 +355,14 @@ def test_a_point_is_not_compared_with_a_reference_of_other_code(launches: Judged
         {"equivalence": "foo"},
         {"at": "2999-01-01T00:00:00+00:00"},
         {"at": "yesterday"},
+        {"at": "2026-11-01T00:00:00"},
+        {"checks": 5},
+        {"because": None},
         {"tolerance": "x"},
     ],
 )
 def test_damaged_results_are_refused(
-    tmp_path: Path, launches: JudgedLaunches, harm: dict[str, str]
+    tmp_path: Path, launches: JudgedLaunches, harm: dict[str, Any]
 ) -> None:
     """By the file's name; nothing of them is stamped."""
     kept = ValidationProgress(digest="d").with_point(launches.proof())

@@ -80,6 +80,7 @@ def test_an_ordinary_bf16_job_is_exact_at_its_reference_and_numerical_elsewhere(
     assert point.tolerance is not None
     assert point.fingerprint is not None
     assert point.fingerprint.code_digest
+    assert point.proven_as == point.claim
 
 
 @pytest.mark.parametrize("harm", HARMS)
