@@ -26,6 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from wattmesh.controller.profile.search_table import SearchTable, check_search, read_search
+from wattmesh.controller.settings.web_address import address_mistake
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.reconfig.catalogue import Release
@@ -299,6 +300,8 @@ def _power(job: Table, table: Table) -> JobPower:
         table.note("watts", 'must be above idle_watts, in W per GPU, for power = "static"')
     if found.kind is PowerKind.PROMETHEUS and not found.url:
         table.note("url", 'is missing: the address of the server, for power = "prometheus"')
+    if found.url and (wrong := address_mistake(found.url, "http://monitoring:9090")):
+        table.note("url", wrong)
     return found
 
 

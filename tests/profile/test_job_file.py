@@ -41,6 +41,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         speed = 3
         [power]
         volts = 12
+        url = "file:///etc/passwd"
         [[point]]
         id = "A"
         layout = { tp = 4 }
@@ -59,6 +60,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         "job.speed",
         "job.power",
         "power.volts",
+        "power.url",
         "point[0].layout",
         "point[1].layout",
         "point[1].id",
