@@ -81,7 +81,9 @@ class Cluster:
         self._jobs: dict[str, Job] = {}
         self._alarms: list[subprocess.Popen[bytes]] = []
         self._stop = threading.Event()
-        self._lock = threading.RLock()
+        # One lock for objects and pods: who deletes an object asks for its pods, and who ends a pod
+        # changes its object.
+        self._lock = self.server.store.changed
         self._threads = [
             threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True),
             threading.Thread(target=self._control, daemon=True),
