@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+from wattmesh.controller.expert_costs.sweep_file import sweeps_in
 from wattmesh.controller.journal.database.sqlite_url import OPTIONS
 from wattmesh.controller.settings.carbon_checks import carbon_mistakes
 from wattmesh.controller.settings.model import (
@@ -218,6 +219,11 @@ def _run(key: str, run: RunSection) -> Iterator[Mistake]:
         yield from _catalogue(key, run.catalogue, run.baseline)
     elif run.baseline:
         yield f"{key}.baseline", f"{quoted(run.baseline)} needs a catalogue that has this point"
+    if run.expert_sweep is not None:
+        try:
+            sweeps_in(run.expert_sweep)
+        except InputInvalid as error:
+            yield f"{key}.expert_sweep", str(error)
 
 
 def _catalogue(key: str, path: Path, baseline: str) -> Iterator[Mistake]:
