@@ -1,8 +1,8 @@
 """What a daemon says of expert costs, as costs of experts that all ranks agree on.
 
 A job of `wattmesh.attach` gives `hand_to(...)` as `expert_costs`: the session fetches, agrees and
-keeps. Invariant: no answer ends or delays a training. What is missing, late, malformed or of another
-run means no costs, with one sentence; and all ranks use what the first one has.
+keeps. Invariant: no answer ends or delays a training. What is missing, late, malformed or of
+another run means no costs, with one sentence; and all ranks use what the first one has.
 """
 
 import logging

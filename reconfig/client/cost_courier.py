@@ -28,21 +28,18 @@ TOKENS_KEY, COSTS_KEY = "experts/tokens", "experts/costs"
 class CostCourier:
     """Asks for costs every few seconds, and posts a new count within one."""
 
-    def __init__(
-        self, link: DaemonLink, launch_store: LaunchStore, run: str, every_s: float = EVERY_S
-    ) -> None:
+    def __init__(self, link: DaemonLink, launch_store: LaunchStore, run: str) -> None:
         """Prepare; `start` begins the thread.
 
         Args:
             link: the connection to the daemon.
             launch_store: the launch's store; a connection of the thread's own is opened from it.
             run: whose costs.
-            every_s: seconds between two questions.
         """
         self._link = link
         self._shared = launch_store
         self._run = run
-        self._every_s = every_s
+        self._every_s = EVERY_S
         self._posted = 0
         self._heard: tuple[float, ExpertCostScores] | None = None
         self._stop = threading.Event()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.cost_courier import COSTS_KEY, TOKENS_KEY
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.hook import reported
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 KEY = "wattmesh.expert_costs"
 """Name among the extra state of a checkpoint."""
+
+LONGEST_BUSY_S = 1e9
+"""What is beyond it, or no number, is not known."""
 
 TakeCosts = Callable[[State, ExpertCostScores], object]
 """Hands costs to the routers of a state; called on every rank with the same costs."""
@@ -84,7 +88,7 @@ class RankExpertCosts:
             self._added = self._added + reported.at_most(tokens)
         self._tokens = self._tokens or 0
         if busy_s is not None:
-            self._busy_s = (self._busy_s or 0.0) + max(0.0, float(busy_s))
+            self._busy_s = (self._busy_s or 0.0) + float(busy_s)
 
     def expect(self, state: State, trainer: Mapping[str, Any]) -> None:
         """Let a fresh state take the costs of the checkpoint that it will load, if it has any."""
@@ -97,11 +101,13 @@ class RankExpertCosts:
             return None
         if self._tokens is not None:
             # The only time that a device is synchronized: ranks meet here anyway.
-            self._tokens, self._added = self._tokens + max(0, int(self._added)), 0
+            added, self._added = reported.at_most(self._added), 0
+            self._tokens = min(self._tokens + added, ranges.MOST_COUNTED)
+        timed = self._busy_s is not None and 0 <= self._busy_s < LONGEST_BUSY_S
         return {
             "gpu": self._gpu,
             "tokens": self._tokens,
-            "busy_s": self._busy_s,
+            "busy_s": self._busy_s if timed else None,
             "costs": launch_store.peek(COSTS_KEY) if leads else None,
         }
 
@@ -113,7 +119,7 @@ class RankExpertCosts:
             return
         costs = usable(leader["costs"], generation.run)
         before = agreed.costs
-        # What was heard last counts, whichever version it has: a daemon's clock may have been ahead.
+        # What was heard last counts, whichever version it has: a clock may have been ahead.
         if costs is not None and (before is None or costs.version != before.version):
             agreed.agree(costs)
 
