@@ -42,7 +42,6 @@ from wattmesh.controller.daemon.polls import SignalPolls
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.expert_costs import learner
 from wattmesh.controller.expert_costs.reports import TokenReports
-from wattmesh.controller.expert_costs.sweep_file import sweeps_by_run
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.metrics.metrics import MetricsServer
 from wattmesh.controller.planner.worker import PlanWorker
@@ -53,6 +52,7 @@ from wattmesh.controller.process.loops import Clock, Loop, LoopState
 from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.checks import listen_address, uid_of
+from wattmesh.controller.settings.expert_sweep import sweeps_by_run
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.slot_prices import Tariff

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from wattmesh.controller.expert_costs.sweep_file import sweeps_in
 from wattmesh.controller.journal.database.sqlite_url import OPTIONS
 from wattmesh.controller.settings.carbon_checks import carbon_mistakes
+from wattmesh.controller.settings.expert_sweep import sweeps_in
 from wattmesh.controller.settings.model import (
     AgentSection,
     ApiSection,

@@ -17,7 +17,6 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.cost_courier import COSTS_KEY, TOKENS_KEY
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
-from wattmesh.reconfig.hook import reported
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.state.state import State
@@ -70,8 +69,9 @@ class RankExpertCosts:
         """Hand costs to `take`; None: the job did not ask for them. `gpu`: of this rank."""
         self._take = take
         self._gpu = gpu
-        self._tokens: int | None = None
-        self._added: torch.Tensor | int = 0
+        self._counts = self._broken = False
+        self._tokens = 0
+        self._added: Any = 0
         self._busy_s: float | None = None
         self._handed: tuple[int, ExpertCostScores] | None = None
 
@@ -82,13 +82,21 @@ class RankExpertCosts:
 
     def count(self, tokens: Any, busy_s: float | None = None) -> None:
         """Add what this rank's experts computed in a step; see `Session.count_expert_tokens`."""
-        if isinstance(tokens, torch.Tensor):
-            self._added = self._added + tokens.detach().sum()
-        else:
-            self._added = self._added + reported.at_most(tokens)
-        self._tokens = self._tokens or 0
-        if busy_s is not None:
-            self._busy_s = (self._busy_s or 0.0) + float(busy_s)
+        if self._broken:
+            return
+        self._counts = True
+        try:
+            added = tokens.detach().sum() if isinstance(tokens, torch.Tensor) else int(tokens)
+            self._added = self._added + added
+            if busy_s is not None:
+                self._busy_s = (self._busy_s or 0.0) + float(busy_s)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            self._miscounted(error)
+
+    def _miscounted(self, error: Exception) -> None:
+        """Count nothing any more in this launch: what is in doubt is unknown, not 0."""
+        log.error("expert-tokens are counted no more in this launch: %s", error)
+        self._broken, self._added = True, 0
 
     def expect(self, state: State, trainer: Mapping[str, Any]) -> None:
         """Let a fresh state take the costs of the checkpoint that it will load, if it has any."""
@@ -99,14 +107,16 @@ class RankExpertCosts:
         """Give this rank's part of the facts at a save step; only the leader adds costs."""
         if not self.wanted:
             return None
-        if self._tokens is not None:
+        try:
             # The only time that a device is synchronized: ranks meet here anyway.
-            added, self._added = reported.at_most(self._added), 0
-            self._tokens = min(self._tokens + added, ranges.MOST_COUNTED)
+            self._tokens, self._added = self._tokens + int(self._added), 0
+        except (ValueError, OverflowError, RuntimeError) as error:
+            self._miscounted(error)
+        known = self._counts and not self._broken and 0 <= self._tokens <= ranges.MOST_COUNTED
         timed = self._busy_s is not None and 0 <= self._busy_s < LONGEST_BUSY_S
         return {
             "gpu": self._gpu,
-            "tokens": self._tokens,
+            "tokens": self._tokens if known else None,
             "busy_s": self._busy_s if timed else None,
             "costs": launch_store.peek(COSTS_KEY) if leads else None,
         }

@@ -7,20 +7,13 @@ unknown.
 import logging
 import math
 import operator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig import ranges
-from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.ranges import shown
-from wattmesh.reconfig.wire import Progress
 
 if TYPE_CHECKING:  # a job needs torch, and an observed script may have none
     from wattmesh.reconfig.hook.job import AttachedJob
-    from wattmesh.reconfig.hook.saves import Saves
-    from wattmesh.reconfig.launch.generation import Generation
-    from wattmesh.reconfig.position import Position
 
 log = logging.getLogger(__name__)
 
@@ -70,40 +63,6 @@ def loss(value: Any) -> float | None:
     """Return a loss; None if it is unknown, not a finite number, or beyond `LARGEST_LOSS`."""
     number = _number(value)
     return float(number) if number is not None and abs(number) <= LARGEST_LOSS else None
-
-
-def progress(
-    generation: "Generation",
-    position: "Position",
-    saves: "Saves",
-    *,
-    seq: int,
-    pace: Pace,
-    loss: float | None,
-    boundary_every: int,
-) -> Progress:
-    """Make the report of a step."""
-    saved = saves.newest
-    # A staged checkpoint is not durable yet, so it is not reported to the daemon.
-    known = replace(generation, step=0, digest="") if generation.staged else generation
-    return Progress(
-        run=generation.run,
-        incarnation=generation.incarnation,
-        attempt=generation.attempt,
-        seq=seq,
-        step=position.step,
-        samples=position.samples,
-        tokens=position.tokens,
-        tokens_per_s=pace.tokens_per_s,
-        pause_share=pace.pause_share,
-        loss=loss,
-        layout=generation.layout,
-        ranks=generation.ranks,
-        boundary_every=min(boundary_every, ranges.NEVER),
-        checkpoint_step=saved.step if saved else known.step,
-        checkpoint_digest=saved.digest if saved else known.digest,
-        trouble=saves.trouble,
-    )
 
 
 def _number(value: Any) -> int | float | None:

@@ -37,6 +37,7 @@ from wattmesh.reconfig.hook.first_steps import FirstSteps
 from wattmesh.reconfig.hook.job import AttachedJob, Build, Probe
 from wattmesh.reconfig.hook.launch_leader import LaunchLeader, begin_launch
 from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
+from wattmesh.reconfig.hook.progress import progress
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.start import AttachRequest
 from wattmesh.reconfig.launch import group
@@ -323,7 +324,7 @@ class Session(Closing):
 
     def _progress(self, position: Position) -> Progress:
         self._reports += 1
-        return reported.progress(
+        return progress(
             self.generation,
             position,
             self._boundary.saves,

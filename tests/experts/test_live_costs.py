@@ -11,6 +11,7 @@ import pytest
 from tests.api.conftest import Served, open_folder, served, settings
 from tests.builders import messages
 from tests.daemon.process import Answer
+from wattmesh.controller.cli.main import main
 from wattmesh.controller.pulse import NewestSample
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import OfflineSweep
@@ -329,3 +330,26 @@ def posted(path: Path, body: bytes) -> tuple[int, dict[str, Any]]:
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     first, _, rest = answer.partition(b"\r\n")
     return int(first.split()[1]), json.loads(rest.partition(b"\r\n\r\n")[2])
+
+
+def test_the_command_shows_what_a_run_is_told(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is known one sentence; then each GPU with its joules and its score."""
+    words = ("experts", "costs", "llama-8b", "--socket", str(world.served.socket))
+    assert main(list(words)) == 0
+    assert "the run has reported no expert-tokens" in capsys.readouterr().out
+    world.save_steps(3)
+    assert main(list(words)) == 0
+    out = capsys.readouterr().out
+    assert "strength 0.1" in out
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith("GPU-")] == [
+        "-1.00",
+        "-1.00",
+        "+1.00",
+        "+1.00",
+    ]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == world.told().version
+    assert main(["experts", "costs", "nobody", *words[3:]]) != 0
+    assert "There is no run 'nobody'" in capsys.readouterr().err

@@ -1,11 +1,13 @@
 """A live job and expert costs: its ranks agree, its checkpoint keeps, no daemon can do harm."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.experts.costed_job import GPUS, STEPS
 from tests.hook.conftest import socket_path
@@ -240,3 +242,28 @@ def test_a_gpu_of_a_rank_that_does_not_count_is_unknown() -> None:
     assert by_gpu(two) == ({"GPU-a": 10}, {})
     assert by_gpu([fact(None), fact(None, gpu="")]) == ({"GPU-a": 5}, {"GPU-a": 1.0})
     assert by_gpu([fact(None), fact(None, tokens=None)]) == ({}, {})
+
+
+class NoStore:
+    """A store that nobody has written to."""
+
+    def peek(self, key: str) -> None:
+        """Nothing is there."""
+
+
+@pytest.mark.parametrize("tokens", [math.nan, "many", None, torch.tensor([math.inf]), -5])
+def test_what_is_no_count_makes_the_rank_unknown_from_then_on(tokens: Any) -> None:
+    """Neither an error at a save step nor a zero, also where later counts are sound."""
+    store: Any = NoStore()
+    rank, _, _ = rank_costs()
+    assert rank.fact(store, leads=True) == fact(None, tokens=None, busy_s=None)
+    rank.count(torch.tensor([1, 2]), 0.5)
+    assert rank.fact(store, leads=True) == fact(None, tokens=3, busy_s=0.5)
+    rank.count(tokens, math.nan)
+    found = rank.fact(store, leads=False)
+    assert found is not None
+    assert (found["tokens"], found["busy_s"] in (None, 0.5)) == (None, True)
+    rank.count(1)
+    found = rank.fact(store, leads=False)
+    assert found is not None
+    assert found["tokens"] is None
