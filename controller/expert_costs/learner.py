@@ -1,7 +1,8 @@
 """Learns what experts cost on the GPUs of live runs, and says what each run is told.
 
-Invariant: a run that never reported expert-tokens costs nothing here; nothing is written, and where
-the journal, the wall clock or a counter is in doubt, what was published stays and grows old.
+Invariant: a run that never reported expert-tokens costs nothing here; where the journal, the wall
+clock or a counter is in doubt, what was published stays and grows old; and nothing is published
+that the journal does not have as a sentence.
 """
 
 import logging
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from wattmesh.controller.expert_costs.reports import TokenReports
+from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, sentence
 from wattmesh.controller.expert_costs.views import (
     NOT_REPORTED,
     ExpertCostsView,
@@ -164,13 +166,15 @@ class CostLearner:
         section = settings.runs.get(row.name)
         acts = settings.mode is Mode.ACT and section is not None
         strength = section.expert_strength if acts and section else 0.0
-        before = learning.told
-        learning.told = published(before, scores, strength, now.timestamp())
+        told = published(learning.told, scores, strength, now.timestamp())
+        if told is not learning.told:
+            # Written before it is told: what changes a training is in the journal first.
+            said = sentence(row, told, costs)
+            self._journal.events.add(EXPERT_COSTS, said, now)
+            log.info("%s", said)
+            learning.told = told
         if self._holds(gpus, costs, now):
             learning.held_at_s = self._pulse.clock.monotonic()
-        if learning.told is not before:
-            said = scores.neutral_because or f"strength {strength:g}"
-            log.info("%s: expert costs, version %d: %s", row.name, learning.told.version, said)
 
     def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
         """Return whether every GPU was read lately, and is as it was when it was learned."""

@@ -38,7 +38,15 @@ class Mixture(nn.Module):
         """Mix two experts for each token."""
         chosen_NP, weights_NP, _ = self.router(x_ND)
         y_NPD = torch.einsum("nd,npde->npe", x_ND, self.experts[chosen_NP])
-        return (weights_NP.unsqueeze(-1) * y_NPD).sum(1)
+        mixed_ND: torch.Tensor = (weights_NP.unsqueeze(-1) * y_NPD).sum(1)
+        return mixed_ND
+
+
+def router_of(state: State) -> EnergyRouter:
+    """The router of a state."""
+    mixture = state.modules[0]
+    assert isinstance(mixture, Mixture)
+    return mixture.router
 
 
 class CostedJob:
@@ -53,7 +61,7 @@ class CostedJob:
         self.awaited: dict[str, int] = json.loads(os.environ.get("AWAITED", "{}"))
         self.told: list[Any] = []
         hand = hand_to(
-            lambda state: [state.modules[0].router],
+            lambda state: [router_of(state)],
             lambda _: HELD[self.rank],
             experts=EXPERTS,
             gpu=GPUS[self.rank],
@@ -104,13 +112,13 @@ class CostedJob:
     def step(self, session: Session) -> None:
         """Train one step, wait for what the test awaits before its boundary, and write a line."""
         state = session.state
-        model, optimizer = state.modules[0], state.optimizers[0]
+        router, optimizer = router_of(state), state.optimizers[0]
         loss = self.loss(state, state.position.step)
         torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        counts_X = model.router.counts_X.clone()
-        model.router.rebalance(counts_X)
+        counts_X = router.counts_X.clone()
+        router.rebalance(counts_X)
         session.count_expert_tokens(counts_X[list(HELD[self.rank])], 0.25)
         session.report(tokens=64, samples=64, loss=loss.detach())
         step = session.position.step
@@ -120,7 +128,7 @@ class CostedJob:
             "step": step,
             "loss": float(loss),
             "told": self.told,
-            "lean": [] if session.done else model.router.lean_X.tolist(),
+            "lean": [] if session.done else router.lean_X.tolist(),
         }
         with (self.out / f"lines-{self.rank}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")

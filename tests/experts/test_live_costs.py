@@ -2,6 +2,8 @@
 
 import json
 import socket
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tests.builders import messages
 from tests.daemon.process import Answer
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.pulse import NewestSample
+from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import OfflineSweep
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
@@ -353,3 +356,27 @@ def test_the_command_shows_what_a_run_is_told(
     assert json.loads(capsys.readouterr().out)["version"] == world.told().version
     assert main(["experts", "costs", "nobody", *words[3:]]) != 0
     assert "There is no run 'nobody'" in capsys.readouterr().err
+
+
+def test_every_change_is_one_sentence_in_why(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first costs, and another strength; a journal that takes no sentence lets nothing out."""
+    world.save_steps(3)
+    world.act(strength=0.2)
+    world.save_steps(2)
+    assert main(["why", "llama-8b", "--socket", str(world.served.socket)]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "expert costs" in line]
+    assert ["strength 0.2" in told[0], "strength 0.1" in told[1], len(told)] == [True, True, 2]
+    assert "2 mJ on GPU-a and 4 mJ on GPU-c" in told[0]
+    before = world.told()
+    world.act(strength=0.3)
+    with closing(sqlite3.connect(world.served.folder / "journal.db")) as database:
+        database.execute("ALTER TABLE events RENAME TO gone")
+    with suppress(JournalUnavailable):
+        world.read()
+    with closing(sqlite3.connect(world.served.folder / "journal.db")) as database:
+        database.execute("ALTER TABLE gone RENAME TO events")
+    assert world.told().version == before.version
+    world.read()
+    assert world.told().strength == 0.3

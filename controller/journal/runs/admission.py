@@ -93,7 +93,8 @@ def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
     Raises:
         InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
     """
-    return speaking(find_run(connection, message.run), message, owner_uid)
+    row: Row[Any] = speaking(find_run(connection, message.run), message, owner_uid)
+    return row
 
 
 def speaking(row: Any, message: Any, owner_uid: int) -> Any:
