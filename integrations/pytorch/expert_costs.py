@@ -90,7 +90,7 @@ def hand_to(
         strength = 0.0 if reason else costs.strength
         for router in routers(state):
             reason = router.set_costs(given, strength) or reason
-        if reason:
+        if reason and (not dist.is_initialized() or dist.get_rank() == 0):
             log.info("experts do not lean: %s", reason)
 
     return take

@@ -184,7 +184,7 @@ class Boundary:
             "writing": self.saves.in_flight,
             "order": order.to_json() if order else None,
             "acted_on": leads and job.may_be_switched(generation),
-            "experts": job.experts.fact(job.launch_store, leads=leads),
+            "experts": job.experts.fact(job.launch_store, state, leads=leads),
         }
 
     def _stop_heard(self) -> str:

@@ -103,8 +103,10 @@ class RankExpertCosts:
         if KEY in trainer.get("extra", {}):
             state.extra[KEY] = AgreedCosts()
 
-    def fact(self, launch_store: LaunchStore, *, leads: bool) -> dict[str, Any] | None:
-        """Give this rank's part of the facts at a save step; only the leader adds costs."""
+    def fact(
+        self, launch_store: LaunchStore, state: State, *, leads: bool
+    ) -> dict[str, Any] | None:
+        """Give this rank's part of the facts at a save step; only the leader adds new costs."""
         if not self.wanted:
             return None
         try:
@@ -118,7 +120,7 @@ class RankExpertCosts:
             "gpu": self._gpu,
             "tokens": self._tokens if known else None,
             "busy_s": self._busy_s if timed else None,
-            "costs": launch_store.peek(COSTS_KEY) if leads else None,
+            "costs": _unless_agreed(launch_store.peek(COSTS_KEY), state) if leads else None,
         }
 
     def agree(self, state: State, generation: Generation, facts: Sequence[Any]) -> None:
@@ -149,7 +151,7 @@ class RankExpertCosts:
         )
         launch_store.put(TOKENS_KEY, {"report": report.to_json(), "counted_at_s": time.time()})
 
-    def settle(self, state: State, generation: Generation) -> None:
+    def settle(self, state: State, generation: Generation, *, leads: bool) -> None:
         """Begin a generation or go on after a save step: hand the agreed costs to the routers."""
         if self._take is None:
             # Of a launch that had asked for them: what is not used is not carried on.
@@ -161,9 +163,17 @@ class RankExpertCosts:
             return
         self._handed = (generation.number, costs)
         self._take(state, costs)
-        if generation.ranks[0] == generation.leader and costs.version:
+        if leads:
             said = costs.neutral_because or f"strength {costs.strength:g}"
             log.info("expert costs, version %d: %s", costs.version, said)
+
+
+def _unless_agreed(left: Any, state: State) -> Any:
+    """Leave out costs that all ranks have: for thousands of GPUs they are a megabyte."""
+    agreed = state.extra.get(KEY)
+    known = agreed.costs if isinstance(agreed, AgreedCosts) else None
+    same = isinstance(left, dict) and known is not None and left.get("version") == known.version
+    return None if same else left
 
 
 def usable(answer: object, run: str) -> ExpertCostScores | None:

@@ -291,7 +291,7 @@ class Session(Closing):
         self._first_steps.begin(generation, time.monotonic())
         self._notes.begin(generation, self.state)
         self._reached.rest()
-        self._job.experts.settle(self.state, generation)
+        self._job.experts.settle(self.state, generation, leads=self.leads)
         self._rest()
 
     def _rest(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from wattmesh.integrations.pytorch.expert_costs import hand_to
@@ -58,11 +59,11 @@ class CostedJob:
         self.out = Path(os.environ["OUT"])
         self.asks: bool = json.loads(os.environ["ASKS"])
         self.steps = int(os.environ.get("STEPS", STEPS))
-        self.awaited: dict[str, int] = json.loads(os.environ.get("AWAITED", "{}"))
+        self.awaited: dict[str, int | str] = json.loads(os.environ.get("AWAITED", "{}"))
         self.told: list[Any] = []
         hand = hand_to(
             lambda state: [router_of(state)],
-            lambda _: HELD[self.rank],
+            lambda _: HELD[self.rank] if dist.get_world_size() == 2 else range(EXPERTS),
             experts=EXPERTS,
             gpu=GPUS[self.rank],
         )
@@ -111,6 +112,22 @@ class CostedJob:
 
     def step(self, session: Session) -> None:
         """Train one step, wait for what the test awaits before its boundary, and write a line."""
+        # No tensor of the state may be held over the boundary: a switch frees them.
+        loss = self.train(session)
+        step = session.position.step
+        self.wait(session, self.awaited.get(str(step)))
+        session.boundary()
+        line = {
+            "step": step,
+            "loss": loss,
+            "told": self.told,
+            "lean": [] if session.done else router_of(session.state).lean_X.tolist(),
+        }
+        with (self.out / f"lines-{self.rank}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def train(self, session: Session) -> float:
+        """Train, count and report."""
         state = session.state
         router, optimizer = router_of(state), state.optimizers[0]
         loss = self.loss(state, state.position.step)
@@ -119,27 +136,23 @@ class CostedJob:
         optimizer.zero_grad()
         counts_X = router.counts_X.clone()
         router.rebalance(counts_X)
-        session.count_expert_tokens(counts_X[list(HELD[self.rank])], 0.25)
-        session.report(tokens=64, samples=64, loss=loss.detach())
-        step = session.position.step
-        self.wait(session, self.awaited.get(str(step)))
-        session.boundary()
-        line = {
-            "step": step,
-            "loss": float(loss),
-            "told": self.told,
-            "lean": [] if session.done else router.lean_X.tolist(),
-        }
-        with (self.out / f"lines-{self.rank}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        own = HELD[self.rank] if len(session.generation.ranks) == 2 else range(EXPERTS)
+        session.count_expert_tokens(counts_X[list(own)], 0.25)
+        told = float(loss.detach())
+        session.report(tokens=64, samples=64, loss=told)
+        return told
 
-    def wait(self, session: Session, version: int | None) -> None:
-        """Wait until the courier has left these costs; -1: until it has left none."""
+    def wait(self, session: Session, version: int | str | None) -> None:
+        """Wait until the courier has left these costs (-1: that there are none), or for a mark."""
         until = time.monotonic() + PATIENCE_S
         store = session._job.launch_store
         while version is not None:
             left = store.peek(cost_courier.COSTS_KEY)
-            if (left or {"version": -1})["version"] == version:
+            if isinstance(version, str):
+                there = (self.out / version).exists()
+            else:
+                there = (left or {"version": -1})["version"] == version
+            if there:
                 return
             if time.monotonic() > until:
                 raise TimeoutError(f"version {version} was not left, but {left}")

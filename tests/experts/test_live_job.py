@@ -11,7 +11,7 @@ import torch
 
 from tests.experts.costed_job import GPUS, STEPS
 from tests.hook.conftest import socket_path
-from tests.hook.daemon import FakeDaemon
+from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import Zygote
 from tests.hook.unix_http import called
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
@@ -36,12 +36,18 @@ class CostDaemon(FakeDaemon):
     """
 
     def __init__(
-        self, path: Path, marks: Path, raw: bytes | None = None, old: bool = False
+        self,
+        path: Path,
+        marks: Path,
+        raw: bytes | None = None,
+        *,
+        old: bool = False,
+        wishes: tuple[Wish, ...] = (),
     ) -> None:
         """Tell version 7; `old`: know neither call."""
         self.counts: list[ExpertTokenReport] = []
         self.raw, self.old, self.asked = raw, old, 0
-        super().__init__(path, marks, [])
+        super().__init__(path, marks, list(wishes))
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
         """Answer the two calls; the rest as ever."""
@@ -159,6 +165,26 @@ def test_a_daemon_that_is_down_old_or_mad_changes_nothing(
     assert run.losses(0) == run.losses(1) == untouched
 
 
+def test_costs_stay_over_a_switch_to_another_leader_and_back(
+    zygote: Zygote, tmp_path: Path, socket_path: Path
+) -> None:
+    """Rank 1 trains alone, then both: each generation is handed what the checkpoint kept."""
+    run = CostedRun(zygote, tmp_path)
+    wishes = (
+        Wish(layout=Layout(), ranks=(1,), at=6),
+        Wish(layout=Layout(dp_replicate=2), ranks=(0, 1), at=9),
+    )
+    with CostDaemon(socket_path, run.out, wishes=wishes) as daemon:
+        awaited = {"3": 7, "6": "order-1", "9": "order-2"}
+        run.launch(url=f"unix://{socket_path}", AWAITED=json.dumps(awaited))
+    assert "confirmed" in daemon.states()
+    assert run.lines(1)[-1]["told"] == [[3, 7], [6, 7], [9, 7]]
+    assert run.lines(0)[-1]["told"] == [[3, 7], [9, 7]]
+    alone = [each for each in daemon.counts if set(each.tokens) == {"GPU-b"}]
+    assert len(alone) >= 1
+    assert run.lines(1)[-2]["lean"] == run.lines(0)[-2]["lean"]
+
+
 def test_a_launch_that_asks_no_more_and_one_that_asks_anew_resume(
     zygote: Zygote, tmp_path: Path, untouched: list[float]
 ) -> None:
@@ -206,21 +232,21 @@ def test_ranks_that_fetched_different_versions_use_the_leaders() -> None:
         ([fact(COSTS), fact(replace(newer, age_s=STALE_S + 1))], None),
     ):
         rank, state, taken = rank_costs()
-        rank.settle(state, GENERATION)
+        rank.settle(state, GENERATION, leads=True)
         rank.agree(state, GENERATION, facts)
-        rank.settle(state, GENERATION)
+        rank.settle(state, GENERATION, leads=True)
         assert [each.version for each in taken] == ([] if version is None else [version])
 
 
 def test_what_cannot_be_used_leaves_what_was_agreed() -> None:
     """Nothing known, then something, then an answer that says nothing: it is handed once."""
     rank, state, taken = rank_costs()
-    rank.settle(state, GENERATION)
+    rank.settle(state, GENERATION, leads=True)
     for costs in (None, COSTS, None, replace(COSTS, version=0), replace(COSTS, run=RUN[:-1] + "9")):
         rank.agree(state, GENERATION, [fact(None), fact(costs)])
-        rank.settle(state, GENERATION)
+        rank.settle(state, GENERATION, leads=True)
     assert taken == [COSTS]
-    rank.settle(state, replace(GENERATION, number=2))
+    rank.settle(state, replace(GENERATION, number=2), leads=False)
     assert taken == [COSTS, COSTS]
     assert state.extra[KEY].state_dict() == {"costs": COSTS.to_json()}
 
@@ -244,6 +270,29 @@ def test_a_gpu_of_a_rank_that_does_not_count_is_unknown() -> None:
     assert by_gpu([fact(None), fact(None, tokens=None)]) == ({}, {})
 
 
+class Left:
+    """A store in which the courier has left costs."""
+
+    def peek(self, key: str) -> dict[str, Any]:
+        """Give them."""
+        return COSTS.to_json()
+
+
+def test_costs_that_all_ranks_have_are_not_sent_again() -> None:
+    """Once agreed, a save step carries none; and only ever the leader's."""
+    store: Any = Left()
+    rank, state, _ = rank_costs()
+    rank.settle(state, GENERATION, leads=True)
+    first, other = (rank.fact(store, state, leads=leads) for leads in (True, False))
+    assert first is not None
+    assert other is not None
+    assert (first["costs"], other["costs"]) == (COSTS.to_json(), None)
+    rank.agree(state, GENERATION, [other, first])
+    after = rank.fact(store, state, leads=True)
+    assert after is not None
+    assert after["costs"] is None
+
+
 class NoStore:
     """A store that nobody has written to."""
 
@@ -255,15 +304,15 @@ class NoStore:
 def test_what_is_no_count_makes_the_rank_unknown_from_then_on(tokens: Any) -> None:
     """Neither an error at a save step nor a zero, also where later counts are sound."""
     store: Any = NoStore()
-    rank, _, _ = rank_costs()
-    assert rank.fact(store, leads=True) == fact(None, tokens=None, busy_s=None)
+    rank, state, _ = rank_costs()
+    assert rank.fact(store, state, leads=True) == fact(None, tokens=None, busy_s=None)
     rank.count(torch.tensor([1, 2]), 0.5)
-    assert rank.fact(store, leads=True) == fact(None, tokens=3, busy_s=0.5)
+    assert rank.fact(store, state, leads=True) == fact(None, tokens=3, busy_s=0.5)
     rank.count(tokens, math.nan)
-    found = rank.fact(store, leads=False)
+    found = rank.fact(store, state, leads=False)
     assert found is not None
     assert (found["tokens"], found["busy_s"] in (None, 0.5)) == (None, True)
     rank.count(1)
-    found = rank.fact(store, leads=False)
+    found = rank.fact(store, state, leads=False)
     assert found is not None
     assert found["tokens"] is None
