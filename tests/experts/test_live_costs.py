@@ -5,6 +5,7 @@ import socket
 import sqlite3
 from contextlib import closing, suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from tests.api.conftest import Served, open_folder, served, settings
 from tests.builders import messages
 from tests.daemon.process import Answer
 from wattmesh.controller.cli.main import main
+from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.pulse import NewestSample
 from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import OfflineSweep
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.layout import Layout
+from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline
 from wattmesh.telemetry.energy.sampler import Sample
 from wattmesh.telemetry.readings import PowerReading, Quality
@@ -380,3 +383,24 @@ def test_every_change_is_one_sentence_in_why(
     assert world.told().version == before.version
     world.read()
     assert world.told().strength == 0.3
+
+
+def test_the_newest_counter_of_each_device_is_found_on_each_database(journal: Journal) -> None:
+    """The daemon's own, and what an agent delivered; a device that nobody knows is left out."""
+    at = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    plain = CounterBaseline(
+        gpu_uuid="GPU-a", energy_mj=5, at=at, monotonic_s=1.0, boot_id="b", booked_mj=10
+    )
+    later = replace(plain, at=at + timedelta(seconds=9), booked_mj=30)
+    other = replace(plain, gpu_uuid="GPU-b")
+    journal.ledger.book((), [plain, other])
+    batch = EnergyBatch(node="n1", boot_id="b", seq=1, at=at, rows=(), baselines=(later,))
+    device = {"at": at.isoformat(), "source": "nvml"}
+    report = Report(batch=batch, devices={"GPU-a": device}, missing=(), facts={})
+    assert journal.nodes.deliver("n1", report, (), at)
+    named = ["GPU-a", "GPU-b", *(f"GPU-{at}" for at in range(500))]
+    assert journal.counters.newest(named) == {"GPU-a": later, "GPU-b": other}
+    for kind, detail in (("one", "a: x"), ("one", "b: x"), ("two", "a: y"), ("one", "a_: x")):
+        journal.events.add(kind, detail, at)
+    assert [each.detail for each in journal.events.list(kind="one", begins="a: ")] == ["a: x"]
+    assert [each.detail for each in journal.events.list(begins="a_")] == ["a_: x"]
