@@ -43,7 +43,7 @@ EVERY_S = 10.0
 MARKS = 64
 """Readings of a GPU that are kept: a count waits for the next one only."""
 
-PATIENCE_S = 300.0
+PATIENCE_S = 660.0
 """A count whose GPUs were not all read this long after it is used for those that were."""
 
 FEWEST_SPANS = 5
@@ -206,6 +206,8 @@ class CostLearner:
         )
 
     def _why_nothing(self, row: RunRow, learning: Learning | None) -> str:
+        if row.state != "live":
+            return f"the run is {row.state}; costs are learned while it trains"
         if row.run not in self._reports.runs():
             return NOT_REPORTED
         if learning is None or not learning.costs.costs:

@@ -21,8 +21,9 @@ def sentence(row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost])
     if told.neutral_because:
         return f"{head}: no router leans: {told.neutral_because}."
     cheap, dear = (find(told.by_gpu, key=lambda gpu: told.by_gpu[gpu]) for find in (min, max))
+    flag = " (simulated)" if costs[cheap].simulated else ""
     return (
         f"{head}: routers may lean with strength {told.strength:g}; a token costs "
         f"{1000 * costs[cheap].joules_per_token:.3g} mJ on {cheap} and "
-        f"{1000 * costs[dear].joules_per_token:.3g} mJ on {dear}."
+        f"{1000 * costs[dear].joules_per_token:.3g} mJ on {dear}{flag}."
     )

@@ -19,8 +19,9 @@ from wattmesh.policies.experts.costs import (
 )
 from wattmesh.policies.experts.scores import GpuTime
 
-LONGEST_GAP_S = 180.0
-"""Two readings further apart say too little of the moment between them."""
+LONGEST_GAP_S = 330.0
+"""Two readings further apart say too little of the moment between them; agents deliver at least
+every 300 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ class RankExpertCosts:
             return
         self._counts = True
         try:
-            added = tokens.detach().sum() if isinstance(tokens, torch.Tensor) else int(tokens)
+            added = _summed(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)
             self._added = self._added + added
             if busy_s is not None:
                 self._busy_s = (self._busy_s or 0.0) + float(busy_s)
@@ -166,6 +166,12 @@ class RankExpertCosts:
         if leads:
             said = costs.neutral_because or f"strength {costs.strength:g}"
             log.info("expert costs, version %d: %s", costs.version, said)
+
+
+def _summed(tokens: torch.Tensor) -> torch.Tensor:
+    """Add up counts where they are, exactly; a sum of many in fp32 or bf16 would not be."""
+    dtype = torch.float64 if tokens.is_floating_point() else torch.int64
+    return tokens.detach().sum(dtype=dtype)
 
 
 def _unless_agreed(left: Any, state: State) -> Any:

@@ -361,6 +361,19 @@ def test_the_command_shows_what_a_run_is_told(
     assert "There is no run 'nobody'" in capsys.readouterr().err
 
 
+def test_simulated_joules_say_so_and_an_ended_run_is_told_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the sentence of `why`; and after its end nobody is told what was learned."""
+    world.quality = dict.fromkeys(GPUS, Quality.SIMULATED)
+    world.save_steps(3)
+    assert main(["why", "llama-8b", "--socket", str(world.served.socket)]) == 0
+    assert "4 mJ on GPU-c (simulated)." in capsys.readouterr().out
+    assert world.served.post(f"/v1/runs/{messages.RUN}/finish", messages.finish()).status == 200
+    world.served.experts.turn()
+    assert world.told().neutral_because.startswith("the run is finished")
+
+
 def test_every_change_is_one_sentence_in_why(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

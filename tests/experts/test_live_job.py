@@ -144,13 +144,15 @@ HOSTILE = {
     b'"strength": 0.1, "age_s": 0, "scores": {"GPU-a": -1, "GPU-b": 1}}',
     "gone": b'{"run": "RUN", "version": 1, "strength": 0.1, "age_s": 0, '
     b'"scores": {"GPU-a": -1, "GPU-y": 1}}',
+    "observed": b'{"run": "RUN", "version": 1, "strength": 0, "age_s": 0, '
+    b'"scores": {"GPU-a": -1, "GPU-b": 1}}',
     "none": b'{"run": "RUN", "version": 0, "strength": 0, "age_s": 0, "scores": {}}',
     "huge": b'{"run": "RUN", "version": 1' + b"0" * 5000 + b"}",
 }
 
 
-@pytest.mark.parametrize("kind", ["down", "old", "gone", "not a number", "deep"])
-def test_a_daemon_that_is_down_old_or_mad_changes_nothing(
+@pytest.mark.parametrize("kind", ["down", "old", "gone", "not a number", "deep", "observed"])
+def test_a_daemon_that_is_down_old_mad_or_observing_changes_nothing(
     zygote: Zygote, tmp_path: Path, socket_path: Path, untouched: list[float], kind: str
 ) -> None:
     """The losses of the job that asked for nothing, bit for bit."""
@@ -158,7 +160,7 @@ def test_a_daemon_that_is_down_old_or_mad_changes_nothing(
     if kind == "down":
         run.launch(url=url)
     else:
-        awaited = '{"3": 1}' if kind == "gone" else '{"3": -1}'
+        awaited = '{"3": 1}' if kind in ("gone", "observed") else '{"3": -1}'
         with CostDaemon(socket_path, tmp_path, HOSTILE.get(kind), old=kind == "old") as daemon:
             run.launch(url=url, AWAITED=awaited)
         assert daemon.asked > 0
@@ -251,7 +253,9 @@ def test_what_cannot_be_used_leaves_what_was_agreed() -> None:
     assert state.extra[KEY].state_dict() == {"costs": COSTS.to_json()}
 
 
-@pytest.mark.parametrize("raw", [each for each in HOSTILE.values() if each[:1] == b"{"])
+@pytest.mark.parametrize(
+    "raw", [raw for kind, raw in HOSTILE.items() if kind not in ("deep", "observed")]
+)
 def test_a_hostile_answer_is_no_costs(raw: bytes) -> None:
     """Whatever its field holds, except for GPUs that are gone, which the holders notice."""
     text = raw.replace(b"RUN", RUN.encode())
@@ -306,7 +310,7 @@ def test_what_is_no_count_makes_the_rank_unknown_from_then_on(tokens: Any) -> No
     store: Any = NoStore()
     rank, state, _ = rank_costs()
     assert rank.fact(store, state, leads=True) == fact(None, tokens=None, busy_s=None)
-    rank.count(torch.tensor([1, 2]), 0.5)
+    rank.count(torch.tensor([1, 2], dtype=torch.bfloat16), 0.5)
     assert rank.fact(store, state, leads=True) == fact(None, tokens=3, busy_s=0.5)
     rank.count(tokens, math.nan)
     found = rank.fact(store, state, leads=False)
