@@ -50,8 +50,9 @@ class CostCourier:
         self._thread.start()
 
     def close(self) -> None:
-        """Let the thread end; waits for nothing."""
+        """End the thread; waits for a call under way, `CALL_LIMIT_S` at most."""
         self._stop.set()
+        self._thread.join(CALL_LIMIT_S)
 
     def _work(self) -> None:
         store: LaunchStore | None = None

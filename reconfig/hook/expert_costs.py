@@ -154,7 +154,7 @@ class RankExpertCosts:
     def settle(self, state: State, generation: Generation, *, leads: bool) -> None:
         """Begin a generation or go on after a save step: hand the agreed costs to the routers."""
         if self._take is None:
-            # Of a launch that had asked for them: what is not used is not carried on.
+            # Of a launch that had asked. What its routers have is the script's, and stays.
             state.extra.pop(KEY, None)
             return
         agreed = state.extra.setdefault(KEY, AgreedCosts())

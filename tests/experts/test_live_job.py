@@ -43,10 +43,12 @@ class CostDaemon(FakeDaemon):
         *,
         old: bool = False,
         wishes: tuple[Wish, ...] = (),
+        then: ExpertCostScores | None = None,
     ) -> None:
-        """Tell version 7; `old`: know neither call."""
+        """Tell version 7, and `then` once a count was heard; `old`: know neither call."""
         self.counts: list[ExpertTokenReport] = []
         self.raw, self.old, self.asked = raw, old, 0
+        self.then = then
         super().__init__(path, marks, list(wishes))
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -62,7 +64,8 @@ class CostDaemon(FakeDaemon):
         run = self.heard.registers[-1].run
         if self.raw is not None:
             return 200, self.raw.replace(b"RUN", run.encode())
-        return 200, json.dumps(replace(COSTS, run=run).to_json()).encode()
+        costs = self.then if self.then is not None and self.counts else COSTS
+        return 200, json.dumps(replace(costs, run=run).to_json()).encode()
 
 
 class CostedRun:
@@ -165,6 +168,21 @@ def test_a_daemon_that_is_down_old_mad_or_observing_changes_nothing(
             run.launch(url=url, AWAITED=awaited)
         assert daemon.asked > 0
     assert run.losses(0) == run.losses(1) == untouched
+
+
+def test_a_strength_of_zero_takes_the_lean_back_at_the_next_save_step(
+    zygote: Zygote, tmp_path: Path, socket_path: Path
+) -> None:
+    """Also by an answer whose version is lower: a daemon's clock may have been ahead."""
+    run, back = CostedRun(zygote, tmp_path), replace(COSTS, version=4, strength=0.0)
+    with CostDaemon(socket_path, tmp_path, then=back):
+        run.launch(url=f"unix://{socket_path}", AWAITED='{"3": 7, "6": 4}', STEPS="9")
+    for rank in range(2):
+        lines = run.lines(rank)
+        assert lines[-1]["told"] == [[3, 7], [6, 4]]
+        assert any(lines[2]["lean"])
+        assert not any(lines[5]["lean"])
+    assert run.losses(0) == run.losses(1)
 
 
 def test_costs_stay_over_a_switch_to_another_leader_and_back(
