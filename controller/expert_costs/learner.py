@@ -32,7 +32,7 @@ from wattmesh.policies.experts.live_spans import (
     counted,
     mark_at,
 )
-from wattmesh.policies.experts.published import PublishedScores, published
+from wattmesh.policies.experts.published import Telling, learned_more, telling
 from wattmesh.policies.experts.scores import scored
 from wattmesh.telemetry.readings import Quality
 
@@ -56,7 +56,7 @@ class Learning:
     """What the learner holds of one run. `held_at_s`: monotonic; when it last knew it to hold."""
 
     costs: RunCosts = field(default_factory=RunCosts)
-    told: PublishedScores | None = None
+    telling: Telling = field(default_factory=Telling)
     held_at_s: float = 0.0
 
 
@@ -152,6 +152,8 @@ class CostLearner:
             known = {gpu: mark for gpu, mark in marks.items() if mark is not None}
             count = replace(count, marks=known)  # noqa: PLW2901
             learning.costs = counted(learning.costs, count, self._sweeps(row.name))
+            scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
+            learning.telling = learned_more(learning.telling, scores)
         if row.frozen or self._journal.runs.frozen_all():
             return
         self._publish(row, gpus, learning, now)
@@ -160,19 +162,19 @@ class CostLearner:
         costs = learning.costs.costs
         scores = scored(gpus, costs, times=learning.costs.times)
         spans = min((costs[gpu].spans if gpu in costs else 0 for gpu in gpus), default=0)
-        if learning.told is None and scores.neutral_because and spans < FEWEST_SPANS:
+        if learning.telling.told is None and scores.neutral_because and spans < FEWEST_SPANS:
             return
         settings = self._pulse.settings
         section = settings.runs.get(row.name)
         acts = settings.mode is Mode.ACT and section is not None
         strength = section.expert_strength if acts and section else 0.0
-        told = published(learning.told, scores, strength, now.timestamp())
-        if told is not learning.told:
+        newer = telling(learning.telling, scores, strength, now.timestamp())
+        if newer.told is not None and newer is not learning.telling:
             # Written before it is told: what changes a training is in the journal first.
-            said = sentence(row, told, costs)
+            said = sentence(row, newer.told, costs)
             self._journal.events.add(EXPERT_COSTS, said, now)
             log.info("%s", said)
-            learning.told = told
+            learning.telling = newer
         if self._holds(gpus, costs, now):
             learning.held_at_s = self._pulse.clock.monotonic()
 
@@ -191,10 +193,10 @@ class CostLearner:
         learning = self._runs.get(row.run)
         if not self._pulse.leading:
             return nothing_known(row.run, "this daemon stands by; the leader knows")
-        if learning is None or learning.told is None:
+        if learning is None or learning.telling.told is None:
             why = self._why_nothing(row, learning)
             return nothing_known(row.run, why, _lines(learning) if details else ())
-        told, age_s = learning.told, self._pulse.clock.monotonic() - learning.held_at_s
+        told, age_s = learning.telling.told, self._pulse.clock.monotonic() - learning.held_at_s
         return ExpertCostsView(
             run=row.run,
             version=told.version,
@@ -222,7 +224,7 @@ class CostLearner:
 def _lines(learning: Learning | None) -> tuple[GpuCostLine, ...]:
     if learning is None:
         return ()
-    scores = learning.told.by_gpu if learning.told else {}
+    scores = learning.telling.told.by_gpu if learning.telling.told else {}
     unused = learning.costs.unused
     return tuple(
         GpuCostLine(

@@ -23,6 +23,9 @@ LONGEST_GAP_S = 330.0
 """Two readings further apart say too little of the moment between them; agents deliver at least
 every 300 s."""
 
+NEWEST = 0.2
+"""Weight of the newest span's times."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterMark:
@@ -68,7 +71,7 @@ class RunCosts:
 
     Attributes:
         before: the count that the next span begins with.
-        times: by GPU, of the newest span, where the ranks measure them.
+        times: by GPU, averaged over the last spans, where the ranks measure them.
         unused: by GPU, why its newest span taught nothing.
     """
 
@@ -125,7 +128,7 @@ def counted(known: RunCosts, newer: RunCount, sweeps: Mapping[str, OfflineSweep]
             found = cost.dropped
             spent = _time(gpu, before, newer)
             if spent is not None and not found:
-                times[gpu] = spent
+                times[gpu] = _smoothed(known.times.get(gpu), spent)
         if found:
             unused[gpu] = found
         if cost is not None:
@@ -177,6 +180,17 @@ def _first(span: CounterSpan, sweep: OfflineSweep | None) -> TokenCost:
             idle_w_deviation=max(half_w, 1e-6),
         )
     return begin(sweep, span.at, simulated=span.simulated)
+
+
+def _smoothed(before: GpuTime | None, newer: GpuTime) -> GpuTime:
+    """Let single spans not decide who is late."""
+    if before is None:
+        return newer
+    return GpuTime(
+        seconds=before.seconds + NEWEST * (newer.seconds - before.seconds),
+        seconds_per_token=before.seconds_per_token
+        + NEWEST * (newer.seconds_per_token - before.seconds_per_token),
+    )
 
 
 def _time(gpu: str, before: RunCount, newer: RunCount) -> GpuTime | None:

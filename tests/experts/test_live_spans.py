@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep
 from wattmesh.policies.experts.live_spans import (
@@ -14,7 +16,7 @@ from wattmesh.policies.experts.live_spans import (
     counted,
     mark_at,
 )
-from wattmesh.policies.experts.published import published
+from wattmesh.policies.experts.published import IN_A_ROW, Telling, learned_more, published, telling
 from wattmesh.policies.experts.scores import Scores, scored
 
 FULL = ClockAndLimit(clock_mhz=1980, limit_w=700)
@@ -168,6 +170,8 @@ def test_ranks_that_measure_their_time_are_known_as_stragglers() -> None:
     times = learned(first, last).times
     assert set(times) == {"GPU-a"}
     assert times["GPU-a"].seconds_per_token == pytest.approx(30.0 / 6e6)
+    later = count(120.0, busy_s={"GPU-a": 70.0, "GPU-b": 62.0})
+    assert learned(first, last, later).times["GPU-a"].seconds == pytest.approx(32.0)
 
 
 def test_a_counter_is_interpolated_only_between_two_close_readings() -> None:
@@ -194,3 +198,39 @@ def test_a_version_rises_with_every_change_and_not_with_noise() -> None:
     zeros = published(first, neutral, 0.1, 5.0)
     assert (zeros.version, set(zeros.by_gpu.values())) == (1001, {0.0})
     assert published(zeros, replace(neutral, neutral_because="still"), 0.1, 9.0) is zeros
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(-0.09, 0.09)), max_size=60))
+def test_noise_about_the_edge_does_not_move_routers(spans: list[tuple[bool, float]]) -> None:
+    """Whatever the order of spans that find GPUs alike or not: a change needs three in a row."""
+    known, kinds, versions = Telling(), [], 0
+    for differ, noise in spans:
+        scores = (
+            Scores(by_gpu={"a": -1.0 + noise / 2, "b": 1.0 - noise / 2}, neutral_because="")
+            if differ
+            else Scores(by_gpu={"a": 0.0, "b": 0.0}, neutral_because="alike", close=True)
+        )
+        kinds.append(differ)
+        before, known = known, learned_more(known, scores)
+        # The learner looks several times between two spans, which must not count as spans.
+        for _ in range(5):
+            known = telling(known, scores, 0.1, 1000.0)
+        if known.told is not before.told:
+            versions += 1
+            assert before.told is None or kinds[-IN_A_ROW:] == [differ] * IN_A_ROW
+            assert known.told is not None
+            assert bool(known.told.neutral_because) is not differ
+    assert versions <= 1 + len(spans) // IN_A_ROW
+
+
+def test_a_missing_gpu_counts_at_once_and_a_move_within_its_error_does_not() -> None:
+    """Zeros for what is not known; and twice the error of a score is no move."""
+    sure = Scores(by_gpu={"a": -1.0, "b": 1.0}, neutral_because="")
+    told = published(None, sure, 0.1, 1000.0)
+    gone = Scores(by_gpu={"a": 0.0, "b": 0.0}, neutral_because="1 of 2 GPUs is not known")
+    zeros = telling(Telling(told=told), gone, 0.1, 5.0).told
+    assert zeros is not None
+    assert zeros.by_gpu == gone.by_gpu
+    vague = replace(sure, by_gpu={"a": -1.3, "b": 1.3}, error=0.2)
+    assert published(told, vague, 0.1, 2000.0) is told
+    assert published(told, replace(vague, error=0.1), 0.1, 2000.0).version == 2000
