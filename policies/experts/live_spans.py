@@ -160,6 +160,8 @@ def _unusable(first: CounterMark, last: CounterMark, began_s: float) -> str:
     """Say why two readings of one GPU cannot be compared; "" where they can."""
     if (first.dark_s, first.lit_s) != (last.dark_s, last.lit_s):
         return "a part of the span was not measured"
+    if last.energy_j < first.energy_j:
+        return "what was booked of it fell"
     if first.setting != last.setting or last.since_s > began_s:
         return "its clock or power limit changed within the span"
     return "a part of the span was simulated" if first.simulated != last.simulated else ""

@@ -101,7 +101,7 @@ def test_without_a_sweep_steady_loads_leave_costs_unknown_and_varied_ones_do_not
         ({"setting": replace(FULL, clock_mhz=1200), "since_s": 70.0}, "changed within"),
         ({"since_s": 70.0}, "changed within"),
         ({"simulated": True}, "simulated"),
-        ({"energy_j": 0.0}, "energy_j"),
+        ({"energy_j": 0.0}, "fell"),
         ({"energy_j": math.nan}, "energy_j"),
         (None, "not read"),
     ],
