@@ -33,7 +33,7 @@ from wattmesh.policies.experts.live_spans import (
     mark_at,
 )
 from wattmesh.policies.experts.published import Telling, learned_more, telling
-from wattmesh.policies.experts.scores import scored
+from wattmesh.policies.experts.scores import Scores, scored
 from wattmesh.telemetry.readings import Quality
 
 log = logging.getLogger(__name__)
@@ -150,8 +150,8 @@ class CostLearner:
         for count in self._reports.take(row.run, ready):
             marks = {gpu: mark_at(self._marks.get(gpu, ()), count.at_s) for gpu in count.tokens}
             known = {gpu: mark for gpu, mark in marks.items() if mark is not None}
-            count = replace(count, marks=known)  # noqa: PLW2901
-            learning.costs = counted(learning.costs, count, self._sweeps(row.name))
+            marked = replace(count, marks=known)
+            learning.costs = counted(learning.costs, marked, self._sweeps(row.name))
             scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
             learning.telling = learned_more(learning.telling, scores)
         if row.frozen or self._journal.runs.frozen_all():
@@ -159,11 +159,14 @@ class CostLearner:
         self._publish(row, gpus, learning, now)
 
     def _publish(self, row: RunRow, gpus: list[str], learning: Learning, now: datetime) -> None:
-        costs = learning.costs.costs
+        costs, told = learning.costs.costs, learning.telling.told
         scores = scored(gpus, costs, times=learning.costs.times)
         spans = min((costs[gpu].spans if gpu in costs else 0 for gpu in gpus), default=0)
-        if learning.telling.told is None and scores.neutral_because and spans < FEWEST_SPANS:
+        if told is None and scores.neutral_because and spans < FEWEST_SPANS:
             return
+        if told is not None and not costs:
+            # Nothing is missing: all is learned anew, in another layout. Only strength may change.
+            scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
         settings = self._pulse.settings
         section = settings.runs.get(row.name)
         acts = settings.mode is Mode.ACT and section is not None

@@ -21,9 +21,11 @@ def sentence(row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost])
     if told.neutral_because:
         return f"{head}: no router leans: {told.neutral_because}."
     cheap, dear = (find(told.by_gpu, key=lambda gpu: told.by_gpu[gpu]) for find in (min, max))
+    leans = f"{head}: routers may lean with strength {told.strength:g}"
+    if cheap not in costs or dear not in costs:
+        return f"{leans}, by what was learned in the layout before."
     flag = " (simulated)" if costs[cheap].simulated else ""
     return (
-        f"{head}: routers may lean with strength {told.strength:g}; a token costs "
-        f"{1000 * costs[cheap].joules_per_token:.3g} mJ on {cheap} and "
+        f"{leans}; a token costs {1000 * costs[cheap].joules_per_token:.3g} mJ on {cheap} and "
         f"{1000 * costs[dear].joules_per_token:.3g} mJ on {dear}{flag}."
     )

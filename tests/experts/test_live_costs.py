@@ -361,6 +361,25 @@ def test_the_command_shows_what_a_run_is_told(
     assert "There is no run 'nobody'" in capsys.readouterr().err
 
 
+def test_another_layout_keeps_what_was_told_until_it_is_learned(world: World) -> None:
+    """One save step in it: the same version, growing old; strength 0 goes through at once."""
+    world.save_steps(3)
+    before = world.told()
+    world.pass_s(60.0)
+    assert world.report(layout=messages.B).status == 200
+    world.pass_s(5.0)
+    world.read()
+    world.pass_s(5.0)
+    world.read()
+    assert (world.told().version, world.told().scores) == (before.version, before.scores)
+    assert world.told().age_s > before.age_s
+    world.act(strength=0.0)
+    world.read()
+    assert (world.told().strength, world.told().scores) == (0.0, before.scores)
+    (newest, *_) = world.served.journal.events.list(kind="expert_costs")
+    assert "strength 0, by what was learned in the layout before" in newest.detail
+
+
 def test_simulated_joules_say_so_and_an_ended_run_is_told_nothing(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
