@@ -9,6 +9,7 @@ The map:
     cost_model/    predictions of what a layout costs, as tables
     cycle/         the control cycle: observe, decide, act
     daemon/        the daemon's process: start, loops, stop
+    expert_costs/  what experts of live runs cost on each GPU
     journal/       everything that survives a restart, in SQLite or PostgreSQL
     metrics/       metrics for Prometheus, from the journal's absolute values
     planner/       computes plans in a child process, off the cycle

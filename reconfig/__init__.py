@@ -13,6 +13,7 @@ The map:
     universal/         the universal checkpoint format, without torch
     catalogue.py       a job's operating points with their evidence (torch-free)
     catalogue_file.py  reads and writes the catalogue's TOML file
+    expert_wire.py     what a run and the daemon tell each other of expert costs
     fingerprint.py     what evidence was made on: devices, libraries, the job's own code
     itinerary.py       walks a run through a list of layouts, one order at a time
     layout.py          degrees of parallelism; which ranks take part

@@ -375,3 +375,8 @@ Portion = Annotated[float, Real(0.0, 1.0, "as a share of 1")]
 DeliverEvery = Annotated[float, Real(0.0, 300.0, "seconds")]
 KeepHours = Annotated[float, Real(0.0, 720.0, "hours")]
 Rows = Annotated[int, Whole(0, INT4, "rows")]
+
+ExpertTokens = Annotated[int, Whole(0, MOST_COUNTED, "expert-tokens")]
+CostScore = Annotated[float, Real(-2.0, 2.0, "deviations from the mean cost")]
+LeanStrength = Annotated[float, Real(0.0, 8.0, "as a strength")]
+CostVersion = Annotated[int, Whole(0, 2**53 - 1, "as a rising number")]

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 ATTESTED_UID = "Wattmesh-Attested-Uid"
 
 PASSED = re.compile(
-    r"/v1/runs/[^/]{1,200}/(register|progress|heartbeat|transitions|finish|order|spent)"
+    r"/v1/runs/[^/]{1,200}/(register|progress|heartbeat|transitions|finish|order|spent|expert-tokens|expert-costs)"
 )
 TARGET = re.compile(r"/[!-~]*")
 HEAD_LIMIT_BYTES = 32 << 10

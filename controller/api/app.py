@@ -19,7 +19,15 @@ from wattmesh.controller.accounting.report.views import MonthReport
 from wattmesh.controller.api import tokens
 from wattmesh.controller.api.attested import Endpoint, relayed
 from wattmesh.controller.api.calls import Handler, endpoint, failure, success
-from wattmesh.controller.api.handlers import agents, caps, jobs, operators, reading, reports
+from wattmesh.controller.api.handlers import (
+    agents,
+    caps,
+    experts,
+    jobs,
+    operators,
+    reading,
+    reports,
+)
 from wattmesh.controller.api.handlers.orders import order_endpoint, orders
 from wattmesh.controller.api.handlers.status_board import status_endpoint
 from wattmesh.controller.api.openapi import describe
@@ -27,10 +35,12 @@ from wattmesh.controller.api.request_context import Call, RequestContext
 from wattmesh.controller.api.waits import Waits
 from wattmesh.controller.api.workers import Workers
 from wattmesh.controller.carbon_views import ForecastView
+from wattmesh.controller.expert_costs.views import ExpertCostsView
 from wattmesh.controller.journal.nodes.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.views import Done, PowerCap, Problem, StatusView, TokenMade, as_json
 from wattmesh.errors import RetryLater
+from wattmesh.reconfig.expert_wire import ExpertTokenReport
 from wattmesh.reconfig.wire import (
     Finish,
     Heartbeat,
@@ -137,6 +147,22 @@ CALLS = (
         handler=reading.spent,
         relayed=True,
         answer=Spent,
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/expert-tokens",
+        handler=experts.tokens,
+        who="owner",
+        relayed=True,
+        body=ExpertTokenReport,
+    ),
+    CallSpec(
+        method="GET",
+        path="/v1/runs/{run}/expert-costs",
+        handler=experts.costs,
+        relayed=True,
+        answer=ExpertCostsView,
+        query=(("details", "yes: also what is known of each GPU; default: no"),),
     ),
     CallSpec(
         method="POST",

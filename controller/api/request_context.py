@@ -5,11 +5,13 @@ Invariant: the right to act is decided only here, from the caller's uid as the k
 
 import pwd
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from wattmesh.controller.api.transport.peers import PeerIdentity, is_operator
+from wattmesh.controller.expert_costs.reports import TokenReports
+from wattmesh.controller.expert_costs.views import ExpertCostsView, nothing_known
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_nodes import ANY
 from wattmesh.controller.journal.runs.run_row import LIVES
@@ -60,6 +62,14 @@ class Owned(Protocol):
         ...
 
 
+class TellsExpertCosts(Protocol):
+    """Says what a run is told of its experts' costs."""
+
+    def __call__(self, row: RunRow, *, details: bool) -> ExpertCostsView:
+        """Say it, with what is behind it if `details`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
     """What handlers share.
@@ -68,6 +78,8 @@ class RequestContext:
         plan_for: gives what the settings say of a run, by its name; fixed at its registration.
         wake: makes the next control cycle due now.
         grid: gives the slots of the ledger.
+        token_reports: keeps what runs say of their experts. `expert_costs`: says what a run is
+            told of them.
     """
 
     journal: Journal
@@ -76,6 +88,8 @@ class RequestContext:
     plan_for: Callable[[str], RunPlan]
     wake: Callable[[], None]
     grid: Callable[[], SlotGrid] = lambda: HALF_HOURS
+    token_reports: TokenReports = field(default_factory=TokenReports)
+    expert_costs: "TellsExpertCosts" = lambda row, *, details: nothing_known(row.run)
 
     @property
     def now(self) -> datetime:

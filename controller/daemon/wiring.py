@@ -41,6 +41,8 @@ from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.point_watch import EVERY_S, PointWatch
 from wattmesh.controller.daemon.polls import SignalPolls
 from wattmesh.controller.daemon.power import power_source
+from wattmesh.controller.expert_costs import learner
+from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.metrics.metrics import MetricsServer
 from wattmesh.controller.planner.worker import PlanWorker
@@ -51,6 +53,7 @@ from wattmesh.controller.process.loops import Clock, Loop, LoopState
 from wattmesh.controller.process.scheduler import Jobs
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.checks import listen_address, uid_of
+from wattmesh.controller.settings.expert_sweep import sweeps_by_run
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.slot_prices import Tariff
@@ -149,7 +152,11 @@ class Parts:
         pulse, settings = self.pulse, self.pulse.settings
         pulse.trusted.await_journal()
         self._books: tuple[tuple[Tariff | None, SlotGrid, int], Accounts] | None = None
-        self._plans = run_plans(settings)
+        self._read_runs(settings)
+        reports = TokenReports()
+        self._expert_costs = learner.CostLearner(
+            self.journal, pulse, reports, lambda name: self._sweeps.get(name, {})
+        )
         self._grid = grid(settings, pulse.clock.now())
         pulse.signals = self._grid.signals
         self.changes = ChangeSignal()
@@ -198,6 +205,8 @@ class Parts:
             plan_for=lambda name: self._plans.get(name, RunPlan()),
             wake=self.cycle.wake,
             grid=lambda: self._grid.slots,
+            token_reports=reports,
+            expert_costs=self._expert_costs.view,
         )
         self.api = ApiServer(context, listening)
         self.agents = agents_server(context, settings.api)
@@ -276,7 +285,7 @@ class Parts:
         fixed = [key for key in FIXED if _value(old, key) != _value(settings, key)]
         new_grid = grid(settings, self.pulse.clock.now())
         self._renew_certificate()
-        self._plans = run_plans(settings)
+        self._read_runs(settings)
         self.pulse.settings = settings
         if settings.carbon != old.carbon:
             self._grid = new_grid
@@ -290,6 +299,12 @@ class Parts:
         sentence = f"Reloaded {self.pulse.settings_path}: mode {settings.mode.value}{tail}."
         remember(self.journal, self.pulse, "reload", sentence)
         return sentence
+
+    def _read_runs(self, settings: Settings) -> None:
+        """Read the files that the settings of runs name."""
+        self._plans = run_plans(settings)
+        sweeps = {name: section.expert_sweep for name, section in settings.runs.items()}
+        self._sweeps = sweeps_by_run(sweeps)
 
     def _cycle_settings(self) -> CycleSettings:
         settings, trusted = self.pulse.settings, self.pulse.trusted
@@ -417,6 +432,7 @@ class Parts:
         self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.pulse).turn)
         watch = PointWatch(self.journal, self.pulse, self._slots_at)
         self.jobs.every("points", EVERY_S, watch.turn)
+        self.jobs.every("expert costs", learner.EVERY_S, self._expert_costs.turn)
         self.jobs.every("certificate", CERTIFICATE_S, self._renew_certificate)
 
     def _slots_at(self, now: datetime) -> SlotGrid:

@@ -31,11 +31,22 @@ class EventStore:
         with self._database.writing() as connection:
             connection.execute(insert(EVENTS).values(kind=kind, detail=detail, at=to_us(at)))
 
-    def list(self, limit: int = 100, since: datetime | None = None) -> tuple[EventRow, ...]:
-        """List events, newest first."""
+    def list(
+        self,
+        limit: int = 100,
+        since: datetime | None = None,
+        *,
+        kind: str | None = None,
+        begins: str = "",
+    ) -> tuple[EventRow, ...]:
+        """List events, newest first; of one kind, or whose sentence begins so, where asked."""
         query = select(EVENTS).order_by(EVENTS.c.id.desc()).limit(limit)
         if since is not None:
             query = query.where(EVENTS.c.at >= to_us(since))
+        if kind is not None:
+            query = query.where(EVENTS.c.kind == kind)
+        if begins:
+            query = query.where(EVENTS.c.detail.startswith(begins, autoescape=True))
         with self._database.reading() as connection:
             return tuple(
                 EventRow(at=from_us(row.at), kind=row.kind, detail=row.detail)

@@ -15,6 +15,7 @@ from wattmesh.controller.journal.database.tables import SCHEMA_FLOOR
 from wattmesh.controller.journal.decisions import DecisionStore
 from wattmesh.controller.journal.energy.budgets import BudgetStore
 from wattmesh.controller.journal.energy.by_slot import BySlot
+from wattmesh.controller.journal.energy.counters import CounterStore
 from wattmesh.controller.journal.energy.coverage import CoverageStore
 from wattmesh.controller.journal.energy.ledger import LedgerStore
 from wattmesh.controller.journal.energy.ledger_slots import LedgerSlots
@@ -51,6 +52,7 @@ class Journal:
         self.ledger = LedgerStore(database)
         self.ledger_slots = LedgerSlots(database)
         self.coverage = CoverageStore(database, self.ledger.added)
+        self.counters = CounterStore(database)
         self.stays = StayStore(database)
         self.budgets = BudgetStore(database)
         self.caps = CapStore(database)

@@ -6,6 +6,7 @@ The map:
     checks.py           checks keys of several tables together
     exogenous.py        the keys of `[[carbon.exogenous]]`: forecasts of wind, sun, load and weather
     exogenous_checks.py checks these keys
+    expert_sweep.py     reads the offline sweep that a run's settings name
     journal_address.py  the address of the journal
     model.py            every key of the settings file: its type, its default, and what it means
     read.py             reads and checks the file; names all mistakes at once

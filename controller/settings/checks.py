@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from wattmesh.controller.journal.database.shown_url import secret_options, without_secrets
 from wattmesh.controller.journal.database.sqlite_url import OPTIONS
 from wattmesh.controller.settings.carbon_checks import carbon_mistakes
+from wattmesh.controller.settings.expert_sweep import sweeps_in
 from wattmesh.controller.settings.model import (
     AgentSection,
     ApiSection,
@@ -235,6 +236,11 @@ def _run(key: str, run: RunSection) -> Iterator[Mistake]:
         yield from _catalogue(key, run.catalogue, run.baseline)
     elif run.baseline:
         yield f"{key}.baseline", f"{quoted(run.baseline)} needs a catalogue that has this point"
+    if run.expert_sweep is not None:
+        try:
+            sweeps_in(run.expert_sweep)
+        except InputInvalid as error:
+            yield f"{key}.expert_sweep", str(error)
 
 
 def _catalogue(key: str, path: Path, baseline: str) -> Iterator[Mistake]:

@@ -325,6 +325,12 @@ class RunSection(Section):
     deadline_after_s: float | None = Field(default=None, gt=0, le=TEN_YEARS_S, examples=[864000.0])
     """Seconds from its first registration by which the run must be done, at most ten years. Set
     this or `deadline`."""
+    expert_sweep: File | None = Field(default=None, examples=["/etc/wattmesh/sweep.json"])
+    """File with what an offline sweep measured of its GPUs, as `wattmesh experts costs` reads it:
+    where learning what an expert-token costs begins."""
+    expert_strength: float = Field(default=0.0, ge=0.0, le=8.0, examples=[0.1])
+    """How far its routers may lean towards cheap GPUs, in mode act. It changes what the run trains;
+    0: not at all. The job must ask for it too (`expert_costs` of `attach`)."""
 
 
 class BudgetSection(Section):

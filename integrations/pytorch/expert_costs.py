@@ -1,22 +1,26 @@
 """What a daemon says of expert costs, as costs of experts that all ranks agree on.
 
-Invariant: no answer ends or delays a training. What is missing, late, malformed or of another run
-means no costs, with one sentence; and all ranks use what the first one has.
+A job of `wattmesh.attach` gives `hand_to(...)` as `expert_costs`: the session fetches, agrees and
+keeps. Invariant: no answer ends or delays a training. What is missing, late, malformed or of
+another run means no costs, with one sentence; and all ranks use what the first one has.
 """
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from wattmesh.integrations.pytorch.router import unusable
+from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores
+from wattmesh.reconfig.launch import group as ranks
+from wattmesh.reconfig.state.state import State
 
-STALE_S = 900.0
-"""Costs move with clocks and temperature; older ones are of another machine."""
+log = logging.getLogger(__name__)
 
 LARGEST_VERSION = 2**53
 """Beyond it a version is no longer exact in fp64, in which ranks exchange it."""
@@ -54,6 +58,72 @@ def costs_of(
         version=int(answer["version"]),
         neutral_because="",
     )
+
+
+class TakesCosts(Protocol):
+    """A router, or what tilts one: `EnergyRouter`, `TiltedCounts`."""
+
+    def set_costs(self, costs: Sequence[float], strength: float) -> str:
+        """Take a cost for each expert; say why none is used, "" where they are."""
+        ...
+
+
+def hand_to(
+    routers: Callable[[State], Iterable[TakesCosts]],
+    own_experts: Callable[[State], Iterable[int]],
+    *,
+    experts: int,
+    gpu: str,
+) -> Callable[[State, ExpertCostScores], None]:
+    """Make what `attach` takes as `expert_costs`.
+
+    Args:
+        routers: of a state.
+        own_experts: the numbers of the experts that this rank holds, the same in every layer.
+        experts: of a layer. They need not divide: each is held by whoever names it.
+        gpu: of this rank: the UUID that the daemon knows it by.
+    """
+
+    def take(state: State, costs: ExpertCostScores) -> None:
+        held = ranks.gather([gpu, sorted(set(own_experts(state)))])
+        given, reason = of_experts(costs, held, experts)
+        strength = 0.0 if reason else costs.strength
+        for router in routers(state):
+            reason = router.set_costs(given, strength) or reason
+        if reason and (not dist.is_initialized() or dist.get_rank() == 0):
+            log.info("experts do not lean: %s", reason)
+
+    return take
+
+
+def of_experts(
+    costs: ExpertCostScores, held: Iterable[tuple[str, Sequence[int]]], experts: int
+) -> tuple[tuple[float, ...], str]:
+    """Give each expert the mean score of the GPUs that hold it; all 0 where one is not known.
+
+    Args:
+        costs: as agreed.
+        held: of each rank, its GPU and the numbers of its experts.
+        experts: of a layer.
+
+    Returns:
+        The costs, and why they are all 0; "" where they are used.
+    """
+    found: list[list[float]] = [[] for _ in range(experts)]
+    gone: set[str] = set()
+    for gpu, numbers in held:
+        for number in numbers:
+            if not 0 <= number < experts:
+                return (0.0,) * experts, f"expert {number} is none of {experts}"
+            if gpu in costs.scores:
+                found[number].append(costs.scores[gpu])
+            else:
+                gone.add(gpu)
+    if gone:
+        return (0.0,) * experts, f"{len(gone)} GPUs that hold experts have no cost"
+    if not all(found):
+        return (0.0,) * experts, f"{sum(not each for each in found)} experts are held by nobody"
+    return tuple(math.fsum(each) / len(each) for each in found), costs.neutral_because
 
 
 def same_on_all_ranks(own: ExpertCosts, group: ProcessGroup | None = None) -> ExpertCosts:

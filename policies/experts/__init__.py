@@ -5,6 +5,8 @@ The map:
     costs.py         joules per expert-token of a GPU, learned from its counters
     counts.py        how many experts each GPU of a mixed group holds, by its speed
     layer_energy.py  modelled energy of an expert layer; who waits draws its idle power
+    live_spans.py    spans of a live run: its counts beside its counters
+    published.py     which scores a run is told, and when they count as new
     scores.py        costs as the scores that a router gets; all zero where they say nothing
     tilt.py          loads that lean towards cheap GPUs, up to a cap
 """

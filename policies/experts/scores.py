@@ -8,7 +8,7 @@ missing, where real and simulated joules would be compared, or where the spread 
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattmesh.policies.experts.costs import TokenCost
 
@@ -39,10 +39,18 @@ class GpuTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """One score for each GPU, and why they are all 0; "" where they are not."""
+    """One score for each GPU, and why they are all 0; "" where they are not.
+
+    Attributes:
+        close: whether they are 0 only because the GPUs differ too little, or are not known well
+            enough: the next span may say otherwise.
+        error: standard error of a score, in deviations; 0 where they are 0.
+    """
 
     by_gpu: Mapping[str, float]
     neutral_because: str
+    close: bool = False
+    error: float = 0.0
 
 
 def scored(
@@ -68,16 +76,18 @@ def scored(
     deviation = statistics.pstdev(joules)
     if mean <= 0 or deviation < LEAST_SPREAD * mean:
         share = deviation / mean if mean > 0 else 0.0
-        return _neutral(gpus, f"the GPUs cost the same: they differ by {share:.2%}")
+        alike = f"the GPUs cost the same: they differ by {share:.2%}"
+        return replace(_neutral(gpus, alike), close=True)
     error = math.sqrt(math.fsum(costs[gpu].variance for gpu in gpus) / len(gpus))
     if deviation < ERRORS * error:
-        return _neutral(
-            gpus,
-            f"the GPUs differ by {deviation / mean:.1%}, known to {ERRORS * error / mean:.1%} only",
+        vague = (
+            f"the GPUs differ by {deviation / mean:.1%}, known to {ERRORS * error / mean:.1%} only"
         )
+        return replace(_neutral(gpus, vague), close=True)
     values = ((each - mean) / deviation for each in joules)
     clipped = [max(-MOST, min(MOST, each)) for each in values]
-    return Scores(by_gpu=dict(zip(gpus, clipped, strict=True)), neutral_because="")
+    by_gpu = dict(zip(gpus, clipped, strict=True))
+    return Scores(by_gpu=by_gpu, neutral_because="", error=error / deviation)
 
 
 def _unknown(gpus: Sequence[str], costs: Mapping[str, TokenCost]) -> Iterator[str]:

@@ -9,6 +9,7 @@ The map:
     boundary_vote.py     what all ranks conclude from the facts that they gathered at a save step
                          (pure)
     consumed.py          the samples that the ranks trained on between two save steps
+    expert_costs.py      expert-tokens counted and expert costs agreed, for a job that asked
     first_steps.py       when a run is at its pace after a switch
     job.py               what one rank's session rests on
     launch_leader.py     the duties of global rank 0: claim, registration, first generation
@@ -16,6 +17,7 @@ The map:
     observed.py          `observe`: the two-line entry
     own_code.py          what a run computes with, as a fingerprint
     profiled.py          what a run does differently while it is profiled or validated
+    progress.py          the report of a step
     proof.py             the proof of a generation
     rank_runner.py       one rank's walk through the generations
     reported.py          what a script reports of its step, as numbers that JSON has

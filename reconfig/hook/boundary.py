@@ -161,6 +161,10 @@ class Boundary:
         state, generation = self._now
         job, position = self._job, state.position
         facts = group.gather(self._facts(state, generation))
+        experts = [fact["experts"] for fact in facts]
+        job.experts.agree(state, generation, experts)
+        if job.leads(generation):
+            job.experts.tell(job.launch_store, generation, experts)
         agreed = conclude(facts, generation.ranks, position, job.tokens_total)
         self._told = agreed.told
         job.consumed.begin(position.samples)
@@ -180,6 +184,7 @@ class Boundary:
             "writing": self.saves.in_flight,
             "order": order.to_json() if order else None,
             "acted_on": leads and job.may_be_switched(generation),
+            "experts": job.experts.fact(job.launch_store, state, leads=leads),
         }
 
     def _stop_heard(self) -> str:

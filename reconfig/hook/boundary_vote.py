@@ -15,7 +15,7 @@ from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.wire import Order
 
 Fact = dict[str, Any]
-"""One rank's facts: position, stop, finish, consumed, live, writing, order, acted_on (see
+"""One rank's facts: position, stop, finish, consumed, live, writing, order, acted_on, experts (see
 `Boundary._facts`)."""
 
 

@@ -12,6 +12,7 @@ from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.reporter import Pump, Reporter, StoreReporter
 from wattmesh.reconfig.hook.boundary_vote import VoteResult
 from wattmesh.reconfig.hook.consumed import Consumed
+from wattmesh.reconfig.hook.expert_costs import RankExpertCosts
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.launch.failures.watchdog import RankWatchdog
 from wattmesh.reconfig.launch.folder import RunFolder
@@ -49,6 +50,7 @@ class AttachedJob:
         resumed_from: name of the checkpoint this launch began with, never pruned by it.
         stop_reason, finish_asked: requests to this process; acted on at the next save step.
         consumed: the samples that this rank's steps used since the last save step.
+        experts: what this rank's experts computed, and what they cost.
         acted_on: whether the run may be switched, as all ranks know it; see `may_be_switched`.
         uncarried: why no checkpoint can be made of this run, which is still observed; "" if one
             can.
@@ -84,6 +86,7 @@ class AttachedJob:
     stop_reason: str = ""
     finish_asked: bool = False
     consumed: Consumed = field(default_factory=Consumed)
+    experts: RankExpertCosts = field(default_factory=RankExpertCosts)
     acted_on: bool = True
     uncarried: str = ""
     unprobed: str = ""

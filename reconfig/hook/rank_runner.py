@@ -294,6 +294,7 @@ class RankRunner:
         if generation.number > 1:
             # This launch wrote it, so it comes from an optimizer that the same `build` made.
             begin_slots(self.state, opened)
+        self.job.experts.expect(self.state, opened.trainer)
         named = name_to_fill(self.state)
         layout = generation.layout
         header = checkpoint.load(

@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import SupportsFloat, SupportsIndex
@@ -25,7 +24,6 @@ from typing import SupportsFloat, SupportsIndex
 import torch
 
 from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
-from wattmesh.reconfig import ranges
 from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.client.reached import ReachedStepFile
@@ -34,10 +32,12 @@ from wattmesh.reconfig.gpus.own_gpus import gpu_of_rank
 from wattmesh.reconfig.hook import profiled, reported
 from wattmesh.reconfig.hook.attach_check import walker
 from wattmesh.reconfig.hook.boundary import Boundary
+from wattmesh.reconfig.hook.expert_costs import RankExpertCosts, TakeCosts
 from wattmesh.reconfig.hook.first_steps import FirstSteps
 from wattmesh.reconfig.hook.job import AttachedJob, Build, Probe
 from wattmesh.reconfig.hook.launch_leader import LaunchLeader, begin_launch
 from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
+from wattmesh.reconfig.hook.progress import progress
 from wattmesh.reconfig.hook.rank_runner import RankRunner
 from wattmesh.reconfig.hook.start import AttachRequest
 from wattmesh.reconfig.launch import group
@@ -185,6 +185,14 @@ class Session(Closing):
             self._reached.note(state.position.step)
             self._job.voice(self.generation).progress(self._progress(state.position))
 
+    def count_expert_tokens(self, tokens: SupportsIndex, busy_s: float | None = None) -> None:
+        """Count what experts on this rank's GPU computed in a step, over all layers.
+
+        `tokens`: a tensor is summed on its device, and read at the next save step only. `busy_s`:
+        the seconds that it took, where the job measures them. See `expert_costs` of `attach`.
+        """
+        self._job.experts.count(tokens, busy_s)
+
     def boundary(self) -> None:
         """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.
 
@@ -283,6 +291,7 @@ class Session(Closing):
         self._first_steps.begin(generation, time.monotonic())
         self._notes.begin(generation, self.state)
         self._reached.rest()
+        self._job.experts.settle(self.state, generation, leads=self.leads)
         self._rest()
 
     def _rest(self) -> None:
@@ -314,27 +323,15 @@ class Session(Closing):
                 time.sleep(POLL_S)
 
     def _progress(self, position: Position) -> Progress:
-        generation, saved = self.generation, self._boundary.saves.newest
         self._reports += 1
-        # A staged checkpoint is not durable yet, so it is not reported to the daemon.
-        known = replace(generation, step=0, digest="") if generation.staged else generation
-        return Progress(
-            run=generation.run,
-            incarnation=generation.incarnation,
-            attempt=generation.attempt,
+        return progress(
+            self.generation,
+            position,
+            self._boundary.saves,
             seq=self._reports,
-            step=position.step,
-            samples=position.samples,
-            tokens=position.tokens,
-            tokens_per_s=self._pace.tokens_per_s,
-            pause_share=self._pace.pause_share,
+            pace=self._pace,
             loss=self._loss,
-            layout=generation.layout,
-            ranks=generation.ranks,
-            boundary_every=min(self._job.boundary_every, ranges.NEVER),
-            checkpoint_step=saved.step if saved else known.step,
-            checkpoint_digest=saved.digest if saved else known.digest,
-            trouble=self._boundary.saves.trouble,
+            boundary_every=self._job.boundary_every,
         )
 
     @contextmanager
@@ -366,6 +363,7 @@ def attach(
     save: Save | None = None,
     seekable: bool = True,
     gc_freeze: bool = False,
+    expert_costs: TakeCosts | None = None,
 ) -> Session:
     """Join a run as one of its ranks; returns when this rank has a state to train or all is done.
 
@@ -396,6 +394,8 @@ def attach(
             data parallel degree never changes.
         gc_freeze: exclude all objects alive now from garbage collection (`gc.freeze`), for the life
             of the process, so that switches in place need not walk them.
+        expert_costs: takes what GPUs cost the experts of a mixture, as all ranks agreed at a save
+            step, on every rank, also when a generation begins; None: nothing is asked or changed.
 
     Raises:
         InputInvalid: no launcher, or a layout that does not fit the launched ranks.
@@ -405,7 +405,8 @@ def attach(
     deadlines = deadlines or Deadlines()
     folder = profiled.folder_of(walker.folder_of(checkpoint_dir))
     launch_store = LaunchStore.connect(deadlines.wake_s)
-    launch_store.introduce(*gpu_of_rank(gpu_uuid, device, launch_store.rank))
+    gpu, gpu_unknown = gpu_of_rank(gpu_uuid, device, launch_store.rank)
+    launch_store.introduce(gpu, gpu_unknown)
     job = AttachedJob(
         name=name,
         launch_store=launch_store,
@@ -428,6 +429,7 @@ def attach(
         seekable=seekable,
         save=save,
         gc_freeze=gc_freeze,
+        experts=RankExpertCosts(expert_costs, gpu),
     )
     walker.prepare(job, layout)
     profiled.prepare(job)

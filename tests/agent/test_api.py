@@ -355,6 +355,8 @@ def test_a_relay_passes_on_the_calls_of_runs_alone(served: Served, tmp_path: Pat
         assert order.json()["order"] is None
         spent = job.call("GET", f"/v1/runs/{messages.RUN}/spent", limit_s=10.0).json()
         assert (spent["energy_j"], spent["carbon_g"]) == (None, None)
+        costs = job.call("GET", f"/v1/runs/{messages.RUN}/expert-costs", limit_s=10.0).json()
+        assert (costs["version"], costs["scores"]) == (0, {})
         (line,) = (
             ControllerLink(f"unix://{served.socket}")
             .call("GET", "/v1/budget", limit_s=10.0)

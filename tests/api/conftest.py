@@ -18,12 +18,15 @@ from tests.daemon.process import Answer, ask
 from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.server import ApiServer
 from wattmesh.controller.api.transport.sockets import listen
+from wattmesh.controller.expert_costs.learner import CostLearner
+from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings, parse
+from wattmesh.policies.experts.costs import OfflineSweep
 from wattmesh.reconfig import catalogue_file
 
 
@@ -37,6 +40,8 @@ class Served:
     changes: ChangeSignal
     clock: SteppedClock
     cycle: Loop
+    experts: CostLearner
+    sweeps: dict[str, OfflineSweep]
 
     @property
     def socket(self) -> Path:
@@ -89,6 +94,8 @@ def serving(folder: Path, settings: Settings) -> Iterator[Served]:
     cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
     pulse.loops["cycle"] = lambda: cycle.state
     catalogue = catalogue_file.load(folder / "catalogue.toml")
+    reports, sweeps = TokenReports(), dict[str, OfflineSweep]()
+    experts = CostLearner(journal, pulse, reports, lambda name: sweeps)
     context = RequestContext(
         journal=journal,
         pulse=pulse,
@@ -97,11 +104,20 @@ def serving(folder: Path, settings: Settings) -> Iterator[Served]:
             catalogue=catalogue, deadline_after_s=5000.0, named=name == "llama-8b"
         ),
         wake=cycle.wake,
+        token_reports=reports,
+        expert_costs=experts.view,
     )
     server = ApiServer(context, listen(settings.api.socket, GROUP))
     server.start()
     yield Served(
-        folder=folder, journal=journal, pulse=pulse, changes=changes, clock=clock, cycle=cycle
+        folder=folder,
+        journal=journal,
+        pulse=pulse,
+        changes=changes,
+        clock=clock,
+        cycle=cycle,
+        experts=experts,
+        sweeps=sweeps,
     )
     assert server.stop()
     journal.close()

@@ -302,6 +302,7 @@ def test_every_line_of_the_sample_can_be_uncommented() -> None:
     assert {key for key, words in wrong.items() if "is only read when" not in words} <= {
         "runs.llama-8b.catalogue",
         "runs.llama-8b.deadline_after_s",
+        "runs.llama-8b.expert_sweep",
         "journal.password_file",
         "api.tls_key",
         "api.agents_token_file",

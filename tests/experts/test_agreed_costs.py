@@ -8,7 +8,8 @@ import pytest
 
 from tests.experts.agree_job import HOLDERS
 from tests.hook.harness import Zygote
-from wattmesh.integrations.pytorch.expert_costs import STALE_S, costs_of
+from wattmesh.integrations.pytorch.expert_costs import costs_of
+from wattmesh.reconfig.expert_wire import STALE_S
 
 ANSWER: dict[str, Any] = {
     "run": "r",

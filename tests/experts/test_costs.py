@@ -83,6 +83,43 @@ def test_equal_to_batch_least_squares() -> None:
     assert found.idle_w == pytest.approx(closed[1], rel=1e-4)
 
 
+def test_what_the_sweep_knew_apart_does_not_fade_under_loads_that_never_vary() -> None:
+    """A week of steady minutes: idle watts and joules per token stay where the sweep put them."""
+    draw = np.random.default_rng(3)
+    sweep = replace(SWEEP, joules_per_token=1.5e-3, idle_w=80.0, idle_w_deviation=3.0)
+    known, worst = begin(sweep, FAST), 0.0
+    for noise in draw.standard_normal(10_000):
+        rows = 1e7 * (1 + 0.001 * noise)
+        energy_j = (1.5e-3 * rows + 80 * 60) * (1 + 0.01 * float(draw.standard_normal()))
+        known = learned(known, CounterSpan(seconds=60.0, energy_j=energy_j, rows=rows, at=FAST))
+        worst = max(worst, abs(known.joules_per_token / 1.5e-3 - 1))
+    assert worst < 0.05
+    assert known.idle_w == pytest.approx(80.0, abs=3.0)
+    assert 0 < known.variance < SWEEP.joules_per_token_deviation**2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(30.0, 1e9),
+            st.floats(0.0, 1e15) | st.just(math.nan),
+            st.sampled_from([0.0, 1.0, 6e6, 2.0**60]) | st.floats(0.0, 1e18),
+        ),
+        max_size=30,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_no_span_whatever_it_says_makes_a_cost_that_is_none(
+    found: list[tuple[float, float, float]],
+) -> None:
+    """Finite, with a variance above 0: what numbers cannot hold begins at the sweep again."""
+    known = begin(SWEEP, FAST)
+    for seconds, energy_j, rows in found:
+        known = learned(known, CounterSpan(seconds=seconds, energy_j=energy_j, rows=rows, at=FAST))
+        assert math.isfinite(known.joules_per_token + known.idle_w)
+        assert 0 < known.variance < math.inf
+
+
 @pytest.mark.parametrize("at", [ClockAndLimit(clock_mhz=1200, limit_w=700), ClockAndLimit()])
 def test_another_clock_or_limit_begins_anew(at: ClockAndLimit) -> None:
     """From the sweep; what was learned at the other one is not carried over."""

@@ -4,6 +4,7 @@ The map:
     agents.py        calls of a node's agent
     caps.py          the operators' power cap: order, end, show
     deliveries.py    checks what a node's agent delivers
+    experts.py       expert-tokens in, expert costs out
     flagged.py       journal rows as JSON, with the flags of their joules and grams
     jobs.py          what a run reports: register, progress, transitions, finish
     operators.py     calls of operators: freeze, thaw, switch

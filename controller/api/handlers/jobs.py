@@ -54,7 +54,7 @@ LOGGED = 300
 
 def register(context: RequestContext, call: Call) -> dict[str, Any]:
     """Register one launch of a run; the first one binds the run to its owner."""
-    message = _read(Register, call)
+    message = read_message(Register, call)
     if message.protocol not in SERVED:
         raise InputInvalid(
             f"This daemon speaks protocol {SERVED[0]} and {SERVED[1]}, the run speaks "
@@ -98,9 +98,9 @@ def _plan(context: RequestContext, message: Register) -> RunPlan:
 
 def heartbeat(context: RequestContext, call: Call) -> HeartbeatAnswer:
     """Note that a launch is alive, and its phase."""
-    message = _read(Heartbeat, call)
+    message = read_message(Heartbeat, call)
     context.lead()
-    with _known(context, message.run), speaking(context, call):
+    with known_run(context, message.run), speaking(context, call):
         context.journal.signs.hear(message, message.phase, owner_uid=call.peer.uid, now=context.now)
     context.journal.runs.processes.see(message.run, call.peer.pid)
     return HeartbeatAnswer(heartbeat_s=context.journal.runs.liveness.heartbeat_s)
@@ -119,7 +119,7 @@ def heartbeat_endpoint(
                 call = await workers.do(caller, received.call)
             else:
                 call = received.call()
-            message, uid = _read(Heartbeat, call), call.peer.uid
+            message, uid = read_message(Heartbeat, call), call.peer.uid
             context.lead()
             if _remembered(context, call) and context.journal.signs.hear_again(
                 message, message.phase, owner_uid=uid, now=context.now
@@ -145,18 +145,18 @@ def _remembered(context: RequestContext, call: Call) -> bool:
 
 def progress(context: RequestContext, call: Call) -> dict[str, Any]:
     """Take a report of the training's progress."""
-    message = _read(Progress, call)
+    message = read_message(Progress, call)
     context.act()
-    with _known(context, message.run), speaking(context, call):
+    with known_run(context, message.run), speaking(context, call):
         context.journal.runs.progress(message, owner_uid=call.peer.uid, now=context.now)
     return {"ok": True}
 
 
 def transition(context: RequestContext, call: Call) -> dict[str, Any]:
     """Take one state of a switch that the run reports; a repeat changes nothing."""
-    message = _read(Transition, call)
+    message = read_message(Transition, call)
     context.act()
-    with _known(context, message.run), speaking(context, call):
+    with known_run(context, message.run), speaking(context, call):
         row, taken = context.journal.switches.record(
             message, owner_uid=call.peer.uid, now=context.now
         )
@@ -180,9 +180,9 @@ def transition(context: RequestContext, call: Call) -> dict[str, Any]:
 
 def finish(context: RequestContext, call: Call) -> dict[str, Any]:
     """Note that a run, or one launch of it, has ended."""
-    message = _read(Finish, call)
+    message = read_message(Finish, call)
     context.act()
-    with _known(context, message.run), speaking(context, call):
+    with known_run(context, message.run), speaking(context, call):
         taken = context.journal.runs.finish(message, owner_uid=call.peer.uid, now=context.now)
     if taken:
         reason = one_line(message.reason, LOGGED)
@@ -198,7 +198,7 @@ def _name(context: RequestContext, run: str) -> str:
 
 
 @contextmanager
-def _known(context: RequestContext, run: str) -> Iterator[None]:
+def known_run(context: RequestContext, run: str) -> Iterator[None]:
     """Turn errors about an unknown run into NotFound, on which the run registers again.
 
     Raises:
@@ -214,7 +214,7 @@ def _known(context: RequestContext, run: str) -> Iterator[None]:
         raise
 
 
-def _read(kind: type[M], call: Call) -> M:
+def read_message(kind: type[M], call: Call) -> M:
     """Read a wire type whose run must be the one of the address.
 
     Raises:

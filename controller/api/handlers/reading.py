@@ -25,6 +25,7 @@ from wattmesh.controller.api.handlers.flagged import (
 )
 from wattmesh.controller.api.request_context import Call, NotFound, RequestContext
 from wattmesh.controller.carbon_views import ForecastView
+from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, told_of
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.planner.asking import PlanState
@@ -45,6 +46,9 @@ from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import flags_of
 
 MOST_ROWS = 1000
+
+MOST_TOLD = 20
+"""Changes of expert costs that `why` tells, the newest."""
 
 
 def read_status(context: RequestContext, call: Call) -> StatusView:
@@ -150,6 +154,9 @@ def why(context: RequestContext, call: Call) -> dict[str, Any]:
         "transitions": {
             each["plan"]: context.journal.switches.transitions(each["plan"]) for each in switches
         },
+        "expert_costs": context.journal.events.list(
+            MOST_TOLD, kind=EXPERT_COSTS, begins=told_of(row)
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""`wattmesh experts`: files in, answers out; nothing here moves an expert or speaks to a run."""
+"""`wattmesh experts`: a run or files in, answers out; nothing here moves an expert."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from wattmesh.controller.cli import options
+from wattmesh.controller.cli.client import DaemonConnection, segment
 from wattmesh.controller.cli.output import print_json, print_lines
 
 # numpy is loaded by the command that needs it, so that the list of commands answers at once.
@@ -15,18 +16,40 @@ app = typer.Typer(help="What experts cost on each GPU, and where they should lie
 
 @app.command()
 def costs(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What counters showed (JSON).")],
+    of: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE", help="Name or id of a live run; or what counters showed (JSON)."
+        ),
+    ],
+    socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Learn joules per expert-token of each GPU from counters, and the scores a router gets."""
-    from wattmesh.controller.cli.experts.costs_file import costs_json  # noqa: PLC0415
-    from wattmesh.controller.cli.experts.group_screen import costs_lines  # noqa: PLC0415
+    """Show joules per expert-token of each GPU, and the scores that a router gets.
 
-    answer = costs_json(file)
+    Of a live run as the daemon has learned them; of a file as its counters' spans teach.
+    """
+    from wattmesh.controller.cli.experts.group_screen import (  # noqa: PLC0415
+        costs_lines,
+        told_lines,
+    )
+
+    if _is_file(of):
+        from wattmesh.controller.cli.experts.costs_file import costs_json  # noqa: PLC0415
+
+        answer, lines = costs_json(Path(of)), costs_lines
+    else:
+        path = f"/v1/runs/{segment(of)}/expert-costs"
+        answer, lines = DaemonConnection(socket).get(path, details="yes"), told_lines
     if as_json:
         print_json(answer)
     else:
-        print_lines(costs_lines(answer))
+        print_lines(lines(answer))
+
+
+def _is_file(word: str) -> bool:
+    """Return whether a word means a file: a run's name has no `/`, and mostly no `.json`."""
+    return "/" in word or word.endswith(".json") or Path(word).is_file()
 
 
 @app.command()

@@ -41,6 +41,26 @@ def bench_lines(answer: dict[str, Any]) -> Iterator[Text | str]:
         )
 
 
+def told_lines(answer: dict[str, Any]) -> Iterator[Text | str]:
+    """Say what a live run is told of its experts' costs, and what it was learned from."""
+    if answer["version"]:
+        yield (
+            f"version {answer['version']}, strength {answer['strength']:g}, known to hold "
+            f"{quantities.duration(answer['age_s'])} ago"
+        )
+    else:
+        yield "the run is told nothing, and keeps what it has"
+    yield ""
+    named = {each["gpu"]: each for each in answer["gpus"]}
+    shown = [
+        {**each, "dropped": [each["unused"]] if each["unused"] else []} for each in named.values()
+    ]
+    if shown:
+        yield from costs_lines({"gpus": shown, "neutral_because": answer["neutral_because"]})
+    elif answer["neutral_because"]:
+        yield answer["neutral_because"]
+
+
 def costs_lines(answer: dict[str, Any]) -> Iterator[Text | str]:
     """Say what each GPU's experts cost."""
     columns = [

@@ -10,7 +10,15 @@ from wattmesh.controller.cli import options, words
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.client import segment
 from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled
-from wattmesh.controller.cli.runs.why_screen import around, basis, brief, measured, over, story
+from wattmesh.controller.cli.runs.why_screen import (
+    around,
+    basis,
+    brief,
+    experts,
+    measured,
+    over,
+    story,
+)
 from wattmesh.errors import InputInvalid
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Most decisions to show.")]
@@ -39,6 +47,7 @@ def why(
     lines: list[Text | str] = []
     if moment is None:
         lines += [*over(answer["run"]), *measured(answer["run"])]
+        lines += experts(answer.get("expert_costs", ()))
     lines += [line for entry in shown for line in entry.lines]
     rows = [*answer["decisions"], *answer["switches"]]
     baseline = next((each["baseline"] for each in rows), "")

@@ -71,6 +71,14 @@ def over(run: Mapping[str, Any]) -> list[Text]:
     return [styled((f"{run['name']}: ", STRONG), f"{said}{heard}")]
 
 
+def experts(events: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """Say what the run was told of its experts' costs, newest first."""
+    return [
+        styled((f"{each['at'][:16].replace('T', ' ')}  ", DIM), each["detail"].partition("): ")[2])
+        for each in events
+    ]
+
+
 def measured(run: Mapping[str, Any]) -> list[Text]:
     """Say how far each point that was measured lately is from its catalogue."""
     lines = []

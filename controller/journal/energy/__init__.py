@@ -4,6 +4,7 @@ The map:
     budgets.py         plans of budgets, and closed and reopened months: append-only
     by_slot.py         joules and grams slot by slot, for budgets and reports
     changes.py         which days were written: whoever keeps sums of them asks
+    counters.py        up to which counter each device is booked
     coverage.py        the booked time of each GPU, and its holder
     ledger.py          joules and grams per slot: writes and reads
     ledger_slots.py    where slots begin and end, across changes of the settings

@@ -93,10 +93,11 @@ def speaker(connection: Connection, message: Any, owner_uid: int) -> Row[Any]:
     Raises:
         InputInvalid: no such run. Refused: another owner. Fenced: an older incarnation.
     """
-    return speaking(find_run(connection, message.run), message, owner_uid)
+    row: Row[Any] = speaking(find_run(connection, message.run), message, owner_uid)
+    return row
 
 
-def speaking(row: Row[Any] | None, message: Any, owner_uid: int) -> Row[Any]:
+def speaking(row: Any, message: Any, owner_uid: int) -> Any:
     """Check that a report on the run in `row` comes from its owner's newest incarnation."""
     if row is None:
         raise InputInvalid(f"run {message.run} is not known; register it first")

@@ -1,0 +1,246 @@
+"""Learns what experts cost on the GPUs of live runs, and says what each run is told.
+
+Invariant: a run that never reported expert-tokens costs nothing here; where the journal, the wall
+clock or a counter is in doubt, what was published stays and grows old; and nothing is published
+that the journal does not have as a sentence.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from wattmesh.controller.expert_costs.reports import TokenReports
+from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, sentence
+from wattmesh.controller.expert_costs.views import (
+    NOT_REPORTED,
+    ExpertCostsView,
+    GpuCostLine,
+    nothing_known,
+)
+from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.pulse import Pulse
+from wattmesh.policies.decision import Mode
+from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
+from wattmesh.policies.experts.live_spans import (
+    CounterMark,
+    RunCosts,
+    RunCount,
+    counted,
+    mark_at,
+)
+from wattmesh.policies.experts.published import Telling, learned_more, telling
+from wattmesh.policies.experts.scores import Scores, scored
+from wattmesh.telemetry.readings import Quality
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 10.0
+
+MARKS = 64
+"""Readings of a GPU that are kept: a count waits for the next one only."""
+
+PATIENCE_S = 660.0
+"""A count whose GPUs were not all read this long after it is used for those that were."""
+
+FEWEST_SPANS = 5
+"""Until then, costs that are not known well enough leave a run what it has (a new daemon knows less
+than the one before told)."""
+
+
+@dataclass(slots=True)
+class Learning:
+    """What the learner holds of one run. `held_at_s`: monotonic; when it last knew it to hold."""
+
+    costs: RunCosts = field(default_factory=RunCosts)
+    telling: Telling = field(default_factory=Telling)
+    held_at_s: float = 0.0
+
+
+class CostLearner:
+    """Turns every `EVERY_S`; handlers only read what it left."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        pulse: Pulse,
+        reports: TokenReports,
+        sweeps: Callable[[str], Mapping[str, OfflineSweep]],
+    ) -> None:
+        """Keep the parts; `sweeps` gives the sweep of a run's GPUs by the run's name."""
+        self._journal = journal
+        self._pulse = pulse
+        self._reports = reports
+        self._sweeps = sweeps
+        self._runs: dict[str, Learning] = {}
+        self._marks: dict[str, deque[CounterMark]] = {}
+
+    def turn(self) -> None:
+        """Read the counters, learn from what was counted, publish.
+
+        Raises:
+            JournalUnavailable: nothing is known now; the next turn goes on.
+        """
+        named = self._reports.runs()
+        if not named or not self._pulse.leading:
+            return
+        pulse, now = self._pulse, self._pulse.clock.now()
+        if pulse.trusted.held_s() > 0:
+            # Wall time was stepped: moments before and after it cannot be compared.
+            self._marks.clear()
+            for run in named:
+                self._reports.drop(run)
+                known = self._runs.get(run, Learning())
+                known.costs = replace(known.costs, before=None)
+            return
+        rows = {row.run: row for row in self._journal.runs.open(now) if row.run in named}
+        self._reports.keep(rows)
+        for run in self._runs.keys() - rows.keys():
+            del self._runs[run]
+        live = [row for row in rows.values() if row.state == "live"]
+        self._read(live, now)
+        for row in live:
+            with pulse.isolation.alone(row.run, "learning what its experts cost"):
+                self._learn(row, now)
+
+    def _read(self, rows: list[RunRow], now: datetime) -> None:
+        """Add the newest reading of every GPU of these runs."""
+        clocks = {gpu: row.clock_mhz for row in rows for gpu in row.gpus_used}
+        for gpu in self._marks.keys() - clocks.keys():
+            del self._marks[gpu]
+        sampled = self._pulse.sampled
+        seen = {each.gpu_uuid: each for each in (sampled.sample.readings if sampled else ())}
+        for gpu, counter in self._journal.counters.newest(clocks).items():
+            reading, marks = seen.get(gpu), self._marks.setdefault(gpu, deque(maxlen=MARKS))
+            if reading is None or (marks and counter.at.timestamp() <= marks[-1].at_s):
+                continue
+            limit_w = reading.power_limit_w
+            setting = ClockAndLimit(
+                clock_mhz=clocks[gpu],
+                limit_w=None if limit_w is None else round(limit_w),
+            )
+            at_s = counter.at.timestamp()
+            same = bool(marks) and marks[-1].setting == setting
+            marks.append(
+                CounterMark(
+                    at_s=at_s,
+                    energy_j=counter.booked_mj / 1000,
+                    dark_s=counter.unobserved_ms / 1000,
+                    lit_s=counter.recovered_ms / 1000,
+                    setting=setting,
+                    # Between two readings a setting changed after the first one.
+                    since_s=marks[-1].since_s if same else (marks[-1].at_s if marks else at_s),
+                    simulated=reading.quality is Quality.SIMULATED,
+                )
+            )
+
+    def _learn(self, row: RunRow, now: datetime) -> None:
+        """Learn one run's newest counts, and publish unless somebody froze it."""
+        learning = self._runs.setdefault(row.run, Learning())
+        gpus, now_s = sorted(row.gpus_used), now.timestamp()
+        newest_s = {gpu: marks[-1].at_s for gpu, marks in self._marks.items() if marks}
+
+        def ready(count: RunCount) -> bool:
+            read = all(newest_s.get(gpu, 0.0) >= count.at_s for gpu in count.tokens)
+            return read or now_s - count.at_s > PATIENCE_S
+
+        for count in self._reports.take(row.run, ready):
+            marks = {gpu: mark_at(self._marks.get(gpu, ()), count.at_s) for gpu in count.tokens}
+            known = {gpu: mark for gpu, mark in marks.items() if mark is not None}
+            marked = replace(count, marks=known)
+            learning.costs = counted(learning.costs, marked, self._sweeps(row.name))
+            scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
+            learning.telling = learned_more(learning.telling, scores)
+        if row.frozen or self._journal.runs.frozen_all():
+            return
+        self._publish(row, gpus, learning, now)
+
+    def _publish(self, row: RunRow, gpus: list[str], learning: Learning, now: datetime) -> None:
+        costs, told = learning.costs.costs, learning.telling.told
+        scores = scored(gpus, costs, times=learning.costs.times)
+        spans = min((costs[gpu].spans if gpu in costs else 0 for gpu in gpus), default=0)
+        if told is None and scores.neutral_because and spans < FEWEST_SPANS:
+            return
+        if told is not None and not costs:
+            # Nothing is missing: all is learned anew, in another layout. Only strength may change.
+            scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
+        settings = self._pulse.settings
+        section = settings.runs.get(row.name)
+        acts = settings.mode is Mode.ACT and section is not None
+        strength = section.expert_strength if acts and section else 0.0
+        newer = telling(learning.telling, scores, strength, now.timestamp())
+        if newer.told is not None and newer is not learning.telling:
+            # Written before it is told: what changes a training is in the journal first.
+            said = sentence(row, newer.told, costs)
+            self._journal.events.add(EXPERT_COSTS, said, now)
+            log.info("%s", said)
+            learning.telling = newer
+        if self._holds(gpus, costs, now):
+            learning.held_at_s = self._pulse.clock.monotonic()
+
+    def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
+        """Return whether every GPU was read lately, and is as it was when it was learned."""
+        for gpu in gpus:
+            marks, cost = self._marks.get(gpu), costs.get(gpu)
+            if not marks or cost is None or marks[-1].setting != cost.at:
+                return False
+            if now.timestamp() - marks[-1].at_s > PATIENCE_S:
+                return False
+        return True
+
+    def view(self, row: RunRow, *, details: bool) -> ExpertCostsView:
+        """Say what a run is told."""
+        learning = self._runs.get(row.run)
+        if not self._pulse.leading:
+            return nothing_known(row.run, "this daemon stands by; the leader knows")
+        if learning is None or learning.telling.told is None:
+            why = self._why_nothing(row, learning)
+            return nothing_known(row.run, why, _lines(learning) if details else ())
+        told, age_s = learning.telling.told, self._pulse.clock.monotonic() - learning.held_at_s
+        return ExpertCostsView(
+            run=row.run,
+            version=told.version,
+            strength=told.strength,
+            age_s=min(max(age_s, 0.0), 1e9),
+            scores=dict(told.by_gpu),
+            neutral_because=told.neutral_because,
+            gpus=_lines(learning) if details else (),
+        )
+
+    def _why_nothing(self, row: RunRow, learning: Learning | None) -> str:
+        if row.state != "live":
+            return f"the run is {row.state}; costs are learned while it trains"
+        if row.run not in self._reports.runs():
+            return NOT_REPORTED
+        if learning is None or not learning.costs.costs:
+            return (
+                "no span was learned yet: it takes two save steps, 30 s apart, on GPUs that are "
+                "read"
+            )
+        spans = min(each.spans for each in learning.costs.costs.values())
+        return f"learned from {spans} spans of each GPU, which is too little to tell them apart"
+
+
+def _lines(learning: Learning | None) -> tuple[GpuCostLine, ...]:
+    if learning is None:
+        return ()
+    scores = learning.telling.told.by_gpu if learning.telling.told else {}
+    unused = learning.costs.unused
+    return tuple(
+        GpuCostLine(
+            gpu=gpu,
+            joules_per_token=cost.joules_per_token,
+            deviation=math.sqrt(max(0.0, cost.variance)),
+            idle_w=cost.idle_w,
+            spans=cost.spans,
+            simulated=cost.simulated,
+            score=scores.get(gpu, 0.0),
+            clock_mhz=cost.at.clock_mhz,
+            limit_w=cost.at.limit_w,
+            unused=unused.get(gpu, ""),
+        )
+        for gpu, cost in sorted(learning.costs.costs.items())
+    )

@@ -1,0 +1,31 @@
+"""What a run was told of expert costs, as one sentence of the journal and of `why`. Pure."""
+
+from collections.abc import Mapping
+
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.policies.experts.costs import TokenCost
+from wattmesh.policies.experts.published import PublishedScores
+
+EXPERT_COSTS = "expert_costs"
+"""Kind of these events."""
+
+
+def told_of(row: RunRow) -> str:
+    """Begin every sentence of one run."""
+    return f"{row.name} ({row.run}): "
+
+
+def sentence(row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost]) -> str:
+    """Say what a run is told from now on."""
+    head = f"{told_of(row)}expert costs, version {told.version}"
+    if told.neutral_because:
+        return f"{head}: no router leans: {told.neutral_because}."
+    cheap, dear = (find(told.by_gpu, key=lambda gpu: told.by_gpu[gpu]) for find in (min, max))
+    leans = f"{head}: routers may lean with strength {told.strength:g}"
+    if cheap not in costs or dear not in costs:
+        return f"{leans}, by what was learned in the layout before."
+    flag = " (simulated)" if costs[cheap].simulated else ""
+    return (
+        f"{leans}; a token costs {1000 * costs[cheap].joules_per_token:.3g} mJ on {cheap} and "
+        f"{1000 * costs[dear].joules_per_token:.3g} mJ on {dear}{flag}."
+    )

@@ -1,0 +1,62 @@
+"""What a run and the daemon tell each other of expert costs: counts there, scores back.
+
+Both are calls of their own, beside protocol 2: a run that did not ask for costs says nothing else
+than before, and an older daemon answers these two calls with 404, on which the run trains on.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from wattmesh.reconfig import ranges
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import Message
+
+STALE_S = 900.0
+"""Costs move with clocks and temperature; older ones are of another machine."""
+
+TokensByGpu = Annotated[dict[ranges.Meter, ranges.ExpertTokens], ranges.Many(ranges.MOST_RANKS)]
+SecondsByGpu = Annotated[dict[ranges.Meter, ranges.Seconds], ranges.Many(ranges.MOST_RANKS)]
+ScoresByGpu = Annotated[dict[ranges.Meter, ranges.CostScore], ranges.Many(ranges.MOST_RANKS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertTokenReport(Message):
+    """What the experts on each GPU have computed in this launch, as all ranks counted at once.
+
+    Attributes:
+        seq: rises by one per report of a launch.
+        tokens: by GPU: expert-tokens since the launch began. A GPU whose rank does not count is
+            left out, never 0.
+        busy_s: by GPU: seconds that they took, where the ranks measure them.
+        layout: that the ranks train in. `age_s`: seconds since they counted.
+    """
+
+    run: ranges.RunId
+    incarnation: ranges.Token
+    attempt: ranges.Attempt
+    seq: ranges.Serial
+    tokens: TokensByGpu
+    layout: Layout
+    busy_s: SecondsByGpu = field(default_factory=dict)
+    age_s: ranges.Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertCostScores(Message):
+    """What a run's GPUs cost its experts, as scores for its routers.
+
+    Attributes:
+        version: rises with every change; 0: nothing is known (yet), so that what a run has stays.
+        strength: how far routers may lean; 0: not at all.
+        age_s: seconds since the daemon last knew that these hold.
+        scores: by GPU: (cost - mean) / deviation within +-2; all exactly 0 where the GPUs are not
+            known to differ.
+        neutral_because: why they are 0; "" where they are not.
+    """
+
+    run: ranges.RunId
+    version: ranges.CostVersion
+    strength: ranges.LeanStrength
+    age_s: ranges.Seconds
+    scores: ScoresByGpu = field(default_factory=dict)
+    neutral_because: ranges.Trouble = ""

@@ -1,0 +1,217 @@
+"""A rank's part in expert costs: it counts expert-tokens, and agrees with all ranks on the costs.
+
+Only for a job that asked for them (`expert_costs` of `attach`). Counts of all ranks, and the costs
+that the leader has, ride on the facts that ranks gather at a save step anyway; what the leader has
+counts for all. Invariant: all ranks hold the same costs, those that the checkpoint has; what cannot
+be used leaves them as they are.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import ranges
+from wattmesh.reconfig.client.cost_courier import COSTS_KEY, TOKENS_KEY
+from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
+from wattmesh.reconfig.launch.generation import Generation
+from wattmesh.reconfig.launch.launch_store import LaunchStore
+from wattmesh.reconfig.state.state import State
+
+log = logging.getLogger(__name__)
+
+KEY = "wattmesh.expert_costs"
+"""Name among the extra state of a checkpoint."""
+
+LONGEST_BUSY_S = 1e9
+"""What is beyond it, or no number, is not known."""
+
+TakeCosts = Callable[[State, ExpertCostScores], object]
+"""Hands costs to the routers of a state; called on every rank with the same costs."""
+
+
+class AgreedCosts:
+    """What all ranks agreed on, as extra state of the checkpoint."""
+
+    def __init__(self) -> None:
+        """Begin without costs."""
+        self._told: dict[str, Any] | None = None
+
+    @property
+    def costs(self) -> ExpertCostScores | None:
+        """The costs; None while there are none, or none that this version understands."""
+        try:
+            return None if self._told is None else ExpertCostScores.from_json(self._told)
+        except InputInvalid:
+            return None
+
+    def agree(self, costs: ExpertCostScores) -> None:
+        """Hold these from now on."""
+        self._told = costs.to_json()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what the checkpoint keeps."""
+        return {"costs": self._told}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it back as it was, so that its digest is the one that was saved."""
+        told = state_dict.get("costs")
+        self._told = told if isinstance(told, dict) else None
+
+
+class RankExpertCosts:
+    """One rank's counts and costs, for the life of the process."""
+
+    def __init__(self, take: TakeCosts | None = None, gpu: str = "") -> None:
+        """Hand costs to `take`; None: the job did not ask for them. `gpu`: of this rank."""
+        self._take = take
+        self._gpu = gpu
+        self._counts = self._broken = False
+        self._tokens = 0
+        self._added: Any = 0
+        self._busy_s: float | None = None
+        self._handed: tuple[int, ExpertCostScores] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the job asked for costs."""
+        return self._take is not None
+
+    def count(self, tokens: Any, busy_s: float | None = None) -> None:
+        """Add what this rank's experts computed in a step; see `Session.count_expert_tokens`."""
+        if self._broken:
+            return
+        self._counts = True
+        try:
+            added = _summed(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)
+            self._added = self._added + added
+            if busy_s is not None:
+                self._busy_s = (self._busy_s or 0.0) + float(busy_s)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+            self._miscounted(error)
+
+    def _miscounted(self, error: Exception) -> None:
+        """Count nothing any more in this launch: what is in doubt is unknown, not 0."""
+        log.error("expert-tokens are counted no more in this launch: %s", error)
+        self._broken, self._added = True, 0
+
+    def expect(self, state: State, trainer: Mapping[str, Any]) -> None:
+        """Let a fresh state take the costs of the checkpoint that it will load, if it has any."""
+        if KEY in trainer.get("extra", {}):
+            state.extra[KEY] = AgreedCosts()
+
+    def fact(
+        self, launch_store: LaunchStore, state: State, *, leads: bool
+    ) -> dict[str, Any] | None:
+        """Give this rank's part of the facts at a save step; only the leader adds new costs."""
+        if not self.wanted:
+            return None
+        try:
+            # The only time that a device is synchronized: ranks meet here anyway.
+            self._tokens, self._added = self._tokens + int(self._added), 0
+        except (ValueError, OverflowError, RuntimeError) as error:
+            self._miscounted(error)
+        known = self._counts and not self._broken and 0 <= self._tokens <= ranges.MOST_COUNTED
+        timed = self._busy_s is not None and 0 <= self._busy_s < LONGEST_BUSY_S
+        return {
+            "gpu": self._gpu,
+            "tokens": self._tokens if known else None,
+            "busy_s": self._busy_s if timed else None,
+            "costs": _unless_agreed(launch_store.peek(COSTS_KEY), state) if leads else None,
+        }
+
+    def agree(self, state: State, generation: Generation, facts: Sequence[Any]) -> None:
+        """Hold the leader's costs from now on, if they are others and can be used."""
+        agreed = state.extra.get(KEY)
+        leader = facts[generation.ranks.index(generation.leader)]
+        if not self.wanted or not isinstance(agreed, AgreedCosts) or not leader:
+            return
+        costs = usable(leader["costs"], generation.run)
+        before = agreed.costs
+        # What was heard last counts, whichever version it has: a clock may have been ahead.
+        if costs is not None and (before is None or costs.version != before.version):
+            agreed.agree(costs)
+
+    def tell(self, launch_store: LaunchStore, generation: Generation, facts: Sequence[Any]) -> None:
+        """Leave what all ranks counted for the courier; called on the leader."""
+        tokens, busy_s = by_gpu(facts)
+        if not self.wanted or not tokens:
+            return
+        report = ExpertTokenReport(
+            run=generation.run,
+            incarnation=generation.incarnation,
+            attempt=generation.attempt,
+            seq=launch_store.count("experts/seq"),
+            tokens=tokens,
+            busy_s=busy_s,
+            layout=generation.layout,
+        )
+        launch_store.put(TOKENS_KEY, {"report": report.to_json(), "counted_at_s": time.time()})
+
+    def settle(self, state: State, generation: Generation, *, leads: bool) -> None:
+        """Begin a generation or go on after a save step: hand the agreed costs to the routers."""
+        if self._take is None:
+            # Of a launch that had asked. What its routers have is the script's, and stays.
+            state.extra.pop(KEY, None)
+            return
+        agreed = state.extra.setdefault(KEY, AgreedCosts())
+        costs = agreed.costs if isinstance(agreed, AgreedCosts) else None
+        if costs is None or self._handed == (generation.number, costs):
+            return
+        self._handed = (generation.number, costs)
+        self._take(state, costs)
+        if leads:
+            said = costs.neutral_because or f"strength {costs.strength:g}"
+            log.info("expert costs, version %d: %s", costs.version, said)
+
+
+def _summed(tokens: torch.Tensor) -> torch.Tensor:
+    """Add up counts where they are, exactly; a sum of many in fp32 or bf16 would not be."""
+    dtype = torch.float64 if tokens.is_floating_point() else torch.int64
+    return tokens.detach().sum(dtype=dtype)
+
+
+def _unless_agreed(left: Any, state: State) -> Any:
+    """Leave out costs that all ranks have: for thousands of GPUs they are a megabyte."""
+    agreed = state.extra.get(KEY)
+    known = agreed.costs if isinstance(agreed, AgreedCosts) else None
+    same = isinstance(left, dict) and known is not None and left.get("version") == known.version
+    return None if same else left
+
+
+def usable(answer: object, run: str) -> ExpertCostScores | None:
+    """Read what a daemon said; None where it is malformed, stale, of another run, or says nothing.
+
+    A pure function of what all ranks were given, so that all conclude the same.
+    """
+    try:
+        costs = ExpertCostScores.from_json(answer)
+    except InputInvalid:
+        return None
+    if costs.run != run or costs.version == 0 or costs.age_s > STALE_S:
+        return None
+    return costs
+
+
+def by_gpu(facts: Sequence[Any]) -> tuple[dict[str, int], dict[str, float]]:
+    """Sum what ranks counted by GPU; a GPU of a rank that does not count is unknown, not 0."""
+    tokens: dict[str, int] = {}
+    busy_s: dict[str, float] = {}
+    unknown, untimed = {""}, set()
+    for each in facts:
+        gpu = each["gpu"] if each else ""
+        if not each or each["tokens"] is None:
+            unknown.add(gpu)
+            continue
+        tokens[gpu] = tokens.get(gpu, 0) + each["tokens"]
+        if each["busy_s"] is None:
+            untimed.add(gpu)
+        else:
+            busy_s[gpu] = busy_s.get(gpu, 0.0) + each["busy_s"]
+    return (
+        {gpu: each for gpu, each in tokens.items() if gpu not in unknown},
+        {gpu: each for gpu, each in busy_s.items() if gpu not in unknown | untimed},
+    )
