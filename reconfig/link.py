@@ -98,7 +98,7 @@ class DaemonLink:
             response = connection.getresponse()
             text = response.read(LONGEST_ANSWER)
             body = json.loads(text)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise SourceUnavailable(f"{_unanswered(error, self._path)}.") from error
         finally:
             limit.cancel()

@@ -1,7 +1,7 @@
 """The job's side of the protocol with the daemon; training never waits for it.
 
 The map:
-    cost_courier.py   the thread that carries expert-tokens out and expert costs back
+    cost_client.py    the thread that carries expert-tokens out and expert costs back
     daemon_client.py  the threads that talk to the daemon for a job, on global rank 0
     heartbeat.py      a thread that says every few seconds that the launch is alive
     last_word.py      the supervisor's report of how a run ended, when its launches could not give

@@ -15,7 +15,7 @@ import torch
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.client.cost_courier import COSTS_KEY, TOKENS_KEY
+from wattmesh.reconfig.client.cost_client import COSTS_KEY, TOKENS_KEY
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.launch.launch_store import LaunchStore
@@ -136,7 +136,7 @@ class RankExpertCosts:
             agreed.agree(costs)
 
     def tell(self, launch_store: LaunchStore, generation: Generation, facts: Sequence[Any]) -> None:
-        """Leave what all ranks counted for the courier; called on the leader."""
+        """Leave what all ranks counted for the client of the daemon; called on the leader."""
         tokens, busy_s = by_gpu(facts)
         if not self.wanted or not tokens:
             return

@@ -11,7 +11,7 @@ import time
 from wattmesh.errors import CallHuman, FixInput, Refused
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client import reached
-from wattmesh.reconfig.client.cost_courier import CostCourier
+from wattmesh.reconfig.client.cost_client import CostClient
 from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
@@ -53,7 +53,7 @@ class LaunchLeader:
         self._folder = folder
         self._claim = AttemptLock(folder, name)
         self.voice: Reporter = SilentReporter()
-        self._courier: CostCourier | None = None
+        self._costs: CostClient | None = None
 
     def open(self, wanted: AttachRequest, job: AttachedJob) -> Generation:
         """Decide how this launch begins, tell the daemon, and announce generation 1."""
@@ -78,8 +78,8 @@ class LaunchLeader:
 
     def close(self) -> None:
         """Release the claim on the run."""
-        if self._courier is not None:
-            self._courier.close()
+        if self._costs is not None:
+            self._costs.close()
         self._claim.close()
 
     def _client(self, link: DaemonLink, generation: Generation, job: AttachedJob) -> DaemonClient:
@@ -117,8 +117,8 @@ class LaunchLeader:
         )
         client.start()
         if job.experts.wanted:
-            self._courier = CostCourier(link, self._launch_store, identity.run)
-            self._courier.start()
+            self._costs = CostClient(link, self._launch_store, identity.run)
+            self._costs.start()
         return client
 
     def _all_peers(self) -> list[RankProcess]:

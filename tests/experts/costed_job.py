@@ -12,7 +12,7 @@ from torch import nn
 
 from wattmesh.integrations.pytorch.expert_costs import hand_to
 from wattmesh.integrations.pytorch.router import EnergyRouter
-from wattmesh.reconfig.client import cost_courier
+from wattmesh.reconfig.client import cost_client
 from wattmesh.reconfig.expert_wire import ExpertCostScores
 from wattmesh.reconfig.hook.session import Session, attach
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines
@@ -143,11 +143,11 @@ class CostedJob:
         return told
 
     def wait(self, session: Session, version: int | str | None) -> None:
-        """Wait until the courier has left these costs (-1: that there are none), or for a mark."""
+        """Wait until the client has left these costs (-1: that there are none), or for a mark."""
         until = time.monotonic() + PATIENCE_S
         store = session._job.launch_store
         while version is not None:
-            left = store.peek(cost_courier.COSTS_KEY)
+            left = store.peek(cost_client.COSTS_KEY)
             if isinstance(version, str):
                 there = (self.out / version).exists()
             else:
@@ -162,5 +162,5 @@ class CostedJob:
 def main() -> int:
     """Run one rank."""
     torch.set_num_threads(1)
-    vars(cost_courier)["EVERY_S"] = 0.05
+    vars(cost_client)["EVERY_S"] = 0.05
     return CostedJob().run()

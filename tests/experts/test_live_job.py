@@ -293,7 +293,7 @@ def test_a_gpu_of_a_rank_that_does_not_count_is_unknown() -> None:
 
 
 class Left:
-    """A store in which the courier has left costs."""
+    """A store in which the client has left costs."""
 
     def peek(self, key: str) -> dict[str, Any]:
         """Give them."""

@@ -217,6 +217,26 @@ def test_a_call_ends_within_its_limit_whatever_comes(dripping: Path) -> None:
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize("body", [b"[" * 200_000, b"{", b"\xff"])
+def test_an_answer_that_nobody_can_read_is_no_answer(socket_path: Path, body: bytes) -> None:
+    """Nested without end, cut, or no text at all: the thread that asked goes on."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(socket_path))
+        server.listen()
+
+        def answer() -> None:
+            line, _ = server.accept()
+            with line:
+                line.recv(4096)
+                line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(SourceUnavailable, match="no usable answer"):
+            DaemonLink(str(socket_path)).call("GET", "/", None, 20.0)
+        thread.join()
+
+
 def test_an_address_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """WATTMESH_URL must be a Unix socket's; unset means no daemon."""
     monkeypatch.delenv("WATTMESH_URL", raising=False)

@@ -25,7 +25,7 @@ STORE_LIMIT_S = 5.0
 TOKENS_KEY, COSTS_KEY = "experts/tokens", "experts/costs"
 
 
-class CostCourier:
+class CostClient:
     """Asks for costs every few seconds, and posts a new count within one."""
 
     def __init__(self, link: DaemonLink, launch_store: LaunchStore, run: str) -> None:
@@ -92,7 +92,7 @@ class CostCourier:
             answer = self._link.call("GET", path, None, CALL_LIMIT_S)
             if answer.accepted:
                 self._heard = (time.monotonic(), ExpertCostScores.from_json(answer.body))
-        except (WattmeshError, RecursionError) as error:
+        except WattmeshError as error:
             log.debug("expert costs: %s", error)
 
     def _leave(self, store: LaunchStore) -> None:
