@@ -1,9 +1,9 @@
 # Every target does its own set-up: on a fresh machine with Python 3.11+, git and make, start with
 # any of them.
 PYTHON := .venv/bin/python
-# Two workers more than the machine has cores, for many tests wait for processes that they started;
-# four at most.
-WORKERS := $(shell n=$$(nproc); echo $$((n < 2 ? n + 2 : 4)))
+# Three workers more than the machine has cores, for many tests wait for processes that they started;
+# five at most.
+WORKERS := $(shell n=$$(nproc); echo $$((n < 2 ? n + 3 : 5)))
 # Tests start some hundreds of Pythons: each would compile every module anew, where the environment
 # forbids to keep what was compiled.
 export PYTHONDONTWRITEBYTECODE :=
