@@ -51,8 +51,8 @@ format: setup ## let ruff mend what it can
 peers: setup ## the tools that benchmarks compare us with
 	@scripts/peers
 
-bench: setup peers ## every benchmark; writes docs/results.md
-	$(PYTHON) -m benchmarks.run_all
+bench: setup peers ## every benchmark; writes docs/results.md; ARGS="search daemon" for some
+	$(PYTHON) -m benchmarks.run_all $(ARGS)
 
 gpu: setup ## what only a GPU can show, nothing of it set; writes docs/gpu.md; ARGS="--part switch"
 	$(PYTHON) -m benchmarks.gpu $(ARGS)

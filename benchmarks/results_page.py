@@ -46,6 +46,16 @@ def render(results: Sequence[Mapping[str, Any]], failures: Mapping[str, str]) ->
     return "\n".join(parts)
 
 
+def updated(page: str, result: Mapping[str, Any]) -> str:
+    """Give the page with the section of one result in place of its earlier one, or at the end."""
+    section = _section(result)
+    title = re.escape(section.partition("\n")[0])
+    changed, count = re.subn(
+        rf"^{title}\n.*?(?=\n^## |\Z)", lambda _: section, page, count=1, flags=re.M | re.S
+    )
+    return changed if count else f"{page}\n{section}"
+
+
 _MISSED = re.compile(
     r"^\| `(?P<name>\w+)` \| (?P<value>.+) \| (?P<must>.+) \| \*\*no\*\* \|$", re.MULTILINE
 )

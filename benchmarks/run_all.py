@@ -1,5 +1,9 @@
 """Run every benchmark, each in a process of its own; write docs/results.md and README's line on it.
 
+    python -m benchmarks.run_all ["NAME OPTIONS" ...]
+
+With names only those are run, and their sections of the page made anew.
+
 Invariant: one that fails does not hide the others, and fails the whole at the end.
 """
 
@@ -7,10 +11,11 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results_page import render, said
+from benchmarks.results_page import render, said, updated
 from wattmesh.durable import write_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -50,15 +55,15 @@ def run_one(command: str) -> tuple[dict[str, Any] | None, str]:
     if done.returncode != 0:
         return None, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
     result: dict[str, Any] = json.loads(done.stdout)
-    return result, ""
+    return {**result, "benchmark": command}, ""
 
 
-def main() -> int:
-    """Run all; give 0 when every one of them ran."""
+def main(chosen: Sequence[str] = ()) -> int:
+    """Run all, or those chosen; give 0 when every one of them ran."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
-    for command in commands():
+    for command in chosen or commands():
         print(f"benchmark {command} ...", flush=True)
         result, words = run_one(command)
         if result is None:
@@ -70,11 +75,13 @@ def main() -> int:
         results.append(result)
         missed = [goal["name"] for goal in result["goals"] if not goal["ok"]]
         print(f"  {len(result['goals'])} goals, missed: {', '.join(missed) or 'none'}")
-    page = render(results, failures)
+    page = PAGE.read_text("utf-8") if chosen else render(results, failures)
+    for result in results if chosen else ():
+        page = updated(page, result)
     write_text(PAGE, page)
     write_text(README, said(README.read_text("utf-8"), page))
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

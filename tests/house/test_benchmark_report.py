@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report, results_page, run_all
+from benchmarks import machine, report, results_page, run_all
 from benchmarks.report import Goal, Op, Report
 
 
@@ -76,6 +76,21 @@ def test_results_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert "| `rss_mib` | 61.2 | <= 128 | yes |" in page
     assert "| `start_s` | not measured | <= 1 | **no** |" in page
     assert "## broken\n\nDid not run: no such file" in page
+
+
+def test_a_section_is_made_anew_in_its_place() -> None:
+    """Its neighbours stay as they are, also one whose name begins alike."""
+
+    def result(name: str, value: float) -> dict[str, Any]:
+        goal = {"name": "g", "value": value, "op": "<=", "goal": 1.0, "ok": value <= 1}
+        return {"benchmark": name, "machine": machine.describe(), "goals": [goal]}
+
+    before = [result("a", 1.0), result("a --load", 0.5), result("b", 2.0)]
+    page = results_page.render(before, {})
+    again = results_page.updated(page, result("a", 0.25))
+    assert again == results_page.render([result("a", 0.25), *before[1:]], {})
+    longer = results_page.updated(page, result("c", 0.125))
+    assert longer == results_page.render([*before, result("c", 0.125)], {})
 
 
 def test_helpers_are_not_benchmarks() -> None:
