@@ -76,7 +76,7 @@ class FakeDaemon(UnixHttp):
         self.mode = mode
         self._marks = marks
         self._wishes = list(wishes)
-        self._served = 0
+        self._served = self._marked = 0
         self._open: Order | None = None
         self._lock = threading.Lock()
         super().__init__(socket_path)
@@ -108,7 +108,9 @@ class FakeDaemon(UnixHttp):
             return 404, {"error": "unknown run"}
         if call == "progress":
             heard.progress.append(Progress.from_json(body))
-            if self._open and heard.progress[-1].step > self._open.valid_until_step:
+            # One that nobody may have heard yet stays, however late it is.
+            late = self._open and heard.progress[-1].step > self._open.valid_until_step
+            if late and self._marked == self._served:
                 self._open = None
         elif call == "heartbeat":
             heard.heartbeats.append(Heartbeat.from_json(body))
@@ -149,6 +151,7 @@ class FakeDaemon(UnixHttp):
         elif self._open is not None:
             # The second fetch proves that the answer of the first has arrived.
             (self._marks / f"order-{self._served}").touch()
+            self._marked = self._served
         return self._open
 
     def states(self, plan: str | None = None) -> list[SwitchState]:
