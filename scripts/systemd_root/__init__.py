@@ -1,4 +1,4 @@
-"""What `scripts/systemd-root` does in a root of its own: a real systemd, our units, and what they show.
+"""What `scripts/systemd-root` does: a real systemd in a root of its own, and our units there.
 
 The map:
     boot.sh       become PID 1 of that root, with nothing of the machine in reach

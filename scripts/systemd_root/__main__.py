@@ -1,4 +1,4 @@
-"""`python -m scripts.systemd_root BASE`: settings, catalogue and the units of the checks, into a root."""
+"""`python -m scripts.systemd_root BASE`: settings and the units of the checks, into a root."""
 
 import re
 import sys
@@ -89,7 +89,11 @@ ALONE = "[Unit]\nDefaultDependencies=no\n"
 
 MASKED = (
     *("sysinit.target", "basic.target", "systemd-sysctl.service", "systemd-udevd.service"),
-    *("systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udev-trigger.service"),
+    *(
+        "systemd-udevd-control.socket",
+        "systemd-udevd-kernel.socket",
+        "systemd-udev-trigger.service",
+    ),
     *("systemd-tmpfiles-setup.service", "systemd-tmpfiles-setup-dev.service"),
     *("systemd-tmpfiles-clean.service", "systemd-tmpfiles-clean.timer"),
     *("systemd-journal-flush.service", "systemd-binfmt.service", "systemd-modules-load.service"),

@@ -56,7 +56,7 @@ for each in sys sysrq-trigger irq bus fs; do
     mount -o remount,ro,bind "proc/$each"
 done
 # As the driver would list itself.
-sed 's/^Block devices:/195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n\n&/' proc/devices | sed '/^$/N;/^\n$/D' >run/devices
+sed 's/^Character devices:$/&\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm/' proc/devices >run/devices
 mount --bind run/devices proc/devices
 
 cp "$checks"/* check/

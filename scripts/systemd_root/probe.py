@@ -25,6 +25,22 @@ def opened(path: str, flags: int) -> None:
     os.close(os.open(path, flags))
 
 
+def seen(folder: str) -> list[str]:
+    """List a folder as far as it can be looked into."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def inside(folder: str) -> str:
+    """Say whether anything is seen in a folder: "empty", "done", or an error's name."""
+    try:
+        return "done" if os.listdir(folder) else "empty"
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+
+
 def loaded() -> None:
     """Load the NVML library and start it."""
     library = ctypes.CDLL("/dev/gpus/libnvidia-ml.so.1")
@@ -40,15 +56,13 @@ def main() -> None:
         **{name: tried(lambda name=name: opened(f"/dev/{name}", os.O_RDWR)) for name in DEVICES},
         "library": tried(loaded),
         "credentials": sorted(os.listdir(folder)) if folder else [],
-        "home": tried(lambda: os.listdir("/home/ann")),
-        "root's home": tried(lambda: os.listdir("/root")),
+        **{folder: inside(folder) for folder in ("/home", "/root", "/tmp")},
         "/etc": tried(lambda: opened("/etc/new", os.O_CREAT | os.O_WRONLY)),
         "/proc/sys": tried(lambda: opened("/proc/sys/kernel/printk", os.O_WRONLY)),
         "own state": tried(lambda: Path(state, "probe").write_text("")),
-        "/tmp": os.listdir("/tmp"),
         "netlink": tried(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
         "inet": tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)),
-        "uid": os.getuid(),
+        "in sight": seen("/run/credentials"),
     }
     print("PROBE " + json.dumps(said), flush=True)
 
