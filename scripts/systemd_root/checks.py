@@ -202,7 +202,7 @@ class Site:
         )
         text = said("wattmesh", "doctor", ok=False)
         (OUT / "doctor.txt").write_text(text)
-        wrong = [line.strip() for line in text.splitlines() if line.startswith(("wrong", "FAIL"))]
+        wrong = [" ".join(line.split()) for line in text.splitlines() if " problem " in line]
         self.add("`wattmesh doctor`, as root", "; ".join(wrong) or "nothing wrong", not wrong)
 
     def across(self, what: str, *acts: tuple[str, ...]) -> None:
@@ -251,7 +251,7 @@ class Site:
         wait_for(lambda: self.point() == "A", "the run at its submitted point")
         self.add(
             "`systemctl start wattmesh` after that",
-            f"{took_s:.1f} s; the run stands at its submitted point, for the order's lease was over",
+            f"{took_s:.1f} s; the run is at its submitted point: the order's lease was over",
             self.locks() == {None},
         )
         self.order("the clock by a second order")
