@@ -1,7 +1,7 @@
 """`python -m scripts.dashboard_pictures LIBRARIES [--out docs]`: draw each dashboard as a PNG.
 
-LIBRARIES is a folder with `node_modules` as package.json beside this file asks for: copy that file
-there and run `npm install --legacy-peer-deps --ignore-scripts`. Needs node, chromium and prometheus.
+LIBRARIES is a folder with the `node_modules` that package.json beside this file asks for: copy that
+file there, `npm install --legacy-peer-deps --ignore-scripts`. Needs node, chromium and prometheus.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from scripts.dashboard_pictures.browser import Browser, browser
 from tests.daemon.waiting import wait_for
 from tests.observability.conftest import scrape_config
 from tests.observability.live import live_site
@@ -38,9 +39,6 @@ window.onerror = (words) => { document.title = "error: " + words; };</script>
 <body style="margin:0;background:#111217"><div id="root"></div>
 <script type="module" src="/page.js"></script></body>
 """
-
-HEIGHTS = {"cluster": 2900, "run": 2900, "safety": 3100}
-"""Of the pictures, in pixels; what is empty below the last panel is cut off."""
 
 
 class _Page(http.server.SimpleHTTPRequestHandler):
@@ -94,24 +92,11 @@ def assembled(libraries: Path, folder: Path) -> None:
         shutil.copy(path, folder)
 
 
-def drawn(port: int, board: str, from_s: float, to_s: float, out: Path) -> None:
-    """Let the browser draw one dashboard."""
-    name = board.removeprefix("wattmesh-")
-    begin, end = (f"{datetime.fromtimestamp(each, UTC):%FT%TZ}" for each in (from_s, to_s))
-    asked = f"board={board}&from={begin}&to={end}"
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [
-                *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-                *(f"--user-data-dir={profile}", f"--window-size=1500,{HEIGHTS[name]}"),
-                *("--virtual-time-budget=30000", f"--screenshot={out}"),
-                *("--enable-logging=stderr", "--v=0"),
-                f"http://127.0.0.1:{port}/?{asked}&rate_s={RATE_S}&step_s={STEP_S}",
-            ],
-            check=True,
-            timeout=180,
-            stderr=(out.with_suffix(".log")).open("w"),
-        )
+def drawn(seen: Browser, port: int, board: str, began_s: float, out: Path) -> None:
+    """Let the browser draw one dashboard, from a moment until now."""
+    begin, end = (f"{datetime.fromtimestamp(each, UTC):%FT%TZ}" for each in (began_s, time.time()))
+    asked = f"board={board}&from={begin}&to={end}&rate_s={RATE_S}&step_s={STEP_S}"
+    seen.photograph(f"http://127.0.0.1:{port}/?{asked}", "window.drawn && window.drawn()", out)
 
 
 def main() -> None:
@@ -138,9 +123,10 @@ def main() -> None:
         wait_for(lambda: watching.vector("wattmesh_gpu_lease_seconds"), "a lease to be scraped")
         all_of_it.enter_context(site.training())
         port = all_of_it.enter_context(served(folder / "page", watching))
+        seen = all_of_it.enter_context(browser(folder / "profile"))
         for board in sorted(each.stem for each in SHIPPED.glob("*.json")):
             out = asked.out / f"dashboard-{board.removeprefix('wattmesh-')}.png"
-            drawn(port, board, began_s, time.time(), out)
+            drawn(seen, port, board, began_s, out)
             print(out, flush=True)
         if asked.hold_s:
             print(f"http://127.0.0.1:{port}/?board=wattmesh-run&from={began_s * 1000:.0f}&to=now")

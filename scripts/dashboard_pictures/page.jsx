@@ -12,8 +12,8 @@ import { ThemeContext } from '@grafana/data';
 import { MemoryRouter } from 'react-router-dom';
 import {
   DataSourceVariable, EmbeddedScene, QueryVariable, SceneControlsSpacer, SceneGridItem, SceneGridLayout,
-  SceneGridRow, SceneQueryRunner, SceneTimePicker, SceneTimeRange, SceneVariableSet, VariableValueSelectors,
-  VizPanel, sceneUtils,
+  SceneDataTransformer, SceneGridRow, SceneQueryRunner, SceneTimePicker, SceneTimeRange, SceneVariableSet, VariableValueSelectors,
+  VizPanel, sceneGraph, sceneUtils,
 } from '@grafana/scenes';
 import { prometheus, runRequest } from './prometheus.js';
 import { plugins, prepare } from './panels.jsx';
@@ -57,8 +57,11 @@ function item(panel) {
     body: new VizPanel({
       pluginId: panel.type, title: panel.title, description: panel.description, options: panel.options ?? {},
       fieldConfig: panel.fieldConfig, hoverHeader: false, displayMode: panel.transparent ? 'transparent' : 'default',
-      $data: new SceneQueryRunner({
-        datasource: panel.datasource, queries: panel.targets, maxDataPoints: panel.maxDataPoints ?? 400, minInterval: panel.interval,
+      $data: new SceneDataTransformer({
+        transformations: panel.transformations ?? [],
+        $data: new SceneQueryRunner({
+          datasource: panel.datasource, queries: panel.targets, maxDataPoints: panel.maxDataPoints ?? 400, minInterval: panel.interval,
+        }),
       }),
     }),
   });
@@ -86,7 +89,11 @@ const scene = new EmbeddedScene({
   controls: [new VariableValueSelectors({}), new SceneControlsSpacer(), new SceneTimePicker({ isOnCanvas: true })],
   body: new SceneGridLayout({ children: children(board.panels), isLazy: false }),
 });
-window.scene = scene;
+// Whether every query of every panel was answered.
+window.drawn = () => {
+  const runners = sceneGraph.findAllObjects(scene, (each) => each instanceof SceneQueryRunner);
+  return runners.length > 0 && runners.every((each) => ['Done', 'Error'].includes(each.state.data?.state));
+};
 
 createRoot(document.getElementById('root')).render(
   <ThemeContext.Provider value={theme}>

@@ -2,12 +2,12 @@
 // does what its plugin does with those parts; the state timeline alone is a drawing of ours.
 import React from 'react';
 import {
-  FieldColorModeId, FieldType, PanelPlugin, Registry, displayNameOverrideProcessor, fieldReducers, getFieldDisplayName,
+  FieldColorModeId, PanelPlugin, getDisplayValueAlignmentFactors, displayNameOverrideProcessor, getFieldDisplayName,
   getFieldDisplayValues, identityOverrideProcessor, numberOverrideProcessor, standardEditorsRegistry,
   standardFieldConfigEditorRegistry, standardTransformers, standardTransformersRegistry, thresholdsOverrideProcessor,
-  unitOverrideProcessor, valueMappingsOverrideProcessor, applyNullInsertThreshold, getDisplayProcessor,
+  unitOverrideProcessor, valueMappingsOverrideProcessor, getDisplayProcessor,
 } from '@grafana/data';
-import { BarGauge, BigValue, BigValueTextMode, Table, TimeSeries, VizRepeater, useTheme2, TooltipDisplayMode } from '@grafana/ui';
+import { BarGauge, BigValue, BigValueTextMode, Table, TimeSeries, VizRepeater, useTheme2 } from '@grafana/ui';
 
 const shown = (id, path, process, more = {}) => ({
   id, path, name: id, process, editor: () => null, override: () => null, shouldApply: () => true, ...more,
@@ -27,7 +27,9 @@ export function prepare() {
     shown('mappings', 'mappings', valueMappingsOverrideProcessor),
   ]);
   standardTransformersRegistry.setInit(() =>
-    Object.values(standardTransformers).map((each) => ({ id: each.id, name: each.name, transformation: each, editor: () => null }))
+    [...new Map(Object.values(standardTransformers).map((each) => [each.id, each])).values()].map((each) => ({
+      id: each.id, name: each.name, transformation: each, editor: () => null,
+    }))
   );
 }
 
@@ -105,6 +107,7 @@ function BarGaugePanel(props) {
   return (
     <VizRepeater
       getValues={() => values(props, theme, false)} renderValue={render} width={width} height={height} source={props.data}
+      getAlignmentFactors={(all) => getDisplayValueAlignmentFactors(all.map((each) => each.display))}
       itemSpacing={8} minVizHeight={options.minVizHeight} maxVizHeight={options.maxVizHeight} renderCounter={0} orientation={options.orientation}
     />
   );
@@ -118,7 +121,7 @@ function TablePanel(props) {
   return <Table data={frame} width={props.width} height={props.height} showTypeIcons={false} cellHeight={props.options.cellHeight} enableSharedCrosshair={false} />;
 }
 
-// Not published: bands of one colour for each series, from its first to its last sample without a gap.
+// Not published: one row for each series, a bar for as long as its value stays.
 function TimelinePanel(props) {
   const theme = useTheme2();
   const frames = known(props.data);
@@ -130,23 +133,35 @@ function TimelinePanel(props) {
   const span = timeRange.to.valueOf() - from;
   const row = Math.min(30, (height - 20) / frames.length);
   const left = Math.min(360, width * 0.4);
-  const colour = (index) => theme.visualization.getColorByName(theme.visualization.palette[index % theme.visualization.palette.length]);
+  const x = (time) => left + ((width - left) * (time - from)) / span;
   return (
     <svg width={width} height={height} style={{ fontSize: 12 }}>
       {frames.map((frame, index) => {
         const [time, value] = [frame.fields[0], frame.fields[1]];
+        const display = value.display ?? getDisplayProcessor({ field: value, theme });
+        const step = time.config.interval ?? 1000;
         const bars = [];
         for (let at = 0; at < frame.length; at++) {
           const seen = value.values[at];
           if (seen === null || seen === undefined) continue;
-          const x = left + ((width - left) * (time.values[at] - from)) / span;
-          const wide = ((width - left) * (time.config.interval ?? 1000)) / span;
-          bars.push(<rect key={at} x={x} y={index * row + 2} width={wide + 0.5} height={row - 4} fill={colour(index)} opacity={0.8} />);
+          const last = bars.at(-1);
+          if (last && last.seen === seen && last.until === time.values[at]) last.until += step;
+          else bars.push({ seen, since: time.values[at], until: time.values[at] + step });
         }
+        const middle = index * row + row / 2 + 4;
         return (
           <g key={index}>
-            <text x={left - 8} y={index * row + row / 2 + 4} textAnchor="end" fill={theme.colors.text.primary}>{getFieldDisplayName(value, frame, frames)}</text>
-            {bars}
+            <text x={left - 8} y={middle} textAnchor="end" fill={theme.colors.text.primary}>{getFieldDisplayName(value, frame, frames)}</text>
+            {bars.map(({ seen, since, until }) => {
+              const { text, color } = display(seen);
+              const wide = x(until) - x(since);
+              return (
+                <g key={since}>
+                  <rect x={x(since)} y={index * row + 2} width={wide} height={row - 4} fill={color} opacity={0.7} />
+                  {wide > 8 * text.length && <text x={x(since) + 6} y={middle} fill={theme.colors.text.maxContrast}>{text}</text>}
+                </g>
+              );
+            })}
           </g>
         );
       })}
@@ -159,5 +174,5 @@ export const plugins = {
   stat: plugin(StatPanel, {}, FieldColorModeId.Thresholds),
   bargauge: plugin(BarGaugePanel, {}, FieldColorModeId.Thresholds),
   table: plugin(TablePanel, CELLS, FieldColorModeId.Thresholds),
-  'state-timeline': plugin(TimelinePanel, GRAPH, FieldColorModeId.Thresholds),
+  'state-timeline': plugin(TimelinePanel, GRAPH, FieldColorModeId.ContinuousGrYlRd),
 };
