@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,15 @@ from typing import Any
 
 WIDTH = 1500
 PATIENCE_S = 90.0
+
+AS_THREE_AND_FOUR = """\
+import fcntl, os, sys
+held = [fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3]]
+for number, each in zip((3, 4), held):
+    os.dup2(each, number)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Chromium reads from 3 and writes to 4."""
 
 
 class Browser:
@@ -97,11 +107,12 @@ def browser(profile: Path) -> Iterator[Browser]:
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
 
-    # It reads from 3 and writes to 4.
-    line = f'exec chromium "$@" 3<&{theirs_in} 4>&{theirs_out}'
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe")
     process = subprocess.Popen(
-        ["sh", "-c", line, "chromium", *options, f"--user-data-dir={profile}"],
+        [
+            *(sys.executable, "-c", AS_THREE_AND_FOUR, str(theirs_in), str(theirs_out)),
+            *("chromium", *options, f"--user-data-dir={profile}"),
+        ],
         pass_fds=(theirs_in, theirs_out),
         stderr=subprocess.DEVNULL,
     )

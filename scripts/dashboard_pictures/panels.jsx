@@ -107,7 +107,7 @@ function BarGaugePanel(props) {
   return (
     <VizRepeater
       getValues={() => values(props, theme, false)} renderValue={render} width={width} height={height} source={props.data}
-      getAlignmentFactors={(all) => getDisplayValueAlignmentFactors(all.map((each) => each.display))}
+      getAlignmentFactors={getDisplayValueAlignmentFactors}
       itemSpacing={8} minVizHeight={options.minVizHeight} maxVizHeight={options.maxVizHeight} renderCounter={0} orientation={options.orientation}
     />
   );

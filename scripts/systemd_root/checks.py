@@ -274,7 +274,7 @@ class Site:
 
     def watchdog(self) -> None:
         """A service that stands still is killed and started again."""
-        drop = Path("/run/systemd/system/wattmesh.service.d")
+        drop = Path(f"/run/systemd/system/{DAEMON}.service.d")
         drop.mkdir(parents=True)
         (drop / "watchdog.conf").write_text("[Service]\nWatchdogSec=10\nTimeoutAbortSec=5\n")
         said("systemctl", "daemon-reload")
