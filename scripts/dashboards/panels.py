@@ -28,6 +28,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH = 24
+DATE_WIDE = 180
+"""Of a table's column, in pixels."""
 YES_NO = {"0": "no", "1": "yes"}
 
 Builder = bargauge.Panel | stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
@@ -176,6 +178,11 @@ def _panel(panel: Panel) -> Builder:
     if panel.kind is PanelKind.TABLE:
         # Of a table's text columns a unit would make dates and seconds.
         of_value = [models.DynamicConfigValue(id_val="unit", value=panel.unit)]
+        if panel.unit == "none":
+            # It says no more than that the row is there.
+            of_value.append(models.DynamicConfigValue(id_val="custom.hidden", value=True))
+        if panel.unit.startswith("dateTime"):
+            of_value.append(models.DynamicConfigValue(id_val="custom.width", value=DATE_WIDE))
         made = made.override_by_name("Value", of_value)
     else:
         made = made.unit(panel.unit)

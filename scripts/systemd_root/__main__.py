@@ -71,8 +71,8 @@ Description=what a real systemd shows of wattmesh
 DefaultDependencies=no
 After=systemd-journald.service
 [Service]
-ExecStart=/opt/wattmesh/bin/python -B /check/checks.py
-Environment=PYTHONUNBUFFERED=1
+ExecStart=/opt/wattmesh/bin/python -B -m scripts.systemd_root.checks
+Environment=PYTHONUNBUFFERED=1 PYTHONPATH=/check
 StandardOutput=file:/out/said
 StandardError=file:/out/said
 """
@@ -101,7 +101,7 @@ MASKED = (
     *("systemd-timesyncd.service", "proc-sys-fs-binfmt_misc.automount"),
 )
 
-PROBE = "ExecStart=/opt/wattmesh/bin/python -B /check/probe.py"
+PROBE = "ExecStart=/opt/wattmesh/bin/python -B /check/scripts/systemd_root/probe.py"
 
 
 def probe(unit: str) -> str:

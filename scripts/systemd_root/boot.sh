@@ -59,7 +59,8 @@ done
 sed 's/^Character devices:$/&\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm/' proc/devices >run/devices
 mount --bind run/devices proc/devices
 
-cp "$checks"/* check/
+mkdir -p check/scripts
+cp -r "$checks" check/scripts/systemd_root
 mount --bind "$result" out
 touch dev/console out/console
 mount --bind out/console dev/console

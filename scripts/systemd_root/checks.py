@@ -14,9 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from findings import Findings
-from manager import log, pid_of, probed, restarts, said, shown, status_of, timed, wait_for
-
+from scripts.systemd_root.findings import Findings
+from scripts.systemd_root.manager import (
+    log,
+    pid_of,
+    probed,
+    restarts,
+    said,
+    shown,
+    status_of,
+    timed,
+    wait_for,
+)
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 OUT = Path("/out")
@@ -163,7 +172,7 @@ class Site:
         said(
             *("systemd-run", "--unit=job", "--uid=ann", "--property=RuntimeDirectory=job"),
             *("--property=DefaultDependencies=no", "/opt/wattmesh/bin/python", "-B"),
-            *("/check/job.py", str(STEPS), *uuids),
+            *("/check/scripts/systemd_root/job.py", str(STEPS), *uuids),
         )
         wait_for(STEPS.exists, "the job's first step")
         for gpu in self.gpus.gpus:
