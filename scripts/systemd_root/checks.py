@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from scripts.systemd_root.findings import Findings
@@ -292,14 +293,7 @@ class Site:
         for name, after in ((DAEMON, "10 s here, 180 s in the unit"), (ACTUATOR, "30 s")):
             old, before = pid_of(name), restarts(name)
             os.kill(old, signal.SIGSTOP)
-            took_s = wait_for(
-                lambda name=name, old=old: (
-                    pid_of(name) not in (0, old)
-                    and shown(name, "ActiveState")["ActiveState"] == "active"
-                ),
-                f"{name} by its watchdog",
-                120.0,
-            )
+            took_s = wait_for(partial(replaced, name, old), f"{name} by its watchdog", 120.0)
             again = restarts(name) - before
             self.add(
                 f"SIGSTOP to {name}, WatchdogSec {after}",
@@ -364,6 +358,12 @@ class Site:
         self.watchdog()
         self.mistake()
         self.end()
+
+
+def replaced(name: str, old: int) -> bool:
+    """Whether another process of a service is ready."""
+    new = shown(name, "MainPID", "ActiveState")
+    return new["ActiveState"] == "active" and int(new["MainPID"]) not in (0, old)
 
 
 def main() -> None:

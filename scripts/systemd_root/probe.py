@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 DEVICES = ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "fuse-like", "foreign", "null")
@@ -53,7 +54,7 @@ def main() -> None:
     folder = os.environ.get("CREDENTIALS_DIRECTORY", "")
     state = os.environ["STATE_DIRECTORY"]
     said = {
-        **{name: tried(lambda name=name: opened(f"/dev/{name}", os.O_RDWR)) for name in DEVICES},
+        **{name: tried(partial(opened, f"/dev/{name}", os.O_RDWR)) for name in DEVICES},
         "library": tried(loaded),
         "credentials": sorted(os.listdir(folder)) if folder else [],
         **{folder: inside(folder) for folder in ("/home", "/root", "/tmp")},
