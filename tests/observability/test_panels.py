@@ -168,6 +168,7 @@ def unit_of(panel: Mapping[str, Any]) -> str:
     if panel["type"] != "table":
         return str(panel["fieldConfig"]["defaults"]["unit"])
     assert "unit" not in panel["fieldConfig"]["defaults"], "it would turn labels into dates"
+    assert "noValue" not in panel["fieldConfig"]["defaults"], "it would stand in a label's place"
     (found,) = (
         each["value"]
         for override in panel["fieldConfig"]["overrides"]
