@@ -41,10 +41,11 @@ class ChangeSignal:
         self.ring()
 
     async def heard_after(self, rings: int, timeout_s: float) -> bool:
-        """Wait until it has been rung more often than `rings`; False after `timeout_s`."""
+        """Wait until it was rung more often than `rings`, or is closed; False after `timeout_s`."""
         waiter = (asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
-            if self._rings != rings:
+            # Whoever comes after the last ring would hold up the daemon's end.
+            if self.closed or self._rings != rings:
                 return True
             self._waiters.add(waiter)
         try:

@@ -28,6 +28,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH = 24
+DATE_WIDE = 180
+"""Of a table's column, in pixels."""
 YES_NO = {"0": "no", "1": "yes"}
 
 Builder = bargauge.Panel | stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
@@ -172,11 +174,20 @@ def encode(board: DashboardSpec) -> str:
 
 def _panel(panel: Panel) -> Builder:
     made = _kind(panel)
-    made = (
-        made.title(panel.title).description(panel.description).datasource(SOURCE).unit(panel.unit)
-    )
-    # Of lines it would stand at ticks of the axis too.
-    if panel.kind not in (PanelKind.LINES, PanelKind.STACK):
+    made = made.title(panel.title).description(panel.description).datasource(SOURCE)
+    if panel.kind is PanelKind.TABLE:
+        # Of a table's text columns a unit would make dates and seconds.
+        of_value = [models.DynamicConfigValue(id_val="unit", value=panel.unit)]
+        if panel.unit == "none":
+            # It says no more than that the row is there.
+            of_value.append(models.DynamicConfigValue(id_val="custom.hidden", value=True))
+        if panel.unit.startswith("dateTime"):
+            of_value.append(models.DynamicConfigValue(id_val="custom.width", value=DATE_WIDE))
+        made = made.override_by_name("Value", of_value)
+    else:
+        made = made.unit(panel.unit)
+    # Of lines it would stand at ticks of the axis too, of a table in each cell without a label.
+    if panel.kind not in (PanelKind.LINES, PanelKind.STACK, PanelKind.TABLE):
         made = made.no_value(f"no data: {panel.empty or 'not known'}")
     if panel.decimals is not None:
         made = made.decimals(panel.decimals)
@@ -216,13 +227,18 @@ def _kind(panel: Panel) -> Builder:
         return statetimeline.Panel().merge_values(True).row_height(0.8).fill_opacity(70)
     if panel.kind is PanelKind.TABLE:
         hidden = [models.DynamicConfigValue(id_val="custom.hidden", value=True)]
-        return table.Panel().override_by_name("Time", hidden).filterable(True)
+        # At the end the value would lie outside a panel of half the width.
+        first = models.DataTransformerConfig(
+            id_val="organize", options={"indexByName": {"Value": 0}, "excludeByName": {}}
+        )
+        found = table.Panel().override_by_name("Time", hidden).filterable(True)
+        return found.with_transformation(first)
     lines = timeseries.Panel().legend(legend).line_width(1).span_nulls(False)
     if panel.up_to is not None:
         lines = lines.axis_soft_min(0).axis_soft_max(panel.up_to)
     if panel.kind is PanelKind.STACK:
         stacking = common.StackingConfig().mode(shapes.StackingMode.NORMAL)
-        return lines.stacking(stacking).fill_opacity(40)
+        return lines.stacking(stacking).fill_opacity(40).axis_soft_min(0)
     if panel.band is not None:
         low, high = panel.band
         lines = lines.override_by_name(

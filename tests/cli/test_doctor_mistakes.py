@@ -26,6 +26,7 @@ from wattmesh.controller.cli.doctor import checks, install_checks, power_checks,
 from wattmesh.controller.cli.doctor.checks import examine
 from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding
 from wattmesh.controller.settings.model import AgentSection, ApiSection, Settings
+from wattmesh.controller.settings.words import credentials_folder
 
 __all__ = ["open_folder", "served", "settings"]
 
@@ -265,6 +266,16 @@ def test_certificates(tmp_path: Path) -> None:
     assert "do not fit" in tls_checks.certificate(pem, other, now).text
     expire(pem, key)
     assert "has expired" in tls_checks.certificate(pem, key, now).text
+
+
+def test_a_credential_is_looked_for_where_systemd_takes_it(tmp_path: Path) -> None:
+    """Whoever may look into the store sees the file; elsewhere, or for others, it stays unknown."""
+    named = credentials_folder() / "wattmesh-tls.key"
+    (store := tmp_path / "credstore").mkdir()
+    assert tls_checks.loaded_from(named, (store,)) == named
+    certify(tmp_path / "a.pem", store / named.name)
+    assert tls_checks.loaded_from(named, (tmp_path, store)) == store / named.name
+    assert tls_checks.loaded_from(tmp_path / named.name, (store,)) == tmp_path / named.name
 
 
 def expire(certificate: Path, key: Path) -> None:

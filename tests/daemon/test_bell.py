@@ -33,3 +33,15 @@ def test_silence_ends_at_the_limit() -> None:
     changes = ChangeSignal()
     assert not asyncio.run(changes.heard_after(changes.rings, 0.01))
     changes.ring()
+
+
+def test_nobody_waits_for_a_daemon_that_ends() -> None:
+    """A call that comes after the last ring returns at once: it would hold up the daemon's end."""
+    changes = ChangeSignal()
+    changes.close()
+    limit_s = 60.0
+
+    async def waiter() -> bool:
+        return await asyncio.wait_for(changes.heard_after(changes.rings, limit_s), limit_s / 4)
+
+    assert asyncio.run(waiter())

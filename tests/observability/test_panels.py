@@ -1,6 +1,7 @@
 """Every panel's queries run on a real Prometheus that scraped a real site, and find something."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -162,6 +163,22 @@ def test_nothing_fires_at_a_healthy_site(watched: Watched) -> None:
         assert watched.prometheus.vector(record), record
 
 
+def unit_of(panel: Mapping[str, Any]) -> str:
+    """Give the unit of a panel's values; of a table it is no column's but the value's."""
+    if panel["type"] != "table":
+        return str(panel["fieldConfig"]["defaults"]["unit"])
+    assert "unit" not in panel["fieldConfig"]["defaults"], "it would turn labels into dates"
+    assert "noValue" not in panel["fieldConfig"]["defaults"], "it would stand in a label's place"
+    (found,) = (
+        each["value"]
+        for override in panel["fieldConfig"]["overrides"]
+        if override["matcher"] == {"id": "byName", "options": "Value"}
+        for each in override["properties"]
+        if each["id"] == "unit"
+    )
+    return str(found)
+
+
 def test_every_panel_is_whole() -> None:
     """Title, unit, a legend for each query, an explanation, room of its own, and a datasource."""
     for name, board in boards().items():
@@ -169,7 +186,7 @@ def test_every_panel_is_whole() -> None:
         assert len({each["id"] for each in board["panels"]}) == len(board["panels"])
         for panel in panels(board):
             what = (name, panel["title"])
-            assert panel["fieldConfig"]["defaults"]["unit"], what
+            assert unit_of(panel), what
             assert len(panel["description"]) > 30, what
             assert panel["datasource"]["uid"] == "${datasource}", what
             assert all(each["legendFormat"] for each in panel["targets"]), what
@@ -195,7 +212,7 @@ def test_units_are_those_of_the_metrics() -> None:
         if bare is None or re.search(r"rate\(|increase\(|time\(\)| / | - |== 1", query.expr):
             continue
         ending = bare[1].removesuffix("_total").rpartition("_")[2]
-        unit = query.panel["fieldConfig"]["defaults"]["unit"]
+        unit = unit_of(query.panel)
         if unit not in UNITS.get(ending, {unit}):
             wrong.append((query.title, bare[1], unit))
     assert wrong == []

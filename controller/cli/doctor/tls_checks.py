@@ -7,7 +7,7 @@ no lease is renewed, and no secret is shown.
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -24,10 +24,23 @@ SOON = timedelta(days=14)
 ASK_S = 5.0
 MAKE = "wattmesh nodes token make"
 
+STORES = tuple(map(Path, ("/etc/credstore", "/run/credstore", "/usr/lib/credstore")))
+"""Where systemd looks for a credential that a unit loads by its name (systemd.exec(5))."""
+
+
+def loaded_from(path: Path, stores: Sequence[Path] = STORES) -> Path:
+    """Give the file that systemd makes a credential of, where it may be seen; else the path."""
+    if is_credential(path) and not path.exists():
+        for store in stores:
+            if os.access(store / path.name, os.R_OK):
+                return store / path.name
+    return path
+
 
 def certificate(certificate: Path, key: Path, now: datetime) -> Finding:
     """Check that the agents' certificate and key fit, and for how long."""
     check = "certificate"
+    key = loaded_from(key)
     if is_credential(key) and not key.exists():
         return unknown(check, f"{key.name} is the service's alone", "see the daemon's log")
     try:
@@ -69,11 +82,14 @@ def _controller(agent: AgentSection, address: str, node: str) -> tuple[Finding, 
     """Ask one; give the finding, and whether it leads."""
     check = "agent"
     try:
-        token = read_secret("agent.token_file", agent.token_file) if agent.token_file else ""
+        path = agent.token_file and loaded_from(agent.token_file)
+        token = read_secret("agent.token_file", path) if path else ""
         link = ControllerLink(address, token=token, ca_file=agent.ca_file)
         answer = link.call("GET", f"/v1/agents/{quote(node, safe='')}/desired", limit_s=ASK_S)
     except FixInput as error:
-        return unknown(check, str(error), "run doctor as root, or as the agent's user"), False
+        who = "run doctor as root, or as the agent's user"
+        fix = who if os.geteuid() else "see the agent's log"
+        return unknown(check, str(error), fix), False
     except SourceUnavailable as error:
         return problem(check, f"{address}: {_cause(error)}", _advice(error)), False
     if answer.status == 401:
