@@ -2,9 +2,9 @@
 
 import os
 import signal
-import time
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def test_of_two_jobs_that_were_submitted_for_one_launch_one_trains(
     wait_for(lambda: len(run.told()) == 2, "that the next launch is held")
     monkeypatch.setenv(KEY_VARIABLE, RESIZE["key"])
     late = run.submit(f"--dependency=afterany:{job}", nodes=2)
-    # Slurm tells whole seconds: one that was submitted in the second in which the other began counts
+    # Slurm tells whole seconds: one submitted in the second in which the other began counts
     # as submitted by that.
     next_second = int(time.time()) + 1
     wait_for(lambda: time.time() >= next_second, "another second")
