@@ -90,10 +90,14 @@ def test_a_rank_is_lost_in_each_phase(
     expected = undisturbed(STEPS, "float32")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = list(pool.map(partial(lose_a_rank, zygote, tmp_path, what), phases))
+    heard = 0
     for phase, (run, daemon) in zip(phases, outcomes, strict=True):
         wall_s(run, phase, what)
         assert len(run.launches) == 2, (phase, run.said)
-        assert ("past its deadline of 8 s" in run.said[0]) == (what == "stop"), (phase, run.said)
+        late = "past its deadline of 8 s" in run.said[0]
+        # A rank ends itself although a busy disk does not take its words in time.
+        assert late == (what == "stop") or "no rank said why" in run.said[0], (phase, run.said)
+        heard += late
         assert run.layouts() == ["dp2"], phase
         assert worst_difference(run.losses(), expected) == 0.0, phase
         if phase != "agree":
@@ -102,6 +106,7 @@ def test_a_rank_is_lost_in_each_phase(
         first, second = daemon.heard.registers
         assert first.supersedes is None
         assert second.supersedes == first.incarnation
+    assert (heard > 0) == (what == "stop")
 
 
 def lose_a_rank(zygote: Zygote, folder: Path, what: str, phase: str) -> tuple[Run, FakeDaemon]:
