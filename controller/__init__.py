@@ -26,4 +26,5 @@ The map:
     pictures.py    the style of pictures
     pulse.py       the newest facts of the daemon's loops, in memory
     views.py       the answers of the API as documented dataclasses
+    zoned_time.py  reads a moment with its zone from text
 """

@@ -18,6 +18,7 @@ from wattmesh.controller.journal.runs.run_row import LIVES
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.zoned_time import zoned_time
 from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
 from wattmesh.reconfig.ranges import clean, shown
 from wattmesh.telemetry.energy.ledger import SlotGrid
@@ -289,19 +290,16 @@ class Call:
             InputInvalid: it is not a time, or has no zone.
         """
         text = self.query.get(key)
-        return None if text is None else zoned_time(text, key)
+        return None if text is None else moment_of(text, key)
 
 
-def zoned_time(text: str, field: str) -> datetime:
+def moment_of(text: str, field: str) -> datetime:
     """Read a time with its zone.
 
     Raises:
         InputInvalid: it is none.
     """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = datetime.min
-    if found.tzinfo is None:
+    found = zoned_time(text)
+    if found is None:
         raise InputInvalid(f"{field}={text!r} is not a time; write 2026-12-01T00:00:00Z")
     return found

@@ -4,6 +4,8 @@ import re
 import sys
 from pathlib import Path
 
+from tests.builders.messages import CLOCKED_CATALOGUE
+
 SERVICES = ("wattmesh", "wattmesh-agent", "wattmesh-actuator")
 
 SETTINGS = """\
@@ -38,32 +40,6 @@ g_per_kwh = 200.0
 catalogue = "/etc/wattmesh/llama-8b.toml"
 """
 """Head and GPU node in one: a power cap would do without a catalogue, a clock does not."""
-
-CATALOGUE = """\
-[job]
-name = "llama-8b"
-tokens_total = 1000000000
-reference = "A"
-release = "held"
-[[point]]
-id = "A"
-gpus = 2
-clock_mhz = 1980
-layout = { dp_shard = 2 }
-tokens_per_s = 1000
-power_w = 1400
-equivalence = "exact"
-evidence = "validated"
-[[point]]
-id = "S"
-gpus = 2
-clock_mhz = 1200
-layout = { dp_shard = 2 }
-tokens_per_s = 800
-power_w = 800
-equivalence = "exact"
-evidence = "validated"
-"""
 
 CHECKS = """\
 [Unit]
@@ -134,7 +110,7 @@ def write(root: Path) -> None:
     (root / "etc/credstore").chmod(0o700)
     (root / "etc/credstore/wattmesh-agent.token").unlink(missing_ok=True)
     (root / "etc/wattmesh/wattmesh.toml").write_text(SETTINGS)
-    (root / "etc/wattmesh/llama-8b.toml").write_text(CATALOGUE)
+    (root / "etc/wattmesh/llama-8b.toml").write_text(CLOCKED_CATALOGUE)
     (root / "etc/hostname").write_text("own-root\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost own-root\n")
 

@@ -16,31 +16,6 @@ from wattmesh.reconfig.layout import Layout
 
 LAYOUT = Layout(dp_shard=2)
 SLOW_MHZ = 1200
-CATALOGUE = """\
-[job]
-name = "llama-8b"
-tokens_total = 1000000000
-reference = "A"
-release = "held"
-[[point]]
-id = "A"
-gpus = 2
-clock_mhz = 1980
-layout = { dp_shard = 2 }
-tokens_per_s = 1000
-power_w = 1400
-equivalence = "exact"
-evidence = "validated"
-[[point]]
-id = "S"
-gpus = 2
-clock_mhz = 1200
-layout = { dp_shard = 2 }
-tokens_per_s = 800
-power_w = 800
-equivalence = "exact"
-evidence = "validated"
-"""
 
 
 class Site:
@@ -104,7 +79,7 @@ class Site:
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
     """Bring a whole site up: the run trains, and its GPUs can be set."""
-    (folder / "llama.toml").write_text(CATALOGUE)
+    (folder / "llama.toml").write_text(messages.CLOCKED_CATALOGUE)
     runs = '[runs."llama-8b"]\ncatalogue = "llama.toml"\n'
     with (
         daemon(folder, AGENTS + runs) as running,

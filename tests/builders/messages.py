@@ -37,6 +37,33 @@ equivalence = "numerical"
 evidence = "validated"
 """
 
+CLOCKED_CATALOGUE = """\
+[job]
+name = "llama-8b"
+tokens_total = 1000000000
+reference = "A"
+release = "held"
+[[point]]
+id = "A"
+gpus = 2
+clock_mhz = 1980
+layout = { dp_shard = 2 }
+tokens_per_s = 1000
+power_w = 1400
+equivalence = "exact"
+evidence = "validated"
+[[point]]
+id = "S"
+gpus = 2
+clock_mhz = 1200
+layout = { dp_shard = 2 }
+tokens_per_s = 800
+power_w = 800
+equivalence = "exact"
+evidence = "validated"
+"""
+"""One layout of two GPUs at two clocks, 1980 and 1200 MHz."""
+
 
 def register(**changes: Any) -> dict[str, Any]:
     """Introduce a run."""

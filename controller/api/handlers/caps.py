@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from math import isfinite
 
 from wattmesh.controller import marks
-from wattmesh.controller.api.request_context import Call, Conflict, RequestContext, zoned_time
+from wattmesh.controller.api.request_context import Call, Conflict, RequestContext, moment_of
 from wattmesh.controller.cycle.cap_held import CapNow, announcement, expected, sentence
 from wattmesh.controller.cycle.capping import apply, boards, shared_boards
 from wattmesh.controller.cycle.fences import sentences
@@ -210,7 +210,7 @@ def _start(call: Call, now: datetime, until: datetime) -> datetime | None:
     if "from" not in call.body:
         return None
     text = call.text("from")
-    start = zoned_time(text, "from")
+    start = moment_of(text, "from")
     if not now < start < until:
         raise InputInvalid(
             f"from={text} must lie between now and the cap's end; leave it out for a cap from now"
@@ -225,7 +225,7 @@ def _until(call: Call, now: datetime, days: float) -> datetime:
         InputInvalid: it is not a time with a zone, not in the future, or too far away.
     """
     text = call.text("until")
-    until = zoned_time(text, "until")
+    until = moment_of(text, "until")
     if not now < until <= now + timedelta(days=days):
         raise InputInvalid(
             f"until={text} must lie between now and {days:g} days from now "

@@ -11,6 +11,7 @@ from rich.text import Text
 from wattmesh.controller.cli import options
 from wattmesh.controller.cli.client import DaemonConnection
 from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled, trouble
+from wattmesh.controller.zoned_time import zoned_time
 from wattmesh.errors import InputInvalid
 
 UNITS_W = {"w": 1.0, "kw": 1e3, "mw": 1e6}
@@ -104,11 +105,8 @@ def time(text: str, option: str) -> datetime:
     Raises:
         InputInvalid: it is none.
     """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = datetime.min
-    if found.tzinfo is None:
+    found = zoned_time(text)
+    if found is None:
         raise InputInvalid(f"{option} {text!r} is no time with its zone; write 2026-12-01T18:00Z")
     return found
 
