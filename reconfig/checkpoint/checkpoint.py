@@ -37,7 +37,7 @@ from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state import per_data_rank, plain, streams
-from wattmesh.reconfig.state.boxes import boxes_of
+from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.memory import dtype_name
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import Named, drop_slots, give_back
@@ -183,21 +183,25 @@ def save(
     """
     staging = folder.staging(header.step, header.attempt)
     inside: dict[str, torch.Tensor] = {}
-    layout = Layout.from_dict(header.layout)
+    held: dict[str, LocalBox] = {}
+    layout, rank = Layout.from_dict(header.layout), dist.get_rank()
     try:
         in_step.leader_does(lambda: disk.do(partial(_make, staging)))
-        parts = in_step.together(
-            lambda: extra_state.own(named, state, layout, dist.get_rank(), inside)
-        )
-        held = in_step.alone(lambda: {**named.boxes, **boxes_of(inside)})
+
+        def own() -> dict[str, Any]:
+            part = extra_state.own(named, state, layout, rank, inside)
+            held.update({**named.boxes, **boxes_of(inside)})
+            return part
+
+        def write() -> dict[str, Any]:
+            pieces = direct.pieces_of(held, share)
+            if memory is not None and memory.reserve(staged_copy.nbytes_of(rank, pieces)):
+                return disk.do(partial(staged_copy.write, memory.area, rank, pieces))
+            return disk.do(partial(direct.write, staging, rank, pieces, durable=not staged))
+
+        parts = in_step.together(own)
         share = direct.own_share(held)
-        pieces = in_step.alone(lambda: direct.pieces_of(held, share))
-        rank = dist.get_rank()
-        write = partial(direct.write, staging, rank, pieces, durable=not staged)
-        if memory is not None and memory.reserve(staged_copy.nbytes_of(rank, pieces)):
-            write = partial(staged_copy.write, memory.area, rank, pieces)
-        told = in_step.alone(lambda: disk.do(write))
-        every = group.gather_at_leader(told)
+        every = in_step.together(write)
 
         def finish() -> None:
             trainer = extra_state.together(asdict(header), parts, facts_of(state))

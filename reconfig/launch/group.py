@@ -168,12 +168,6 @@ def gather(fact: Any, through: dist.ProcessGroup | None = None) -> list[Any]:
     return [json.loads(each) for each in gather_bytes(json.dumps(fact).encode(), through)]
 
 
-def gather_at_leader(fact: Any) -> list[Any]:
-    """Return every rank's JSON value, in group order, on the first rank; [] on others."""
-    texts = gather_bytes(json.dumps(fact).encode())
-    return [json.loads(each) for each in texts] if dist.get_rank() == 0 else []
-
-
 def gather_bytes(data: bytes, through: dist.ProcessGroup | None = None) -> list[bytes]:
     """Gather every rank's bytes on every rank, in group order.
 
@@ -213,17 +207,50 @@ _DONE, _FAILED = b"+", b"!"
 
 
 def _exchange(data: bytes, through: dist.ProcessGroup | None = None) -> list[bytes]:
-    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    world = dist.get_world_size(through)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([mine.numel()], dtype=torch.int64), group=through)
-    # Between the two collectives a failure could not be reported, so only tensor work runs here.
-    widest = int(torch.cat(sizes).max())
-    padded = torch.zeros(widest, dtype=torch.uint8)
-    padded[: mine.numel()] = mine
-    rows = [torch.zeros(widest, dtype=torch.uint8) for _ in range(world)]
-    dist.all_gather(rows, padded, group=through)
-    return [row[: int(size)].numpy().tobytes() for row, size in zip(rows, sizes, strict=True)]
+    """Give every rank's bytes to every rank: to the group's first rank, and from it to all.
+
+    That is two hops where a ring has one per rank, each of which waits for another process to be
+    scheduled. Long values cost a second round, whose width the first one told.
+    """
+    every = _from_all(_padded(data, _SHORT), through)
+    widest = _HEAD + int(every[:, :_HEAD].contiguous().view(torch.int64).max())
+    # Between the two rounds a failure could not be reported, so only tensor work runs here.
+    if widest > _SHORT:
+        every = _from_all(_padded(data, widest + -widest % _HEAD), through)
+    return [_unpadded(each) for each in every]
+
+
+_HEAD = 8
+"""Bytes that say how long a value is, before it."""
+_SHORT = 1024
+"""Values up to this size, with their head, need one round."""
+
+
+def _padded(data: bytes, width: int) -> torch.Tensor:
+    """Write a value with its head into a row of `width` bytes; what does not fit is left out.
+
+    `width` is a multiple of the head, so that the heads of many rows are aligned.
+    """
+    row = torch.zeros(width, dtype=torch.uint8)
+    row[:_HEAD] = torch.tensor([len(data)]).view(torch.uint8)
+    if data:
+        held = torch.frombuffer(bytearray(data[: width - _HEAD]), dtype=torch.uint8)
+        row[_HEAD : _HEAD + held.numel()] = held
+    return row
+
+
+def _unpadded(row: torch.Tensor) -> bytes:
+    length = int(row[:_HEAD].view(torch.int64))
+    return row[_HEAD : _HEAD + length].numpy().tobytes()
+
+
+def _from_all(row: torch.Tensor, through: dist.ProcessGroup | None) -> torch.Tensor:
+    """Return the rows of all ranks, in group order: one (world, width) tensor of bytes."""
+    every = row.new_empty((dist.get_world_size(through), row.numel()))
+    first = dist.get_rank(through) == 0
+    dist.gather(row, list(every.unbind()) if first else None, group=through, group_dst=0)
+    dist.broadcast(every, group=through, group_src=0)
+    return every
 
 
 def mean_over_ranks(loss: Any) -> float:

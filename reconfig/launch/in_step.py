@@ -65,27 +65,11 @@ def together(act: Callable[[], T]) -> list[T]:
     try:
         result = act()
     except Exception as error:
-        problem = words(error)
+        # Whatever it is, the other ranks wait in the gather below and must learn of it.
+        problem = str(error) if isinstance(error, InputInvalid) else words(error)
     every = group.gather([problem, result])
     _raise_first([told for told, _ in every])
     return [result for _, result in every]
-
-
-def alone(act: Callable[[], T]) -> T:
-    """Run one rank's part of a save and return its own result.
-
-    Raises:
-        CheckpointNotSaved: on every rank, if any failed.
-    """
-    results: list[T] = []
-    problem = ""
-    try:
-        results.append(act())
-    except Exception as error:
-        # Whatever it is, the other ranks wait in the gather below and must learn of it.
-        problem = str(error) if isinstance(error, InputInvalid) else words(error)
-    _raise_first(group.gather(problem))
-    return results[0]
 
 
 def leader_does(act: Callable[[], None]) -> None:

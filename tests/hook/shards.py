@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import (
 
 from wattmesh.errors import CallHuman
 from wattmesh.reconfig.checkpoint.digest import combine, local_digest, logical_digest, pieces_of
-from wattmesh.reconfig.launch.group import begin, end
+from wattmesh.reconfig.launch.group import begin, end, gather_bytes
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
 from wattmesh.reconfig.state.boxes import LocalBox, box_of
@@ -47,6 +47,7 @@ def main() -> int:
         "same_name": same_name,
         "same_name_other_shape": same_name_other_shape,
         "covered": covered,
+        "gathered": gathered,
     }
     said = {name: case() for name, case in cases.items()}
     if launch_store.rank == 0:
@@ -180,3 +181,18 @@ def _complaint(tensors: dict[str, torch.Tensor]) -> str:
     except CallHuman as error:
         return str(error)
     return "no complaint"
+
+
+def gathered() -> list[int]:
+    """The lengths at which some rank got other bytes than another rank gave, or out of order."""
+    lengths = (0, 1, 7, 8, 1013, *range(1014, 1034), 5000, 70001)
+    world, mine = dist.get_world_size(), dist.get_rank()
+
+    def given(rank: int, length: int) -> bytes:
+        return bytes((rank + at) % 251 for at in range(length if rank % 2 else length // 3))
+
+    return [
+        length
+        for length in lengths
+        if gather_bytes(given(mine, length)) != [given(rank, length) for rank in range(world)]
+    ]

@@ -253,3 +253,8 @@ def test_complex_tensors_are_refused_by_name() -> None:
     """What the digest does not cover is refused, not skipped."""
     with pytest.raises(InputInvalid, match=r"'w' is complex"):
         box_of("w", torch.zeros(2, dtype=torch.complex64))
+
+
+def test_values_of_every_length_reach_every_rank(shards: dict[str, Any]) -> None:
+    """Short ones need one round, longer ones a second, whose rows must be aligned."""
+    assert shards["gathered"] == []

@@ -90,7 +90,8 @@ def test_a_kill_at_any_instant_leaves_the_old_or_the_new(
 ) -> None:
     """The next launch resumes at the last verified checkpoint, in the layout that wrote it.
 
-    At most one interval is lost, and none once the checkpoint of the switch has its name.
+    At most one interval is lost, with what was trained until the checkpoint of the switch has its
+    name, and none of it from then on.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = list(pool.map(partial(killed, zygote, tmp_path, what), resumed_at))
@@ -102,7 +103,8 @@ def test_a_kill_at_any_instant_leaves_the_old_or_the_new(
         lost = max(before) - resumed
         print(f"\n{what} in {phase}: resumed at {resumed}, {lost} steps lost, {states[-1:]}")
         assert resumed == resumed_at[phase], (phase, run.log())
-        assert lost <= (EVERY if resumed == OLD else STEPS - NEW), phase
+        # While the copy is written behind training, steps are trained that a busy disk can lose.
+        assert lost <= (STEPS - resumed if phase.startswith("behind") else EVERY), phase
         assert {line["layout"] for line in run.lines() if line["attempt"] == 2} == {"dp2"}, phase
         assert _digest(run, resumed) == untouched[resumed], phase
         # Every step of the old layout is trained again bit for bit, whatever was half done.
