@@ -19,7 +19,7 @@ from wattmesh.reconfig.launcher.supervisor import Launch, Supervisor
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.probe.rebuild_check import relative
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 PATIENT = {
     "train_s": 60.0,
