@@ -43,10 +43,14 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentSeries:
-    """One series: its zone, the type of production ("" for load), and its intervals."""
+    """One series: its zone, the type of production ("" for load), and its intervals.
+
+    `leaves`: energy that leaves the grid there: load, and what storage takes.
+    """
 
     zone: str
     production: str
+    leaves: bool
     intervals: tuple[tuple[datetime, datetime, float], ...]
 
 
@@ -106,9 +110,10 @@ def _series(element: ET.Element, refused: list[str], room: int) -> DocumentSerie
         for period in element:
             if _name(period) == "Period":
                 intervals.extend(_period(period, repeats, refused, room - len(intervals)))
-    zones = [each.text or "" for each in element.iter() if _name(each).endswith("omain.mRID")]
+    zones = [each for each in element.iter() if _name(each).endswith("omain.mRID")]
     return DocumentSeries(
-        zone=zones[0].strip() if zones else "",
+        zone=(zones[0].text or "").strip() if zones else "",
+        leaves=bool(zones) and _name(zones[0]).startswith("out"),
         production=_text(element, "psrType"),
         intervals=tuple(intervals),
     )
