@@ -16,6 +16,7 @@ The map:
     neso_region.py               a region of Great Britain
     open_electricity.py          the average intensity of Australian grids, from energy and
                                  emissions
+    open_electricity_answers.py  decodes and checks Open Electricity's answers
     providers.py                 what each provider serves and needs
     sources.py                   opens the provider that the settings name
     static.py                    one number, declared in the settings

@@ -167,7 +167,7 @@ class EntsoeMix:
                 f"ENTSO-E has no generation of {self._zone} for {start:%Y-%m-%d %H:%M} to "
                 f"{end:%Y-%m-%d %H:%M} UTC ({nothing[:120]})"
             )
-        return self._mixed.batch(hours, refused, now)
+        return self._mixed.batch(hours, refused, now, comes_within=LAG)
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
         """Return nothing: the platform forecasts wind, sun and load, not the mix."""

@@ -9,14 +9,20 @@ Invariant: an hour in which a group that generates has no energy or no emissions
 is one with a group that nobody has heard of; a value in another unit is no value.
 """
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlencode
 
-from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
+from wattmesh.errors import AuthFailed, InputInvalid, NoData
+from wattmesh.integrations.carbon.open_electricity_answers import (
+    GENERATE,
+    LEFT_OUT,
+    UNITS,
+    intensity,
+    told,
+)
 from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
 from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.integrations.carbon.reading.credentials import Credentials
@@ -48,16 +54,6 @@ LOCAL: Mapping[str, timezone] = {
     "WEM": timezone(timedelta(hours=8)),
 }
 """The networks' own time, without summer time: questions are in it, and name no offset."""
-
-UNITS: Mapping[str, tuple[str, ...]] = {"energy": ("MWh",), "emissions": ("t", "tCO2e")}
-GENERATE = frozenset(
-    {"coal", "gas", "wind", "solar", "hydro", "distillate", "bioenergy", "nuclear"}
-)
-LEFT_OUT = frozenset(
-    {"battery", "battery_charging", "battery_discharging", "pumps"}
-    | {"imports", "exports", "interconnector"}
-)
-"""Storage, and what flows between regions."""
 
 Key = tuple[datetime, str]
 
@@ -123,8 +119,8 @@ class OpenElectricity:
         """
         batch = self.latest(now)
         newest = max((point.end for point in batch.points), default=None)
-        told = f"The newest hour ends at {newest:%Y-%m-%d %H:%M} UTC." if newest else ""
-        return Capabilities(latest=True, history=True, forecast=False, models=(MODEL,), detail=told)
+        said = f"The newest hour ends at {newest:%Y-%m-%d %H:%M} UTC." if newest else ""
+        return Capabilities(latest=True, history=True, forecast=False, models=(MODEL,), detail=said)
 
     def latest(self, now: datetime) -> CarbonBatch:
         """Fetch the hours of the last three days.
@@ -146,9 +142,10 @@ class OpenElectricity:
         first = start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         while first < end:
             last = min(end.astimezone(UTC), first + SPAN)
-            for metric, at, group, value in self._values(self._ask(first, last), refused):
-                if start <= at < end:
-                    values[metric][at, group] = value
+            body = self._ask(first, last)
+            for each in told(body, network=self._network, zone=self._zone, refused=refused):
+                if start <= each.at < end:
+                    values[each.metric][each.at, each.group] = each.value
             first = last
         if not any(values.values()):
             raise NoData(
@@ -161,12 +158,8 @@ class OpenElectricity:
         """Return nothing: there is no forecast of the mix."""
         return CarbonBatch(points=())
 
-    def _ask(self, first: datetime, last: datetime) -> list[Any]:
-        """Fetch the blocks of both metrics.
-
-        Raises:
-            Transient: the answer has another form.
-        """
+    def _ask(self, first: datetime, last: datetime) -> Any:
+        """Fetch both metrics."""
         local = LOCAL[self._network]
         query = {
             "interval": "1h",
@@ -178,68 +171,9 @@ class OpenElectricity:
             query |= {"primary_grouping": "network_region", "network_region": self._zone}
         # Written out: one parameter stands there twice.
         asked = f"metrics=energy&metrics=emissions&{urlencode(query)}"
-        body = self._http.get(
-            f"{PATH}{self._network}?{asked}",
-            credentials=self._credentials,
-            classify=_classify,
+        return self._http.get(
+            f"{PATH}{self._network}?{asked}", credentials=self._credentials, classify=_classify
         )
-        blocks = body.get("data") if isinstance(body, dict) else None
-        if not isinstance(blocks, list) or body.get("success") is False:
-            raise Transient(f"Open Electricity answered {str(body)[:80]!r}, which has no data")
-        return blocks
-
-    def _values(
-        self, blocks: list[Any], refused: list[str]
-    ) -> Iterator[tuple[str, datetime, str, float | None]]:
-        """Yield each value with its metric, the start of its hour and its group.
-
-        Raises:
-            ZoneMismatch: it is of another network or region. Transient: another form.
-        """
-        for block in blocks:
-            try:
-                metric, unit = str(block["metric"]), str(block["unit"])
-                network, interval, results = (
-                    block["network_code"],
-                    block["interval"],
-                    block["results"],
-                )
-            except (LookupError, TypeError) as error:
-                raise Transient(f"Open Electricity sent {str(block)[:80]!r}, no block") from error
-            self._check_zone(network, self._network)
-            if metric not in UNITS:
-                continue
-            usable = unit in UNITS[metric] and interval == "1h"
-            if not usable:
-                refused.append(
-                    f"Open Electricity sent {metric} in {unit[:20]!r} per {str(interval)[:10]!r}, "
-                    f"not in {UNITS[metric][0]} per hour; it is ignored."
-                )
-            for result in results if usable else ():
-                yield from self._series(metric, result, refused)
-
-    def _series(
-        self, metric: str, result: Any, refused: list[str]
-    ) -> Iterator[tuple[str, datetime, str, float | None]]:
-        try:
-            columns, data = result["columns"], result["data"]
-            group = str(columns["fueltech_group"])
-            rows = [(datetime.fromisoformat(at), _number(value)) for at, value in data]
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise Transient(f"Open Electricity sent {str(result)[:80]!r}, no series") from error
-        if self._zone != self._network:
-            self._check_zone(columns.get("region", columns.get("network_region")), self._zone)
-        for at, value in rows:
-            if at.tzinfo is None:
-                raise Transient(f"Open Electricity sent the time {at.isoformat()} without a zone")
-            yield metric, at.astimezone(UTC), group, value
-
-    def _check_zone(self, told: Any, asked: str) -> None:
-        if told != asked:
-            raise ZoneMismatch(
-                f"Open Electricity answered for {str(told)[:20]!r}, asked for {asked!r}; nothing "
-                "was stored"
-            )
 
     def _batch(
         self,
@@ -260,7 +194,7 @@ class OpenElectricity:
             if begin + HOUR > now:
                 continue
             groups = hours[begin] | self._expected(begin)
-            value, why = _intensity(
+            value, why = intensity(
                 {each: energy_mwh.get((begin, each)) for each in groups - LEFT_OUT},
                 {each: emissions_t.get((begin, each)) for each in groups - LEFT_OUT},
             )
@@ -290,32 +224,6 @@ class OpenElectricity:
             for group, seen in self._seen.items()
             if seen.first - REMEMBERED <= begin <= seen.last + REMEMBERED
         }
-
-
-def _intensity(
-    energy_mwh: Mapping[str, float | None], emissions_t: Mapping[str, float | None]
-) -> tuple[float | None, str]:
-    """Give grams per kilowatt-hour of an hour; None and the reason where it cannot be told."""
-    total_mwh = total_t = 0.0
-    for group in sorted(energy_mwh):
-        energy, emitted = energy_mwh[group], emissions_t[group]
-        if group not in GENERATE:
-            return None, f"cannot be derived: nobody has heard of the group {group[:30]!r}"
-        if energy is None:
-            return None, f"cannot be derived: {group} has no energy"
-        if emitted is None and energy > 0:
-            return None, f"cannot be derived: {group} has no emissions"
-        total_mwh += max(0.0, energy)
-        total_t += max(0.0, emitted or 0.0)
-    if total_mwh <= 0:
-        return None, "cannot be derived: nothing generated anything"
-    return 1000 * total_t / total_mwh, ""
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def _classify(answer: ErrorAnswer) -> ErrorClass | None:

@@ -191,6 +191,19 @@ def test_each_failure_has_its_place_and_shows_no_key(
     assert not any(KEY in f"{each} {each!r}" for each in chain)
 
 
+def test_an_hour_that_is_still_coming_is_left_out_without_a_word(grid: GridServer) -> None:
+    """European types are told one after the other; a later poll has them all."""
+    newest = NOON - 2 * HOUR
+    source = of("entsoe", grid)
+    source.history(*DAY, now=NOW)
+    grid.fail(Fault.NULL, provider="entsoe", about=(newest, newest + HOUR))
+    batch = source.history(*DAY, now=NOW)
+    assert newest not in values(batch)
+    assert batch.refused == ()
+    grid.mend()
+    assert newest in values(source.history(*DAY, now=NOW))
+
+
 def test_an_entity_bomb_is_not_expanded(grid: GridServer) -> None:
     """A document that declares entities is no document."""
     grid.fail(Fault.ENTITIES, provider="entsoe")

@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from tests.api.conftest import Served, open_folder, served, settings
+from tests.builders import messages
 from tests.builders.accounts import Life, energy, intensity, slot
 from tests.builders.journals import fresh_file
 from tests.cli import world
@@ -252,6 +253,35 @@ def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["report", "llm", "--socket", str(tmp_path / "no.sock"), "--html", str(out)]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not out.exists()
+
+
+def test_without_its_daemon_the_journal_tells_the_same(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--offline`: a run whose daemon is gone has its page and its block."""
+    world.lived(served, world.SIMULATED)
+    config = tmp_path / "wattmesh.toml"
+    config.write_text(f'[journal]\nurl = "sqlite:///{served.folder}/journal.db"\n')
+    asked = ["report", "llm", "--offline", str(config)]
+    assert main([*asked, "--model-card", "--html", str(tmp_path / "run.html")]) == 0
+    live = [line for line in model_card(told(served), CardWords()) if "emissions:" in line]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if "emissions:" in line] == live
+    assert harmless((tmp_path / "run.html").read_text())
+
+
+def test_an_observed_run_has_a_report_without_a_saving(served: Served) -> None:
+    """It has no submitted point: a dash with the reason, and its picture all the same."""
+    assert served.register(capabilities=["observed"]).status == 200
+    rows = [energy(number, 5_000_000, run=messages.RUN) for number in range(3)]
+    served.journal.ledger.book(rows, [])
+    view = dict(served.get(f"/v1/runs/{messages.RUN}/report").body)
+    saved = next(each for each in facts(view) if each.name == "saved")
+    assert (saved.figure, "only observed" in saved.rests_on) == ("-", True)
+    assert len(view["stretches"]) == 3
+    made = page(view, run_report_picture.draw(view))
+    assert harmless(made)
+    assert "kJ" in made
 
 
 def test_a_long_run_is_told_in_at_most_400_parts(tmp_path: Path) -> None:

@@ -272,6 +272,8 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (CARBON, "`watttime`", 1): SIGNALS,
     (CARBON, "`eia930`: the United States", 1): SIGNALS,
     (CARBON, "`eia930`: the United States", 2): reckoned,
+    (CARBON, "`entsoe`: Europe", 1): SIGNALS,
+    (CARBON, "`open_electricity`: Australia", 1): SIGNALS,
     (CARBON, "`static`: a number of yours", 1): SIGNALS,
     (CARBON, "`http_json`: any other service", 1): SIGNALS,
     (CARBON, "`csv`: a recording", 1): SIGNALS,

@@ -21,6 +21,9 @@ PICTURE = "wattmesh.controller.cli.accounting.report_picture"
 ADDING_S = 600.0
 """Timeout in seconds: a month of many GPUs has millions of rows, at 30 microseconds each."""
 
+ONE_RUN_S = 60.0
+"""The same for one run: its rows are added up by the database."""
+
 
 class Format(StrEnum):
     """How the report is written."""
@@ -78,7 +81,7 @@ def report(
 ) -> None:
     """Report the energy and carbon of a month, by run and line in every scenario; or of one RUN."""
     form = Format.JSON if as_json else form
-    answers = ask(socket, offline, timeout_s=ADDING_S)
+    answers = ask(socket, offline, timeout_s=ADDING_S if run is None else ONE_RUN_S)
     added = CardWords(training_type=training_type, location=location, hardware=hardware)
     if run is not None:
         _check_run(month, form)

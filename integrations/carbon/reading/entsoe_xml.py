@@ -9,6 +9,7 @@ Invariant: what has a document type declaration is refused before it is parsed, 
 expanded; an answer yields at most `MOST_POINTS`.
 """
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ RESOLUTIONS = {
     "PT60M": timedelta(hours=1),
     "PT1H": timedelta(hours=1),
 }
+FIRST_YEAR, LAST_YEAR = 2000, 2200
 REPEATS = "A03"
 UNIT = "MAW"
 GENERATION_LOAD, ACKNOWLEDGEMENT = "GL_MarketDocument", "Acknowledgement_MarketDocument"
@@ -137,7 +139,7 @@ def _period(
         if _name(point) == "Point":
             position, value = _text(point, "position"), _text(point, "quantity")
             try:
-                told[int(position)] = float(value)
+                told[int(position)] = _finite(value)
             except ValueError:
                 refused.append(f"a point {position[:10]!r} of {value[:20]!r} was left out")
     last: float | None = None
@@ -146,6 +148,13 @@ def _period(
         last = value_of if value_of is not None else (last if repeats else None)
         if last is not None:
             yield start + (place - 1) * step, start + place * step, last
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _name(element: ET.Element) -> str:
@@ -165,4 +174,6 @@ def _moment(text: str) -> datetime:
         raise DocumentError(f"has {text[:40]!r} where a time belongs") from error
     if at.tzinfo is None:
         raise DocumentError(f"has the time {text[:40]!r} without a zone")
+    if not FIRST_YEAR <= at.year <= LAST_YEAR:
+        raise DocumentError(f"has the time {text[:40]!r}, which no document tells of")
     return at

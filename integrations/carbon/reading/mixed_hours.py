@@ -61,13 +61,22 @@ class MixedHours:
         self._model = model
         self._seen: dict[str, _Seen] = {}
 
-    def batch(self, hours: Hours, refused: list[str], now: datetime) -> CarbonBatch:
+    def batch(
+        self,
+        hours: Hours,
+        refused: list[str],
+        now: datetime,
+        *,
+        comes_within: timedelta = timedelta(),
+    ) -> CarbonBatch:
         """Derive the hours that are over.
 
         Args:
             hours: of the mix.
             refused: sentences on what could not be read of them.
             now: aware.
+            comes_within: until so long after its end an hour that is not whole is left out without
+                a word: its types come one after the other.
         """
         for begin, energy_mwh in hours.items():
             for fuel, value in energy_mwh.items():
@@ -75,11 +84,12 @@ class MixedHours:
                     seen = self._seen.get(fuel) or _Seen(most_mwh=0.0, first=begin, last=begin)
                     self._seen[fuel] = seen.and_at(begin, value)
         judge = PlausibilityFilter()
-        found = [
-            self._point(begin, hours[begin], judge, now, refused)
-            for begin in sorted(hours)
-            if begin + HOUR <= now
-        ]
+        found = []
+        for begin in sorted(hours):
+            if begin + HOUR <= now:
+                young = now < begin + HOUR + comes_within
+                said = [] if young else refused
+                found.append(self._point(begin, hours[begin], judge, now, said))
         points = tuple(each for each in found if each is not None)
         return CarbonBatch(points=points, refused=tuple(dict.fromkeys(refused)))
 
