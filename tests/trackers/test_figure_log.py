@@ -14,6 +14,7 @@ import pytest
 from tests.cli.answering import Answers, answering, dead_socket
 from tests.daemon.waiting import wait_for
 from tests.hook.conftest import socket_path
+from tests.laws.processes import loaded_after
 from wattmesh.reconfig.client import figure_log
 from wattmesh.reconfig.client.figure_log import FigureLog, LoggedFigures, figures
 from wattmesh.reconfig.link import DaemonLink
@@ -274,6 +275,15 @@ def test_without_a_daemon_one_sentence(
         assert words in caplog.text
         assert len([each for each in caplog.records if each.levelno >= logging.WARNING]) == 1
         log.close()
+
+
+def test_nothing_of_a_tracker_or_of_torch_is_loaded() -> None:
+    """The packages are the script's: ours import neither them nor what the daemon needs."""
+    names = ("mlflow", "tensorboard", "wandb")
+    imports = "; ".join(f"import wattmesh.integrations.{name}" for name in names)
+    heavy = {*names, "torch", "numpy", "requests", "sqlalchemy", "pydantic"}
+    assert loaded_after(imports) & heavy == set()
+    assert loaded_after(f"{imports}; import pydantic") & heavy == {"pydantic"}
 
 
 def test_a_forked_child_writes_nothing(daemon: Answers, socket_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.api.conftest import Served, open_folder, served, settings
+from tests.builders.accounts import energy
 from tests.cli import world
 from tests.daemon.waiting import wait_for
 from tests.trackers.wandb_file import history
@@ -14,7 +15,14 @@ from wattmesh.integrations.mlflow import EnergyToMlflow
 from wattmesh.integrations.tensorboard import EnergyToTensorBoard
 from wattmesh.integrations.wandb import EnergyToWandb
 from wattmesh.reconfig.client import figure_log
-from wattmesh.reconfig.client.figure_log import FigureLog
+from wattmesh.reconfig.client.figure_log import FigureLog, LoggedFigures
+from wattmesh.reconfig.gpus.own_gpus import OwnGpus
+from wattmesh.reconfig.hook import observed
+from wattmesh.reconfig.launch.launched import LaunchedProcess
+from wattmesh.reconfig.link import DaemonLink
+
+if TYPE_CHECKING:
+    from wattmesh.reconfig.hook.session import Session
 
 __all__ = ["open_folder", "served", "settings"]
 
@@ -126,6 +134,53 @@ def test_mlflow_reads_back_what_was_logged(
     assert one.step == 40
     assert data.tags["wattmesh/signal"] == spent(lived)["signal"]
     assert data.tags["wattmesh/flags"] == "simulated"
+
+
+def test_an_observed_script_logs_its_own_run(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From `observe` on: nothing while nothing was booked, then the run's joules, and no grams."""
+    monkeypatch.setattr(figure_log, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(observed, "own_gpus", lambda: OwnGpus(uuids=("GPU-1",)))
+    link = DaemonLink(str(served.socket))
+    kept: list[LoggedFigures] = []
+    run = observed.ObservedRun("train", LaunchedProcess(), link)
+    run.start()
+    log = FigureLog(run, Keeper(kept), link=link)
+    log._every_s = 0.05
+    log(1)
+    rows = served.journal.runs
+    wait_for(lambda: rows.find(run.run, served.clock.wall) is not None, "its registration")
+    assert kept == []
+    served.journal.ledger.book([energy(0, 7_000, run=run.run, incarnation="")], [])
+    log(2)
+    wait_for(lambda: bool(kept), "its joules")
+    log.close()
+    run.close()
+    assert kept[0].numbers["wattmesh/energy_j"] == 7.0
+    assert "wattmesh/carbon_g" not in kept[0].numbers
+    assert "carbon.accounting" in kept[0].words["wattmesh/why_unknown"]
+
+
+class Keeper:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self, rows: list[LoggedFigures]) -> None:
+        """Keep in `rows`."""
+        self._rows = rows
+
+    def write(self, figures: LoggedFigures) -> None:
+        """Keep one step."""
+        self._rows.append(figures)
+
+
+if TYPE_CHECKING:
+
+    def both_kinds_of_run(
+        attached: Session, watched: observed.ObservedRun
+    ) -> tuple[figure_log.MeasuredRun, figure_log.MeasuredRun]:
+        """Hold mypy to it that what `attach` and `observe` return can be logged."""
+        return attached, watched
 
 
 @pytest.mark.parametrize("broken", [{"wattmesh/carbon_g": 0.0}, {"wattmesh/is_simulated": 0.0}])
