@@ -311,7 +311,7 @@ SPOILT: dict[tuple[str, str, int], tuple[str, str]] = {
     (ATTACH, "What happens at a boundary", 1): ("2 ranks hold", "2 ranks have"),
     (OBSERVE, "Observe a script", 1): ("run.carbon_g", "run.grams"),
     (OBSERVE, "Observe a script", 2): ("WATTMESH_URL=unix:", "WATTMESH_URL=http:"),
-    (OBSERVE, "In your experiment tracker", 1): ("energy(step)", "energy.log(step)"),
+    (OBSERVE, "In your experiment tracker", 1): ("energy(step)", "energy(step"),
     (CARBON, "Carbon signals", 1): ("carbon now", "carbon today"),
     (CARBON, "`eia930`: the United States", 2): ("/ sum(energy_f)", "/ sum(factor_f)"),
     (CARBON, "`csv`: a recording", 2): ("203", "2o3"),
