@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from wattmesh.controller.accounting.audit import Audit
 from wattmesh.controller.accounting.budget import BudgetView
+from wattmesh.controller.accounting.report.one_run import RunReport
 from wattmesh.controller.accounting.report.views import MonthReport
 from wattmesh.controller.api import tokens
 from wattmesh.controller.api.attested import Endpoint, relayed
@@ -148,6 +149,7 @@ CALLS = (
         relayed=True,
         answer=Spent,
     ),
+    CallSpec(method="GET", path="/v1/runs/{run}/report", handler=reports.one_run, answer=RunReport),
     CallSpec(
         method="POST",
         path="/v1/runs/{run}/expert-tokens",

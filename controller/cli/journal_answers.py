@@ -34,6 +34,7 @@ HANDLERS: tuple[tuple[str, Handler], ...] = (
     (r"/v1/runs/(?P<run>[^/]+)", reading.run),
     (r"/v1/runs/(?P<run>[^/]+)/why", reading.why),
     (r"/v1/runs/(?P<run>[^/]+)/audit", reading.audit),
+    (r"/v1/runs/(?P<run>[^/]+)/report", reports.one_run),
     (r"/v1/decisions", reading.decisions),
     (r"/v1/budget", reading.budget),
     (r"/v1/report", reports.month),

@@ -25,6 +25,14 @@ class EiaSection(Section):
     in docs/carbon-signals.md."""
 
 
+class EntsoeSection(Section):
+    """entsoe: how the intensity is computed from the mix."""
+
+    factors: dict[str, float] = Field(default_factory=dict, examples=[{"B02": 1050.0}])
+    """Your own emission factors by type of production (B01 to B25), g/kWh. Each replaces the direct
+    factor of that type in docs/carbon-signals.md."""
+
+
 class HttpJsonSection(Section):
     """http_json: how to ask the service, and how to read its answer."""
 
@@ -106,15 +114,25 @@ class CarbonSourceSection(Section):
     """One grid signal."""
 
     provider: Literal[
-        "neso", "electricity_maps", "watttime", "eia930", "static", "http_json", "csv"
+        "neso",
+        "electricity_maps",
+        "watttime",
+        "eia930",
+        "entsoe",
+        "open_electricity",
+        "static",
+        "http_json",
+        "csv",
     ] = Field(examples=["neso"])
-    """`neso` (Great Britain, live, no key needed), `electricity_maps`, `watttime`, `eia930` (US,
-    computed from the fuel mix), `static` (a number of yours), `http_json` (any service that answers
-    JSON) or `csv` (a recorded trace). `wattmesh carbon providers` says what each serves."""
+    """`neso` (Great Britain, live, no key needed), `electricity_maps`, `watttime`, `eia930` (US)
+    and `entsoe` (Europe), both computed from the fuel mix, `open_electricity` (Australia), `static`
+    (a number of yours), `http_json` (any service that answers JSON) or `csv` (a recorded trace).
+    `wattmesh carbon providers` says what each serves."""
     zone: str = Field(examples=["GB"])
     """Zone of the grid, as the provider names it."""
     key_file: File | None = Field(default=None, examples=["/etc/wattmesh/carbon.key"])
-    """electricity_maps, eia930: file with the API key, readable by its owner only (mode 0600)."""
+    """electricity_maps, eia930, entsoe, open_electricity: file with the API key or token, readable
+    by its owner only (mode 0600)."""
     username: str = Field(default="", examples=["operator"])
     """watttime: user name."""
     password_file: File | None = Field(default=None, examples=["/etc/wattmesh/watttime.password"])
@@ -139,6 +157,8 @@ class CarbonSourceSection(Section):
     """static: grams per kilowatt-hour."""
     eia930: EiaSection | None = None
     """eia930: how the intensity is computed from the fuel mix."""
+    entsoe: EntsoeSection | None = None
+    """entsoe: how the intensity is computed from the mix."""
     http_json: HttpJsonSection | None = None
     """http_json: how the service is asked and read."""
     file: File | None = Field(default=None, examples=["/etc/wattmesh/trace.csv"])
@@ -150,8 +170,8 @@ class CarbonSourceSection(Section):
     compress: float = Field(default=1.0, ge=1e-6, le=1e6)
     """csv: seconds of the recording that are replayed in one second."""
     base_url: str = Field(default="", examples=["https://api.carbonintensity.org.uk"])
-    """neso, electricity_maps, watttime, eia930: another address of the same API, e.g. a mirror
-    inside the cluster."""
+    """neso, electricity_maps, watttime, eia930, entsoe, open_electricity: another address of the
+    same API, e.g. a mirror inside the cluster."""
     stale_after_s: float | None = Field(default=None, gt=0, le=1e9, examples=[5400.0])
     """Seconds without an answer after which wattmesh takes no carbon-motivated action, whatever it
     knows of the hours ahead. Default: three days, which is also the age up to which a profile of
@@ -163,7 +183,7 @@ class CarbonSourceSection(Section):
         Raises:
             InputInvalid: `http_json` has a unit or an address that cannot be.
         """
-        eia930 = self.eia930 or EiaSection()
+        eia930, entsoe = self.eia930 or EiaSection(), self.entsoe or EntsoeSection()
         return SourceSettings(
             provider=self.provider,
             zone=self.zone,
@@ -185,6 +205,7 @@ class CarbonSourceSection(Section):
             g_per_kwh=self.g_per_kwh,
             eia_factors=eia930.factors,
             eia_label=eia930.label,
+            entsoe_factors=entsoe.factors,
             json=self.http_json.choices() if self.http_json else None,
         )
 

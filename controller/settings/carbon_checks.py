@@ -233,6 +233,10 @@ def _service(key: str, service: HttpJsonSection | None) -> Iterator[Mistake]:
 
 def _blamed(key: str, source: CarbonSourceSection) -> str:
     """Name the key that is most likely wrong when a source cannot be opened."""
-    own = {"csv": "file", "http_json": "http_json", "static": "g_per_kwh", "eia930": "eia930"}
+    own = {"csv": "file", "http_json": "http_json", "static": "g_per_kwh"} | {
+        name: name for name in ("eia930", "entsoe")
+    }
     name = own.get(source.provider, "zone")
+    if source.provider == "entsoe" and source.entsoe is None:
+        name = "zone"
     return f"{key}.{name}"

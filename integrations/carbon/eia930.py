@@ -10,18 +10,20 @@ negligible.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
 from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
-from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.integrations.carbon.reading.credentials import Credentials
-from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
+from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH
 from wattmesh.integrations.carbon.reading.http import JsonHttp
-from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
-from wattmesh.telemetry.readings import Quality
+from wattmesh.integrations.carbon.reading.mixed_hours import (
+    MixedHours,
+    checked_factors,
+    model_name,
+)
+from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
 
 BASE_URL = "https://api.eia.gov/v2"
 PATH = "/electricity/rto/fuel-type-data/data/"
@@ -30,8 +32,6 @@ ORIGIN = datetime(2019, 1, 1, tzinfo=UTC)
 LAG = timedelta(hours=24)
 TRAILING = timedelta(hours=72)
 LABELS = ("ending", "starting")
-REMEMBERED = timedelta(days=10)
-"""A fuel is expected from this long before its first value until this long after its last one."""
 ROWS = 5000
 """Most rows of one answer in JSON."""
 MOST_PAGES = 40
@@ -40,26 +40,6 @@ MODEL = "EIA-930 mix"
 
 _FORM = "%Y-%m-%dT%H"
 HTTP_FORBIDDEN = 403
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """One fuel so far: its most in an hour, and the first and the last hour with it."""
-
-    most_mwh: float
-    first: datetime
-    last: datetime
-
-    def and_at(self, begin: datetime, energy_mwh: float) -> "_Seen":
-        return _Seen(
-            most_mwh=max(self.most_mwh, energy_mwh),
-            first=min(self.first, begin),
-            last=max(self.last, begin),
-        )
-
-    def expected_at(self, begin: datetime) -> bool:
-        """Tell whether an hour should have the fuel: plants open, and close for good."""
-        return self.first - REMEMBERED <= begin <= self.last + REMEMBERED
 
 
 class Eia930:
@@ -92,18 +72,14 @@ class Eia930:
             raise InputInvalid(f"carbon: label {label!r} is not one of {', '.join(LABELS)}")
         if not zone.isalnum():
             raise InputInvalid(f"carbon: zone {zone!r} is no code of an authority like CISO")
-        factors = {**DIRECT_G_PER_KWH, **(factors_g_per_kwh or {})}
-        for fuel, factor in factors.items():
-            if not (math.isfinite(factor) and factor >= 0):
-                raise InputInvalid(f"carbon: the factor of {fuel} is {factor:g}; it must be >= 0")
+        own = dict(factors_g_per_kwh or {})
+        factors = checked_factors(own, DIRECT_G_PER_KWH)
         self._zone = zone
         self._credentials = Credentials.parameter("api_key", key)
-        self._factors = factors
-        self._own = dict(factors_g_per_kwh or {})
+        self._model = model_name(MODEL, own)
+        self._mixed = MixedHours(signal=self.signal, factors_g_per_kwh=factors, model=self._model)
         self._shift = HOUR if label == "ending" else timedelta()
         self._http = http or JsonHttp(base_url)
-        # History of each fuel, to notice when one disappears.
-        self._seen: dict[str, _Seen] = {}
 
     @property
     def signal(self) -> Signal:
@@ -160,26 +136,11 @@ class Eia930:
             begin, fuel, energy_mwh = self._row(row, refused)
             if begin is not None and start <= begin < end:
                 hours.setdefault(begin, {})[fuel] = energy_mwh
-                if energy_mwh is not None:
-                    seen = self._seen.get(fuel) or _Seen(most_mwh=0.0, first=begin, last=begin)
-                    self._seen[fuel] = seen.and_at(begin, energy_mwh)
-        judge = PlausibilityFilter()
-        points = [
-            point
-            for begin in sorted(hours)
-            for point in self._point(begin, hours[begin], judge, now, refused)
-        ]
-        return CarbonBatch(points=tuple(points), refused=tuple(dict.fromkeys(refused)))
+        return self._mixed.batch(hours, refused, now)
 
     def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
         """Return nothing: EIA forecasts demand, not the mix."""
         return CarbonBatch(points=())
-
-    @property
-    def _model(self) -> str:
-        """The model's name, with the user's own factors."""
-        own = ",".join(f"{fuel}={factor:g}" for fuel, factor in sorted(self._own.items()))
-        return f"{MODEL} ({own})" if own else MODEL
 
     def _rows(self, start: datetime, end: datetime) -> Iterator[Any]:
         """Fetch the rows whose label is in [start, end], page by page.
@@ -242,46 +203,6 @@ class Eia930:
         elif energy_mwh is None and value is not None:
             refused.append(f"EIA sent {str(value)[:40]!r} for {fuel}, which is no number.")
         return begin, str(fuel), energy_mwh
-
-    def _point(
-        self,
-        begin: datetime,
-        energy_mwh: Mapping[str, float | None],
-        judge: PlausibilityFilter,
-        now: datetime,
-        refused: list[str],
-    ) -> Iterator[CarbonPoint]:
-        """Yield an hour's intensity if it can be derived and is plausible.
-
-        Else the reason is added to `refused`.
-        """
-        end = begin + HOUR
-        if end > now:
-            return
-        most_mwh = {
-            fuel: seen.most_mwh for fuel, seen in self._seen.items() if seen.expected_at(begin)
-        }
-        made = derived(Mix(energy_mwh=energy_mwh, most_mwh=most_mwh), self._factors)
-        if made.g_per_kwh is None:
-            refused.append(refusal(begin, f"cannot be derived: {made.why}"))
-            return
-        why = judge.fault(begin, made.g_per_kwh)
-        if why:
-            refused.append(refusal(begin, why))
-            return
-        if made.why:
-            refused.append(refusal(begin, f"counts as estimated: {made.why}, which matters little"))
-        yield CarbonPoint(
-            signal=self.signal,
-            start=begin,
-            end=end,
-            g_per_kwh=made.g_per_kwh,
-            quality=Quality.ESTIMATED if made.why else Quality.MEASURED,
-            # EIA does not publish the time of publication.
-            issued_at=end,
-            fetched_at=now,
-            model=self._model,
-        )
 
 
 def _page(body: Any) -> list[Any]:

@@ -59,6 +59,24 @@ PROVIDERS: Mapping[str, ProviderFacts] = {
         reads=("base_url", "eia930"),
         terms="free key from eia.gov/opendata; US public domain: name EIA where you show it",
     ),
+    "entsoe": ProviderFacts(
+        serves="European bidding zones (DE, FR, PL, ES... or a code of 16 characters), average, "
+        "direct, CO2, hourly, derived from the mix within hours, without imports and without a "
+        "forecast",
+        needs=("key_file",),
+        reads=("base_url", "entsoe"),
+        terms="free token from transparency.entsoe.eu, API access by mail; CC BY 4.0: name ENTSO-E "
+        "where you show it",
+    ),
+    "open_electricity": ProviderFacts(
+        serves="Australia (NEM, its regions NSW1, QLD1, SA1, TAS1, VIC1, and WEM), average, "
+        "direct, CO2eq, hourly, from energy and emissions of the units, without imports and "
+        "without a forecast",
+        needs=("key_file",),
+        reads=("base_url",),
+        terms="free key from platform.openelectricity.org.au; CC BY-NC 4.0: name Open Electricity; "
+        "commercial use by agreement with them",
+    ),
     "static": ProviderFacts(
         serves="one number of yours for every hour; decisions hold on it",
         needs=("g_per_kwh", *DECLARED),

@@ -10,15 +10,24 @@ from datetime import datetime
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon import eia930, electricity_maps, neso, watttime
+from wattmesh.integrations.carbon import (
+    eia930,
+    electricity_maps,
+    neso,
+    open_electricity,
+    watttime,
+)
 from wattmesh.integrations.carbon.csv_replay import CsvReplay
 from wattmesh.integrations.carbon.eia930 import Eia930
 from wattmesh.integrations.carbon.electricity_maps import ElectricityMaps
+from wattmesh.integrations.carbon.entsoe import EntsoeMix
 from wattmesh.integrations.carbon.http_json import HttpJson
 from wattmesh.integrations.carbon.neso import Neso
 from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
+from wattmesh.integrations.carbon.open_electricity import OpenElectricity
 from wattmesh.integrations.carbon.providers import PROVIDERS
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
+from wattmesh.integrations.carbon.reading.entsoe_platform import BASE_URL as ENTSOE_URL
 from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.integrations.carbon.static import Static
 from wattmesh.integrations.carbon.watttime import WattTime
@@ -56,6 +65,7 @@ class SourceSettings:
         kind, gas: declared for static and http_json.
         eia_factors: emission factors by fuel code, g/kWh, that replace the defaults.
         eia_label: ending or starting.
+        entsoe_factors: emission factors by type of production, g/kWh, that replace the defaults.
     """
 
     provider: str
@@ -78,6 +88,7 @@ class SourceSettings:
     g_per_kwh: float | None = None
     eia_factors: Mapping[str, float] = field(default_factory=dict)
     eia_label: str = "ending"
+    entsoe_factors: Mapping[str, float] = field(default_factory=dict)
     json: JsonChoices | None = None
 
 
@@ -98,6 +109,8 @@ def provider(settings: SourceSettings, now: datetime) -> Provider:
         "electricity_maps": lambda: _electricity_maps(settings),
         "watttime": lambda: _watttime(settings),
         "eia930": lambda: _eia930(settings),
+        "entsoe": lambda: _entsoe(settings),
+        "open_electricity": lambda: _open_electricity(settings),
         "static": lambda: _static(settings),
         "http_json": lambda: _http_json(settings),
     }
@@ -183,6 +196,23 @@ def _eia930(settings: SourceSettings) -> Provider:
         factors_g_per_kwh=settings.eia_factors,
         label=settings.eia_label,
         base_url=settings.base_url or eia930.BASE_URL,
+    )
+
+
+def _entsoe(settings: SourceSettings) -> Provider:
+    return EntsoeMix(
+        zone=settings.zone,
+        token=_secret(settings, "key_file"),
+        factors_g_per_kwh=settings.entsoe_factors,
+        base_url=settings.base_url or ENTSOE_URL,
+    )
+
+
+def _open_electricity(settings: SourceSettings) -> Provider:
+    return OpenElectricity(
+        zone=settings.zone,
+        key=_secret(settings, "key_file"),
+        base_url=settings.base_url or open_electricity.BASE_URL,
     )
 
 

@@ -3,6 +3,7 @@
 The map:
     cost_client.py    the thread that carries expert-tokens out and expert costs back
     daemon_client.py  the threads that talk to the daemon for a job, on global rank 0
+    figure_log.py     what the run has spent, for experiment trackers
     heartbeat.py      a thread that says every few seconds that the launch is alive
     last_word.py      the supervisor's report of how a run ended, when its launches could not give
                       one

@@ -119,6 +119,11 @@ class ObservedRun(Closing):
         self._watcher = threading.Thread(target=self._watch, name="wattmesh-observe", daemon=True)
 
     @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for the run: global rank 0 of a measured script."""
+        return self._client is not None
+
+    @property
     def energy_j(self) -> float | None:
         """Energy of the run so far, over all its GPUs and launches; None while not known."""
         return self._spent.energy_j

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.errors import WattmeshError
-from wattmesh.integrations.carbon import electricity_maps_answers, watttime_answers
+from wattmesh.integrations.carbon import (
+    electricity_maps_answers,
+    open_electricity_answers,
+    watttime_answers,
+)
+from wattmesh.integrations.carbon.reading import entsoe_xml
 from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, classified
 from wattmesh.integrations.carbon.reading.credentials import NONE
 from wattmesh.integrations.carbon.reading.rows import DecodedRows, batch
@@ -87,6 +93,77 @@ def watttime(body: Any) -> DecodedRows:
 TEXTS = ("", "x", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00")
 NUMBERS = (True, 7, -1.5, float("nan"), float("inf"), 10**400)
 NEW: tuple[Any, ...] = (None, *TEXTS, *NUMBERS, [], [7], ["x"], [[]], [None], [{}], {}, {"a": 1})
+AT = "2026-11-20T21:00:00+10:00"
+OE_BODY = {
+    "success": True,
+    "data": [
+        {
+            "network_code": "NEM",
+            "metric": metric,
+            "unit": unit,
+            "interval": "1h",
+            "results": [
+                {"columns": {"region": "NSW1", "fueltech_group": "coal"}, "data": [[AT, value]]}
+            ],
+        }
+        for metric, unit, value in (("energy", "MWh", 100.0), ("emissions", "t", 90.0))
+    ],
+}
+ENTSOE_PARTS = ("2026-11-20T10:00Z", "2026-11-20T11:00Z", "PT60M", "MAW", "B04", "1", "500")
+
+
+def open_electricity(body: Any) -> list[open_electricity_answers.GroupValue]:
+    """Read a body, and reckon with whatever was told."""
+    found = list(open_electricity_answers.told(body, network="NEM", zone="NSW1", refused=[]))
+    both = [{each.group: each.value for each in found if each.metric == m} for m in OE_METRICS]
+    with contextlib.suppress(KeyError):
+        open_electricity_answers.intensity(*both)
+    return found
+
+
+OE_METRICS = tuple(open_electricity_answers.UNITS)
+
+
+def generation(parts: tuple[str, ...]) -> bytes:
+    """Write a document of ENTSO-E with these parts."""
+    start, end, step, unit, kind, place, value = parts
+    return (
+        "<GL_MarketDocument><createdDateTime>2026-11-20T12:00:00Z</createdDateTime><TimeSeries>"
+        f"<inBiddingZone_Domain.mRID>10YFR-RTE------C</inBiddingZone_Domain.mRID>"
+        f"<quantity_Measure_Unit.name>{unit}</quantity_Measure_Unit.name><psrType>{kind}</psrType>"
+        f"<Period><start>{start}</start><end>{end}</end><resolution>{step}</resolution><Point>"
+        f"<position>{place}</position><quantity>{value}</quantity></Point></Period></TimeSeries>"
+        "</GL_MarketDocument>"
+    ).encode()
+
+
+def test_australian_answers_of_another_form() -> None:
+    """Each part in turn is replaced: an error of the tree, or numbers that are numbers."""
+    assert len(open_electricity(OE_BODY)) == 2
+    for path in places(OE_BODY):
+        for new in NEW:
+            with contextlib.suppress(WattmeshError):
+                told = open_electricity(spoilt(OE_BODY, path, new))
+                assert all(each.value is None or math.isfinite(each.value) for each in told)
+
+
+def test_european_documents_of_another_form() -> None:
+    """Each part in turn is replaced: an error of documents, a refusal, or numbers."""
+    strange = (*TEXTS, "nan", "inf", "1e400", "-1", "99999999999999999999", "PT15M", "<x/>")
+    whole = entsoe_xml.parsed(generation(ENTSOE_PARTS))
+    assert isinstance(whole, entsoe_xml.MarketDocument)
+    assert [each[2] for each in whole.series[0].intervals] == [500.0]
+    for place in range(len(ENTSOE_PARTS)):
+        for new in strange:
+            parts = (*ENTSOE_PARTS[:place], new, *ENTSOE_PARTS[place + 1 :])
+            with contextlib.suppress(entsoe_xml.DocumentError):
+                told = entsoe_xml.parsed(generation(parts))
+                assert isinstance(told, entsoe_xml.MarketDocument)
+                for start, _, value in told.series[0].intervals:
+                    assert math.isfinite(value)
+                    start.astimezone(UTC)
+
+
 READ: dict[str, tuple[Callable[[Any], DecodedRows], Any]] = {
     "electricity_maps": (electricity_maps, EM_BODY),
     "watttime": (watttime, WT_BODY),

@@ -11,6 +11,8 @@ from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.settings.web_address import address_mistake
 from wattmesh.errors import InputInvalid, SettingsInvalid
+from wattmesh.integrations.carbon.entsoe import FACTORS_G_PER_KWH
+from wattmesh.integrations.carbon.entsoe import STORAGE as ENTSOE_STORAGE
 from wattmesh.integrations.carbon.providers import PROVIDERS, readers
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, STORAGE
 from wattmesh.integrations.carbon.sources import SourceSettings, provider, read_secret
@@ -43,6 +45,8 @@ def table(key: Path, provider: str, **changes: str) -> str:
             "signal_type": '"co2_aoer"',
         },
         "eia930": {"zone": '"CISO"', "key_file": f'"{key}"'},
+        "entsoe": {"zone": '"DE"', "key_file": f'"{key}"'},
+        "open_electricity": {"zone": '"NSW1"', "key_file": f'"{key}"'},
         "static": {"zone": '"site"', "g_per_kwh": "250.0", **declared},
         "http_json": {
             "zone": '"site"',
@@ -70,6 +74,8 @@ def mistakes(text: str) -> dict[str, str]:
         ("electricity_maps", "electricity_maps:DE:average:lifecycle:CO2eq"),
         ("watttime", "watttime:CAISO_NORTH:average:direct:CO2"),
         ("eia930", "eia930:CISO:average:direct:CO2"),
+        ("entsoe", "entsoe:DE:average:direct:CO2"),
+        ("open_electricity", "open_electricity:NSW1:average:direct:CO2eq"),
         ("static", "static:site:average:direct:CO2"),
         ("http_json", "http_json:site:average:direct:CO2"),
     ],
@@ -108,6 +114,9 @@ def test_every_provider_opens_from_the_file(key: Path, name: str, signal: str) -
         ("electricity_maps", {"api_version": '"v2"'}, "api_version", "is not one of v4, v3"),
         ("watttime", {"signal_type": '"signal-index"'}, "signal_type", "co2_moer, co2_aoer"),
         ("eia930", {"eia930": '{ label = "middle" }'}, "eia930.label", "ending, starting"),
+        ("entsoe", {"entsoe": "{ factors = { B02 = -1.0 } }"}, "entsoe", "factor of B02 is -1"),
+        ("entsoe", {"zone": '"Atlantis"'}, "zone", "Atlantis"),
+        ("open_electricity", {"zone": '"NZ"'}, "zone", "NEM, NSW1"),
         ("eia930", {"eia930": "{ factors = { NG = -1.0 } }"}, "eia930", "factor of NG is -1"),
         ("eia930", {"eia930": '{ factors = { NG = "x" } }'}, "eia930.factors.NG", "not a number"),
     ],
@@ -296,10 +305,13 @@ def test_the_manual_shows_every_provider() -> None:
     rows = re.findall(r"^\| (`[A-Z].*?) \| .*? \| (.*?) \|$", text, re.MULTILINE)
     told: dict[str, str] = {}
     for codes, numbers in rows:
-        fuels, values = re.findall(r"[A-Z]+", codes), numbers.split(", ")
+        fuels, values = re.findall(r"[A-Z]+[0-9]*", codes), numbers.split(", ")
         told |= dict(zip(fuels, values * len(fuels) if len(values) == 1 else values, strict=True))
-    assert {fuel for fuel, value in told.items() if value == "left out"} == STORAGE
-    assert {f: float(v) for f, v in told.items() if v != "left out"} == DIRECT_G_PER_KWH
+    assert {fuel for fuel, value in told.items() if value == "left out"} == (
+        STORAGE | ENTSOE_STORAGE
+    )
+    factors = {**DIRECT_G_PER_KWH, **FACTORS_G_PER_KWH}
+    assert {f: float(v) for f, v in told.items() if v != "left out"} == factors
 
 
 def test_every_key_of_a_source_is_read_by_somebody() -> None:

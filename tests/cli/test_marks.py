@@ -30,6 +30,7 @@ SCREENS = (
     ("budget",),
     ("budget", "--audit", "llm"),
     ("report",),
+    ("report", "llm"),
     ("why", "llm"),
     ("decisions",),
     ("runs",),

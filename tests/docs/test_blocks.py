@@ -126,6 +126,22 @@ def observed(text: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def tracked(text: str) -> None:
+    """The page's tracker in a script: without a daemon it trains on, and no figure is written."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", text],
+            env={**os.environ, "WATTMESH_URL": "unix:///nowhere/w.sock"},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (events,) = Path(folder).glob("runs/*/events.*")
+        assert b"wattmesh" not in events.read_bytes()
+    assert done.stderr.count("energy and grams of") == 1
+
+
 def checked(text: str) -> None:
     """What `attach-check` prints of a script that keeps its model, and says no samples."""
     dp2, tp2 = Layout(dp_shard=2), Layout(tp=2)
@@ -239,6 +255,7 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (ATTACH, "DeepSpeed", 1): HeldBy(f"tests/zero/test_restart.py::{ZERO}", "tests/zero/job.py"),
     (OBSERVE, "Observe a script", 1): observed,
     (OBSERVE, "Observe a script", 2): shell,
+    (OBSERVE, "In your experiment tracker", 1): tracked,
     (INSTALL, "Head node", 1): ON_HEAD,
     (INSTALL, "Head node", 2): ON_HEAD,
     (INSTALL, "GPU node", 1): ON_GPU,
@@ -255,6 +272,8 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (CARBON, "`watttime`", 1): SIGNALS,
     (CARBON, "`eia930`: the United States", 1): SIGNALS,
     (CARBON, "`eia930`: the United States", 2): reckoned,
+    (CARBON, "`entsoe`: Europe", 1): SIGNALS,
+    (CARBON, "`open_electricity`: Australia", 1): SIGNALS,
     (CARBON, "`static`: a number of yours", 1): SIGNALS,
     (CARBON, "`http_json`: any other service", 1): SIGNALS,
     (CARBON, "`csv`: a recording", 1): SIGNALS,
@@ -292,6 +311,7 @@ SPOILT: dict[tuple[str, str, int], tuple[str, str]] = {
     (ATTACH, "What happens at a boundary", 1): ("2 ranks hold", "2 ranks have"),
     (OBSERVE, "Observe a script", 1): ("run.carbon_g", "run.grams"),
     (OBSERVE, "Observe a script", 2): ("WATTMESH_URL=unix:", "WATTMESH_URL=http:"),
+    (OBSERVE, "In your experiment tracker", 1): ("energy(step)", "energy(step"),
     (CARBON, "Carbon signals", 1): ("carbon now", "carbon today"),
     (CARBON, "`eia930`: the United States", 2): ("/ sum(energy_f)", "/ sum(factor_f)"),
     (CARBON, "`csv`: a recording", 2): ("203", "2o3"),

@@ -5,6 +5,7 @@ The map:
     closing.py    closes a month
     lines.py      each subject in every scenario and signal, and the totals
     month.py      computes the report of a month
+    one_run.py    computes the report of one run
     prices.py     prices a slot in further scenarios
     reopening.py  reopens a closed month
     reported.py   what settings and signals contribute to budgets and reports

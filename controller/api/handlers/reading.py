@@ -108,7 +108,7 @@ def run(context: RequestContext, call: Call) -> dict[str, Any]:
         "checkpoint_step": row.checkpoint_step,
         "host": row.host,
         "process": row.pid,
-        "switches": _story(context, row, limit)[1],
+        "switches": story(context, row, limit)[1],
     }
 
 
@@ -146,7 +146,7 @@ def _why_no_grams(context: RequestContext, line: ClusterLine) -> str:
 def why(context: RequestContext, call: Call) -> dict[str, Any]:
     """Give the history of one run: its decisions, its switches and their states."""
     row = context.run(call.path["run"], call.peer)
-    told, switches = _story(context, row, _limit(call))
+    told, switches = story(context, row, _limit(call))
     return {
         "run": run_line(context.journal, context.pulse, row, context.now),
         "decisions": told,
@@ -160,7 +160,7 @@ def why(context: RequestContext, call: Call) -> dict[str, Any]:
     }
 
 
-def _story(
+def story(
     context: RequestContext, row: RunRow, limit: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Give the newest decisions and switches of a run, newest first."""

@@ -1,19 +1,31 @@
-"""The report of a month, and two acts: plan a budget anew, open a closed month again.
+"""The report of a month and of a run, and two acts: plan a budget anew, open a closed month again.
 
 Invariant: a report only reads. A new plan is kept beside the one before it, and the figures that a
 month was closed with beside the present ones, with who asked.
 """
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
+from wattmesh.controller.accounting.budget import boundary, run_budget
 from wattmesh.controller.accounting.periods import month_named, period_of
 from wattmesh.controller.accounting.report.month import report
+from wattmesh.controller.accounting.report.one_run import RunReport, stretches
 from wattmesh.controller.accounting.report.reported import plans_of, reported
 from wattmesh.controller.accounting.report.views import MonthReport
+from wattmesh.controller.accounting.saving import run_saving
+from wattmesh.controller.api.handlers.reading import story
 from wattmesh.controller.api.request_context import Call, Conflict, NotFound, RequestContext
+from wattmesh.controller.journal.energy.run_slots import run_slots
+from wattmesh.controller.status.status import run_line, why_unread
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
 from wattmesh.quantities import grams
+
+EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
+
+MOST_SWITCHES = 100
+"""Switches that the report of a run tells, the newest."""
 
 
 def month(context: RequestContext, call: Call) -> MonthReport:
@@ -24,6 +36,29 @@ def month(context: RequestContext, call: Call) -> MonthReport:
     if period.start > now:
         raise InputInvalid(f"{period.name} has not begun; the present month is the newest")
     return report(context.journal, period, reported(settings, context.pulse.signals), now)
+
+
+def one_run(context: RequestContext, call: Call) -> RunReport:
+    """Report one run: what it spent and saved, and when."""
+    row, journal = context.run(call.path["run"], call.peer), context.journal
+    pue = context.pulse.settings.site.pue_milli() / 1000
+    totals = journal.ledger.between(*EVER, row.run)
+    spent = run_budget(journal, row, totals, run_saving(journal, row), pue=pue)
+    if spent.energy_j is None:
+        spent = replace(spent, unread=why_unread(context.pulse, row))
+    slots = run_slots(journal.database, row.run)
+    return RunReport(
+        at=context.now,
+        line=run_line(journal, context.pulse, row, context.now),
+        spent=spent,
+        boundary=boundary(pue),
+        registered_at=row.registered_at,
+        finished_at=row.finished_at,
+        finish_reason=row.finish_reason,
+        observed=row.observed,
+        stretches=stretches(slots, one_signal=len(spent.carbon) <= 1),
+        switches=tuple(story(context, row, MOST_SWITCHES)[1]),
+    )
 
 
 def reopen(context: RequestContext, call: Call) -> Done:

@@ -8,6 +8,7 @@ The map:
     coverage.py        the booked time of each GPU, and its holder
     ledger.py          joules and grams per slot: writes and reads
     ledger_slots.py    where slots begin and end, across changes of the settings
+    run_slots.py       one run slot by slot, for its report
     scenario_slots.py  one run slot by slot, in every scenario
     spent.py           grams spent by budgets; old slots are read once
     sums.py            totals of the ledger; old slots are added up once

@@ -13,30 +13,19 @@ from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from zoneinfo import ZoneInfo
 
-from wattmesh.errors import AuthFailed, InputInvalid, NoData, RateLimited, ZoneMismatch
+from wattmesh.errors import NoData, ZoneMismatch
 from wattmesh.integrations.carbon.exogenous.collected import Collected
-from wattmesh.integrations.carbon.exogenous.entsoe_xml import (
-    Acknowledgement,
-    DocumentError,
-    MarketDocument,
-    parsed,
-)
-from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
-from wattmesh.integrations.carbon.reading.credentials import Credentials
+from wattmesh.integrations.carbon.reading.entsoe_platform import BASE_URL, EntsoePlatform, area_of
+from wattmesh.integrations.carbon.reading.entsoe_xml import Acknowledgement, MarketDocument
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.telemetry.exogenous import ExogenousBatch, ExogenousKind
 
-BASE_URL = "https://web-api.tp.entsoe.eu"
-PATH = "/api"
 BRUSSELS = ZoneInfo("Europe/Brussels")
 PUBLISHED = clock_time(18)
 DAY = timedelta(days=1)
 SPAN = 90 * DAY
 """Of one request: a year is allowed, but a year of quarter hours is 10 MB."""
 AHEAD = 2 * DAY
-HTTP_BAD_REQUEST, HTTP_UNAUTHORIZED = 400, 401
-NOTHING = "999"
-"""The reason code of an acknowledgement for many mistakes; most often there is no data."""
 DAY_AHEAD = "A01"
 PRODUCTION: Mapping[str, ExogenousKind] = {
     "B16": ExogenousKind.SOLAR,
@@ -44,27 +33,6 @@ PRODUCTION: Mapping[str, ExogenousKind] = {
     "B19": ExogenousKind.WIND,
 }
 """Solar, wind offshore, wind onshore."""
-AREAS: Mapping[str, str] = {
-    "AT": "10YAT-APG------L",
-    "BE": "10YBE----------2",
-    "CH": "10YCH-SWISSGRIDZ",
-    "CZ": "10YCZ-CEPS-----N",
-    "DE": "10Y1001A1001A82H",
-    "DK1": "10YDK-1--------W",
-    "DK2": "10YDK-2--------M",
-    "ES": "10YES-REE------0",
-    "FI": "10YFI-1--------U",
-    "FR": "10YFR-RTE------C",
-    "NL": "10YNL----------L",
-    "PL": "10YPL-AREA-----S",
-    "PT": "10YPT-REN------W",
-    "SE1": "10Y1001A1001A44P",
-    "SE2": "10Y1001A1001A45N",
-    "SE3": "10Y1001A1001A46L",
-    "SE4": "10Y1001A1001A47J",
-}
-"""Energy identification codes of bidding zones; DE is Germany with Luxembourg."""
-CODE_LENGTH = 16
 
 
 class Entsoe:
@@ -84,15 +52,8 @@ class Entsoe:
         Raises:
             InputInvalid: an unknown zone, or a malformed token.
         """
-        area = AREAS.get(zone, zone)
-        if len(area) != CODE_LENGTH or not area.replace("-", "").isalnum():
-            raise InputInvalid(
-                f"carbon: zone {zone!r} is neither one of {', '.join(AREAS)} nor a code of "
-                f"{CODE_LENGTH} characters like {AREAS['FR']}"
-            )
-        self._zone, self._area = zone, area
-        self._credentials = Credentials.parameter("securityToken", token)
-        self._http = http or JsonHttp(base_url)
+        self._zone, self._area = zone, area_of(zone)
+        self._platform = EntsoePlatform(token=token, base_url=base_url, http=http)
 
     @property
     def kinds(self) -> tuple[ExogenousKind, ...]:
@@ -102,7 +63,7 @@ class Entsoe:
     @property
     def breaker_state(self) -> str:
         """State of the circuit breaker before it: closed, half-open or open."""
-        return self._http.breaker_state
+        return self._platform.breaker_state
 
     @property
     def cadence(self) -> timedelta:
@@ -134,7 +95,8 @@ class Entsoe:
                 {"documentType": "A69", "in_Domain": self._area},
                 {"documentType": "A65", "outBiddingZone_Domain": self._area},
             ):
-                document = self._document(query, first, last)
+                asked = {**query, "processType": DAY_AHEAD}
+                document = self._platform.document(asked, first, last, zone=self._zone)
                 if isinstance(document, Acknowledgement):
                     nothing = document.text
                     told.refuse(f"{query['documentType']}: {document.text[:120]}")
@@ -149,34 +111,6 @@ class Entsoe:
             )
         starts = {hour: min(now, _published(hour)) for hour in _whole_hours(start, end)}
         return told.batch(starts)
-
-    def _document(
-        self, query: Mapping[str, str], start: datetime, end: datetime
-    ) -> MarketDocument | Acknowledgement:
-        """Fetch one document; an acknowledgement that there is no data is an answer."""
-        asked = {
-            **query,
-            "processType": DAY_AHEAD,
-            "periodStart": f"{start:%Y%m%d%H%M}",
-            "periodEnd": f"{end:%Y%m%d%H%M}",
-        }
-        try:
-            answer = self._http.get(
-                PATH,
-                query=asked,
-                headers={"Accept": "application/xml"},
-                credentials=self._credentials,
-                classify=_classify,
-                read=parsed,
-            )
-        except NoData as error:
-            return Acknowledgement(code=NOTHING, text=str(error))
-        if isinstance(answer, Acknowledgement) and answer.code != NOTHING:
-            raise InputInvalid(
-                f"ENTSO-E refused a question about {self._zone}: {answer.code} {answer.text[:160]}"
-            )
-        assert isinstance(answer, MarketDocument | Acknowledgement)
-        return answer
 
     def _collect(self, document: MarketDocument, told: Collected, *, load: bool) -> None:
         """Take a document's values.
@@ -212,21 +146,3 @@ def _whole_hours(start: datetime, end: datetime) -> Iterator[datetime]:
     while hour < end + DAY:
         yield hour
         hour += timedelta(hours=1)
-
-
-def _classify(answer: ErrorAnswer) -> ErrorClass | None:
-    """Decode ENTSO-E's errors: a refusal is mostly an acknowledgement with status 400."""
-    if answer.status == HTTP_UNAUTHORIZED:
-        advice = "check the token; a new account must ask for API access by mail"
-        return ErrorClass(error=AuthFailed, advice=advice)
-    if answer.status != HTTP_BAD_REQUEST:
-        return None
-    try:
-        told = parsed(answer.body)
-    except DocumentError:
-        return None
-    if not isinstance(told, Acknowledgement):
-        return None
-    if "maximum allowed" in told.text or "limit" in told.text.lower():
-        return ErrorClass(error=RateLimited, advice=told.text[:160])
-    return ErrorClass(error=NoData, advice=told.text[:160])

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.exogenous import entsoe, open_meteo
+from wattmesh.integrations.carbon.exogenous import open_meteo
 from wattmesh.integrations.carbon.exogenous.entsoe import Entsoe
 from wattmesh.integrations.carbon.exogenous.open_meteo import OpenMeteo, Place
+from wattmesh.integrations.carbon.reading.entsoe_platform import BASE_URL as ENTSOE_URL
 from wattmesh.integrations.carbon.sources import read_secret
 from wattmesh.telemetry.exogenous import ExogenousProvider
 
@@ -48,7 +49,7 @@ def exogenous_provider(settings: ExogenousSettings) -> ExogenousProvider:
         return Entsoe(
             zone=settings.zone,
             token=read_secret(settings.token_file),
-            base_url=settings.base_url or entsoe.BASE_URL,
+            base_url=settings.base_url or ENTSOE_URL,
         )
     if settings.provider == "open_meteo":
         return OpenMeteo(

@@ -5,10 +5,10 @@ For whoever must test carbon code without keys, without a network and without wa
     answers.py            a request and a reply before they become HTTP
     faults.py             every way to misbehave, and the rules that switch it on
     grids.py              the invented grids: the truth, and what is known of it at a moment
-    electricity_maps.py, watttime.py, neso.py, eia930.py, http_json.py
+    electricity_maps.py, watttime.py, neso.py, eia930.py, http_json.py, open_electricity.py
                           the answers of each provider
-    entsoe.py, open_meteo.py
-                          the same of exogenous series
+    entsoe.py, entsoe_mix.py, open_meteo.py
+                          the same of exogenous series, and of ENTSO-E's generation
     spoiled.py            answers in place of the right one, and bytes that come wrong
     control.py            switching faults over HTTP
     server.py             the server

@@ -22,6 +22,7 @@ class ServedProvider(StrEnum):
     HTTP_JSON = "http_json"
     ENTSOE = "entsoe"
     OPEN_METEO = "open_meteo"
+    OPEN_ELECTRICITY = "open_electricity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

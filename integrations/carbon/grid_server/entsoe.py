@@ -1,5 +1,7 @@
 """Answers as ENTSO-E's transparency platform gives them: XML documents of day-ahead forecasts.
 
+Documents of actual generation are made by `entsoe_mix.py`.
+
 Written from the published documentation, not from our own client. Values are megawatts, whole days
 of the zone's time (Brussels) in periods of a quarter of an hour, curve type A03: a point that
 repeats the one before is left out. What cannot be answered is an acknowledgement.
@@ -11,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from zoneinfo import ZoneInfo
 
+from wattmesh.integrations.carbon.grid_server import entsoe_mix
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
 from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
-from wattmesh.integrations.carbon.grid_server.grids import noise
+from wattmesh.integrations.carbon.grid_server.grids import SimulatedGrid, noise
 
 XML = "text/xml"
 FORM = "%Y%m%d%H%M"
@@ -50,7 +53,9 @@ def acknowledged(text: str, *, status: int = 200, code: str = "999") -> Reply:
     return Reply(status=status, body=body, content_type=XML)
 
 
-def answer(request: Request, suffering: AnswerFaults, keys: frozenset[str]) -> Reply:
+def answer(
+    request: Request, grid: SimulatedGrid, suffering: AnswerFaults, keys: frozenset[str]
+) -> Reply:
     """Answer one request."""
     query = request.query
     token = query.get("securityToken", "")
@@ -70,16 +75,25 @@ def answer(request: Request, suffering: AnswerFaults, keys: frozenset[str]) -> R
         return acknowledged("Mandatory parameter periodStart or periodEnd is wrong", status=400)
     if end - start > LONGEST:
         return acknowledged("The requested interval exceeds the maximum allowed", status=400)
-    return _document(request, start, end, suffering)
+    return _document(request, (start, end), grid, suffering)
 
 
-def _document(request: Request, start: datetime, end: datetime, suffering: AnswerFaults) -> Reply:
+def _document(
+    request: Request,
+    span: tuple[datetime, datetime],
+    grid: SimulatedGrid,
+    suffering: AnswerFaults,
+) -> Reply:
     """Answer a sound question."""
-    query, now = request.query, request.now
     if suffering.has(Fault.ENTITIES):
         return Reply(body=BOMB, content_type=XML)
+    if request.query.get("documentType") == "A75":
+        body = entsoe_mix.document(zone_of(request), span, request.now, grid, suffering)
+        missing = "No matching data found for Data item A75"
+        return Reply(body=body, content_type=XML) if body else acknowledged(missing)
+    query, now = request.query, request.now
     productions = {"A69": ("B16", "B18", "B19"), "A65": ("",)}.get(query.get("documentType", ""))
-    days = [] if suffering.has(Fault.EMPTY) else list(_days(start, end, now, suffering))
+    days = [] if suffering.has(Fault.EMPTY) else list(_days(*span, now, suffering))
     if not productions or not days or query.get("processType") != "A01":
         return acknowledged(f"No matching data found for Data item {query.get('documentType')}")
     zone = "10YXX-WRONG----9" if suffering.has(Fault.WRONG_ZONE) else zone_of(request)

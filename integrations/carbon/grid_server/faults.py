@@ -59,9 +59,10 @@ class Fault(StrEnum):
     WITHOUT_ACTUAL = "without-actual"  # forecasts only, as in regional answers
     # EIA-930.
     NUMBERS = "numbers"  # values as numbers, as in older answers
+    # EIA-930, ENTSO-E and Open Electricity.
     NEW_FUEL = "new-fuel"  # a fuel code nobody has heard of
     MISSING_FUEL = "missing-fuel"  # no row for natural gas
-    # ENTSO-E and Open-Meteo.
+    # ENTSO-E, Open-Meteo and Open Electricity.
     RESOLUTION = "resolution"  # a day in quarter hours, the next in hours (ENTSO-E)
     ENTITIES = "entities"  # a document type with entities that grow (ENTSO-E)
     WRONG_UNIT = "wrong-unit"  # another unit than was asked for
@@ -111,12 +112,13 @@ ONLY: dict[Fault, frozenset[ServedProvider]] = {
             ServedProvider.WATTTIME,
             ServedProvider.ENTSOE,
             ServedProvider.OPEN_METEO,
+            ServedProvider.OPEN_ELECTRICITY,
         }
     ),
     **dict.fromkeys((Fault.RESOLUTION, Fault.ENTITIES), frozenset({ServedProvider.ENTSOE})),
-    **dict.fromkeys(
-        (Fault.WRONG_UNIT, Fault.SPIKE),
-        frozenset({ServedProvider.ENTSOE, ServedProvider.OPEN_METEO}),
+    Fault.SPIKE: frozenset({ServedProvider.ENTSOE, ServedProvider.OPEN_METEO}),
+    Fault.WRONG_UNIT: frozenset(
+        {ServedProvider.ENTSOE, ServedProvider.OPEN_METEO, ServedProvider.OPEN_ELECTRICITY}
     ),
     **dict.fromkeys(
         (
@@ -129,8 +131,10 @@ ONLY: dict[Fault, frozenset[ServedProvider]] = {
         frozenset({ServedProvider.WATTTIME}),
     ),
     **dict.fromkeys((Fault.EARLY_FIRST, Fault.WITHOUT_ACTUAL), frozenset({ServedProvider.NESO})),
+    Fault.NUMBERS: frozenset({ServedProvider.EIA930}),
     **dict.fromkeys(
-        (Fault.NUMBERS, Fault.NEW_FUEL, Fault.MISSING_FUEL), frozenset({ServedProvider.EIA930})
+        (Fault.NEW_FUEL, Fault.MISSING_FUEL),
+        frozenset({ServedProvider.EIA930, ServedProvider.ENTSOE, ServedProvider.OPEN_ELECTRICITY}),
     ),
 }
 """Faults that only some providers can have; the others fit all."""

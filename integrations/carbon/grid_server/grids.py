@@ -60,6 +60,10 @@ ZONES: Mapping[str, Shape] = {
     "CAISO_NORTH": Shape(base_g_per_kwh=260, east_h=-8, sun=0.50),
     "PSCO": Shape(base_g_per_kwh=480, east_h=-7, sun=0.20),
     "CISO": Shape(base_g_per_kwh=230, east_h=-8, sun=0.50),
+    "NSW1": Shape(base_g_per_kwh=620, east_h=10, sun=0.35),
+    "VIC1": Shape(base_g_per_kwh=760, east_h=10, sun=0.25),
+    "NEM": Shape(base_g_per_kwh=600, east_h=10, sun=0.35),
+    "WEM": Shape(base_g_per_kwh=480, east_h=8, sun=0.35),
     "PJM": Shape(base_g_per_kwh=370, east_h=-5, sun=0.05, weather=0.05),
 }
 """Zones and regions as the providers spell them. The levels are invented."""

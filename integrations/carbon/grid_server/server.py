@@ -1,7 +1,8 @@
 """The server: one address for all providers, each under its own prefix.
 
 `/electricity_maps/v4/...`, `/watttime/login`, `/neso/intensity/...`, `/eia930/v2/...`,
-`/http_json/now/DE`, `/entsoe/api`, `/open_meteo/v1/forecast`; `/control/...` switches faults.
+`/http_json/now/DE`, `/entsoe/api`, `/open_meteo/v1/forecast`, `/open_electricity/v4/...`;
+`/control/...` switches faults.
 Invariant: values depend on the grid and on the
 clock alone, so a virtual year can drive it; requests are counted whatever becomes of them.
 """
@@ -24,6 +25,7 @@ from wattmesh.integrations.carbon.grid_server import (
     entsoe,
     http_json,
     neso,
+    open_electricity,
     open_meteo,
     watttime,
 )
@@ -54,6 +56,7 @@ ZONE_OF: dict[ServedProvider, Callable[[Request], str]] = {
     ServedProvider.HTTP_JSON: http_json.zone_of,
     ServedProvider.ENTSOE: entsoe.zone_of,
     ServedProvider.OPEN_METEO: open_meteo.zone_of,
+    ServedProvider.OPEN_ELECTRICITY: open_electricity.zone_of,
 }
 
 
@@ -175,7 +178,9 @@ class GridServer:
         self, service: ServedProvider, request: Request, suffering: AnswerFaults
     ) -> Reply:
         if service is ServedProvider.ENTSOE:
-            return entsoe.answer(request, suffering, self.keys)
+            return entsoe.answer(request, self.grid, suffering, self.keys)
+        if service is ServedProvider.OPEN_ELECTRICITY:
+            return open_electricity.answer(request, self.grid, suffering, self.keys)
         if service is ServedProvider.OPEN_METEO:
             return open_meteo.answer(request, suffering)
         return http_json.answer(request, self.grid, suffering, self.keys)

@@ -5,9 +5,12 @@ The map:
     believed.py     refuses implausible values, with a reason
     breaker.py      a circuit breaker per provider
     credentials.py  secrets of a request, and how to hide them
+    entsoe_platform.py  asks ENTSO-E's transparency platform, for two kinds of sources
+    entsoe_xml.py   its documents
     fuel_mix.py     derives the intensity of a generation mix
     http.py         JSON over HTTP with deadlines, retries and limits
     json_shape.py   where an unknown service keeps its values, as the settings declare it
+    mixed_hours.py  hours of a generation mix to points of a series
     rows.py         converts a provider's rows to points
     trace.py        the file format of recorded traces
 """

@@ -9,6 +9,7 @@ Invariant: what has a document type declaration is refused before it is parsed, 
 expanded; an answer yields at most `MOST_POINTS`.
 """
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ RESOLUTIONS = {
     "PT60M": timedelta(hours=1),
     "PT1H": timedelta(hours=1),
 }
+FIRST_YEAR, LAST_YEAR = 2000, 2200
 REPEATS = "A03"
 UNIT = "MAW"
 GENERATION_LOAD, ACKNOWLEDGEMENT = "GL_MarketDocument", "Acknowledgement_MarketDocument"
@@ -43,10 +45,14 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentSeries:
-    """One series: its zone, the type of production ("" for load), and its intervals."""
+    """One series: its zone, the type of production ("" for load), and its intervals.
+
+    `leaves`: energy that leaves the grid there: load, and what storage takes.
+    """
 
     zone: str
     production: str
+    leaves: bool
     intervals: tuple[tuple[datetime, datetime, float], ...]
 
 
@@ -106,9 +112,10 @@ def _series(element: ET.Element, refused: list[str], room: int) -> DocumentSerie
         for period in element:
             if _name(period) == "Period":
                 intervals.extend(_period(period, repeats, refused, room - len(intervals)))
-    zones = [each.text or "" for each in element.iter() if _name(each).endswith("omain.mRID")]
+    zones = [each for each in element.iter() if _name(each).endswith("omain.mRID")]
     return DocumentSeries(
-        zone=zones[0].strip() if zones else "",
+        zone=(zones[0].text or "").strip() if zones else "",
+        leaves=bool(zones) and _name(zones[0]).startswith("out"),
         production=_text(element, "psrType"),
         intervals=tuple(intervals),
     )
@@ -132,7 +139,7 @@ def _period(
         if _name(point) == "Point":
             position, value = _text(point, "position"), _text(point, "quantity")
             try:
-                told[int(position)] = float(value)
+                told[int(position)] = _finite(value)
             except ValueError:
                 refused.append(f"a point {position[:10]!r} of {value[:20]!r} was left out")
     last: float | None = None
@@ -141,6 +148,13 @@ def _period(
         last = value_of if value_of is not None else (last if repeats else None)
         if last is not None:
             yield start + (place - 1) * step, start + place * step, last
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _name(element: ET.Element) -> str:
@@ -160,4 +174,6 @@ def _moment(text: str) -> datetime:
         raise DocumentError(f"has {text[:40]!r} where a time belongs") from error
     if at.tzinfo is None:
         raise DocumentError(f"has the time {text[:40]!r} without a zone")
+    if not FIRST_YEAR <= at.year <= LAST_YEAR:
+        raise DocumentError(f"has the time {text[:40]!r}, which no document tells of")
     return at
