@@ -1,0 +1,169 @@
+"""Experts of a live job placed anew at save steps: the same training, and old or new when killed."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.experts.placed_job import (
+    EVERY,
+    EXPERTS,
+    LAYERS,
+    STEPS_OF,
+    at_step,
+    header_of_newest,
+)
+from tests.hook.conftest import socket_path
+from tests.hook.daemon import FakeDaemon, Wish
+from tests.hook.harness import Run, Zygote
+from tests.hook.tiny import Fault
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.switch import SwitchState
+
+__all__ = ["socket_path"]
+
+EP2 = Layout(dp_shard=2, ep=2)
+EP2_OF_4 = Layout(dp_shard=4, ep=2)
+EP4_TP = Layout(dp_shard=2, tp=2, ep=4)
+Placement = tuple[tuple[int, ...], ...]
+
+
+def placements(count: int) -> list[Placement]:
+    """Draw placements, each another one than before."""
+    draw = random.Random(5)
+    return [
+        tuple(tuple(draw.sample(range(EXPERTS), EXPERTS)) for _ in range(LAYERS))
+        for _ in range(count)
+    ]
+
+
+class PlacedRun(Run):
+    """A run of the job; the orders that it waits for are those of its wishes."""
+
+    def __init__(self, zygote: Zygote, folder: Path, layout: Layout, steps: int) -> None:
+        """Nothing is launched yet."""
+        super().__init__(
+            zygote,
+            folder,
+            layout.world_size,
+            layout=layout,
+            steps=steps,
+            boundary_every=EVERY,
+            dtype="float64",
+        )
+        self.job = "tests.experts.placed_job:main"
+
+    def ordered(self, socket_path: Path, wishes: Sequence[Wish]) -> FakeDaemon:
+        """A daemon that gives these orders, for which the run waits."""
+        socket_path.unlink(missing_ok=True)
+        self.with_daemon(socket_path)
+        self.change(wait_for={str(each.at): f"order-{n}" for n, each in enumerate(wishes, 1)})
+        return FakeDaemon(socket_path, self.out, list(wishes))
+
+    def placed(self) -> dict[int, Any]:
+        """Where experts lay in each step."""
+        text = (self.out / "placed.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        return {line["step"]: tuple(tuple(rows) for rows in line["as"]) for line in lines}
+
+
+@pytest.fixture(scope="module")
+def untouched(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Losses by step of a run on two ranks to which nothing happened."""
+    folder = tmp_path_factory.mktemp("untouched")
+    run = PlacedRun(zygote, folder, EP2, at_step(len(STEPS_OF)) + EVERY)
+    run.change(boundary_every=100)
+    assert run.once() == 0, run.log()
+    return run.losses()
+
+
+def test_experts_are_placed_at_save_steps_and_no_bit_of_a_loss_moves(
+    zygote: Zygote, tmp_path: Path, socket_path: Path
+) -> None:
+    """Placed, moved to another layout as they lie, placed in the same switch: equal losses."""
+    first, second = placements(2)
+    ranks = (0, 1, 2, 3)
+    wishes = [
+        Wish(layout=EP2_OF_4, ranks=ranks, at=1, placement=first),
+        Wish(layout=EP4_TP, ranks=ranks, at=2),
+        Wish(layout=EP2_OF_4, ranks=ranks, at=3, placement=second),
+    ]
+    run = PlacedRun(zygote, tmp_path / "placed", EP2_OF_4, 4)
+    with run.ordered(socket_path, wishes) as daemon:
+        assert run.once() == 0, run.log()
+    assert daemon.states()[-1] is SwitchState.CONFIRMED, run.log()
+    assert daemon.states().count(SwitchState.CONFIRMED) == 3
+    assert [run.placed()[step] for step in range(1, 5)] == [(), first, first, second]
+    for each in daemon.heard.transitions:
+        if each.state is SwitchState.CONFIRMED:
+            assert each.evidence["digest_before"] == each.evidence["digest_after"]
+    assert header_of_newest(run.checkpoints)["placement"] == [list(rows) for rows in second]
+    moved = sum(n != expert for rows in first for n, expert in enumerate(rows))
+    assert f"switched from dp4 ep2 to dp4 ep2 with {moved} experts placed anew" in run.log()
+
+    plain = PlacedRun(zygote, tmp_path / "plain", EP2_OF_4, 4)
+    wishes = [Wish(layout=EP4_TP, ranks=ranks, at=2), Wish(layout=EP2_OF_4, ranks=ranks, at=3)]
+    with plain.ordered(socket_path, wishes):
+        assert plain.once() == 0, plain.log()
+    assert run.losses() == plain.losses()
+    assert len(set(plain.losses().values())) == 4
+
+
+def test_killed_at_each_step_of_a_placement_experts_lie_as_before_or_as_ordered(
+    zygote: Zygote, tmp_path: Path, socket_path: Path, untouched: dict[int, float]
+) -> None:
+    """Eight launches die, each at another step of its placement; the losses are those of none."""
+    ordered = placements(len(STEPS_OF))
+    wishes = [
+        Wish(layout=EP2, ranks=(0, 1), at=at_step(n), placement=each)
+        for n, each in enumerate(ordered)
+    ]
+    steps = at_step(len(STEPS_OF)) + EVERY
+    run = PlacedRun(zygote, tmp_path / "killed", EP2, steps)
+    run.environment["KILLED"] = "yes"
+    run.change(fault=Fault(rank=0, at="", what="kill_all", after_step=0))
+    lay: list[Placement] = []
+    with run.ordered(socket_path, wishes):
+        for _ in STEPS_OF:
+            assert run.once() != 0, run.log()
+            lay.append(header_of_newest(run.checkpoints).get("placement", []))
+        assert run.once() == 0, run.log()
+    assert run.losses() == {step: untouched[step] for step in range(1, steps + 1)}
+    known = {(), *ordered}
+    assert set(run.placed().values()) <= known
+    assert {tuple(tuple(rows) for rows in each) for each in lay} <= known
+
+
+def test_a_build_that_does_not_place_as_asked_is_taken_back(
+    zygote: Zygote, tmp_path: Path, socket_path: Path, untouched: dict[int, float]
+) -> None:
+    """What is not declared is refused, what is routed or stacked otherwise moves the probe."""
+    how = {
+        "undeclared": "declares no stacks",
+        "ignored": "otherwise than Ranks.placement asked",
+        "routed by number": "probe",
+        "one stack forgotten": "probe",
+    }
+    wishes = [
+        Wish(layout=EP2, ranks=(0, 1), at=EVERY * (n + 1), placement=each)
+        for n, each in enumerate(placements(len(how) + 2))
+    ]
+    twice = tuple((0, *range(EXPERTS - 1)) for _ in range(LAYERS))
+    wishes[-1] = Wish(layout=EP2, ranks=(0, 1), at=wishes[-1].at, placement=twice)
+    run = PlacedRun(zygote, tmp_path / "wrong", EP2, EVERY * (len(wishes) + 1))
+    run.environment["WRONG"] = ",".join(how)
+    with run.ordered(socket_path, wishes) as daemon:
+        assert run.once() == 0, run.log()
+    said = [
+        each.detail for each in daemon.heard.transitions if each.state is SwitchState.ROLLED_BACK
+    ]
+    assert len(said) == len(how), (said, run.log())
+    for words, told in zip(how.values(), said, strict=True):
+        assert words in told
+    assert daemon.states().count(SwitchState.CONFIRMED) == 1
+    assert "does not place each of 8 experts once" in run.log()
+    assert run.losses() == {step: untouched[step] for step in run.losses()}
+    assert len(run.losses()) == EVERY * (len(wishes) + 1)
