@@ -9,6 +9,7 @@ from typing import Annotated
 
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.wire import Message
 
 STALE_S = 900.0
@@ -60,3 +61,16 @@ class ExpertCostScores(Message):
     age_s: ranges.Seconds
     scores: ScoresByGpu = field(default_factory=dict)
     neutral_because: ranges.Trouble = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementWish(Message):
+    """What a person asks for: the experts of a run, placed anew at its next save step.
+
+    Attributes:
+        placement: by layer of experts, the expert in each row of its stacks.
+        reason: why; the journal keeps it.
+    """
+
+    placement: Placement
+    reason: ranges.Said

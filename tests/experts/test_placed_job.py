@@ -1,4 +1,4 @@
-"""Experts of a live job placed anew at save steps: the same training, and old or new when killed."""
+"""Experts of a live job placed anew at save steps: equal training, and old or new when killed."""
 
 import json
 import random
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.process import daemon
+from tests.daemon.waiting import wait_for
 from tests.experts.placed_job import (
     EVERY,
     EXPERTS,
@@ -20,6 +22,8 @@ from tests.hook.conftest import socket_path
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import Run, Zygote
 from tests.hook.tiny import Fault
+from wattmesh.controller.cli.main import main
+from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
 
@@ -167,3 +171,54 @@ def test_a_build_that_does_not_place_as_asked_is_taken_back(
     assert "does not place each of 8 experts once" in run.log()
     assert run.losses() == {step: untouched[step] for step in run.losses()}
     assert len(run.losses()) == EVERY * (len(wishes) + 1)
+
+
+def test_an_operator_has_the_daemon_place_the_experts_of_a_live_run(
+    zygote: Zygote,
+    tmp_path: Path,
+    untouched: dict[int, float],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`experts place FILE --run RUN`: the real daemon orders what was found, the run does it."""
+    file = tmp_path / "routing.json"
+    gpu = {"busy_w": 700, "idle_w": 70, "tokens_per_s": 1e5}
+    chosen = [[[0, 5, 6], [1, 2, 7], [3, 4, 5]] * 9, [[0, 2, 4], [1, 3, 5], [5, 6, 7]] * 9]
+    file.write_text(
+        json.dumps(
+            {
+                "gpus": [gpu | {"name": name, "node": name} for name in "ab"],
+                "crossing_j": 0.1,
+                "experts": EXPERTS,
+                "chosen": chosen,
+            }
+        )
+    )
+    run = PlacedRun(zygote, tmp_path, EP2, 5).with_daemon(tmp_path / "w.sock")
+    run.change(wait_for={"2": "go"}, orders_by={"3": 1})
+    with daemon(tmp_path, "") as running:
+        run.launch({})
+        wait_for(
+            lambda: [each["step"] for each in running.get("/v1/runs").body["runs"]] == [1],
+            "the first step",
+            60.0,
+        )
+        words = ["experts", "place", str(file), "--run", "tiny", "--reason", "less traffic"]
+        assert main([*words, "--socket", str(running.socket), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        (run.out / "go").touch()
+        assert zygote.wait(run.launches[-1]) == 0, run.log()
+        journal = Journal.open(f"sqlite:///{tmp_path / 'journal.db'}")
+        (row,) = journal.switches.history()
+        wait_for(
+            lambda: journal.switches.history()[0].state is SwitchState.CONFIRMED, "its end", 60.0
+        )
+    assert row.requested_by == "operator"
+    assert "less traffic" in row.reason
+    found = tuple(tuple(rows) for rows in run.placed()[5])
+    assert found == row.order.placement
+    assert found != ()
+    for layer, rows in enumerate(found):
+        assert [told["placement"][layer][expert] for expert in rows] == [0] * 4 + [1] * 4
+    assert told["after"]["crossings"] < told["before"]["crossings"]
+    assert run.losses() == {step: untouched[step] for step in run.losses()}
+    assert len(run.losses()) == 5
