@@ -164,7 +164,7 @@ class Boundary:
         experts = [fact["experts"] for fact in facts]
         job.experts.agree(state, generation, experts)
         if job.leads(generation):
-            job.experts.tell(job.launch_store, generation, experts)
+            job.experts.tell(job.launch_store, state, generation, experts)
         agreed = conclude(facts, generation.ranks, position, job.tokens_total)
         self._told = agreed.told
         job.consumed.begin(position.samples)
