@@ -67,12 +67,13 @@ def _overhead(ours: nn.Module, plain: nn.Module, x_ND: Tensor) -> float:
 
 def _turn_s(module: nn.Module, x_ND: Tensor) -> float:
     if x_ND.is_cuda:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        timed: Any = torch.cuda.Event
+        begin, end = (timed(enable_timing=True) for _ in range(2))
         begin.record()
         module(x_ND)
         end.record()
         torch.cuda.synchronize()
-        return begin.elapsed_time(end) / 1000
+        return float(begin.elapsed_time(end)) / 1000
     began = time.process_time()
     module(x_ND)
     return time.process_time() - began

@@ -129,7 +129,7 @@ def stacks_of(
             f"layers.{number}.feed_forward.experts.{name}": block.number
             for stage in stages
             for number, block in stage.layers.items()
-            if isinstance(block, Block)
+            if isinstance(block, Block) and isinstance(block.feed_forward, MixtureOfExperts)
             for name, _ in block.feed_forward.experts.named_parameters()
         },
         placement=placement,

@@ -170,12 +170,13 @@ def _within_groups(gate: Any, choice_NX: Tensor, *, by_two: bool) -> Tensor:
     groups = getattr(gate, "num_group", None)
     if not groups or getattr(gate, "topk_method", "") == "greedy":
         return choice_NX
-    each_NGX = choice_NX.unflatten(-1, (groups, -1))
+    each_NGX = choice_NX.view(len(choice_NX), groups, -1)
     # Two by two as DeepSeek-V3 does it, by the best one as V2.
     score_NG = each_NGX.topk(2, dim=-1)[0].sum(-1) if by_two else each_NGX.max(-1).values
     best = torch.topk(score_NG, gate.topk_group, dim=-1, sorted=False).indices
     kept_NG = torch.zeros_like(score_NG, dtype=torch.bool).scatter(1, best, True)
-    return each_NGX.masked_fill(~kept_NG.unsqueeze(-1), float("-inf")).flatten(-2)
+    left_NGX = each_NGX.masked_fill(~kept_NG.unsqueeze(-1), float("-inf"))
+    return left_NGX.flatten(-2)
 
 
 def _experts(gate: Any) -> int:

@@ -77,8 +77,8 @@ def boxes_of(
     known: dict[Any, Place] = {}
     found = {key: box_of(key, tensor, known) for key, tensor in tensors.items()}
     boxes = {key: box for key, box in found.items() if box is not None}
-    for key in [key for key in boxes if key in orders] if orders else ():
-        cut = _by_rows(boxes.pop(key), orders[key])
+    for key, order in (orders or {}).items():
+        cut = _by_rows(boxes.pop(key), order) if key in boxes else ()
         boxes.update((f"{key}[{each.offset[0]}]", each) for each in cut)
     return boxes
 

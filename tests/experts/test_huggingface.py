@@ -50,11 +50,11 @@ OF_DEEPSEEK: dict[str, Any] = {
 def block(kind: str) -> nn.Module:
     """One tiny block, with weights that are drawn."""
     torch.manual_seed(0)
+    mixtral: Any = MixtralSparseMoeBlock
+    qwen2: Any = Qwen2MoeSparseMoeBlock
     made: dict[str, Any] = {
-        "mixtral": lambda: MixtralSparseMoeBlock(
-            MixtralConfig(**COMMON, num_local_experts=EXPERTS)
-        ),
-        "qwen2": lambda: Qwen2MoeSparseMoeBlock(Qwen2MoeConfig(**COMMON, **OF_QWEN)),
+        "mixtral": lambda: mixtral(MixtralConfig(**COMMON, num_local_experts=EXPERTS)),
+        "qwen2": lambda: qwen2(Qwen2MoeConfig(**COMMON, **OF_QWEN)),
         "qwen3": lambda: Qwen3MoeSparseMoeBlock(
             Qwen3MoeConfig(**COMMON, **OF_QWEN, norm_topk_prob=True)
         ),
@@ -158,7 +158,8 @@ def test_a_whole_model_trains_with_it_and_keeps_biases_in_its_checkpoint() -> No
     other = MixtralForCausalLM(config)
     HuggingFaceRouters([other], mode="tilt")
     other.load_state_dict(state)
-    model.eval(), other.eval()
+    nn.Module.train(model, False)
+    nn.Module.train(other, False)
     assert torch.equal(model(input_ids=tokens).logits, other(input_ids=tokens).logits)
     assert routers.set_costs((0.0,) * EXPERTS, 0.3) == ""
     assert not torch.equal(model(input_ids=tokens).logits, other(input_ids=tokens).logits)

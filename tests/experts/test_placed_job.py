@@ -193,7 +193,8 @@ def test_an_operator_has_the_daemon_place_the_experts_of_a_live_run(
             }
         )
     )
-    run = PlacedRun(zygote, tmp_path, EP2, 5).with_daemon(tmp_path / "w.sock")
+    run = PlacedRun(zygote, tmp_path, EP2, 5)
+    run.with_daemon(tmp_path / "w.sock")
     run.change(wait_for={"2": "go"}, orders_by={"3": 1})
     with daemon(tmp_path, "") as running:
         run.launch({})
