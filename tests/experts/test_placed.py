@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.hook.test_orders import GOOD, HERE
+from wattmesh.controller.cycle.observe import _records
+from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel
 from wattmesh.integrations.pytorch.gradients import expert_squares
@@ -17,6 +20,7 @@ from wattmesh.reconfig import placement
 from wattmesh.reconfig.checkpoint.digest import pieces_of
 from wattmesh.reconfig.client.orders import ExpertsStanding, OrderAnswer, judge
 from wattmesh.reconfig.state.boxes import boxes_of
+from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
 
 Rows = st.integers(1, 9).flatmap(lambda n: st.permutations(range(n)))
@@ -95,6 +99,31 @@ def test_an_order_with_a_placement_is_taken_only_where_it_fits(
     answer, told = judge(asked, resizes)  # type: ignore[arg-type]
     assert (answer is OrderAnswer.TAKE) == (why == ""), told
     assert why in told
+
+
+def test_a_placement_says_nothing_of_what_a_switch_between_points_takes() -> None:
+    """The guard and the planner learn from switches alone."""
+    at = datetime(2026, 11, 20, tzinfo=UTC)
+    row = SwitchRow(
+        plan="p",
+        run="r",
+        attempt=1,
+        epoch=1,
+        from_point="A",
+        to_point="A",
+        order=replace(GOOD, placement=((1, 0),)),
+        state=SwitchState.CONFIRMED,
+        requested_by="operator",
+        reason="",
+        predicted_ug=None,
+        switch_cost_ug=None,
+        created_at=at,
+        updated_at=at,
+        evidence={"total_s": 3.0},
+    )
+    assert _records([row], 1, at) == ()
+    (told,) = _records([replace(row, order=GOOD, to_point="B")], 1, at)
+    assert (told.origin, told.target, told.told_s) == ("A", "B", 3.0)
 
 
 class Squares(nn.Module):
