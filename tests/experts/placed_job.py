@@ -21,13 +21,11 @@ from wattmesh.reconfig.state.state import State
 EXPERTS, LAYERS, EVERY = 8, 2, 1
 STEPS_OF = (
     "save",
-    "probe_before",
     "teardown",
     "rebuild_after_mesh",
     "load",
     "verify",
     "behind_written",
-    "behind_named",
 )
 """The steps of a placement at which a job may be killed, in their order."""
 
@@ -93,12 +91,12 @@ class PlacedJob(TinyJob):
         return metrics.loss
 
     def due(self, at: str) -> bool:
-        """Whether this rank dies here: at each step once, of the placement that comes with it."""
+        """Whether this rank dies here: at each step once, of the placements after the first."""
         if not self.killed or self.rank != 0 or self.session is None:
             return super().due(at)
         done = len(list(self.out.glob("fault-*")))
         step = self.session.position.step if self._training() else self.position.step
-        return done < len(STEPS_OF) and STEPS_OF[done] == at and step >= at_step(done)
+        return done < len(STEPS_OF) and STEPS_OF[done] == at and step >= at_step(done + 1)
 
     def _note(self, session: Session, loss: float) -> None:
         """Write where experts lie, too."""

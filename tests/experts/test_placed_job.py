@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from tests.hook.harness import Run, Zygote
 from tests.hook.tiny import Fault
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.reconfig.launch.folder import OUTCOME_VARIABLE
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import SwitchMode
 
 __all__ = ["socket_path"]
 
@@ -33,6 +36,7 @@ EP2 = Layout(dp_shard=2, ep=2)
 EP2_OF_4 = Layout(dp_shard=4, ep=2)
 EP4_TP = Layout(dp_shard=2, tp=2, ep=4)
 Placement = tuple[tuple[int, ...], ...]
+STEPS = at_step(len(STEPS_OF) + 1) + EVERY
 
 
 def placements(count: int) -> list[Placement]:
@@ -63,6 +67,8 @@ class PlacedRun(Run):
     def ordered(self, socket_path: Path, wishes: Sequence[Wish]) -> FakeDaemon:
         """A daemon that gives these orders, for which the run waits."""
         socket_path.unlink(missing_ok=True)
+        for mark in self.out.glob("order-*"):
+            mark.unlink()
         self.with_daemon(socket_path)
         self.change(wait_for={str(each.at): f"order-{n}" for n, each in enumerate(wishes, 1)})
         return FakeDaemon(socket_path, self.out, list(wishes))
@@ -78,7 +84,7 @@ class PlacedRun(Run):
 def untouched(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """Losses by step of a run on two ranks to which nothing happened."""
     folder = tmp_path_factory.mktemp("untouched")
-    run = PlacedRun(zygote, folder, EP2, at_step(len(STEPS_OF)) + EVERY)
+    run = PlacedRun(zygote, folder, EP2, STEPS)
     run.change(boundary_every=100)
     assert run.once() == 0, run.log()
     return run.losses()
@@ -87,30 +93,29 @@ def untouched(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[
 def test_experts_are_placed_at_save_steps_and_no_bit_of_a_loss_moves(
     zygote: Zygote, tmp_path: Path, socket_path: Path
 ) -> None:
-    """Placed, moved to another layout as they lie, placed in the same switch: equal losses."""
-    first, second = placements(2)
+    """Placed in the switch to another layout, moved back as they lie: the losses of neither."""
+    (first,) = placements(1)
     ranks = (0, 1, 2, 3)
     wishes = [
-        Wish(layout=EP2_OF_4, ranks=ranks, at=1, placement=first),
-        Wish(layout=EP4_TP, ranks=ranks, at=2),
-        Wish(layout=EP2_OF_4, ranks=ranks, at=3, placement=second),
+        Wish(layout=EP4_TP, ranks=ranks, at=1, placement=first),
+        Wish(layout=EP2_OF_4, ranks=ranks, at=2),
     ]
     run = PlacedRun(zygote, tmp_path / "placed", EP2_OF_4, 4)
     with run.ordered(socket_path, wishes) as daemon:
         assert run.once() == 0, run.log()
     assert daemon.states()[-1] is SwitchState.CONFIRMED, run.log()
-    assert daemon.states().count(SwitchState.CONFIRMED) == 3
-    assert [run.placed()[step] for step in range(1, 5)] == [(), first, first, second]
+    assert daemon.states().count(SwitchState.CONFIRMED) == 2
+    assert [run.placed()[step] for step in range(1, 5)] == [(), first, first, first]
     for each in daemon.heard.transitions:
         if each.state is SwitchState.CONFIRMED:
             assert each.evidence["digest_before"] == each.evidence["digest_after"]
-    assert header_of_newest(run.checkpoints)["placement"] == [list(rows) for rows in second]
+    assert header_of_newest(run.checkpoints)["placement"] == [list(rows) for rows in first]
     moved = sum(n != expert for rows in first for n, expert in enumerate(rows))
-    assert f"switched from dp4 ep2 to dp4 ep2 with {moved} experts placed anew" in run.log()
+    assert f"to dp2 tp2 ep4 with {moved} experts placed anew in place at step 1" in run.log()
+    assert "to dp4 ep2 in place at step 2" in run.log()
 
     plain = PlacedRun(zygote, tmp_path / "plain", EP2_OF_4, 4)
-    wishes = [Wish(layout=EP4_TP, ranks=ranks, at=2), Wish(layout=EP2_OF_4, ranks=ranks, at=3)]
-    with plain.ordered(socket_path, wishes):
+    with plain.ordered(socket_path, [replace(each, placement=()) for each in wishes]):
         assert plain.once() == 0, plain.log()
     assert run.losses() == plain.losses()
     assert len(set(plain.losses().values())) == 4
@@ -119,26 +124,32 @@ def test_experts_are_placed_at_save_steps_and_no_bit_of_a_loss_moves(
 def test_killed_at_each_step_of_a_placement_experts_lie_as_before_or_as_ordered(
     zygote: Zygote, tmp_path: Path, socket_path: Path, untouched: dict[int, float]
 ) -> None:
-    """Eight launches die, each at another step of its placement; the losses are those of none."""
-    ordered = placements(len(STEPS_OF))
+    """Six launches die, each at another step of its placement; then one goes by restart."""
+    kept, *ordered, last = placements(len(STEPS_OF) + 2)
+    by_restart = len(STEPS_OF) + 1
     wishes = [
         Wish(layout=EP2, ranks=(0, 1), at=at_step(n), placement=each)
-        for n, each in enumerate(ordered)
+        for n, each in enumerate([kept, *ordered, last])
     ]
-    steps = at_step(len(STEPS_OF)) + EVERY
-    run = PlacedRun(zygote, tmp_path / "killed", EP2, steps)
-    run.environment["KILLED"] = "yes"
+    leaves = replace(wishes.pop(), mode=SwitchMode.RESTART)
+    run = PlacedRun(zygote, tmp_path / "killed", EP2, STEPS)
+    run.environment |= {"KILLED": "yes", OUTCOME_VARIABLE: str(tmp_path / "outcome")}
     run.change(fault=Fault(rank=0, at="", what="kill_all", after_step=0))
-    lay: list[Placement] = []
     with run.ordered(socket_path, wishes):
         for _ in STEPS_OF:
             assert run.once() != 0, run.log()
-            lay.append(header_of_newest(run.checkpoints).get("placement", []))
+            assert header_of_newest(run.checkpoints)["placement"] == [list(each) for each in kept]
+    with run.ordered(socket_path, [leaves]) as daemon:
         assert run.once() == 0, run.log()
-    assert run.losses() == {step: untouched[step] for step in range(1, steps + 1)}
-    known = {(), *ordered}
-    assert set(run.placed().values()) <= known
-    assert {tuple(tuple(rows) for rows in each) for each in lay} <= known
+        assert "the switch from dp2 ep2 to dp2 ep2 goes by restart" in run.log()
+        assert run.once() == 0, run.log()
+    assert daemon.states()[-1] is SwitchState.CONFIRMED
+    assert run.losses() == untouched
+    # A step may be trained again: after the kill experts lie as before, in order to its end as new.
+    lay = run.placed()
+    assert [lay[step] for step in range(1, at_step(0) + 1)] == [()] * at_step(0)
+    assert all(lay[step] == kept for step in range(at_step(0) + 1, at_step(by_restart) + 1))
+    assert lay[STEPS] == last
 
 
 def test_a_build_that_does_not_place_as_asked_is_taken_back(
