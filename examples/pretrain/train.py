@@ -198,11 +198,13 @@ def _squared_norms(state: State) -> tuple[Tensor, Tensor]:
     gradients = local_gradients(state.modules, without=own)
     placement = state.experts.placement if state.experts else ()
     rows = [placement[each.number] for each in blocks] if placement else []
-    squares = torch.zeros(config.model.layers, config.model.experts, dtype=torch.float64)
-    found = expert_squares(stacks, rows, config.model.experts)
-    squares = squares.to(found.device)
-    squares[[each.number for each in blocks]] = found
-    return squared_norm_share(gradients, state.parts.share.replicas), squares
+    dense = squared_norm_share(gradients, state.parts.share.replicas)
+    shape = (config.model.layers, config.model.experts)
+    squares = torch.zeros(shape, dtype=torch.float64, device=dense.device)
+    if blocks:
+        numbers = [each.number for each in blocks]
+        squares[numbers] = expert_squares(stacks, rows, config.model.experts)
+    return dense, squares
 
 
 def expert_counts(modules: Sequence[nn.Module], layers: int) -> Tensor:
