@@ -1,7 +1,7 @@
 """What the router costs beside a plain one: gate, softmax, bias, top-k, weights and counts.
 
 Both take turns on the same tokens. The figure is the quotient of the shortest turns of each, by
-processor time, since what others do on the machine only ever makes a turn longer.
+processor time (on a GPU by its own clock), since what others do only ever makes a turn longer.
 """
 
 import time
@@ -40,15 +40,15 @@ class PlainRouter(nn.Module):
         return chosen_NP, scores_NX.gather(1, chosen_NP)
 
 
-def overhead_rows() -> list[dict[str, Any]]:
+def overhead_rows(device: str = "cpu") -> list[dict[str, Any]]:
     """Measure every mode in every case."""
     torch.set_num_threads(1)
     rows = []
     for tokens, experts in CASES:
-        x_ND = torch.randn(tokens, DIM)
-        plain = PlainRouter(experts)
+        x_ND = torch.randn(tokens, DIM, device=device)
+        plain = PlainRouter(experts).to(device)
         for mode in (RouterMode.SOFT, RouterMode.TILT, RouterMode.DUAL):
-            ours = EnergyRouter(DIM, experts, PER_TOKEN, mode=mode)
+            ours = EnergyRouter(DIM, experts, PER_TOKEN, mode=mode).to(device)
             ours.load_state_dict({"gate.weight": plain.gate.weight}, strict=False)
             ours.set_costs([(-1.0) ** at for at in range(experts)], 1e-3)
             name = f"{mode}, {tokens} tokens, {experts} experts"
@@ -59,13 +59,21 @@ def overhead_rows() -> list[dict[str, Any]]:
 def _overhead(ours: nn.Module, plain: nn.Module, x_ND: Tensor) -> float:
     mine, theirs = [], []
     for _ in range(TURNS):
-        mine.append(_cpu_s(ours, x_ND))
-        theirs += [_cpu_s(plain, x_ND), _cpu_s(plain, x_ND)]
-        mine.append(_cpu_s(ours, x_ND))
+        mine.append(_turn_s(ours, x_ND))
+        theirs += [_turn_s(plain, x_ND), _turn_s(plain, x_ND)]
+        mine.append(_turn_s(ours, x_ND))
     return min(mine) / min(theirs) - 1
 
 
-def _cpu_s(module: nn.Module, x_ND: Tensor) -> float:
+def _turn_s(module: nn.Module, x_ND: Tensor) -> float:
+    if x_ND.is_cuda:
+        timed: Any = torch.cuda.Event
+        begin, end = (timed(enable_timing=True) for _ in range(2))
+        begin.record()
+        module(x_ND)
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
     began = time.process_time()
     module(x_ND)
     return time.process_time() - began

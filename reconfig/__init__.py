@@ -18,6 +18,7 @@ The map:
     itinerary.py       walks a run through a list of layouts, one order at a time
     layout.py          degrees of parallelism; which ranks take part
     link.py            HTTP to the daemon over its Unix socket, with a hard limit on every call
+    placement.py       which expert each row of a stack of experts holds (torch-free)
     position.py        the training position: steps, samples, tokens (torch-free)
     profile_folder.py  the folder of one profiled launch
     ranges.py          ranges of numbers, texts and lists on the wire, with units

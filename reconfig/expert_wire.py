@@ -9,6 +9,7 @@ from typing import Annotated
 
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.wire import Message
 
 STALE_S = 900.0
@@ -29,6 +30,10 @@ class ExpertTokenReport(Message):
             left out, never 0.
         busy_s: by GPU: seconds that they took, where the ranks measure them.
         layout: that the ranks train in. `age_s`: seconds since they counted.
+        strength: that their routers lean by. `variation`: the sum of all its changes over the run.
+            `stopped`: whether quality has stopped it for the rest of the run.
+        gap: (loss with the lean - loss without) / loss without, of one batch, where the job
+            measured it since the report before; None: it did not.
     """
 
     run: ranges.RunId
@@ -39,6 +44,10 @@ class ExpertTokenReport(Message):
     layout: Layout
     busy_s: SecondsByGpu = field(default_factory=dict)
     age_s: ranges.Seconds = 0.0
+    strength: ranges.LeanStrength = 0.0
+    variation: ranges.LeanVariation = 0.0
+    stopped: bool = False
+    gap: ranges.LossGap | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,7 @@ class ExpertCostScores(Message):
         scores: by GPU: (cost - mean) / deviation within +-2; all exactly 0 where the GPUs are not
             known to differ.
         neutral_because: why they are 0; "" where they are not.
+        stopped: whether quality has stopped the lean of this run for good.
     """
 
     run: ranges.RunId
@@ -60,3 +70,17 @@ class ExpertCostScores(Message):
     age_s: ranges.Seconds
     scores: ScoresByGpu = field(default_factory=dict)
     neutral_because: ranges.Trouble = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementWish(Message):
+    """What a person asks for: the experts of a run, placed anew at its next save step.
+
+    Attributes:
+        placement: by layer of experts, the expert in each row of its stacks.
+        reason: why; the journal keeps it.
+    """
+
+    placement: Placement
+    reason: ranges.Said

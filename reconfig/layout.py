@@ -148,11 +148,14 @@ class Ranks:
         global_rank: this process's rank in the launch.
         fresh: whether the state needs initial values. If not, a checkpoint is loaded into all of it
             right afterwards, so initialising it is not needed.
+        placement: by layer of experts, the expert in each row of its stacks; () in order of number.
+            Only a job that declares its stacks (`State.experts`) is ever given another.
     """
 
     participants: tuple[int, ...]
     global_rank: int
     fresh: bool = True
+    placement: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the list is not empty and has no duplicates."""

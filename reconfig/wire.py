@@ -16,6 +16,7 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_h
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.switch import SwitchState
 
 PROTOCOL = 2
@@ -220,6 +221,8 @@ class Order(Message):
             was ordered, so that a daemon's wrong clock makes nobody sleep longer; 0: not told.
         waits_s: of a resize: for how long the launch of the new size may wait for nodes before one
             of the old size may begin in its place; 0: not told.
+        placement: of experts, for a job that lets them be placed anew; () leaves them where they
+            are. With it, `layout` and `ranks` may be those that the run has.
     """
 
     plan: ranges.Token
@@ -237,6 +240,7 @@ class Order(Message):
     wakes_at: ranges.At | None = None
     sleeps_s: ranges.Seconds = 0.0
     waits_s: ranges.Seconds = 0.0
+    placement: Placement = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +332,16 @@ class Spent(Message):
     upper_j: float = 0.0
     flags: tuple[str, ...] = ()
     why_unknown: str = ""
+
+
+def read_placement(value: object) -> tuple[tuple[int, ...], ...]:
+    """Decode a placement of experts.
+
+    Raises:
+        InputInvalid: it is no list of lists of experts.
+    """
+    found: tuple[tuple[int, ...], ...] = read_value(Placement, value, "placement")
+    return found
 
 
 @cache

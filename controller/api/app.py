@@ -26,6 +26,7 @@ from wattmesh.controller.api.handlers import (
     experts,
     jobs,
     operators,
+    placement,
     reading,
     reports,
 )
@@ -41,7 +42,7 @@ from wattmesh.controller.journal.nodes.node_facts import Delivered
 from wattmesh.controller.planner.view import PlanAnswer
 from wattmesh.controller.views import Done, PowerCap, Problem, StatusView, TokenMade, as_json
 from wattmesh.errors import RetryLater
-from wattmesh.reconfig.expert_wire import ExpertTokenReport
+from wattmesh.reconfig.expert_wire import ExpertTokenReport, PlacementWish
 from wattmesh.reconfig.wire import (
     Finish,
     Heartbeat,
@@ -165,6 +166,14 @@ CALLS = (
         relayed=True,
         answer=ExpertCostsView,
         query=(("details", "yes: also what is known of each GPU; default: no"),),
+    ),
+    CallSpec(
+        method="POST",
+        path="/v1/runs/{run}/placement",
+        handler=placement.place,
+        who="owner",
+        body=PlacementWish,
+        answer=Done,
     ),
     CallSpec(
         method="POST",

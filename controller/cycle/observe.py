@@ -300,7 +300,10 @@ _KINDS = {
 def _records(
     history: Iterable[SwitchRow], launched: int, now: datetime
 ) -> tuple[SwitchRecord, ...]:
-    """Convert finished switches with a time; `launched`: the attempt after the last outage."""
+    """Convert finished switches with a time; `launched`: the attempt after the last outage.
+
+    A placement of experts goes from no point to another, and says nothing of what that takes.
+    """
     return tuple(
         SwitchRecord(
             origin=each.from_point,
@@ -314,5 +317,7 @@ def _records(
             same_machines=each.attempt >= launched,
         )
         for each in history
-        if each.total_s and each.state in (SwitchState.CONFIRMED, SwitchState.ROLLED_BACK)
+        if each.total_s
+        and not each.order.placement
+        and each.state in (SwitchState.CONFIRMED, SwitchState.ROLLED_BACK)
     )

@@ -14,6 +14,7 @@ from datetime import datetime
 
 from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, sentence
+from wattmesh.controller.expert_costs.strength import StrengthLoop, price_of
 from wattmesh.controller.expert_costs.views import (
     NOT_REPORTED,
     ExpertCostsView,
@@ -34,6 +35,7 @@ from wattmesh.policies.experts.live_spans import (
 )
 from wattmesh.policies.experts.published import Telling, learned_more, telling
 from wattmesh.policies.experts.scores import Scores, scored
+from wattmesh.policies.experts.strength import StrengthLimits, StrengthStep
 from wattmesh.telemetry.readings import Quality
 
 log = logging.getLogger(__name__)
@@ -53,11 +55,17 @@ than the one before told)."""
 
 @dataclass(slots=True)
 class Learning:
-    """What the learner holds of one run. `held_at_s`: monotonic; when it last knew it to hold."""
+    """What the learner holds of one run. `held_at_s`: monotonic; when it last knew it to hold.
+
+    Attributes:
+        loop: of its strength, and `step` what that last said; None: nothing yet.
+    """
 
     costs: RunCosts = field(default_factory=RunCosts)
     telling: Telling = field(default_factory=Telling)
     held_at_s: float = 0.0
+    loop: StrengthLoop = field(default_factory=StrengthLoop)
+    step: StrengthStep | None = None
 
 
 class CostLearner:
@@ -154,9 +162,32 @@ class CostLearner:
             learning.costs = counted(learning.costs, marked, self._sweeps(row.name))
             scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
             learning.telling = learned_more(learning.telling, scores)
+            self._steer(row, learning, count, differ=not scores.neutral_because)
         if row.frozen or self._journal.runs.frozen_all():
             return
         self._publish(row, gpus, learning, now)
+
+    def _steer(self, row: RunRow, learning: Learning, count: RunCount, *, differ: bool) -> None:
+        """Decide the strength anew, of a run whose strength wattmesh may move."""
+        section = self._pulse.settings.runs.get(row.name)
+        if section is None or not section.expert_control:
+            learning.step = None
+            return
+        limits = StrengthLimits(most=section.expert_strength, freeze_at=section.expert_freeze_at)
+        price = price_of(self._pulse.turned, self._pulse.clock.monotonic())
+        learning.step = learning.loop.step(count, row, limits, price=price, differ=differ)
+
+    def _strength(self, row: RunRow, learning: Learning) -> StrengthStep:
+        """Return what the run is told to lean by, as its settings and the daemon's mode allow."""
+        section = self._pulse.settings.runs.get(row.name)
+        none = StrengthStep(strength=0.0, stopped=False, why="")
+        if self._pulse.settings.mode is not Mode.ACT or section is None:
+            return none
+        if not section.expert_control:
+            return replace(none, strength=section.expert_strength)
+        told = learning.telling.told
+        held = replace(none, strength=told.strength, stopped=told.stopped) if told else none
+        return learning.step or held
 
     def _publish(self, row: RunRow, gpus: list[str], learning: Learning, now: datetime) -> None:
         costs, told = learning.costs.costs, learning.telling.told
@@ -167,14 +198,13 @@ class CostLearner:
         if told is not None and not costs:
             # Nothing is missing: all is learned anew, in another layout. Only strength may change.
             scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
-        settings = self._pulse.settings
-        section = settings.runs.get(row.name)
-        acts = settings.mode is Mode.ACT and section is not None
-        strength = section.expert_strength if acts and section else 0.0
-        newer = telling(learning.telling, scores, strength, now.timestamp())
+        step = self._strength(row, learning)
+        newer = telling(
+            learning.telling, scores, step.strength, now.timestamp(), stopped=step.stopped
+        )
         if newer.told is not None and newer is not learning.telling:
             # Written before it is told: what changes a training is in the journal first.
-            said = sentence(row, newer.told, costs)
+            said = sentence(row, newer.told, costs, step.why)
             self._journal.events.add(EXPERT_COSTS, said, now)
             log.info("%s", said)
             learning.telling = newer
@@ -207,6 +237,7 @@ class CostLearner:
             age_s=min(max(age_s, 0.0), 1e9),
             scores=dict(told.by_gpu),
             neutral_because=told.neutral_because,
+            stopped=told.stopped,
             gpus=_lines(learning) if details else (),
         )
 

@@ -38,6 +38,10 @@ class TokenReports:
                     layout=str(report.layout),
                     tokens=report.tokens,
                     busy_s=report.busy_s,
+                    strength=report.strength,
+                    variation=report.variation,
+                    stopped=report.stopped,
+                    gap=report.gap,
                 )
             )
         return True

@@ -15,8 +15,15 @@ def told_of(row: RunRow) -> str:
     return f"{row.name} ({row.run}): "
 
 
-def sentence(row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost]) -> str:
-    """Say what a run is told from now on."""
+def sentence(
+    row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost], why: str = ""
+) -> str:
+    """Say what a run is told from now on; `why` the strength is another one."""
+    said = _told(row, told, costs)
+    return f"{said.removesuffix('.')}; of the strength: {why}." if why else said
+
+
+def _told(row: RunRow, told: PublishedScores, costs: Mapping[str, TokenCost]) -> str:
     head = f"{told_of(row)}expert costs, version {told.version}"
     if told.neutral_because:
         return f"{head}: no router leans: {told.neutral_because}."

@@ -331,6 +331,12 @@ class RunSection(Section):
     expert_strength: float = Field(default=0.0, ge=0.0, le=8.0, examples=[0.1])
     """How far its routers may lean towards cheap GPUs, in mode act. It changes what the run trains;
     0: not at all. The job must ask for it too (`expert_costs` of `attach`)."""
+    expert_control: bool = Field(default=False)
+    """Let wattmesh move the strength between 0 and `expert_strength` by the carbon price, within
+    limits and with paired probes of the job (`paired` of `session.count_expert_tokens`)."""
+    expert_freeze_at: float = Field(default=0.8, gt=0.0, le=1.0, examples=[0.8])
+    """Share of the run's tokens from which on `expert_control` leaves the strength as it is: where
+    its learning rate begins to decay."""
 
 
 class BudgetSection(Section):

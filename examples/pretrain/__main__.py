@@ -29,7 +29,13 @@ def train(options: Options, starts_s: float | None) -> None:
     log = StepLog(options.step_log)
 
     def build(layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> wattmesh.State:
-        return build_state(config, layout, device=options.device, fresh=ranks.fresh)
+        return build_state(
+            config,
+            layout,
+            device=options.device,
+            fresh=ranks.fresh,
+            placement=ranks.placement,  # (w) of experts, where they are placed anew
+        )
 
     session = wattmesh.attach(  # (w)
         options.name,

@@ -7,6 +7,7 @@ layout begins with the same model; they are not drawn if a checkpoint follows.
 
 import hashlib
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +30,13 @@ from wattmesh.integrations.pytorch.pipeline import (
     stages_of,
 )
 from wattmesh.integrations.pytorch.tensor_parallel import TensorParallel
+from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.state.boxes import box_of
+from wattmesh.reconfig.state.expert_stacks import ExpertStacks
 
 
 def lay_out(
-    config: TrainConfig, meshes: Meshes, *, fresh: bool = True
+    config: TrainConfig, meshes: Meshes, *, fresh: bool = True, placement: Placement = ()
 ) -> tuple[list[LanguageModel], Runner]:
     """Build this rank's stages of the model, and how to run them. Collective.
 
@@ -41,6 +44,7 @@ def lay_out(
         config: what is trained.
         meshes: the layout's device meshes.
         fresh: whether to initialize parameters; otherwise their content is undefined.
+        placement: by layer, the expert in each slot; () in the order of their numbers.
 
     Raises:
         InputInvalid: the model does not fit the layout.
@@ -52,6 +56,7 @@ def lay_out(
     for number in stages_of(layout, meshes.place.pp):
         stage = make_stage(config, number, count, recompute=layout.recompute)
         cut(stage, meshes)
+        place_experts(stage, placement, meshes.device)
         stages.append(stage)
     sum_gradients(stages)
     where = find_place(config, meshes)
@@ -100,6 +105,35 @@ def cut(stage: LanguageModel, meshes: Meshes) -> None:
     if layout.world_size > 1:  # over a single rank, too: the optimizer wants DTensors or none
         for module in (*stage.layers.values(), stage):
             shard_data(module, meshes.data)
+
+
+def place_experts(stage: LanguageModel, placement: Placement, device: str) -> None:
+    """Have every mixture of a stage dispatch to experts that lie as placed."""
+    for block in stage.layers.values():
+        assert isinstance(block, Block)
+        mixture = block.feed_forward
+        if placement and isinstance(mixture, MixtureOfExperts):
+            mixture.parallel = mixture.parallel.placed_as(placement[block.number], device)
+
+
+def stacks_of(
+    config: TrainConfig, stages: Sequence[LanguageModel], placement: Placement
+) -> ExpertStacks | None:
+    """Declare this rank's stacks of experts, so that they may be placed anew; None if dense."""
+    if not config.model.experts:
+        return None
+    return ExpertStacks(
+        layers=config.model.layers,
+        experts=config.model.experts,
+        layer_of={
+            f"layers.{number}.feed_forward.experts.{name}": block.number
+            for stage in stages
+            for number, block in stage.layers.items()
+            if isinstance(block, Block) and isinstance(block.feed_forward, MixtureOfExperts)
+            for name, _ in block.feed_forward.experts.named_parameters()
+        },
+        placement=placement,
+    )
 
 
 def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:

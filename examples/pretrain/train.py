@@ -19,10 +19,11 @@ from examples.pretrain.data import Corpus
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block
 from examples.pretrain.pace import Work
-from examples.pretrain.parallel import lay_out
+from examples.pretrain.parallel import lay_out, stacks_of
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
 from wattmesh.integrations.pytorch.gradients import (
     clip,
+    expert_squares,
     local_gradients,
     squared_norm_share,
     sum_over_ranks,
@@ -31,6 +32,7 @@ from wattmesh.integrations.pytorch.meshes import Meshes
 from wattmesh.integrations.pytorch.optimizer import ShardAdamW
 from wattmesh.integrations.pytorch.pipeline import Batch, Runner
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.step_log import StepRow
 
@@ -91,7 +93,12 @@ class Metrics:
 
 
 def build_state(
-    config: TrainConfig, layout: Layout, *, device: str = "cpu", fresh: bool = True
+    config: TrainConfig,
+    layout: Layout,
+    *,
+    device: str = "cpu",
+    fresh: bool = True,
+    placement: Placement = (),
 ) -> State:
     """Build what this rank trains with, over the default process group. Collective.
 
@@ -100,13 +107,14 @@ def build_state(
         layout: for as many ranks as the group has.
         device: "cpu" or "cuda".
         fresh: whether to initialize parameters; False if a checkpoint follows.
+        placement: by layer, the expert in each slot; () in the order of their numbers.
 
     Raises:
         InputInvalid: the model does not fit the layout.
     """
     check_layout(config, layout)
     meshes = Meshes.make(layout, device, experts=config.model.experts > 0)
-    stages, runner = lay_out(config, meshes, fresh=fresh)
+    stages, runner = lay_out(config, meshes, fresh=fresh, placement=placement)
     optimizers: list[Optimizer] = [
         ShardAdamW(
             stage.parameters(),
@@ -117,6 +125,7 @@ def build_state(
         for stage in stages
     ]
     state = State(modules=list(stages), optimizers=optimizers)
+    state.experts = stacks_of(config, stages, placement)
     if config.ema_decay:
         state.averages["ema"] = begin_average(stages)
     state.extra["warmup"] = Warmup(optimizers, config.learning_rate, config.warmup_steps)
@@ -151,15 +160,13 @@ def train_step(state: State) -> Metrics:
     """Do one optimizer step at `state.position`. Collective."""
     config: TrainConfig = state.parts.config
     runner: Runner = state.parts.runner
-    share: Share = state.parts.share
     batch = local_batch(state, state.position.samples)
     loss_share = runner.train(batch)
     gradients = local_gradients(state.modules)
     counts = expert_counts(state.modules, config.model.layers)
-    loss, squared_norm, counts = sum_over_ranks(
-        loss_share, squared_norm_share(gradients, share.replicas), counts
-    )
-    norm = math.sqrt(squared_norm)
+    dense, squares = _squared_norms(state)
+    loss, squared_norm, counts, squares = sum_over_ranks(loss_share, dense, counts, squares)
+    norm = math.sqrt(squared_norm + squares.sum())
     clip(gradients, norm, config.clip_norm)
     warmup = state.extra["warmup"]
     assert isinstance(warmup, Warmup)
@@ -177,6 +184,27 @@ def train_step(state: State) -> Metrics:
         tokens=config.tokens_per_step,
         data=batch.samples_B,
     )
+
+
+def _squared_norms(state: State) -> tuple[Tensor, Tensor]:
+    """Return this rank's shares of squared gradient norms: of the dense part, of each expert.
+
+    Experts by (layer, number), so that a norm does not depend on where they lie.
+    """
+    config: TrainConfig = state.parts.config
+    blocks = _mixtures(state.modules)
+    stacks = [list(each.feed_forward.experts.parameters()) for each in blocks]
+    own = [each for stack in stacks for each in stack]
+    gradients = local_gradients(state.modules, without=own)
+    placement = state.experts.placement if state.experts else ()
+    rows = [placement[each.number] for each in blocks] if placement else []
+    dense = squared_norm_share(gradients, state.parts.share.replicas)
+    shape = (config.model.layers, config.model.experts)
+    squares = torch.zeros(shape, dtype=torch.float64, device=dense.device)
+    if blocks:
+        numbers = [each.number for each in blocks]
+        squares[numbers] = expert_squares(stacks, rows, config.model.experts)
+    return dense, squares
 
 
 def expert_counts(modules: Sequence[nn.Module], layers: int) -> Tensor:

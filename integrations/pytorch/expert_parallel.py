@@ -3,11 +3,16 @@
 Uneven all-to-alls in both directions; no token is ever dropped, so what a token's experts compute
 does not depend on how many ranks share them.
 
+Experts may lie in any order (`placed_as`). Rows then leave and return in the order of the experts'
+numbers, and an expert computes the same rows in the same order wherever it lies, so that not a bit
+of outputs or gradients depends on the placement.
+
 Shape suffixes: N rows (a token once for each of its experts), X experts in all, L experts of this
 rank, R rows received, D model width.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -33,15 +38,33 @@ class ExpertParallel:
     """Dispatches rows to experts; without a group, all experts are on this rank."""
 
     group: ProcessGroup | None = None
+    placement_X: Tensor | None = None
+    """The expert in each slot; None: slot i holds expert i."""
+
+    def placed_as(self, placement: Sequence[int], device: torch.device | str) -> "ExpertParallel":
+        """Dispatch to experts that lie in this order; () in the order of their numbers."""
+        order_X = torch.tensor(placement, device=device) if placement else None
+        return replace(self, placement_X=order_X)
 
     def __call__(self, experts: Experts, rows_ND: Tensor, counts_X: Tensor) -> Tensor:
         """Apply experts to rows sorted by expert: (N, D) in and out. Collective.
 
         Args:
-            experts: of this rank; expert `r * L + l` is expert `l` of rank `r`.
+            experts: of this rank; slot `r * L + l` is slot `l` of rank `r`.
             rows_ND: sorted by expert.
             counts_X: rows per expert, int64; may be zero.
         """
+        if self.placement_X is None:
+            return self._by_slot(experts, rows_ND, counts_X)
+        there_N = _slots_of_rows(counts_X, self.placement_X)
+        back_N = torch.empty_like(there_N)
+        back_N[there_N] = torch.arange(len(there_N), device=there_N.device)
+        sent_ND = _moved(rows_ND, there_N)
+        done_ND = self._by_slot(experts, sent_ND, counts_X[self.placement_X])
+        return _moved(done_ND, back_N)
+
+    def _by_slot(self, experts: Experts, rows_ND: Tensor, counts_X: Tensor) -> Tensor:
+        """Apply experts to rows sorted by slot."""
         if self.group is None:
             return experts(rows_ND, counts_X)
         ranks = dist.get_world_size(self.group)
@@ -66,6 +89,17 @@ def split_experts(module: nn.Module, mesh: DeviceMesh) -> None:
         local = parameter.detach().chunk(ranks)[rank].clone()
         whole = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
         module.register_parameter(name, nn.Parameter(whole))
+
+
+def _slots_of_rows(counts_X: Tensor, placement_X: Tensor) -> Tensor:
+    """Return where each row, sorted by expert, goes among rows sorted by slot."""
+    expert_of_row = torch.repeat_interleave(placement_X, counts_X[placement_X])
+    return torch.argsort(expert_of_row, stable=True)
+
+
+def _moved(rows_ND: Tensor, to_N: Tensor) -> Tensor:
+    """Move row i to `to_N[i]`; its gradient is moved back, and never added to anything."""
+    return torch.empty_like(rows_ND).index_copy(0, to_N, rows_ND)
 
 
 def _by_expert(got_RL: Tensor) -> Tensor:

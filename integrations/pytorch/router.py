@@ -124,7 +124,10 @@ class EnergyRouter(nn.Module):
         if logits_NX.dtype in (torch.float16, torch.bfloat16):
             logits_NX = logits_NX.float()
         if self.mode is RouterMode.SOFT:
-            logits_NX = logits_NX - self.lean_X
+            # In place: a second table of logits costs more than the subtraction.
+            logits_NX = (
+                logits_NX - self.lean_X if self._is_watched() else logits_NX.sub_(self.lean_X)
+            )
         scores_NX = (
             functional.softmax(logits_NX, dim=-1)
             if self.score == "softmax"
@@ -139,6 +142,11 @@ class EnergyRouter(nn.Module):
             # Recomputation counts every token twice; only shares of the sum matter.
             self.counts_X += _counted(chosen_NP, self.counts_X)
         return Routed(chosen_NP, weights_NP, scores_NX)
+
+    def _is_watched(self) -> bool:
+        """Return whether a hook of the gate holds what it gave, so that it must not be changed."""
+        gate = self.gate
+        return bool(gate._forward_hooks or gate._backward_hooks or gate._backward_pre_hooks)
 
     @torch.no_grad()
     def set_costs(self, costs: Sequence[float], strength: float) -> str:

@@ -8,5 +8,6 @@ The map:
     live_spans.py    spans of a live run: its counts beside its counters
     published.py     which scores a run is told, and when they count as new
     scores.py        costs as the scores that a router gets; all zero where they say nothing
+    strength.py      how far routers may lean now: the outer loop with its bounds
     tilt.py          loads that lean towards cheap GPUs, up to a cap
 """

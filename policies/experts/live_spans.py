@@ -55,6 +55,7 @@ class RunCount:
         tokens, busy_s: by GPU, since the launch began; see `ExpertTokenReport`.
         launch, layout: counts of another launch or layout are not compared.
         marks: by GPU, those that are known.
+        strength, variation, stopped, gap: what its routers lean by; see `ExpertTokenReport`.
     """
 
     at_s: float
@@ -63,6 +64,10 @@ class RunCount:
     tokens: Mapping[str, int]
     busy_s: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[str, CounterMark] = field(default_factory=dict)
+    strength: float = 0.0
+    variation: float = 0.0
+    stopped: bool = False
+    gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

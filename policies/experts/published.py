@@ -24,6 +24,7 @@ class PublishedScores:
     strength: float
     by_gpu: Mapping[str, float]
     neutral_because: str
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,9 @@ def learned_more(before: Telling, scores: Scores) -> Telling:
     return replace(before, spans=before.spans + 1 if turns else 0)
 
 
-def telling(before: Telling, scores: Scores, strength: float, now_s: float) -> Telling:
+def telling(
+    before: Telling, scores: Scores, strength: float, now_s: float, *, stopped: bool = False
+) -> Telling:
     """Give what is told from now on: the same object where nothing counts as new.
 
     Scores that are 0 for another reason than closeness (a GPU is missing, some are simulated) count
@@ -56,7 +59,7 @@ def telling(before: Telling, scores: Scores, strength: float, now_s: float) -> T
         sudden = bool(scores.neutral_because) and not scores.close
         if not sudden and old.by_gpu.keys() == scores.by_gpu.keys():
             scores = Scores(by_gpu=old.by_gpu, neutral_because=old.neutral_because)
-    told = published(old, scores, strength, now_s)
+    told = published(old, scores, strength, now_s, stopped=stopped)
     return before if told is old else Telling(told=told)
 
 
@@ -65,7 +68,12 @@ def _turns(told: PublishedScores, scores: Scores) -> bool:
 
 
 def published(
-    before: PublishedScores | None, scores: Scores, strength: float, now_s: float
+    before: PublishedScores | None,
+    scores: Scores,
+    strength: float,
+    now_s: float,
+    *,
+    stopped: bool = False,
 ) -> PublishedScores:
     """Give what is told from now on: the same object where nothing counts as new.
 
@@ -75,8 +83,10 @@ def published(
         strength: that is wanted now.
         now_s: wall time, in seconds; the first version of a daemon is above all of the ones before
             it, as they rise by less than one a second.
+        stopped: whether quality has stopped the lean for good.
     """
-    if before is not None and strength == before.strength and _alike(before, scores):
+    same = before is not None and (strength, stopped) == (before.strength, before.stopped)
+    if before is not None and same and _alike(before, scores):
         return before
     version = max(before.version + 1 if before else 1, int(now_s))
     return PublishedScores(
@@ -84,6 +94,7 @@ def published(
         strength=strength,
         by_gpu=dict(scores.by_gpu),
         neutral_because=scores.neutral_because,
+        stopped=stopped,
     )
 
 

@@ -16,6 +16,7 @@ The map:
     early_rebuild.py  decides if a rebuild may start before the fsync
     extra_state.py    a checkpoint's state besides named tensors
     foreign.py        indexes checkpoints of the job's own checkpointer
+    header.py         whose checkpoint it is, and where its run stood
     own_saves.py      saves through the job's own checkpointer
     shared_memory.py  a rank's staging area, which its host's other ranks map
     staged.py         the staged copy of a switch in these areas: written, read, made durable

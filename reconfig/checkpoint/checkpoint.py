@@ -12,7 +12,7 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,17 @@ from wattmesh.reconfig.checkpoint import damage, direct, extra_state
 from wattmesh.reconfig.checkpoint import staged as staged_copy
 from wattmesh.reconfig.checkpoint.dcp_merge import index_of
 from wattmesh.reconfig.checkpoint.digest import Values
+from wattmesh.reconfig.checkpoint.header import Header, header_in
 from wattmesh.reconfig.checkpoint.staged import NO_MEMORY, HostMemory
 from wattmesh.reconfig.launch import group, in_step
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state import per_data_rank, plain, streams
 from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.memory import dtype_name
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import Named, drop_slots, give_back
-from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.folder import (
-    TRAINER,
     Checkpoint,
     CheckpointKind,
     DataFile,
@@ -59,47 +57,6 @@ from wattmesh.reconfig.universal.prune import drop
 log = logging.getLogger(__name__)
 
 _PATIENT = in_step.Disk(None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """The header of a run's checkpoint."""
-
-    run: str
-    attempt: int
-    step: int
-    samples: int
-    tokens: int
-    layout: dict[str, Any]
-    ranks: tuple[int, ...]
-    digest: str
-    torch: str = torch.__version__
-
-    @property
-    def position(self) -> Position:
-        """The training position."""
-        return Position(step=self.step, samples=self.samples, tokens=self.tokens)
-
-
-def header_in(checkpoint: Checkpoint) -> Header:
-    """Return the header of an opened checkpoint.
-
-    Raises:
-        CheckpointDamaged: it was not written by a run.
-    """
-    try:
-        data = checkpoint.trainer["header"]
-        for name in ("attempt", "step", "samples", "tokens"):
-            documents.whole(data[name], name)
-        for name in ("run", "digest"):
-            documents.text(data[name], name)
-        documents.mapping(data["layout"], "layout")
-        ranks = tuple(documents.whole(each, "a rank") for each in data["ranks"])
-        return Header(**{**data, "ranks": ranks})
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointDamaged(
-            f"checkpoint {checkpoint.folder.name}: {TRAINER} has no header of a run ({error})."
-        ) from error
 
 
 def read_whole(path: Path) -> Header:
@@ -204,7 +161,7 @@ def save(
         every = in_step.together(write)
 
         def finish() -> None:
-            trainer = extra_state.together(asdict(header), parts, facts_of(state))
+            trainer = extra_state.together(header.to_json(), parts, facts_of(state))
             index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())
             _seal(staging, header, every, index, trainer, sync=not staged)
             staged_copy.note(staging, every)
@@ -429,25 +386,3 @@ def _on_all(act: Callable[[], None]) -> None:
             raise InputInvalid(told) if told_kind == "InputInvalid" else CheckpointDamaged(told)
         if told:
             raise SwitchFailed(f"rank {rank} of the group could not load its part: {told}")
-
-
-def header_of(
-    *,
-    run: str,
-    attempt: int,
-    position: Position,
-    layout: Layout,
-    ranks: tuple[int, ...],
-    digest: str,
-) -> Header:
-    """Build the header of a checkpoint to be written."""
-    return Header(
-        run=run,
-        attempt=attempt,
-        step=position.step,
-        samples=position.samples,
-        tokens=position.tokens,
-        layout=layout.to_dict(),
-        ranks=ranks,
-        digest=digest,
-    )

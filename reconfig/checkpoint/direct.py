@@ -118,8 +118,8 @@ def read(checkpoint: Checkpoint, held: Boxes, mapped: MappedFiles | None = None)
     """
     with Files(checkpoint.folder) as files:
         reader, staging = reader_of(checkpoint.index, files, mapped), Staging()
-        for key, box in held.items():
-            row = checkpoint.index.row_of(*HOOK.entry_key(key))
+        for box in held.values():
+            row = checkpoint.index.row_of(*HOOK.entry_key(box.key))
             advise_huge_pages(box.local)
             staging.fill(box.local, _Filler(reader, row, box.offset))
         staging.finish()

@@ -8,7 +8,7 @@ import base64
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import Fenced, InputInvalid, WattmeshError
 from wattmesh.reconfig.checkpoint import checkpoint, extra_state, foreign
-from wattmesh.reconfig.checkpoint.checkpoint import Header
 from wattmesh.reconfig.checkpoint.foreign import RequiredTensors, Save, Written
+from wattmesh.reconfig.checkpoint.header import Header
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
@@ -195,7 +195,7 @@ def _facts(
     _raise_on_every_rank(problem)
     parts = group.gather(mine)
     try:
-        whole = extra_state.together(asdict(header), parts, checkpoint.facts_of(state))
+        whole = extra_state.together(header.to_json(), parts, checkpoint.facts_of(state))
     except InputInvalid as error:
         problem = str(error)
     _raise_on_every_rank(problem)

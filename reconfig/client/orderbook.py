@@ -8,7 +8,7 @@ within one journal (docs/decisions/0030): no order is obeyed with an older epoch
 import logging
 from typing import Any
 
-from wattmesh.reconfig.client.orders import OrderAnswer, OrderContext, judge
+from wattmesh.reconfig.client.orders import ExpertsStanding, OrderAnswer, OrderContext, judge
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation
@@ -43,6 +43,7 @@ class OrderBook:
         holds: bool = False,
         resizes: bool = False,
         seekable: bool = True,
+        experts: ExpertsStanding | None = None,
     ) -> Order | None:
         """Return the order to carry out at this boundary, if any."""
         order = heard.order
@@ -62,6 +63,7 @@ class OrderBook:
                 holds=holds,
                 resizes=resizes,
                 seekable=seekable,
+                experts=experts,
                 epoch=int(book["epochs"].get(order.journal, 0)),
                 done=frozenset(book["done"]),
             ),

@@ -7,7 +7,9 @@ and never with an epoch older than one already seen of the same journal.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from wattmesh.reconfig import placement as placements
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.wire import Order, SwitchMode
 
 
@@ -17,6 +19,15 @@ class OrderAnswer(StrEnum):
     TAKE = "take"
     WAIT = "wait"
     VOID = "void"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsStanding:
+    """The experts of a job that lets them be placed anew: how many, and where they lie now."""
+
+    layers: int
+    experts: int
+    placement: Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +43,7 @@ class OrderContext:
         holds: whether the launcher can hold the next launch of a run that sleeps.
         resizes: whether the launcher can hold a next launch of another number of ranks.
         seekable: whether the data can be divided among another number of data parallel ranks.
+        experts: of a job that lets them be placed anew; None of all others.
     """
 
     run: str
@@ -47,6 +59,7 @@ class OrderContext:
     holds: bool = False
     resizes: bool = False
     asleep: bool = False
+    experts: ExpertsStanding | None = None
 
 
 def judge(order: Order, standing: OrderContext) -> tuple[OrderAnswer, str]:
@@ -65,6 +78,7 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
     # In the same layout, what goes is the ranks that are parked.
     shrinks = order.mode is SwitchMode.RESIZE and len(order.ranks) != standing.launched
     suspends = order.mode is SwitchMode.SUSPEND
+    places = _places(order, standing)
     checks = (
         (order.run != standing.run, f"it is for run {order.run}"),
         (
@@ -81,6 +95,7 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
             f"step {standing.step} is past its last step {order.valid_until_step}",
         ),
         ((ranks := _ranks_problem(order, _ranks_launched(order, standing))) != "", ranks),
+        ((placing := _placement_problem(order, standing)) != "", placing),
         (
             order.mode is SwitchMode.RESTART and not standing.relaunched,
             "it asks for a restart, but nobody would launch this job again",
@@ -110,11 +125,29 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
             else "it is for a run that trains, and this one sleeps",
         ),
         (
-            stays and not (suspends or shrinks or standing.asleep),
+            stays and not (suspends or shrinks or standing.asleep or places),
             "the run is in that layout already",
         ),
     )
     return next((reason for wrong, reason in checks if wrong), "")
+
+
+def _places(order: Order, standing: OrderContext) -> bool:
+    """Return whether the order has experts lie elsewhere than they do."""
+    here = standing.experts.placement if standing.experts else ()
+    return bool(order.placement) and placements.settled(order.placement) != here
+
+
+def _placement_problem(order: Order, standing: OrderContext) -> str:
+    """Say why its placement of experts can never be taken; "" when it can, or there is none."""
+    if not order.placement:
+        return ""
+    if standing.experts is None:
+        return "it places experts, and this job does not let them be placed"
+    if order.mode not in (SwitchMode.IN_PLACE, SwitchMode.RESTART):
+        return f"it places experts, which an order to {order.mode} cannot"
+    experts = standing.experts
+    return placements.problem(order.placement, layers=experts.layers, experts=experts.experts)
 
 
 def _ranks_launched(order: Order, standing: OrderContext) -> int:

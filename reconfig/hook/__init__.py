@@ -16,6 +16,7 @@ The map:
     launcher.py          the messages between a rank and its launcher
     observed.py          `observe`: the two-line entry
     own_code.py          what a run computes with, as a fingerprint
+    placed.py            the placement of experts: what a build must hold, what an order changes
     profiled.py          what a run does differently while it is profiled or validated
     progress.py          the report of a step
     proof.py             the proof of a generation

@@ -14,7 +14,7 @@ from functools import partial
 
 from wattmesh.errors import Fenced
 from wattmesh.reconfig.client.orderbook import OrderBook
-from wattmesh.reconfig.hook import sleep, switch_line
+from wattmesh.reconfig.hook import placed, sleep, switch_line
 from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
 from wattmesh.reconfig.hook.boundary_vote import Fact, VoteResult, conclude, left_out
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
@@ -164,7 +164,7 @@ class Boundary:
         experts = [fact["experts"] for fact in facts]
         job.experts.agree(state, generation, experts)
         if job.leads(generation):
-            job.experts.tell(job.launch_store, generation, experts)
+            job.experts.tell(job.launch_store, state, generation, experts)
         agreed = conclude(facts, generation.ranks, position, job.tokens_total)
         self._told = agreed.told
         job.consumed.begin(position.samples)
@@ -208,6 +208,7 @@ class Boundary:
             holds=self._job.holds,
             resizes=self._job.resizes,
             seekable=self._job.seekable,
+            experts=placed.standing(state, own_save=self._job.save is not None),
         )
 
     def _announce(self, order: Order, began: float) -> SwitchReporter | None:
@@ -222,9 +223,10 @@ class Boundary:
             point=order.point,
             old_layout=generation.layout,
             old_ranks=generation.ranks,
+            old_placement=generation.placement,
             began_s=began,
             boot=boot_id(),
-            to=str(order.layout),
+            to=placed.shown(order, generation),
             reason=order.reason,
         )
         here = replace(generation, step=state.position.step)
@@ -370,6 +372,7 @@ class Boundary:
                 ranks=order.ranks,
                 probe=float(story.note.evidence["probe_before"]),
                 switch=story.note.to_json(),
+                placement=placed.after(order, generation),
             )
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
 
@@ -483,5 +486,10 @@ def _next_generation(
     if held:
         return replace(here, purpose=Purpose.ROLLBACK, switch=replace(story.note, why=held))
     return replace(
-        here, purpose=Purpose.SWITCH, layout=order.layout, ranks=order.ranks, switch=story.note
+        here,
+        purpose=Purpose.SWITCH,
+        layout=order.layout,
+        ranks=order.ranks,
+        placement=placed.after(order, here),
+        switch=story.note,
     )

@@ -7,6 +7,7 @@ be used leaves them as they are.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 KEY = "wattmesh.expert_costs"
 """Name among the extra state of a checkpoint."""
 
+MOST_GAP = 1e6
+"""A relative difference beyond it, or a loss with the lean that is no number, counts as this."""
+
 LONGEST_BUSY_S = 1e9
 """What is beyond it, or no number, is not known."""
 
@@ -34,11 +38,16 @@ TakeCosts = Callable[[State, ExpertCostScores], object]
 
 
 class AgreedCosts:
-    """What all ranks agreed on, as extra state of the checkpoint."""
+    """What all ranks agreed on, as extra state of the checkpoint.
+
+    Attributes:
+        variation: sum of all changes of the strength over the run.
+    """
 
     def __init__(self) -> None:
         """Begin without costs."""
         self._told: dict[str, Any] | None = None
+        self.variation = 0.0
 
     @property
     def costs(self) -> ExpertCostScores | None:
@@ -50,16 +59,21 @@ class AgreedCosts:
 
     def agree(self, costs: ExpertCostScores) -> None:
         """Hold these from now on."""
+        before = self.costs
+        self.variation += abs(costs.strength - (before.strength if before else 0.0))
         self._told = costs.to_json()
 
     def state_dict(self) -> dict[str, Any]:
         """Give what the checkpoint keeps."""
-        return {"costs": self._told}
+        spent = {"variation": self.variation} if self.variation else {}
+        return {"costs": self._told, **spent}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take it back as it was, so that its digest is the one that was saved."""
         told = state_dict.get("costs")
         self._told = told if isinstance(told, dict) else None
+        spent = state_dict.get("variation", 0.0)
+        self.variation = spent if isinstance(spent, float) else 0.0
 
 
 class RankExpertCosts:
@@ -73,6 +87,7 @@ class RankExpertCosts:
         self._tokens = 0
         self._added: Any = 0
         self._busy_s: float | None = None
+        self._gap: float | None = None
         self._handed: tuple[int, ExpertCostScores] | None = None
 
     @property
@@ -80,7 +95,12 @@ class RankExpertCosts:
         """Whether the job asked for costs."""
         return self._take is not None
 
-    def count(self, tokens: Any, busy_s: float | None = None) -> None:
+    def count(
+        self,
+        tokens: Any,
+        busy_s: float | None = None,
+        paired: tuple[float, float] | None = None,
+    ) -> None:
         """Add what this rank's experts computed in a step; see `Session.count_expert_tokens`."""
         if self._broken:
             return
@@ -90,6 +110,8 @@ class RankExpertCosts:
             self._added = self._added + added
             if busy_s is not None:
                 self._busy_s = (self._busy_s or 0.0) + float(busy_s)
+            if paired is not None:
+                self._gap = gap_of(*(float(each) for each in paired))
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             self._miscounted(error)
 
@@ -116,8 +138,10 @@ class RankExpertCosts:
             self._miscounted(error)
         known = self._counts and not self._broken and 0 <= self._tokens <= ranges.MOST_COUNTED
         timed = self._busy_s is not None and 0 <= self._busy_s < LONGEST_BUSY_S
+        gap, self._gap = self._gap, None
         return {
             "gpu": self._gpu,
+            "gap": gap,
             "tokens": self._tokens if known else None,
             "busy_s": self._busy_s if timed else None,
             "costs": _unless_agreed(launch_store.peek(COSTS_KEY), state) if leads else None,
@@ -135,11 +159,19 @@ class RankExpertCosts:
         if costs is not None and (before is None or costs.version != before.version):
             agreed.agree(costs)
 
-    def tell(self, launch_store: LaunchStore, generation: Generation, facts: Sequence[Any]) -> None:
+    def tell(
+        self,
+        launch_store: LaunchStore,
+        state: State,
+        generation: Generation,
+        facts: Sequence[Any],
+    ) -> None:
         """Leave what all ranks counted for the client of the daemon; called on the leader."""
         tokens, busy_s = by_gpu(facts)
         if not self.wanted or not tokens:
             return
+        leader, agreed = facts[generation.ranks.index(generation.leader)], state.extra.get(KEY)
+        held = agreed if isinstance(agreed, AgreedCosts) else AgreedCosts()
         report = ExpertTokenReport(
             run=generation.run,
             incarnation=generation.incarnation,
@@ -148,6 +180,10 @@ class RankExpertCosts:
             tokens=tokens,
             busy_s=busy_s,
             layout=generation.layout,
+            strength=held.costs.strength if held.costs else 0.0,
+            variation=held.variation,
+            stopped=held.costs.stopped if held.costs else False,
+            gap=leader["gap"],
         )
         launch_store.put(TOKENS_KEY, {"report": report.to_json(), "counted_at_s": time.time()})
 
@@ -180,6 +216,14 @@ def _unless_agreed(left: Any, state: State) -> Any:
     known = agreed.costs if isinstance(agreed, AgreedCosts) else None
     same = isinstance(left, dict) and known is not None and left.get("version") == known.version
     return None if same else left
+
+
+def gap_of(leaning: float, plain: float) -> float | None:
+    """Return what leaning costs of the loss; None where even without it there is none."""
+    if not math.isfinite(plain) or plain == 0.0:
+        return None
+    gap = (leaning - plain) / abs(plain)
+    return max(-MOST_GAP, min(MOST_GAP, gap)) if math.isfinite(gap) else MOST_GAP
 
 
 def usable(answer: object, run: str) -> ExpertCostScores | None:

@@ -113,6 +113,7 @@ class AttachedJob:
             participants=generation.ranks,
             global_rank=self.rank,
             fresh=not generation.checkpoint,
+            placement=generation.placement,
         )
 
     def voice(self, generation: Generation) -> Reporter:

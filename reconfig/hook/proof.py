@@ -27,10 +27,10 @@ from wattmesh.reconfig.launch.guard import all_or_none, ending
 from wattmesh.reconfig.probe import noise, probing, rebuild_check
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.aliased_load import is_state
-from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
+from wattmesh.reconfig.state.boxes import LocalBox
 from wattmesh.reconfig.state.optimizers import names_of, present_state, settings_of
 from wattmesh.reconfig.state.state import State
-from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, name_all, name_model
+from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, model_boxes, name_all
 from wattmesh.reconfig.universal.logical import head_of
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ def _now(state: State, loaded: Named | None) -> tuple[Mapping[str, LocalBox], Va
     if loaded is None:
         # Before the first step there are no slots, only parameters and settings.
         names = names_of(state).values()
-        return boxes_of(name_model(state)), by_owner(settings_of(state), frozenset(names))
+        return model_boxes(state), by_owner(settings_of(state), frozenset(names))
     if is_state(state, loaded.tensors) and not any(map(_is_model, loaded.plain)):
         return loaded.boxes, by_owner(present_state(state).plain, loaded.slots)
     named = name_all(state)

@@ -27,7 +27,7 @@ from wattmesh.errors import (
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.staged import HostMemory
-from wattmesh.reconfig.hook import switch_line
+from wattmesh.reconfig.hook import placed, switch_line
 from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
 from wattmesh.reconfig.hook.proof import Proof
@@ -191,6 +191,7 @@ class RankRunner:
             self.state = self.job.build(generation.layout, ranks)
             if not isinstance(self.state, State):
                 raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
+            placed.check(self.state, generation)
             self.state.position = generation.position
             self.state.batches.begin()
             self._ask_whether_carried(generation)
@@ -401,5 +402,6 @@ def _rollback_of(generation: Generation, why: str) -> Generation:
         purpose=Purpose.ROLLBACK,
         layout=note.old_layout,
         ranks=note.old_ranks,
+        placement=note.old_placement,
         switch=replace(note, why=why),
     )

@@ -14,6 +14,7 @@ from wattmesh.errors import Fenced, InputInvalid
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.checkpoint import prune
 from wattmesh.reconfig.checkpoint.digest import combine, pieces_of, pieces_of_values
+from wattmesh.reconfig.checkpoint.header import header_of
 from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
 from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
 from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
@@ -122,13 +123,14 @@ class Saves:
             raise CheckpointNotSaved(told)
         rebuild_check.require_one(facts, generation.ranks)
         digest = combine(pieces, facts, values)
-        header = checkpoint.header_of(
+        header = header_of(
             run=generation.run,
             attempt=job.attempt(generation),
             position=state.position,
             layout=generation.layout,
             ranks=generation.ranks,
             digest=digest,
+            placement=generation.placement,
         )
         if self._own is not None:
             self._own.begin(state, named, header)

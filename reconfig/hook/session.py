@@ -185,13 +185,19 @@ class Session(Closing):
             self._reached.note(state.position.step)
             self._job.voice(self.generation).progress(self._progress(state.position))
 
-    def count_expert_tokens(self, tokens: SupportsIndex, busy_s: float | None = None) -> None:
+    def count_expert_tokens(
+        self,
+        tokens: SupportsIndex,
+        busy_s: float | None = None,
+        paired: tuple[float, float] | None = None,
+    ) -> None:
         """Count what experts on this rank's GPU computed in a step, over all layers.
 
         `tokens`: a tensor is summed on its device, and read at the next save step only. `busy_s`:
-        the seconds that it took, where the job measures them. See `expert_costs` of `attach`.
+        the seconds that it took, where the job measures them. `paired`: the loss of one batch with
+        the routers' lean and without it, equal on all ranks. See `expert_costs` of `attach`.
         """
-        self._job.experts.count(tokens, busy_s)
+        self._job.experts.count(tokens, busy_s, paired)
 
     def boundary(self) -> None:
         """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.

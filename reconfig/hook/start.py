@@ -12,12 +12,14 @@ from typing import Any
 
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.checkpoint import foreign
-from wattmesh.reconfig.checkpoint.checkpoint import Header, read_whole
+from wattmesh.reconfig.checkpoint.checkpoint import read_whole
+from wattmesh.reconfig.checkpoint.header import Header
 from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import read_placement
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +120,7 @@ def _restart(
         layout = Layout.from_dict(asked["layout"])
         ranks = tuple(int(each) for each in asked["ranks"])
         tries, probe, named = int(asked["tries"]), float(asked["probe"]), str(asked["checkpoint"])
+        placement = read_placement(asked["placement"]) if "placement" in asked else header.placement
         resized, left_s = bool(asked.get("resized_from")), float(asked.get("left_s", 0.0))
         _check_ranks_fit(layout, ranks, launched)
     except (KeyError, TypeError, ValueError, InputInvalid) as error:
@@ -141,7 +144,7 @@ def _restart(
         note = replace(note, began_s=time.monotonic() - left_s, boot=boot_id())
     write_json(folder.next_file, {**asked, "tries": tries + 1})
     base = _generation(identity, layout, ranks, path, header)
-    return replace(base, switch=note, probe=probe)
+    return replace(base, switch=note, probe=probe, placement=placement)
 
 
 def layout_of(header: Header, wanted: AttachRequest) -> tuple[Layout, tuple[int, ...]]:
@@ -205,6 +208,7 @@ def _generation(
         samples=header.samples if header else 0,
         tokens=header.tokens if header else 0,
         digest=header.digest if header else "",
+        placement=header.placement if header else (),
     )
 
 

@@ -6,6 +6,7 @@ proved; what was not measured is not named.
 
 from collections.abc import Mapping
 
+from wattmesh.reconfig import placement
 from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.switch import how_equal
 from wattmesh.reconfig.wire import Order
@@ -26,8 +27,10 @@ def arrived(generation: Generation, elapsed_s: float, *, by_restart: bool) -> st
     assert note is not None
     how = "by restart" if by_restart else "in place"
     why = f" Why: {note.reason.rstrip('.')}." if note.reason else ""
+    moved = placement.moved(note.old_placement, generation.placement)
+    to = f"{generation.layout} with {moved} experts placed anew" if moved else generation.layout
     return (
-        f"switched from {note.old_layout} to {generation.layout} {how} at step {generation.step} "
+        f"switched from {note.old_layout} to {to} {how} at step {generation.step} "
         f"in {elapsed_s:.2f} s.{why} Proof: {_proof(len(generation.ranks), note.evidence)}."
     )
 

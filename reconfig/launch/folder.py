@@ -87,6 +87,7 @@ class RunFolder:
         ranks: Sequence[int],
         probe: float,
         switch: Mapping[str, Any],
+        placement: Sequence[Sequence[int]] | None = None,
         resized_from: int = 0,
         left_s: float = 0.0,
     ) -> None:
@@ -98,6 +99,7 @@ class RunFolder:
             ranks: that take part.
             probe: loss of the fixed batch there.
             switch: the record of the switch.
+            placement: of experts, if it is another than the checkpoint's.
             resized_from: how many ranks were launched before, where only a launch of exactly the
                 ordered ranks may take this; 0: any launch that is large enough may.
             left_s: seconds of that switch so far. Its time goes on when the next launch begins: how
@@ -111,6 +113,8 @@ class RunFolder:
             "layout": layout.to_dict(),
             "ranks": list(ranks),
         }
+        if placement is not None:
+            asked["placement"] = [list(rows) for rows in placement]
         if resized_from:
             asked |= {"resized_from": resized_from, "left_s": left_s}
         write_json(self.next_file, {**asked, "probe": probe, "switch": switch, "tries": 0})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.wire import Message
 
@@ -37,7 +38,7 @@ class SwitchNote(Message):
     """The switch that a generation carries out or undoes.
 
     Attributes:
-        old_layout, old_ranks: where a rollback returns to.
+        old_layout, old_ranks, old_placement: where a rollback returns to.
         began_s, boot: monotonic clock at the start of the boundary, and the boot it belongs to.
         evidence: what was measured so far: seconds per phase, probe losses, digests.
         why: what went wrong, in the record of a rollback.
@@ -55,6 +56,7 @@ class SwitchNote(Message):
     why: str = ""
     to: str = ""
     reason: str = ""
+    old_placement: Placement = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class Generation(Message):
             "" once it is published.
         digest: the logical digest that memory must have after the load; "" if not known.
         probe: loss of the fixed batch before the switch; None if not known.
+        placement: of the experts; () in order of number.
         outcome: set when `purpose` is OVER: training in this launch has ended.
     """
 
@@ -89,6 +92,7 @@ class Generation(Message):
     switch: SwitchNote | None = None
     outcome: Outcome | None = None
     detail: str = ""
+    placement: Placement = ()
 
     @property
     def position(self) -> Position:

@@ -5,8 +5,8 @@ layout.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import torch_compat
+from wattmesh.reconfig.state.expert_stacks import Orders
 
 _SIGN = 1 << 63
 
@@ -57,8 +58,17 @@ Place = tuple[Shape, Shape]
 """Local shape and offset of a piece."""
 
 
-def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, LocalBox]:
-    """Return this rank's boxes by name; a tensor without elements on it has none.
+def boxes_of(
+    tensors: Mapping[str, torch.Tensor], orders: Orders | None = None
+) -> dict[str, LocalBox]:
+    """Return this rank's boxes; a tensor without elements on it has none.
+
+    They are by name; of a tensor whose rows are in an order of their own there is one for each run
+    of successive rows, by the name and the first of them.
+
+    Args:
+        tensors: by name.
+        orders: of those whose stored rows are not in the logical order.
 
     Raises:
         InputInvalid: a tensor cannot be stored (partial, complex, unevenly sharded).
@@ -66,7 +76,30 @@ def boxes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, LocalBox]:
     # A parameter, its slots and its averages are sharded alike, so the computation is cached.
     known: dict[Any, Place] = {}
     found = {key: box_of(key, tensor, known) for key, tensor in tensors.items()}
-    return {key: box for key, box in found.items() if box is not None}
+    boxes = {key: box for key, box in found.items() if box is not None}
+    for key, order in (orders or {}).items():
+        cut = _by_rows(boxes.pop(key), order) if key in boxes else ()
+        boxes.update((f"{key}[{each.offset[0]}]", each) for each in cut)
+    return boxes
+
+
+def _by_rows(box: LocalBox, order: Sequence[int]) -> Iterator[LocalBox]:
+    """Cut a piece into runs of rows that follow each other logically, too.
+
+    Raises:
+        InputInvalid: the tensor has another number of rows.
+    """
+    if not box.whole or box.whole[0] != len(order):
+        raise InputInvalid(
+            f"checkpoint: {box.key!r} is {box.whole}, but {len(order)} experts are placed along "
+            "its first dimension."
+        )
+    begin, count = box.offset[0], box.local.shape[0]
+    rows = order[begin : begin + count]
+    starts = [at for at in range(count) if at == 0 or rows[at] != rows[at - 1] + 1]
+    for start, stop in zip(starts, [*starts[1:], count], strict=True):
+        offset = (rows[start], *box.offset[1:])
+        yield replace(box, offset=offset, local=box.local[start:stop])
 
 
 def box_of(

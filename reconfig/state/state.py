@@ -14,6 +14,7 @@ from torch import nn
 
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.batches import Batches, Loader
+from wattmesh.reconfig.state.expert_stacks import ExpertStacks
 from wattmesh.reconfig.state.streams import Streams
 
 
@@ -46,6 +47,8 @@ class State:
         position: the training position; the session sets it, the loader reads it.
         loader: makes the loader of this rank's batches from a position on: called at the first
             batch after `build`, and again where it ends.
+        experts: the stacks of experts, of a job whose experts may be placed anew at a save step;
+            None: they lie in the order of their numbers for ever.
         streams: set by the session: this rank's random streams from the checkpoint.
         batches: what the loader gives, one for each `next(state.batches)`.
     """
@@ -58,6 +61,7 @@ class State:
     parts: SimpleNamespace = field(default_factory=SimpleNamespace)
     position: Position = field(default_factory=Position)
     loader: Loader | None = None
+    experts: ExpertStacks | None = None
     streams: Streams = field(default_factory=Streams, init=False, repr=False)
     batches: Batches = field(init=False, repr=False)
 

@@ -8,7 +8,7 @@ Invariant: two parts of a model never define the same name, because one of them 
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.universal.index.names import AVERAGE
 
 MODEL = "model."
+SLOTS = "optim.state."
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,14 @@ class Named:
     """A rank's tensors (DTensor where sharded) and plain values, by global name.
 
     `models`: per module, the names of its entries. `slots`: per parameter in an optimizer, the
-    names of its slots.
+    names of its slots. `orders`: of tensors whose rows are placed experts, in what order they are.
     """
 
     tensors: dict[str, torch.Tensor]
     plain: dict[str, Any]
     models: list[list[str]]
     slots: dict[str, list[str]]
+    orders: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def boxes(self) -> dict[str, LocalBox]:
@@ -47,7 +49,7 @@ class Named:
         Raises:
             InputInvalid: a tensor cannot be stored (partial, complex, unevenly sharded).
         """
-        return boxes_of(self.tensors)
+        return boxes_of(self.tensors, self.orders)
 
     @property
     def values(self) -> dict[str, dict[str, Any]]:
@@ -85,6 +87,7 @@ def name_all(state: State) -> Named:
     named.plain.update(kept.plain)
     named.slots.update(kept.slots)
     named.tensors.update(_averages(state, named.tensors))
+    named.orders.update(_orders(state, named.tensors))
     return named
 
 
@@ -94,15 +97,16 @@ def name_to_fill(state: State) -> Named:
     return name_all(state)
 
 
-def name_model(state: State) -> dict[str, torch.Tensor]:
-    """Name only the tensors of the model parts; optimizers do not change."""
+def model_boxes(state: State) -> dict[str, LocalBox]:
+    """Return the boxes of the model parts and averages alone; optimizers do not change."""
     model = {
         f"{MODEL}{key}": value
         for module in state.modules
         for key, value in get_model_state_dict(module).items()
         if isinstance(value, torch.Tensor)
     }
-    return {**model, **_averages(state, model)}
+    tensors = {**model, **_averages(state, model)}
+    return boxes_of(tensors, _orders(state, tensors))
 
 
 def by_owner(values: Mapping[str, Any], names: Container[str]) -> dict[str, dict[str, Any]]:
@@ -170,6 +174,27 @@ def _averages(state: State, model: Mapping[str, torch.Tensor]) -> dict[str, torc
                 )
             named[f"{AVERAGE}{slot}.{name}"] = average
     return named
+
+
+def _orders(state: State, tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """Find the tensors with a row for each expert, and the order of these rows."""
+    if state.experts is None or not state.experts.placement:
+        return {}
+    of_parameter: dict[str, list[str]] = {name: [] for name in state.experts.layer_of}
+    for key, tensor in tensors.items():
+        owner = _owner_among(key, of_parameter)
+        if owner and tensor.dim() > 0:
+            of_parameter[owner].append(key)
+    return state.experts.orders(of_parameter)
+
+
+def _owner_among(key: str, names: Container[str]) -> str:
+    """Return the parameter among `names` whose optimizer slot or average this is; else ""."""
+    if key.startswith(AVERAGE):
+        name = key.removeprefix(AVERAGE).partition(".")[2]
+        return name if name in names else ""
+    name = key.removeprefix(SLOTS).rpartition(".")[0]
+    return name if key.startswith(SLOTS) and name in names else ""
 
 
 def _shape_and_sharding(tensor: torch.Tensor) -> str:

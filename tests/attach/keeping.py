@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from wattmesh.reconfig.checkpoint.checkpoint import facts_of, header_of, load, save
+from wattmesh.reconfig.checkpoint.checkpoint import facts_of, load, save
 from wattmesh.reconfig.checkpoint.digest import logical_digest
+from wattmesh.reconfig.checkpoint.header import header_of
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position

@@ -21,8 +21,9 @@ from torch.distributed.tensor.parallel import (
 )
 
 from wattmesh.errors import CallHuman
-from wattmesh.reconfig.checkpoint.checkpoint import facts_of, header_of, load, save
+from wattmesh.reconfig.checkpoint.checkpoint import facts_of, load, save
 from wattmesh.reconfig.checkpoint.digest import local_digest, logical_digest
+from wattmesh.reconfig.checkpoint.header import header_of
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.launch_store import LaunchStore

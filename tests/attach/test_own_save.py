@@ -16,8 +16,9 @@ from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.checkpoint import foreign
-from wattmesh.reconfig.checkpoint.checkpoint import Header, header_of, load
+from wattmesh.reconfig.checkpoint.checkpoint import load
 from wattmesh.reconfig.checkpoint.foreign import Written
+from wattmesh.reconfig.checkpoint.header import Header, header_of
 from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
 from wattmesh.reconfig.hook.start import newest_whole
 from wattmesh.reconfig.launch.folder import RunFolder

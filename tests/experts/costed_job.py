@@ -137,7 +137,7 @@ class CostedJob:
         counts_X = router.counts_X.clone()
         router.rebalance(counts_X)
         own = HELD[self.rank] if len(session.generation.ranks) == 2 else range(EXPERTS)
-        session.count_expert_tokens(counts_X[list(own)], 0.25)
+        session.count_expert_tokens(counts_X[list(own)], 0.25, paired=(1.01, 1.0))
         told = float(loss.detach())
         session.report(tokens=64, samples=64, loss=told)
         return told

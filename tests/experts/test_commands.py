@@ -66,6 +66,36 @@ def test_place_brings_experts_of_one_token_together(
     assert stays["before"]["crossings"] == 160
 
 
+@pytest.mark.parametrize(
+    ("changed", "words", "sentence"),
+    [
+        ({"experts": 5}, [], "5 experts do not divide among 4 GPUs"),
+        (
+            {
+                "gpus": [
+                    GPU | {"name": f"g{at}", "slots": 2 * (at % 2), "node": "n"} for at in range(4)
+                ]
+            },
+            ["--copies", "0"],
+            "give every GPU so many `slots`",
+        ),
+        ({"chosen": [[[0, 1]] * 9 + [[2, 3]]]}, ["--copies", "1"], "leave --copies out with --run"),
+    ],
+)
+def test_what_no_live_job_could_hold_is_not_asked_for(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, Any],
+    words: list[str],
+    sentence: str,
+) -> None:
+    """A number that does not divide, GPUs of two sizes, copies: one sentence before any call."""
+    given = put(tmp_path, ROUTING | changed)
+    nowhere = str(tmp_path / "no.sock")
+    assert main(["experts", "place", given, "--run", "r", "--socket", nowhere, *words]) == 1
+    assert sentence in capsys.readouterr().err
+
+
 def test_counts_mean_the_same_as_choices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

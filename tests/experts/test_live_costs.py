@@ -299,6 +299,10 @@ HOSTILE = [
     json.dumps({"busy_s": {"GPU-a": -1}}).encode(),
     json.dumps({"age_s": "old"}).encode(),
     json.dumps({"seq": -1}).encode(),
+    json.dumps({"strength": -0.1}).encode(),
+    json.dumps({"variation": -1.0}).encode(),
+    json.dumps({"stopped": "no"}).encode(),
+    json.dumps({"gap": 2e6}).encode(),
     json.dumps({"layout": {"tp": "many"}}).encode(),
 ]
 

@@ -175,7 +175,7 @@ def test_a_strength_of_zero_takes_the_lean_back_at_the_next_save_step(
 ) -> None:
     """Also by an answer whose version is lower: a daemon's clock may have been ahead."""
     run, back = CostedRun(zygote, tmp_path), replace(COSTS, version=4, strength=0.0)
-    with CostDaemon(socket_path, tmp_path, then=back):
+    with CostDaemon(socket_path, tmp_path, then=back) as daemon:
         run.launch(url=f"unix://{socket_path}", AWAITED='{"3": 7, "6": 4}', STEPS="9")
     for rank in range(2):
         lines = run.lines(rank)
@@ -183,6 +183,10 @@ def test_a_strength_of_zero_takes_the_lean_back_at_the_next_save_step(
         assert any(lines[2]["lean"])
         assert not any(lines[5]["lean"])
     assert run.losses(0) == run.losses(1)
+    # What a count says of the strength is what the ranks hold from that save step on.
+    said = [(each.strength, each.variation, round(each.gap or 0.0, 9)) for each in daemon.counts]
+    assert said[0] == (0.02, 0.02, 0.01)
+    assert set(said) <= {(0.02, 0.02, 0.01), (0.0, 0.04, 0.01)}
 
 
 def test_costs_stay_over_a_switch_to_another_leader_and_back(
@@ -238,7 +242,7 @@ GENERATION = Generation(
 
 def fact(costs: ExpertCostScores | None, **other: Any) -> dict[str, Any]:
     """What one rank adds to the facts."""
-    plain = {"gpu": "GPU-a", "tokens": 5, "busy_s": 1.0}
+    plain = {"gpu": "GPU-a", "gap": None, "tokens": 5, "busy_s": 1.0}
     return {**plain, "costs": costs.to_json() if costs else None, **other}
 
 
@@ -268,7 +272,8 @@ def test_what_cannot_be_used_leaves_what_was_agreed() -> None:
     assert taken == [COSTS]
     rank.settle(state, replace(GENERATION, number=2), leads=False)
     assert taken == [COSTS, COSTS]
-    assert state.extra[KEY].state_dict() == {"costs": COSTS.to_json()}
+    kept = state.extra[KEY].state_dict()
+    assert kept == {"costs": COSTS.to_json(), "variation": COSTS.strength}
 
 
 @pytest.mark.parametrize(

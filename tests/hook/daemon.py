@@ -36,6 +36,7 @@ class Wish:
         at: the step the order is for. `late_by`: its window ended this many steps before `at`.
         wakes_in_s: of sleep: how long.
         epoch, attempt, plan, run: what the order says, where not what is right.
+        placement: of experts.
     """
 
     layout: Layout
@@ -48,6 +49,7 @@ class Wish:
     attempt: int | None = None
     plan: str = ""
     run: str = ""
+    placement: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -144,6 +146,7 @@ class FakeDaemon(UnixHttp):
                 not_before_step=min(wish.at, last),
                 valid_until_step=last,
                 mode=wish.mode,
+                placement=wish.placement,
                 reason="the test asks for it",
                 wakes_at=_later(wish.wakes_in_s) if wish.wakes_in_s is not None else None,
             )

@@ -9,14 +9,13 @@ from torch import nn
 
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.checkpoint.checkpoint import (
-    Header,
     facts_of,
     find_damage,
-    header_of,
     load,
     save,
 )
 from wattmesh.reconfig.checkpoint.digest import logical_digest
+from wattmesh.reconfig.checkpoint.header import Header, header_of
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position

@@ -85,6 +85,7 @@ def calls(run: str) -> dict[str, list[Call]]:
         "read a run's orders": [("GET", f"{one}/order", None)],
         "switch, freeze, thaw, retire a run": [
             ("POST", f"{one}/switch", {"point": "A"}),
+            ("POST", f"{one}/placement", {"placement": [[1, 0]]}),
             ("POST", "/v1/freeze", {"run": run}),
             ("POST", "/v1/thaw", {"run": run}),
             ("POST", f"{one}/retire", {}),

@@ -25,7 +25,8 @@ from tests.attach.keeping import digest_of, through_a_checkpoint
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations import torchtitan as titan
 from wattmesh.reconfig.checkpoint import foreign
-from wattmesh.reconfig.checkpoint.checkpoint import header_of, load
+from wattmesh.reconfig.checkpoint.checkpoint import load
+from wattmesh.reconfig.checkpoint.header import header_of
 from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.layout import Layout

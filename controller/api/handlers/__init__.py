@@ -9,6 +9,7 @@ The map:
     jobs.py          what a run reports: register, progress, transitions, finish
     operators.py     calls of operators: freeze, thaw, switch
     orders.py        the newest order of a run, long-polled without holding a thread
+    placement.py     places the experts of a run anew
     reading.py       calls that only read
     reports.py       the report of a month, and the calls that reopen and replan
     status_board.py  `GET /v1/status`, answered from memory when the journal hangs

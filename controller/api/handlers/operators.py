@@ -206,6 +206,15 @@ def _check_switchable(context: RequestContext, row: RunRow, point: str) -> None:
             f"{row.name} cannot sleep, because nobody holds its next launch meanwhile: start it "
             "with `python -m wattmesh.integrations.torchrun`"
         )
+    check_acted_on(context, row)
+
+
+def check_acted_on(context: RequestContext, row: RunRow) -> None:
+    """Refuse an order that the daemon's mode, a freeze or the run's state would leave undone.
+
+    Raises:
+        Conflict: something has to be done first; the sentence says what.
+    """
     mode = context.pulse.settings.mode
     frozen = row.frozen or context.journal.runs.frozen_all()
     if mode is not Mode.ACT:

@@ -1,4 +1,4 @@
-"""`wattmesh experts`: a run or files in, answers out; nothing here moves an expert."""
+"""`wattmesh experts`: a run or files in, answers out; only `place --run` asks to move experts."""
 
 from pathlib import Path
 from typing import Annotated
@@ -55,6 +55,7 @@ def _is_file(word: str) -> bool:
 @app.command()
 def place(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="GPUs and routing (JSON).")],
+    *,
     copies: Annotated[
         int,
         typer.Option("--copies", min=0, max=64, help="Copies that each GPU has memory for."),
@@ -63,12 +64,29 @@ def place(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write the placement here (JSON)."),
     ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Have this live run place its experts so, at its next save step. The file's GPUs "
+            "are its expert-parallel ranks, in their order.",
+        ),
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="With --run: why; the journal keeps it.")
+    ] = "by hand",
+    socket: options.Socket = options.SOCKET,
     as_json: options.AsJson = False,
 ) -> None:
-    """Place experts by recorded routing: traffic, energy and time before and after."""
+    """Place experts by recorded routing: traffic, energy and time before and after.
+
+    Nothing moves, unless --run names a run whose job lets its experts be placed.
+    """
     from wattmesh.controller.cli.experts.placement_file import (  # noqa: PLC0415
         place_json,
         read_problem,
+        rows_of,
         write_placement,
     )
     from wattmesh.controller.cli.experts.placement_screen import place_lines  # noqa: PLC0415
@@ -76,10 +94,14 @@ def place(
     answer = place_json(read_problem(file), copies)
     if out is not None:
         write_placement(out, answer)
+    if run is not None:
+        wish = {"placement": rows_of(answer), "reason": reason}
+        told = DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/placement", wish)
+        answer["done"] = told["done"]
     if as_json:
         print_json(answer)
     else:
-        print_lines(place_lines(answer))
+        print_lines([*place_lines(answer), *([answer["done"]] if run is not None else [])])
 
 
 @app.command()

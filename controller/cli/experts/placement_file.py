@@ -97,6 +97,34 @@ def place_json(problem: PlacementProblem, copies: int) -> dict[str, Any]:
     return answer
 
 
+def rows_of(answer: dict[str, Any]) -> list[list[int]]:
+    """Return by layer the expert in each row of a stack, as a live job holds them.
+
+    The GPUs of the file are the ranks of an expert-parallel group, in their order.
+
+    Raises:
+        InputInvalid: GPUs hold different numbers of experts, or copies: no live job does.
+    """
+    if answer["copies"]:
+        raise InputInvalid("a live job holds each expert once; leave --copies out with --run")
+    gpus, experts = len(answer["gpus"]), answer["experts"]
+    if experts % gpus:
+        raise InputInvalid(
+            f"{experts} experts do not divide among {gpus} GPUs, and a live job has as many on each"
+        )
+    found = []
+    for layer, holders in enumerate(answer["placement"]):
+        rows = sorted(range(experts), key=lambda expert: (holders[expert], expert))
+        counts = [holders.count(gpu) for gpu in range(gpus)]
+        if set(counts) != {experts // gpus}:
+            raise InputInvalid(
+                f"layer {layer} has {min(counts)} to {max(counts)} experts on a GPU, and a live "
+                f"job has {experts // gpus} on each; give every GPU so many `slots`"
+            )
+        found.append(rows)
+    return found
+
+
 def write_placement(path: Path, answer: dict[str, Any]) -> None:
     """Write which GPU holds which expert, whole or not at all.
 

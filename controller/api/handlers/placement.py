@@ -1,0 +1,76 @@
+"""`POST /v1/runs/{run}/placement`: the experts of a run, placed anew at its next save step.
+
+The placement is a switch in the layout that the run has, so it is an order like any: its row is
+committed before the run can fetch it, and the run proves or takes back what it does. Invariant:
+only a person asks for it, and the job may still say no.
+"""
+
+import uuid
+
+from wattmesh.controller.api.handlers.operators import check_acted_on
+from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
+from wattmesh.controller.cycle.act import BOUNDARIES_VALID, OPERATOR
+from wattmesh.controller.views import Done
+from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import placement as placements
+from wattmesh.reconfig.expert_wire import PlacementWish
+from wattmesh.reconfig.wire import Order, SwitchMode
+
+
+def place(context: RequestContext, call: Call) -> Done:
+    """Order one run to place its experts anew."""
+    epoch = context.act()
+    row = context.run(call.path["run"], call.peer)
+    call.as_owner(context, row, "place the experts of")
+    reason = call.text("reason")
+    wish = PlacementWish.from_json({**call.body, "reason": reason})
+    layers = len(wish.placement)
+    experts = len(wish.placement[0]) if layers else 0
+    problem = placements.problem(wish.placement, layers=layers, experts=experts)
+    if not experts or problem:
+        raise InputInvalid(f"This is no placement: {problem or 'it places no expert'}.")
+    if row.observed:
+        raise InputInvalid(
+            f"{row.name} is only observed, so no expert of it can be placed; `wattmesh.attach` in "
+            "its script lets it be moved"
+        )
+    check_acted_on(context, row)
+    point = row.point.id if row.point is not None else ""
+    order = Order(
+        plan=str(uuid.uuid4()),
+        epoch=epoch,
+        run=row.run,
+        attempt=row.attempt,
+        point=point,
+        layout=row.layout,
+        ranks=row.ranks,
+        not_before_step=row.step + 1,
+        valid_until_step=row.step + BOUNDARIES_VALID * max(1, row.boundary_every),
+        mode=SwitchMode.IN_PLACE if "in_place" in row.capabilities else SwitchMode.RESTART,
+        reason=f"{experts} experts in each of {layers} layers are placed anew. Asked by "
+        f"{call.who}: {reason}.",
+        placement=wish.placement,
+    )
+    written = context.journal.switches.order(
+        order,
+        from_point=point,
+        requested_by=OPERATOR,
+        reason=order.reason,
+        predicted_g=None,
+        switch_cost_g=None,
+        now=context.now,
+    )
+    if not written:
+        raise Conflict(
+            f"{row.name} has a switch under way; ask again when it has ended (`wattmesh status`)."
+        )
+    context.changes.ring()
+    context.wake()
+    every = f" (every {row.boundary_every} steps)" if row.boundary_every else ""
+    return Done(
+        done=(
+            f"Ordered {row.name} to place its experts anew at a coming boundary{every}; follow it "
+            "with `wattmesh status`."
+        ),
+        changed=(row.run,),
+    )

@@ -1,0 +1,96 @@
+"""The outer loop of live runs' strengths: what their counts and the newest turn of the cycle say.
+
+Invariant: a run is the authority on what it leans by: each step goes from what it reported, so a
+daemon that restarts spends nothing of its variation twice.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.controller.pulse import NewestTurn
+from wattmesh.policies.decision import CarbonView
+from wattmesh.policies.experts.live_spans import RunCount
+from wattmesh.policies.experts.strength import (
+    RunStrength,
+    StrengthFacts,
+    StrengthLimits,
+    StrengthStep,
+    next_strength,
+    smoothed,
+)
+
+HOURS_AHEAD_S = 24 * 3600.0
+"""The present slot is compared with the mean of so much that lies ahead of it."""
+
+OLDEST_TURN_S = 900.0
+"""An older turn of the cycle says nothing of the grid now."""
+
+
+@dataclass(slots=True)
+class StrengthLoop:
+    """One run's: the moving average of its paired probes, and the count before."""
+
+    gap: float | None = None
+    before: RunCount | None = None
+
+    def step(
+        self,
+        count: RunCount,
+        row: RunRow,
+        limits: StrengthLimits,
+        *,
+        price: float | None,
+        differ: bool,
+    ) -> StrengthStep:
+        """Decide the strength after a count; `price`: see `price_of`."""
+        before, self.before = self.before, count
+        leans = count.strength > 0
+        # Of a run that does not lean a pair only shows that it is measured: it says 0.
+        self.gap = smoothed(self.gap, count.gap) if leans else (None if count.gap is None else 0.0)
+        return next_strength(
+            RunStrength(strength=count.strength, variation=count.variation, stopped=count.stopped),
+            StrengthFacts(
+                gap=self.gap,
+                fresh=count.gap is not None,
+                largest_load=_largest_load(before, count),
+                price=price,
+                trained=row.tokens / row.tokens_total if row.tokens_total > 0 else None,
+                differ=differ,
+            ),
+            limits,
+        )
+
+
+def price_of(turn: NewestTurn | None, monotonic_s: float) -> float | None:
+    """Return the grid's intensity now over the mean of the hours ahead; None: not known."""
+    if turn is None or monotonic_s - turn.monotonic_s > OLDEST_TURN_S:
+        return None
+    observation = turn.report.observation
+    return None if observation is None else _price(observation.carbon)
+
+
+def _price(carbon: CarbonView) -> float | None:
+    if carbon.trouble or len(carbon.slots) < 2:
+        return None
+    first = carbon.slots[0]
+    near = [
+        each for each in carbon.slots if (each.start - first.start).total_seconds() < HOURS_AHEAD_S
+    ]
+    spans_s = [(each.end - each.start).total_seconds() for each in near]
+    grams = math.fsum(each.g_per_kwh * s for each, s in zip(near, spans_s, strict=True))
+    mean = grams / math.fsum(spans_s)
+    return first.g_per_kwh / mean if mean > 0 else None
+
+
+def _largest_load(before: RunCount | None, count: RunCount) -> float | None:
+    """Return the largest load of a GPU over the mean since the count before; None: not known."""
+    if before is None or (before.launch, before.layout) != (count.launch, count.layout):
+        return None
+    tokens: Mapping[str, int] = count.tokens
+    if tokens.keys() != before.tokens.keys() or not tokens:
+        return None
+    added = [tokens[gpu] - before.tokens[gpu] for gpu in tokens]
+    mean = math.fsum(added) / len(added)
+    return max(added) / mean if mean > 0 and min(added) >= 0 else None

@@ -1,0 +1,154 @@
+"""How far routers may lean now: the outer loop of a run's strength. Pure.
+
+It follows the carbon price below the operator's clamp, slowly, and only with proof that quality
+holds. Invariants: the strength is within [0, clamp]; no change but a way down that quality or the
+operator asks for is larger than the slew limit; over a run the changes sum to no more than
+`variation`, the last way back to 0 included; from `freeze_at` on only quality and the operator move
+it; and once quality has stopped it, it is 0 for the rest of the run.
+"""
+
+from dataclasses import dataclass
+
+from wattmesh.policies.experts.tilt import LOAD_CAP
+
+SLEW = 0.05
+"""Most that a period adds or takes (docs/experts.md)."""
+
+MOST_GAP = 0.005
+"""Most that leaning may cost: half a percent of the loss."""
+
+WEIGHT = 0.3
+"""Of the newest paired probe in their moving average."""
+
+ROUND_TRIPS = 2.0
+"""Ways up to the clamp and back that a run has."""
+
+DEADBAND = 0.25
+"""Of the slew limit: a smaller change is none, so that noise of the price moves nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrengthLimits:
+    """What the strength may do over a run.
+
+    Attributes:
+        most: the operator's clamp.
+        freeze_at: share of the run's tokens from which on it stays: before its learning rate
+            decays.
+        slew: per period, which is one count at a save step.
+        gap: most relative difference of the paired probe losses.
+        load_cap: largest load over the mean at which it still rises.
+    """
+
+    most: float
+    freeze_at: float
+    slew: float = SLEW
+    gap: float = MOST_GAP
+    load_cap: float = LOAD_CAP
+
+    @property
+    def variation(self) -> float:
+        """Most that all changes of a run may sum to."""
+        return 2.0 * ROUND_TRIPS * self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStrength:
+    """What a run leans by, as it says itself: `variation` is the sum of all changes so far."""
+
+    strength: float
+    variation: float
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrengthFacts:
+    """What is known in a period; None: not known.
+
+    Attributes:
+        gap: moving average of (loss with the lean - loss without) / loss without.
+        fresh: whether the run took a paired probe in this period.
+        largest_load: of a GPU over the mean, in this period.
+        price: grid intensity now over the mean of the hours ahead.
+        trained: share of the run's tokens that is done.
+        differ: whether the GPUs are known to differ, so that anything leans at all.
+    """
+
+    gap: float | None
+    fresh: bool
+    largest_load: float | None
+    price: float | None
+    trained: float | None
+    differ: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrengthStep:
+    """What the strength is from now on, and why; `why` is "" where nothing changes."""
+
+    strength: float
+    stopped: bool
+    why: str
+
+
+def smoothed(before: float | None, gap: float | None) -> float | None:
+    """Add a paired probe to their moving average; what is not known changes nothing."""
+    if gap is None:
+        return before
+    return gap if before is None else before + WEIGHT * (gap - before)
+
+
+def next_strength(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:
+    """Decide the strength of the next period."""
+    if now.stopped:
+        why = "" if now.strength == 0 else "it was stopped for quality, and stays at 0"
+        return StrengthStep(strength=0.0, stopped=True, why=why)
+    if facts.gap is not None and facts.gap > limits.gap and now.strength > 0:
+        return StrengthStep(
+            strength=0.0,
+            stopped=True,
+            why=f"the paired probe says that leaning costs {facts.gap:.2%} of the loss, more than "
+            f"{limits.gap:.2%}: it goes back to 0 and stays there",
+        )
+    if now.strength > limits.most:
+        why = f"the settings allow {limits.most:g}"
+        return StrengthStep(strength=limits.most, stopped=False, why=why)
+    return _followed(now, facts, limits)
+
+
+def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:
+    """Follow the price within the limits."""
+    stays = StrengthStep(strength=now.strength, stopped=False, why="")
+    if facts.price is None or not facts.differ:
+        return stays
+    if facts.trained is None or facts.trained >= limits.freeze_at:
+        return stays
+    wanted = limits.most * min(1.0, max(0.0, facts.price))
+    move = max(-limits.slew, min(limits.slew, wanted - now.strength))
+    if move > 0:
+        move = min(move, _room(now, limits)) if _may_rise(facts, limits) else 0.0
+    if abs(move) < DEADBAND * limits.slew and wanted != 0.0:
+        return stays
+    strength = min(limits.most, max(0.0, now.strength + move))
+    if strength == now.strength:
+        return stays
+    verb = "rises" if strength > now.strength else "falls"
+    return StrengthStep(
+        strength=strength,
+        stopped=False,
+        why=f"it {verb} from {now.strength:g}, as the grid is at {facts.price:.0%} of the mean of "
+        f"the hours ahead; {now.variation + abs(strength - now.strength):.3g} of "
+        f"{limits.variation:.3g} of all changes are spent",
+    )
+
+
+def _may_rise(facts: StrengthFacts, limits: StrengthLimits) -> bool:
+    """Return whether quality and loads are known to hold."""
+    if not facts.fresh or facts.gap is None or facts.gap > limits.gap:
+        return False
+    return facts.largest_load is not None and facts.largest_load < limits.load_cap
+
+
+def _room(now: RunStrength, limits: StrengthLimits) -> float:
+    """Return how far it may rise, with the way back to 0 still to be spent."""
+    return max(0.0, (limits.variation - now.variation - now.strength) / 2.0)

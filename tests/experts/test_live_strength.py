@@ -1,0 +1,142 @@
+"""The strength of a live run: it follows what the run and the grid say; `why` has each change."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Served, open_folder, served, settings
+from tests.builders import messages
+from tests.builders.carbon import slots
+from tests.builders.observations import observation
+from tests.experts.test_live_costs import GPUS, RATE, World
+from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.expert_costs.strength import price_of
+from wattmesh.controller.pulse import NewestTurn
+from wattmesh.policies.decision import CarbonView
+
+__all__ = ["open_folder", "served", "settings"]
+
+NOW = datetime(2026, 11, 20, 14, tzinfo=UTC)
+
+
+def turn(grid: Sequence[float], monotonic_s: float = 0.0, trouble: str = "") -> NewestTurn:
+    """The newest turn of the cycle on a grid of these hours."""
+    view = CarbonView(signal="s", slots=slots(grid, NOW), age_s=60.0, trouble=trouble)
+    report = CycleReport(at=NOW, sentence="", observation=observation(carbon=view))
+    return NewestTurn(monotonic_s=monotonic_s, report=report)
+
+
+class SteeredWorld(World):
+    """A run whose strength wattmesh moves; it leans by what it was told, and counts changes."""
+
+    def __init__(self, served: Served) -> None:
+        """Begin at 0, a tenth of all tokens done."""
+        super().__init__(served)
+        self.leans: dict[str, Any] = {"strength": 0.0, "variation": 0.0, "stopped": False}
+        self.gap: float | None = 0.001
+        self.grid = [300.0, 300.0]
+        self.steer()
+
+    def steer(self, *, most: float = 0.2, freeze_at: float = 0.8) -> None:
+        """Let the settings say so."""
+        self.act(strength=most)
+        pulse = self.served.pulse
+        told = {"expert_control": True, "expert_freeze_at": freeze_at}
+        runs = {"llama-8b": pulse.settings.runs["llama-8b"].model_copy(update=told)}
+        pulse.settings = pulse.settings.model_copy(update={"runs": runs})
+
+    def boundary(self, **other: Any) -> float:
+        """Pass a save step: the ranks agree on what was told, count, and hear the next."""
+        told = self.told()
+        if told.version:
+            self.leans["variation"] += abs(told.strength - self.leans["strength"])
+            self.leans |= {"strength": told.strength, "stopped": told.stopped}
+        self.pass_s(55.0)
+        self.served.pulse.turned = turn(self.grid, self.served.clock.monotonic_s)
+        self.read()
+        self.pass_s(5.0)
+        assert self.report(**self.leans, gap=self.gap, **other).status == 200
+        self.pass_s(5.0)
+        self.read()
+        return self.told().strength
+
+    def why(self) -> list[str]:
+        """What the journal says of expert costs, oldest first."""
+        rows = self.served.journal.events.list(kind="expert_costs")
+        return [each.detail for each in reversed(rows)]
+
+
+@pytest.fixture
+def world(served: Served) -> SteeredWorld:
+    """A run that trains."""
+    return SteeredWorld(served)
+
+
+def test_it_rises_by_steps_to_the_clamp_and_follows_the_grid_down(world: SteeredWorld) -> None:
+    """From 0 at most 0.05 a save step; each change is one sentence that says why."""
+    rising = [world.boundary() for _ in range(9)]
+    assert rising[-1] == pytest.approx(0.2)
+    steps = [b - a for a, b in zip([0.0, *rising], rising, strict=False)]
+    assert max(steps) <= 0.05 + 1e-9
+    assert sum(step > 0 for step in steps) == 4
+    world.grid = [150.0, 450.0]
+    falling = [world.boundary() for _ in range(4)]
+    assert falling[-1] == pytest.approx(0.1)
+    assert world.leans["variation"] == pytest.approx(0.3)
+    said = [each for each in world.why() if "of the strength" in each]
+    assert len(said) == 6
+    assert "it rises from 0, as the grid is at 100% of the mean" in said[0]
+    assert "it falls from 0.2, as the grid is at 50% of the mean" in said[-2]
+
+
+def test_quality_stops_it_for_good_also_over_a_restart_of_the_daemon(world: SteeredWorld) -> None:
+    """A paired probe that is 2 % worse: back to 0, and no grid brings it back."""
+    while world.boundary() < 0.1:
+        pass
+    world.gap = 0.02
+    while world.boundary() > 0.0:
+        pass
+    assert world.told().stopped
+    world.gap = 0.0
+    assert {world.boundary() for _ in range(3)} == {0.0}
+    assert any("the paired probe says that leaning costs" in each for each in world.why())
+    # A daemon that knows nothing of it hears it from the run.
+    world.served.experts._runs.clear()
+    assert {world.boundary() for _ in range(4)} == {0.0}
+    assert world.told().stopped
+    assert world.told().version > 0
+
+
+@pytest.mark.parametrize(
+    "how", ["no pairs", "no grid", "late in the run", "loads at the cap", "not wanted"]
+)
+def test_it_stays_at_0_where_something_is_missing(world: SteeredWorld, how: str) -> None:
+    """No paired probes, no signal, frozen for the decay, a full GPU, or no clamp: 0."""
+    more: dict[str, Any] = {}
+    if how == "no pairs":
+        world.gap = None
+    elif how == "no grid":
+        world.grid = []
+    elif how == "late in the run":
+        body = messages.progress(tokens=850_000)
+        assert world.served.post(f"/v1/runs/{messages.RUN}/progress", body).status == 200
+    elif how == "not wanted":
+        world.steer(most=0.0)
+    for number in range(1, 6):
+        if how == "loads at the cap":
+            done = [int(number * RATE * 60 * share) for share in (1.3, 0.9, 0.9, 0.9)]
+            more = {"tokens": dict(zip(GPUS, done, strict=True))}
+        assert world.boundary(**more) == 0.0
+
+
+def test_the_price_is_the_grid_now_over_the_mean_of_a_day() -> None:
+    """Unknown where there is trouble, no forecast, or no fresh turn."""
+    assert price_of(turn([100.0, 300.0]), 0.0) == pytest.approx(0.5)
+    assert price_of(turn([200.0] * 24 + [9e9] * 24), 0.0) == pytest.approx(1.0)
+    assert price_of(turn([100.0]), 0.0) is None
+    assert price_of(turn([0.0, 0.0]), 0.0) is None
+    assert price_of(turn([100.0, 300.0], trouble="stale"), 0.0) is None
+    assert price_of(turn([100.0, 300.0]), 901.0) is None
+    assert price_of(None, 0.0) is None
