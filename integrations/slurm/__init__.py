@@ -6,7 +6,9 @@ The map:
     answers.py      reads what Slurm's clients print
     begin.py        how a batch job begins, or learns that it may not
     client.py       calls Slurm's clients, each with a limit
+    free.py         says what is free when
     job_step.py     starts the ranks of one launch on all nodes of the job
+    node_answers.py reads what they print of nodes and reservations
     own_job.py      which job this is, and how ranks are divided among nodes
     slurm_queue.py  Slurm as what holds a run's next launch
     waits.py        how long nodes that were given back take to return

@@ -3,17 +3,19 @@
     python -m wattmesh.integrations.slurm run --checkpoint-dir DIR -- train.py args...
     python -m wattmesh.integrations.slurm held --checkpoint-dir DIR
     python -m wattmesh.integrations.slurm wake --checkpoint-dir DIR --now
+    python -m wattmesh.integrations.slurm free --partition NAME
 
 `run` stands in a batch script. It starts the ranks of this job on all its nodes, starts them again
 when that helps, and has the next job held where the run is to sleep or to go on in another size.
-SIGTERM asks the job to checkpoint at its next boundary and end. The other two are for the run's
-user, on any machine that submits jobs.
+SIGTERM asks the job to checkpoint at its next boundary and end. The others are for the run's user,
+on any machine that submits jobs.
 
 Invariant: this process never imports torch, and acts at Slurm as its own user alone.
 """
 
 import argparse
 import itertools
+import json
 import math
 import os
 import signal
@@ -25,8 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from wattmesh.errors import SourceUnavailable, WattmeshError
-from wattmesh.integrations.slurm import again, waits, watcher
+from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
+from wattmesh.integrations.slurm import again, free, waits, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
@@ -51,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands; errors are one sentence on stderr and exit status 1."""
     chosen = _parser().parse_args(arguments)
     try:
-        if chosen.what == "run":
-            return _run(chosen)
-        return _wake(chosen) if chosen.what == "wake" else _held(chosen)
+        acts = {"run": _run, "wake": _wake, "held": _held, "free": _free}
+        return acts[chosen.what](chosen)
     except WattmeshError as error:
         _say(str(error))
         return EXIT_GAVE_UP
@@ -186,9 +187,29 @@ def _is_gone(found: Sleeping, client: SlurmClient) -> bool:
     return False
 
 
+def _free(chosen: argparse.Namespace) -> int:
+    options = [f"--partition={chosen.partition}", *([f"--time={chosen.time}"] * bool(chosen.time))]
+    ahead = SlurmClient().nodes_ahead(options)
+    if ahead is None:
+        raise InputInvalid("--partition names no partition.")
+    if chosen.json:
+        rows = [each.to_json() for each in free.free_nodes(ahead)]
+        print(json.dumps({"at": ahead.now.isoformat(), "nodes": len(ahead.nodes), "free": rows}))
+        return EXIT_FINISHED
+    for sentence in free.sentences(ahead):
+        print(sentence)
+    return EXIT_FINISHED
+
+
 def _held(chosen: argparse.Namespace) -> int:
     folder = RunFolder(chosen.checkpoint_dir)
     records = LaunchBook(folder).read()
+    if chosen.json:
+        known_s = launch_book.waits_s(records)
+        launches = [each.to_json() for each in records]
+        bound_s = waits.reacquire_s(known_s)
+        print(json.dumps({"launches": launches, "waits_s": known_s, "reacquire_s": bound_s}))
+        return EXIT_FINISHED
     for each in records:
         jobs = ", ".join(each.jobs) or each.begun_by
         until = f" until {each.begins_at}" if each.begins_at else ""
@@ -226,6 +247,11 @@ def _parser() -> argparse.ArgumentParser:
     waking.add_argument("--now", action="store_true", help="without an order too")
     waking.add_argument("--watch", action="store_true", help="ask every 5 s until it has begun")
     held = commands.add_parser("held", help="show the launches of a run, and how long they waited")
+    ahead = commands.add_parser("free", help="show how many nodes are free when")
+    ahead.add_argument("--partition", required=True, help="or several: a,b")
+    ahead.add_argument("--time", default="", help="limit of the job, as sbatch takes it")
+    for each in (held, ahead):
+        each.add_argument("--json", action="store_true", help="as one JSON object")
     for each in (run, waking):
         each.add_argument("--ranks-per-node", type=int, help="ranks of each node")
     for each in (run, waking, held):

@@ -225,6 +225,8 @@ class SlurmQueue:
             asked_by=self._followed.name,
         )
         arguments, options, gpus_in_all = self._prepared(shape)
+        if late := self._too_late(following, shape, options):
+            raise InputInvalid(late)
         self._change(lambda records: (launch_book.ask(records, record), None))
         asked_at = self._now()
         problem: WattmeshError | None = None
@@ -280,6 +282,32 @@ class SlurmQueue:
         options = [*client.options(followed.number), *followed.more, *shape.options]
         client.could_start(options, self._script)
         return arguments, options, gpus_in_all
+
+    def _too_late(self, following: NextLaunch, shape: LaunchShape, options: Sequence[str]) -> str:
+        """Say why Slurm cannot start a launch by the time that it is wanted; "" as far as is known.
+
+        Jobs that run may end at any time, so they are no reason; nodes that are down, drained or
+        reserved are.
+        """
+        begins_by = following.begins_by
+        if begins_by is None:
+            return ""
+        try:
+            ahead = self._client.nodes_ahead(options, mine=self._followed.after)
+        except InputInvalid as error:
+            log.info("what is free when cannot be told: %s", error)
+            return ""
+        if ahead is None or not ahead.nodes:
+            return ""
+        soonest = ahead.soonest(shape.nodes, following.begins_at)
+        if soonest is not None and soonest <= begins_by:
+            return ""
+        when = f"before {soonest:%Y-%m-%d %H:%M} UTC" if soonest else "as things are"
+        nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
+        return (
+            f"Slurm cannot start {nodes} {when}, and {begins_by:%Y-%m-%d %H:%M} UTC is the latest; "
+            f"of {len(ahead.nodes)} nodes: {ahead.why_later(begins_by)}"
+        )
 
     def _waiting(self, record: LaunchRecord, known: Sequence[SlurmJob]) -> list[SlurmJob]:
         """Return the live jobs that were submitted for a launch."""
