@@ -11,7 +11,6 @@ The map:
     node_answers.py reads what they print of nodes and reservations
     own_job.py      which job this is, and how ranks are divided among nodes
     slurm_queue.py  Slurm as what holds a run's next launch
-    waits.py        how long nodes that were given back take to return
     wake.py         wakes a run that sleeps before its time
     watcher.py      a small job that does so when the daemon orders it
 """

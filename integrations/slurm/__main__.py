@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 
 from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
-from wattmesh.integrations.slurm import again, free, waits, watcher
+from wattmesh.integrations.slurm import again, free, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
@@ -38,7 +38,7 @@ from wattmesh.integrations.slurm.wake import Sleeping, is_held, sleeping, wake
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
-from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher import launch_book, queue_waits
 from wattmesh.reconfig.launcher.contract import HeldLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
@@ -207,14 +207,14 @@ def _held(chosen: argparse.Namespace) -> int:
     if chosen.json:
         known_s = launch_book.waits_s(records)
         launches = [each.to_json() for each in records]
-        bound_s = waits.reacquire_s(known_s)
+        bound_s = queue_waits.reacquire_s(known_s)
         print(json.dumps({"launches": launches, "waits_s": known_s, "reacquire_s": bound_s}))
         return EXIT_FINISHED
     for each in records:
         jobs = ", ".join(each.jobs) or each.begun_by
         until = f" until {each.begins_at}" if each.begins_at else ""
         print(f"{each.state:9} {each.ranks} ranks{until}, job {jobs}, {each.key or 'by hand'}")
-    print(waits.sentence(launch_book.waits_s(records)))
+    print(queue_waits.sentence(launch_book.waits_s(records)))
     return EXIT_FINISHED
 
 

@@ -7,6 +7,7 @@ The map:
     nodes_ahead.py  what is free when, as a launcher knows it
     own_clock.py    a supervisor that is its own alarm clock
     patience.py     asks a launcher again that does not answer
+    queue_waits.py  how long nodes that were given back take to return
     sized_clock.py  one of several hosts: the next launch may have another size
     sleeper.py      a supervisor's part in sleep and in another size
     supervisor.py   launches a job, and launches it again when that helps
