@@ -148,6 +148,9 @@ def _watch_asleep(folder: RunFolder, client: SlurmClient, more: Sequence[str]) -
 
 def _wake(chosen: argparse.Namespace) -> int:
     folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
+    leaving, began_s = threading.Event(), time.monotonic()
+    if chosen.watch:
+        signal.signal(signal.SIGUSR1, lambda *_: leaving.set())
     for look in itertools.count(1):
         woken = _woken(chosen, folder, client)
         if woken is not None:
@@ -156,10 +159,14 @@ def _wake(chosen: argparse.Namespace) -> int:
         if not chosen.watch:
             _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
             return EXIT_FINISHED
-        time.sleep(WATCH_S)
+        leaving.wait(WATCH_S)
         found = sleeping(folder)
         if found is None:
             _say("the run has begun.")
+            break
+        if leaving.is_set():
+            if time.monotonic() - began_s >= watcher.SHORTEST_S:
+                _watch_asleep(folder, client, chosen.watcher)
             break
         if look % LOOK_EVERY == 0 and _is_gone(found, client):
             _say(f"the held job {found.job} is gone, so nothing is left to wake.")
@@ -240,7 +247,6 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="while it sleeps, a small job of yours fetches orders to wake",
     )
-    run.add_argument("--watcher", action="append", default=[], help="... for that job's sbatch")
     run.add_argument("--sbatch", action="append", default=[], help="... for the next sbatch")
     run.add_argument("command", nargs="+", help="-- script.py args...")
     waking = commands.add_parser("wake", help="wake a run that sleeps, if the daemon orders it")
@@ -253,6 +259,9 @@ def _parser() -> argparse.ArgumentParser:
     for each in (held, ahead):
         each.add_argument("--json", action="store_true", help="as one JSON object")
     for each in (run, waking):
+        each.add_argument(
+            "--watcher", action="append", default=[], help="a further word for the watcher's sbatch"
+        )
         each.add_argument("--ranks-per-node", type=int, help="ranks of each node")
     for each in (run, waking, held):
         each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")
