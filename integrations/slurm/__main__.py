@@ -149,7 +149,7 @@ def _watch_asleep(folder: RunFolder, client: SlurmClient, more: Sequence[str]) -
 def _wake(chosen: argparse.Namespace) -> int:
     folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
     leaving, began_s = threading.Event(), time.monotonic()
-    if chosen.watch:
+    if chosen.watch and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, lambda *_: leaving.set())
     for look in itertools.count(1):
         woken = _woken(chosen, folder, client)
