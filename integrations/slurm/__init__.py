@@ -6,6 +6,7 @@ The map:
     answers.py      reads what Slurm's clients print
     begin.py        how a batch job begins, or learns that it may not
     client.py       calls Slurm's clients, each with a limit
+    epilog.py       what a node does when a job has ended: clocks are given back
     free.py         says what is free when
     job_step.py     starts the ranks of one launch on all nodes of the job
     node_answers.py reads what they print of nodes and reservations

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 
 from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
-from wattmesh.integrations.slurm import again, free, watcher
+from wattmesh.integrations.slurm import again, epilog, free, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands; errors are one sentence on stderr and exit status 1."""
     chosen = _parser().parse_args(arguments)
     try:
-        acts = {"run": _run, "wake": _wake, "held": _held, "free": _free}
+        acts = {"run": _run, "wake": _wake, "held": _held, "free": _free, "epilog": _epilog}
         return acts[chosen.what](chosen)
     except WattmeshError as error:
         _say(str(error))
@@ -208,6 +208,17 @@ def _free(chosen: argparse.Namespace) -> int:
     return EXIT_FINISHED
 
 
+def _epilog(chosen: argparse.Namespace) -> int:
+    """Give clocks back; whatever goes wrong, the exit status is 0, or Slurm drains the node."""
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(EXIT_FINISHED))
+    signal.alarm(math.ceil(chosen.limit) + 1)
+    try:
+        epilog.give_back(chosen.socket, limit_s=chosen.limit, say=_say)
+    except Exception as error:
+        _say(f"the epilog did not finish: {type(error).__name__}: {error}")
+    return EXIT_FINISHED
+
+
 def _held(chosen: argparse.Namespace) -> int:
     folder = RunFolder(chosen.checkpoint_dir)
     records = LaunchBook(folder).read()
@@ -256,6 +267,9 @@ def _parser() -> argparse.ArgumentParser:
     ahead = commands.add_parser("free", help="show how many nodes are free when")
     ahead.add_argument("--partition", required=True, help="or several: a,b")
     ahead.add_argument("--time", default="", help="limit of the job, as sbatch takes it")
+    ended = commands.add_parser("epilog", help="on a node, as root: give back what a job has left")
+    ended.add_argument("--socket", type=Path, default=epilog.SOCKET, help="of the actuator")
+    ended.add_argument("--limit", type=float, default=epilog.LIMIT_S, help="seconds")
     for each in (held, ahead):
         each.add_argument("--json", action="store_true", help="as one JSON object")
     for each in (run, waking):
