@@ -28,8 +28,9 @@ BUSY_FIELDS = ("%A", "%e", "%N")
 """A job that runs, when it ends at the latest, and its nodes."""
 
 OUT_OF_SERVICE = frozenset(
-    {"down", "drained", "draining", "drain", "fail", "failing", "error", "inval", "unknown", "unk"}
+    {"down", "drained", "draining", "drain", "fail", "failing", "error", "inval"}
 )
+"""Not "unknown": so are all nodes for a moment when the controller has been started."""
 
 MOST_NODES = 100_000
 """How many names a list of nodes may stand for."""

@@ -300,7 +300,7 @@ class SlurmQueue:
         if ahead is None or not ahead.nodes:
             return ""
         soonest = ahead.soonest(shape.nodes, following.begins_at)
-        if soonest is not None and soonest <= begins_by:
+        if soonest is not None and soonest <= max(begins_by, ahead.now):
             return ""
         when = f"before {soonest:%Y-%m-%d %H:%M} UTC" if soonest else "as things are"
         nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"

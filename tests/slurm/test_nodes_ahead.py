@@ -37,7 +37,9 @@ def ahead(*nodes: NodeAhead, lasts: float = 1.0) -> NodesAhead:
 
 
 spans = st.lists(
-    st.builds(lambda begin, for_h: span(begin, begin + for_h), st.integers(-3, 9), st.integers(1, 6)),
+    st.builds(
+        lambda begin, for_h: span(begin, begin + for_h), st.integers(-3, 9), st.integers(1, 6)
+    ),
     max_size=3,
 ).map(tuple)
 nodes = st.builds(
