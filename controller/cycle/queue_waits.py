@@ -1,4 +1,4 @@
-"""The measured wait for GPUs in a run's catalogue, where that is longer than what people said. Pure.
+"""The measured wait for GPUs in a run's catalogue, where that is longer than was stated. Pure.
 
 Invariant: a measured wait makes the deadline guard more careful, never less, and allows no other
 size where nobody stated a wait.

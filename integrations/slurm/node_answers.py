@@ -87,7 +87,7 @@ def seconds(limit: str) -> timedelta | None:
 
 
 def names(hostlist: str) -> frozenset[str]:
-    """Return the nodes that a list stands for, as "n[1-3,07],rack[1-2]n[1-2]"; empty: unreadable."""
+    """Return the nodes that a list stands for, as "n[1-3,07],r[1-2]n[1-2]"; empty: unreadable."""
     found: set[str] = set()
     for part in re.split(r",(?![^\[]*\])", hostlist.strip()):
         pieces = _BRACKETS.split(part)

@@ -24,7 +24,6 @@ from wattmesh.reconfig.launcher import launch_book, patience
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 
-
 STANDS = (HeldState.HELD, HeldState.STARTED)
 """States of a launch that begins, or has."""
 

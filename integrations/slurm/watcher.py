@@ -25,9 +25,8 @@ SHORTEST_S = 60.0
 
 def script_of(folder: RunFolder, more: Sequence[str] = ()) -> str:
     """Return the batch script of a run's watcher; `more`: words for the `sbatch` of the next."""
-    words = (sys.executable, "-m", "wattmesh.integrations.slurm", "wake", "--watch")
-    told = (*words, f"--checkpoint-dir={folder.path.absolute()}")
-    told = (*told, *(f"--watcher={each}" for each in more))
+    told = [sys.executable, "-m", "wattmesh.integrations.slurm", "wake", "--watch"]
+    told += [f"--checkpoint-dir={folder.path.absolute()}", *(f"--watcher={each}" for each in more)]
     return f"#!/bin/sh\nexec {shlex.join(told)}\n"
 
 

@@ -36,7 +36,8 @@ class NodeAhead:
 
     Attributes:
         closed: spans in which no launch of ours may have it, whatever jobs do.
-        busy_until: when the jobs on it end at the latest; None: none is on it. `FOREVER`: not known.
+        busy_until: when the jobs on it end at the latest; None: none is on it; `FOREVER`: not
+            known.
     """
 
     name: str

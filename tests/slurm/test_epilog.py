@@ -40,6 +40,7 @@ def node() -> Iterator[Node]:
 def script_of_the_page(node: Node, limit_s: float) -> str:
     """The epilog as the page has it, for the socket and the Python of the test."""
     page = (REPOSITORY / "docs" / "slurm.md").read_text("utf-8")
+    script: str
     (script,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     assert "/opt/wattmesh/bin/python" in script
     python = script.replace("/opt/wattmesh/bin/python", sys.executable)
@@ -105,7 +106,7 @@ def test_a_jobs_clocks_are_given_back_before_its_node_is_free(
 def test_a_node_is_not_failed_for_an_actuator_that_does_not_answer(
     slurm: Cluster, node: Node, tmp_path: Path
 ) -> None:
-    """Stopped, it is waited for as long as was said; dead, not at all; Slurm takes the node back."""
+    """Stopped, it is waited for as long as was said; dead, not at all; the node is free again."""
     assert node.actuator is not None
     with slurm.on_end(script_of_the_page(node, 1.0)):
         for how in (signal.SIGSTOP, signal.SIGKILL):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattmesh.integrations.slurm import free, node_answers
+from wattmesh.integrations.slurm.answers import SEPARATOR
 from wattmesh.reconfig.launcher.nodes_ahead import (
     EVER,
     FOREVER,
@@ -18,7 +19,7 @@ from wattmesh.reconfig.launcher.nodes_ahead import (
 
 T0 = datetime(2026, 11, 24, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-S = node_answers.SEPARATOR
+S = SEPARATOR
 
 
 def at(hours: float) -> datetime:

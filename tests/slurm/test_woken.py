@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def test_a_watcher_at_its_time_limit_is_followed_by_another(
         )
         try:
             # It sleeps with its signal handler set once it has asked Slurm.
-            wait_for(lambda: _ignores_or_catches(process.pid, signal.SIGUSR1), "its handler")
+            wait_for(partial(_catches, process.pid, signal.SIGUSR1), "its handler")
             process.send_signal(signal.SIGUSR1)
             assert process.wait(60.0) == 0
         finally:
@@ -191,7 +192,7 @@ def test_a_watcher_at_its_time_limit_is_followed_by_another(
     assert "--watcher=--time=30" in script
 
 
-def _ignores_or_catches(pid: int, number: int) -> bool:
+def _catches(pid: int, number: int) -> bool:
     """Say whether a process would outlive a signal, by the kernel's word."""
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
