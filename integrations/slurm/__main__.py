@@ -211,8 +211,8 @@ def _free(chosen: argparse.Namespace) -> int:
 def _epilog(chosen: argparse.Namespace) -> int:
     """Give clocks back; whatever goes wrong, the exit status is 0, or Slurm drains the node."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(EXIT_FINISHED))
-    signal.alarm(math.ceil(chosen.limit) + 1)
     try:
+        signal.alarm(math.ceil(chosen.limit) + 1)
         epilog.give_back(chosen.socket, limit_s=chosen.limit, say=_say)
     except Exception as error:
         _say(f"the epilog did not finish: {type(error).__name__}: {error}")

@@ -21,8 +21,8 @@ from wattmesh.reconfig.launcher.nodes_ahead import (
     TakenSpan,
 )
 
-NODE_FIELDS = ("%N", "%T", "%X", "%Y")
-"""Name, state, sockets, cores of a socket."""
+NODE_FIELDS = ("%N", "%T", "%X", "%Y", "%a")
+"""Name, state, sockets, cores of a socket, and whether the partition is up."""
 
 BUSY_FIELDS = ("%A", "%e", "%N")
 """A job that runs, when it ends at the latest, and its nodes."""
@@ -31,6 +31,9 @@ OUT_OF_SERVICE = frozenset(
     {"down", "drained", "draining", "drain", "fail", "failing", "error", "inval"}
 )
 """Not "unknown": so are all nodes for a moment when the controller has been started."""
+
+CLOSED_PARTITION = frozenset({"down", "inact"})
+"""States of a partition whose jobs get no nodes; one that drains still starts those it has."""
 
 MOST_NODES = 100_000
 """How many names a list of nodes may stand for."""
@@ -122,11 +125,15 @@ def _nodes(answer: str) -> tuple[dict[str, NodeAhead], dict[str, int]]:
         if len(fields) != len(NODE_FIELDS) or not fields[0].strip():
             continue
         name, state = fields[0].strip(), fields[1].strip().lower().rstrip(_FLAGS)
-        out = TakenSpan(begins_at=EVER, ends_at=FOREVER, why=state)
+        closed = state in OUT_OF_SERVICE or fields[4].strip().lower() in CLOSED_PARTITION
+        why = state if state in OUT_OF_SERVICE else f"in a partition that is {fields[4].strip()}"
+        out = TakenSpan(begins_at=EVER, ends_at=FOREVER, why=why[:64])
+        if closed and name in found:
+            continue  # in another partition it may be open
         free = state in ("idle", "planned", "powered_down", "powering_down", "reserved", "maint")
         found[name] = NodeAhead(
             name=name,
-            closed=(out,) if state in OUT_OF_SERVICE else (),
+            closed=(out,) if closed else (),
             busy_until=None if free else FOREVER,
         )
         sockets, each = fields[2].strip(), fields[3].strip()

@@ -72,7 +72,8 @@ def state_of(record: LaunchRecord, found: Sequence[SlurmJob], cluster: str) -> H
         begun = number_of(record.begun_by, cluster)
         live = any(each.number == begun and each.is_live for each in found)
         return HeldState.STARTED if live else HeldState.ENDED
-    if any(each.is_live for each in found):
+    # One that people hold back begins only when they let it, which may be never.
+    if any(each.is_live and each.reason not in answers.HELD_BY_PEOPLE for each in found):
         return HeldState.HELD
     return HeldState.WITHDRAWN if found or record.jobs else None
 

@@ -157,5 +157,8 @@ def _carry_out(
 def _begun_now(queue: SlurmQueue, key: str) -> HeldLaunch:
     held = queue.begin_now(key)
     if held.state not in STANDS:
-        raise InputInvalid(f"{held.name} does not begin any more: submit the script again.")
+        raise InputInvalid(
+            f"{held.name} has ended or is held by people: `scontrol release` it, or submit the "
+            "script again."
+        )
     return held

@@ -119,6 +119,20 @@ def test_a_node_is_not_failed_for_an_actuator_that_does_not_answer(
     assert said.count("whether GPUs were given back is not known") == 2, said
 
 
+@pytest.mark.parametrize("limit", ["nan", "-5", "1e300"])
+def test_a_limit_that_is_none_fails_no_node(limit: str, tmp_path: Path) -> None:
+    """Whatever it is called with that can be read, it ends with status 0."""
+    words = ("epilog", f"--socket={tmp_path}/none.sock", f"--limit={limit}")
+    done = subprocess.run(
+        [sys.executable, "-m", "wattmesh.integrations.slurm", *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert b"Traceback" not in done.stderr
+
+
 def test_what_still_computes_keeps_its_clock_and_is_named(node: Node, tmp_path: Path) -> None:
     """The log says so after three looks; it may be repeated, and costs a second and a half."""
     process = node.job(gpus=[0])

@@ -92,15 +92,17 @@ def test_a_launch_that_would_run_into_a_reservation_waits_for_its_end() -> None:
 NODES = "\n".join(
     S.join(each)
     for each in (
-        ("n1", "allocated", "2", "4"),
-        ("n1", "allocated", "2", "4"),
-        ("n2", "mixed-", "2", "4"),
-        ("n3", "idle~", "2", "4"),
-        ("n4", "drained*", "2", "4"),
-        ("n5", "down*", "2", "4"),
-        ("n6", "planned", "2", "4"),
-        ("n7", "ALLOCATED$", "odd", ""),
-        ("", "idle", "1", "1"),
+        ("n1", "allocated", "2", "4", "down"),
+        ("n1", "allocated", "2", "4", "up"),
+        ("n1", "allocated", "2", "4", "inact"),
+        ("n2", "mixed-", "2", "4", "up"),
+        ("n3", "idle~", "2", "4", "up"),
+        ("n4", "drained*", "2", "4", "up"),
+        ("n5", "down*", "2", "4", "up"),
+        ("n6", "planned", "2", "4", "up"),
+        ("n7", "ALLOCATED$", "odd", "", "up"),
+        ("n8", "idle", "2", "4", "inact"),
+        ("", "idle", "1", "1", "up"),
         ("half",),
     )
 )
@@ -119,8 +121,8 @@ def test_nodes_are_read_once_whatever_stands_behind_their_state() -> None:
     )
     read = node_answers.nodes_ahead(T0, HOUR, NODES, "", busy)
     named = {each.name: each for each in read.nodes}
-    assert sorted(named) == ["n1", "n2", "n3", "n4", "n5", "n6", "n7"]
-    assert [name for name, each in named.items() if each.closed] == ["n4", "n5"]
+    assert sorted(named) == ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"]
+    assert [name for name, each in named.items() if each.closed] == ["n4", "n5", "n8"]
     assert [named[f"n{number}"].busy_until for number in (1, 2, 3, 6, 7)] == [
         at(2),
         at(5),
@@ -136,11 +138,11 @@ def test_nodes_are_read_once_whatever_stands_behind_their_state() -> None:
     assert read.expected(4) == at(5)
     assert read.expected(5) is None
     assert free.sentences(read) == [
-        "1 to 2 of 7 nodes: now",
-        "3 of 7 nodes: at 2026-11-24 14:00 UTC if jobs run until their limits",
-        "4 of 7 nodes: at 2026-11-24 17:00 UTC if jobs run until their limits",
-        "5 of 7 nodes: not known when",
-        "6 to 7 of 7 nodes: never, as things are",
+        "1 to 2 of 8 nodes: now",
+        "3 of 8 nodes: at 2026-11-24 14:00 UTC if jobs run until their limits",
+        "4 of 8 nodes: at 2026-11-24 17:00 UTC if jobs run until their limits",
+        "5 of 8 nodes: not known when",
+        "6 to 8 of 8 nodes: never, as things are",
     ]
 
 

@@ -147,6 +147,12 @@ def test_what_was_submitted_is_compared_with_what_was_asked(held: SlurmJob, why:
         (BookedState.HELD, ("alps/18",), (HELD,), HeldState.HELD),
         (BookedState.HELD, ("alps/18",), (replace(HELD, state="CANCELLED"),), HeldState.WITHDRAWN),
         (BookedState.HELD, ("alps/18",), (), HeldState.WITHDRAWN),
+        (
+            BookedState.HELD,
+            ("alps/18",),
+            (replace(HELD, reason="JobHeldAdmin"),),
+            HeldState.WITHDRAWN,
+        ),
         (BookedState.WITHDRAWN, ("alps/18",), (HELD,), HeldState.WITHDRAWN),
         (BookedState.BEGUN, ("alps/18",), (replace(HELD, state="RUNNING"),), HeldState.STARTED),
         (BookedState.BEGUN, ("alps/18",), (), HeldState.ENDED),
