@@ -99,12 +99,15 @@ class SlurmClient:
         asked = ("--states=all", "--Format=EligibleTime:24,StartTime:24")
         return answers.waited_s(self._asked("squeue", f"--jobs={number}", *asked))
 
-    def nodes_ahead(self, options: Sequence[str], *, mine: int = 0) -> NodesAhead | None:
+    def nodes_ahead(
+        self, options: Sequence[str], *, mine: int = 0, jobs: bool = True
+    ) -> NodesAhead | None:
         """Return what is free when for a job that is submitted with some words.
 
         Args:
             options: as `sbatch` takes them.
             mine: the job that it follows, whose nodes are free by then; 0: none.
+            jobs: whether to ask until when all users' jobs run, which is a long answer.
 
         Returns:
             None where it cannot be told: the job goes into a reservation, or to another cluster.
@@ -119,10 +122,10 @@ class SlurmClient:
         states = "--states=running,completing,configuring,suspended"
         nodes = self._asked("sinfo", "--Node", *partition, shown)
         reservations, _ = self._run("scontrol", "show", "reservation", "--oneliner")
-        jobs = self._asked("squeue", "--all", states, busy)
+        running = self._asked("squeue", "--all", states, busy) if jobs else ""
         lasts = node_answers.least_limit(options, self._least_limit(mine) if mine else None)
         now = datetime.now(UTC)
-        return node_answers.nodes_ahead(now, lasts, nodes, reservations, jobs, mine=mine)
+        return node_answers.nodes_ahead(now, lasts, nodes, reservations, running, mine=mine)
 
     def _least_limit(self, number: int) -> timedelta | None:
         """Return what a job's time limit may be shortened to (`--time-min`); None: it may not."""

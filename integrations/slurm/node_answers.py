@@ -145,7 +145,8 @@ def _nodes(answer: str) -> tuple[dict[str, NodeAhead], dict[str, int]]:
 def _reserved(answer: str, cores: Mapping[str, int]) -> Iterator[tuple[frozenset[str], TakenSpan]]:
     """Read the reservations that take whole nodes from jobs that do not name them."""
     for line in answer.splitlines():
-        fields = dict(each.partition("=")[::2] for each in line.split())
+        # The first of a name counts: newer versions end the line with a comment in free words.
+        fields = dict(each.partition("=")[::2] for each in reversed(line.split()))
         begins, ends = _moment(fields.get("StartTime", "")), _moment(fields.get("EndTime", ""))
         flags = set(fields.get("Flags", "").split(","))
         loose = flags & {"TIME_FLOAT", "MAGNETIC"} or _says(fields, "MaxStartDelay")

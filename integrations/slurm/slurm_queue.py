@@ -294,11 +294,12 @@ class SlurmQueue:
         if begins_by is None:
             return ""
         try:
-            ahead = self._client.nodes_ahead(options, mine=self._followed.after)
+            ahead = self._client.nodes_ahead(options, mine=self._followed.after, jobs=False)
         except InputInvalid as error:
             log.info("what is free when cannot be told: %s", error)
             return ""
-        if ahead is None or not ahead.nodes:
+        # Fewer nodes than Slurm would give: a cloud's are not shown while they are powered down.
+        if ahead is None or len(ahead.nodes) < shape.nodes:
             return ""
         soonest = ahead.soonest(shape.nodes, following.begins_at)
         if soonest is not None and soonest <= max(begins_by, ahead.now):

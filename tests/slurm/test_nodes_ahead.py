@@ -164,6 +164,7 @@ RESERVED = (
         ({"delay": "00:10:00"}, 0),
         ({"begin": "2026-11-24T14:00:00"}, 0),  # a version that heeds no format of times
         ({"end": "0"}, 0),
+        ({"delay": "(null) Comment=all day Nodes=n9 EndTime=0"}, 4),  # as from 23.02 on
     ],
 )
 def test_only_reservations_of_whole_nodes_for_a_known_time_take_nodes_away(
