@@ -14,7 +14,7 @@ from wattmesh.reconfig.launcher.contract import HeldState
 
 HOLDING = (6, 7)
 """Calls of a hold: GPUs, script, options, could it start?, look, submit, look."""
-WITHDRAWING = (1, 2)
+WITHDRAWING = (2,)
 """Calls of a withdrawal: look, cancel."""
 
 
