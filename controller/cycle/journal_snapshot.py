@@ -13,6 +13,7 @@ from wattmesh.controller.cycle.carbon_view import SignalFacts, view_after
 from wattmesh.controller.cycle.clocks import BACK_S
 from wattmesh.controller.cycle.cycle import CycleObservation
 from wattmesh.controller.cycle.fleet import SILENT_HELD, Fleet
+from wattmesh.controller.cycle.queue_waits import with_measured_waits
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.nodes.caps import CapRow
@@ -103,16 +104,18 @@ def read_snapshot(
         journal.check_revision()
         facts = settings.facts
         fetch = journal.carbon.last_fetch(facts.signal) if facts else None
+        launches = journal.outages.launches()
+        runs = journal.runs.looked_at(now, now - SILENT_HELD)
         cap, ahead = journal.caps.standing(now, now - timedelta(seconds=settings.stepped_s))
         return JournalSnapshot(
             now=now,
-            runs=journal.runs.looked_at(now, now - SILENT_HELD),
+            runs=with_measured_waits(runs, launches),
             fleet=fleet(now),
             frozen=journal.runs.frozen_all(),
             cap=cap,
             caps_ahead=ahead,
             histories=journal.switches.histories(),
-            launches=journal.outages.launches(),
+            launches=launches,
             marks=journal.ledger.marks_of_runs(begin - SLOT) if level else {},
             carbon=view_after(journal, facts, fetch, now),
             written_rung=fetch.rung if fetch else None,

@@ -8,6 +8,7 @@ The map:
     job_kinds.py  JobSets and TrainJobs as objects, and their successors
     job_queue.py  Kubernetes as what holds a run's next launch
     manifests.py  renders the job that a user starts with
+    names.py      what Kubernetes takes as a name, an image or a path
     run.py        what a pod of a job does
 
 `base/` has what an administrator installs, for kustomize.

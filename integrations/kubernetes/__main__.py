@@ -32,11 +32,12 @@ from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, patience
-from wattmesh.reconfig.launcher.contract import HeldLaunch, NextLaunch
+from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP
 from wattmesh.reconfig.launcher.torch_agent import Torchrun
 
+STANDS = (HeldState.HELD, HeldState.STARTED)
 BASE = Path(__file__).with_name("base")
 WATCH_S = 5.0
 
@@ -119,7 +120,10 @@ def _wake(chosen: argparse.Namespace) -> int:
         chosen.namespace, _, held = record.jobs[-1].rpartition("/")
         queue = KubernetesQueue(client, folder, _own(chosen, held))
         if chosen.now:
-            _say(f"{queue.begin_now(key).name} begins as soon as it has nodes.")
+            begun = queue.begin_now(key)
+            if begun.state not in STANDS and not chosen.key:
+                raise InputInvalid(f"{begun.name} does not begin any more: create the job again.")
+            _say(f"{begun.name} begins as soon as it has nodes.")
             return EXIT_FINISHED
         if note is None:
             _say("the run has begun.")
@@ -136,19 +140,24 @@ def _ordered(
 
     `patience_s`: how long the API server is asked again to carry out an order that was taken.
     """
-    order = waking.resume_order(folder, note, resizes=True)
-    if order is None:
+    taken = waking.begun(folder, note)
+    order = waking.resume_order(folder, note, resizes=True) if taken is None else None
+    if order is not None:
+        taken = waking.begin(folder, note, order)
+    if taken is None:
         _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
         return False
-    _say(f"the run is woken: {order.reason}")
-    waking.begin(folder, note, order)
-    larger = max(order.ranks) >= note.launched
-    following = NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks))
+    _say(f"the run is woken: {taken.reason}")
+    following = NextLaunch(key=taken.plan, run=note.run, ranks=len(taken.ranks))
+    larger = max(taken.ranks) >= note.launched
 
     def begin() -> HeldLaunch:
-        if larger:
-            queue.hold(following)
-        return queue.begin_now(order.plan if larger else note.key)
+        try:
+            if larger and queue.hold(following).state in STANDS:
+                return queue.begin_now(following.key)
+        except InputInvalid as error:
+            _say(f"it wakes in the size in which it fell asleep: {error}")
+        return queue.begin_now(note.key)
 
     # An order is taken once: left here, it would wake nobody before the alarm.
     begun = patience.until_answered(

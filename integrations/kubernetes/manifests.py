@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.kubernetes import names
 from wattmesh.integrations.kubernetes.job_kinds import JOBSET, LONGEST_BASE, TRAINJOB, JobKind
 
 Object = dict[str, Any]
@@ -18,6 +19,9 @@ GRACE_S = 660
 
 RESTARTS = 20
 """How many pods may be lost before Kubernetes gives the job up."""
+
+MOST_HOSTS, MOST_RANKS = 4096, 64
+"""Pods of a job, and ranks or GPUs of each."""
 
 STAYS_ENDED = (1, 3, 75)
 """Exit statuses after which no other pod is to begin: given up, refused, stopped on request."""
@@ -93,8 +97,28 @@ def check(wanted: JobRequest) -> None:
             f"--checkpoint-dir {wanted.folder} is not below {wanted.mount}, where the claim "
             f"{wanted.claim} is mounted: nothing else outlives a pod."
         )
-    if wanted.hosts < 1 or wanted.nproc < 1:
-        raise InputInvalid("--hosts and --nproc are at least 1.")
+    if not 1 <= wanted.hosts <= MOST_HOSTS or not 1 <= wanted.nproc <= MOST_RANKS:
+        raise InputInvalid(
+            f"--hosts is at least 1 and at most {MOST_HOSTS}, --nproc at most {MOST_RANKS}."
+        )
+    if not 0 <= wanted.gpus <= MOST_RANKS:
+        raise InputInvalid(f"--gpus is at least 0 and at most {MOST_RANKS}.")
+    _check_texts(wanted)
+
+
+def _check_texts(wanted: JobRequest) -> None:
+    names.check_image("--image", wanted.image)
+    names.check_object("--claim", wanted.claim)
+    names.check_object("--account", wanted.account)
+    names.check_object("--runtime", wanted.runtime)
+    names.check_path("--mount", wanted.mount, mounted=True)
+    names.check_path("--checkpoint-dir", wanted.folder)
+    if wanted.socket_dir:
+        names.check_path("--socket-dir", wanted.socket_dir, mounted=True)
+    if wanted.url:
+        names.check_url("--url", wanted.url)
+    if odd := next((each for each in wanted.command if "\0" in each), ""):
+        raise InputInvalid(f"a word of the command has a zero byte in it: {odd[:80]!r}.")
 
 
 def job(kind: JobKind, wanted: JobRequest) -> Object:

@@ -6,10 +6,12 @@ The map:
     answers.py      reads what Slurm's clients print
     begin.py        how a batch job begins, or learns that it may not
     client.py       calls Slurm's clients, each with a limit
+    epilog.py       what a node does when a job has ended: clocks are given back
+    free.py         says what is free when
     job_step.py     starts the ranks of one launch on all nodes of the job
+    node_answers.py reads what they print of nodes and reservations
     own_job.py      which job this is, and how ranks are divided among nodes
     slurm_queue.py  Slurm as what holds a run's next launch
-    waits.py        how long nodes that were given back take to return
     wake.py         wakes a run that sleeps before its time
     watcher.py      a small job that does so when the daemon orders it
 """

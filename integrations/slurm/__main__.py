@@ -3,17 +3,19 @@
     python -m wattmesh.integrations.slurm run --checkpoint-dir DIR -- train.py args...
     python -m wattmesh.integrations.slurm held --checkpoint-dir DIR
     python -m wattmesh.integrations.slurm wake --checkpoint-dir DIR --now
+    python -m wattmesh.integrations.slurm free --partition NAME
 
 `run` stands in a batch script. It starts the ranks of this job on all its nodes, starts them again
 when that helps, and has the next job held where the run is to sleep or to go on in another size.
-SIGTERM asks the job to checkpoint at its next boundary and end. The other two are for the run's
-user, on any machine that submits jobs.
+SIGTERM asks the job to checkpoint at its next boundary and end. The others are for the run's user,
+on any machine that submits jobs.
 
 Invariant: this process never imports torch, and acts at Slurm as its own user alone.
 """
 
 import argparse
 import itertools
+import json
 import math
 import os
 import signal
@@ -25,8 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from wattmesh.errors import SourceUnavailable, WattmeshError
-from wattmesh.integrations.slurm import again, waits, watcher
+from wattmesh.errors import InputInvalid, SourceUnavailable, WattmeshError
+from wattmesh.integrations.slurm import again, epilog, free, watcher
 from wattmesh.integrations.slurm.begin import StartedJob
 from wattmesh.integrations.slurm.client import KEY_VARIABLE, SlurmClient
 from wattmesh.integrations.slurm.job_step import StepLauncher
@@ -36,7 +38,7 @@ from wattmesh.integrations.slurm.wake import Sleeping, is_held, sleeping, wake
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import highest_attempt
 from wattmesh.reconfig.launch.folder import RunFolder
-from wattmesh.reconfig.launcher import launch_book
+from wattmesh.reconfig.launcher import launch_book, queue_waits
 from wattmesh.reconfig.launcher.contract import HeldLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
 from wattmesh.reconfig.launcher.supervisor import EXIT_FINISHED, EXIT_GAVE_UP, Supervisor
@@ -51,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the commands; errors are one sentence on stderr and exit status 1."""
     chosen = _parser().parse_args(arguments)
     try:
-        if chosen.what == "run":
-            return _run(chosen)
-        return _wake(chosen) if chosen.what == "wake" else _held(chosen)
+        acts = {"run": _run, "wake": _wake, "held": _held, "free": _free, "epilog": _epilog}
+        return acts[chosen.what](chosen)
     except WattmeshError as error:
         _say(str(error))
         return EXIT_GAVE_UP
@@ -147,6 +148,9 @@ def _watch_asleep(folder: RunFolder, client: SlurmClient, more: Sequence[str]) -
 
 def _wake(chosen: argparse.Namespace) -> int:
     folder, client = RunFolder(chosen.checkpoint_dir), SlurmClient()
+    leaving, began_s = threading.Event(), time.monotonic()
+    if chosen.watch and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, lambda *_: leaving.set())
     for look in itertools.count(1):
         woken = _woken(chosen, folder, client)
         if woken is not None:
@@ -155,10 +159,14 @@ def _wake(chosen: argparse.Namespace) -> int:
         if not chosen.watch:
             _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
             return EXIT_FINISHED
-        time.sleep(WATCH_S)
+        leaving.wait(WATCH_S)
         found = sleeping(folder)
         if found is None:
             _say("the run has begun.")
+            break
+        if leaving.is_set():
+            if time.monotonic() - began_s >= watcher.SHORTEST_S:
+                _watch_asleep(folder, client, chosen.watcher)
             break
         if look % LOOK_EVERY == 0 and _is_gone(found, client):
             _say(f"the held job {found.job} is gone, so nothing is left to wake.")
@@ -186,14 +194,45 @@ def _is_gone(found: Sleeping, client: SlurmClient) -> bool:
     return False
 
 
+def _free(chosen: argparse.Namespace) -> int:
+    options = [f"--partition={chosen.partition}", *([f"--time={chosen.time}"] * bool(chosen.time))]
+    ahead = SlurmClient().nodes_ahead(options)
+    if ahead is None:
+        raise InputInvalid("--partition names no partition.")
+    if chosen.json:
+        rows = [each.to_json() for each in free.free_nodes(ahead)]
+        print(json.dumps({"at": ahead.now.isoformat(), "nodes": len(ahead.nodes), "free": rows}))
+        return EXIT_FINISHED
+    for sentence in free.sentences(ahead):
+        print(sentence)
+    return EXIT_FINISHED
+
+
+def _epilog(chosen: argparse.Namespace) -> int:
+    """Give clocks back; whatever goes wrong, the exit status is 0, or Slurm drains the node."""
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(EXIT_FINISHED))
+    try:
+        signal.alarm(math.ceil(chosen.limit) + 1)
+        epilog.give_back(chosen.socket, limit_s=chosen.limit, say=_say)
+    except Exception as error:
+        _say(f"the epilog did not finish: {type(error).__name__}: {error}")
+    return EXIT_FINISHED
+
+
 def _held(chosen: argparse.Namespace) -> int:
     folder = RunFolder(chosen.checkpoint_dir)
     records = LaunchBook(folder).read()
+    if chosen.json:
+        known_s = launch_book.waits_s(records)
+        launches = [each.to_json() for each in records]
+        bound_s = queue_waits.reacquire_s(known_s)
+        print(json.dumps({"launches": launches, "waits_s": known_s, "reacquire_s": bound_s}))
+        return EXIT_FINISHED
     for each in records:
         jobs = ", ".join(each.jobs) or each.begun_by
         until = f" until {each.begins_at}" if each.begins_at else ""
         print(f"{each.state:9} {each.ranks} ranks{until}, job {jobs}, {each.key or 'by hand'}")
-    print(waits.sentence(launch_book.waits_s(records)))
+    print(queue_waits.sentence(launch_book.waits_s(records)))
     return EXIT_FINISHED
 
 
@@ -219,14 +258,24 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="while it sleeps, a small job of yours fetches orders to wake",
     )
-    run.add_argument("--watcher", action="append", default=[], help="... for that job's sbatch")
     run.add_argument("--sbatch", action="append", default=[], help="... for the next sbatch")
     run.add_argument("command", nargs="+", help="-- script.py args...")
     waking = commands.add_parser("wake", help="wake a run that sleeps, if the daemon orders it")
     waking.add_argument("--now", action="store_true", help="without an order too")
     waking.add_argument("--watch", action="store_true", help="ask every 5 s until it has begun")
     held = commands.add_parser("held", help="show the launches of a run, and how long they waited")
+    ahead = commands.add_parser("free", help="show how many nodes are free when")
+    ahead.add_argument("--partition", required=True, help="or several: a,b")
+    ahead.add_argument("--time", default="", help="limit of the job, as sbatch takes it")
+    ended = commands.add_parser("epilog", help="on a node, as root: give back what a job has left")
+    ended.add_argument("--socket", type=Path, default=epilog.SOCKET, help="of the actuator")
+    ended.add_argument("--limit", type=float, default=epilog.LIMIT_S, help="seconds")
+    for each in (held, ahead):
+        each.add_argument("--json", action="store_true", help="as one JSON object")
     for each in (run, waking):
+        each.add_argument(
+            "--watcher", action="append", default=[], help="a further word for the watcher's sbatch"
+        )
         each.add_argument("--ranks-per-node", type=int, help="ranks of each node")
     for each in (run, waking, held):
         each.add_argument("--checkpoint-dir", type=Path, required=True, help="as given to attach")

@@ -10,11 +10,13 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
-from wattmesh.integrations.slurm import answers
+from wattmesh.integrations.slurm import answers, node_answers
 from wattmesh.integrations.slurm.answers import SEPARATOR, SlurmJob
+from wattmesh.reconfig.launcher.nodes_ahead import NodesAhead
 
 LIMIT_S = 20.0
 """How long one client may take. Slurm's own limit for a message is 10 s by default."""
@@ -96,6 +98,39 @@ class SlurmClient:
         """Return how long a job waited for nodes from when it might begin; None: not known."""
         asked = ("--states=all", "--Format=EligibleTime:24,StartTime:24")
         return answers.waited_s(self._asked("squeue", f"--jobs={number}", *asked))
+
+    def nodes_ahead(
+        self, options: Sequence[str], *, mine: int = 0, jobs: bool = True
+    ) -> NodesAhead | None:
+        """Return what is free when for a job that is submitted with some words.
+
+        Args:
+            options: as `sbatch` takes them.
+            mine: the job that it follows, whose nodes are free by then; 0: none.
+            jobs: whether to ask until when all users' jobs run, which is a long answer.
+
+        Returns:
+            None where it cannot be told: the job goes into a reservation, or to another cluster.
+        """
+        where = node_answers.partitions(options)
+        elsewhere = ("-p", "-M", "--clusters", "--reservation", "--cluster")
+        if not where or any(each.startswith(elsewhere) for each in options):
+            return None
+        partition = (f"--partition={where}",)
+        shown = f"--format={SEPARATOR.join(node_answers.NODE_FIELDS)}"
+        busy = f"--format={SEPARATOR.join(node_answers.BUSY_FIELDS)}"
+        states = "--states=running,completing,configuring,suspended"
+        nodes = self._asked("sinfo", "--Node", *partition, shown)
+        reservations, _ = self._run("scontrol", "show", "reservation", "--oneliner")
+        running = self._asked("squeue", "--all", states, busy) if jobs else ""
+        lasts = node_answers.least_limit(options, self._least_limit(mine) if mine else None)
+        now = datetime.now(UTC)
+        return node_answers.nodes_ahead(now, lasts, nodes, reservations, running, mine=mine)
+
+    def _least_limit(self, number: int) -> timedelta | None:
+        """Return what a job's time limit may be shortened to (`--time-min`); None: it may not."""
+        asked = ("squeue", f"--jobs={number}", "--states=all", "--Format=MinTime:32")
+        return node_answers.seconds(self._asked(*asked)) or None
 
     def command(self, number: int) -> str:
         """Return the script that a job runs, with its arguments, as one line."""

@@ -72,7 +72,8 @@ def state_of(record: LaunchRecord, found: Sequence[SlurmJob], cluster: str) -> H
         begun = number_of(record.begun_by, cluster)
         live = any(each.number == begun and each.is_live for each in found)
         return HeldState.STARTED if live else HeldState.ENDED
-    if any(each.is_live for each in found):
+    # One that people hold back begins only when they let it, which may be never.
+    if any(each.is_live and each.reason not in answers.HELD_BY_PEOPLE for each in found):
         return HeldState.HELD
     return HeldState.WITHDRAWN if found or record.jobs else None
 
@@ -225,6 +226,8 @@ class SlurmQueue:
             asked_by=self._followed.name,
         )
         arguments, options, gpus_in_all = self._prepared(shape)
+        if late := self._too_late(following, shape, options):
+            raise InputInvalid(late)
         self._change(lambda records: (launch_book.ask(records, record), None))
         asked_at = self._now()
         problem: WattmeshError | None = None
@@ -280,6 +283,33 @@ class SlurmQueue:
         options = [*client.options(followed.number), *followed.more, *shape.options]
         client.could_start(options, self._script)
         return arguments, options, gpus_in_all
+
+    def _too_late(self, following: NextLaunch, shape: LaunchShape, options: Sequence[str]) -> str:
+        """Say why Slurm cannot start a launch by the time that it is wanted; "" as far as is known.
+
+        Jobs that run may end at any time, so they are no reason; nodes that are down, drained or
+        reserved are.
+        """
+        begins_by = following.begins_by
+        if begins_by is None:
+            return ""
+        try:
+            ahead = self._client.nodes_ahead(options, mine=self._followed.after, jobs=False)
+        except InputInvalid as error:
+            log.info("what is free when cannot be told: %s", error)
+            return ""
+        # Fewer nodes than Slurm would give: a cloud's are not shown while they are powered down.
+        if ahead is None or len(ahead.nodes) < shape.nodes:
+            return ""
+        soonest = ahead.soonest(shape.nodes, following.begins_at)
+        if soonest is not None and soonest <= max(begins_by, ahead.now):
+            return ""
+        when = f"before {soonest:%Y-%m-%d %H:%M} UTC" if soonest else "as things are"
+        nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
+        return (
+            f"Slurm cannot start {nodes} {when}, and {begins_by:%Y-%m-%d %H:%M} UTC is the latest; "
+            f"of {len(ahead.nodes)} nodes: {ahead.why_later(begins_by)}"
+        )
 
     def _waiting(self, record: LaunchRecord, known: Sequence[SlurmJob]) -> list[SlurmJob]:
         """Return the live jobs that were submitted for a launch."""

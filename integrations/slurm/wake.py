@@ -3,7 +3,8 @@
 Nobody of ours lives while Slurm holds the next launch, so this is run by the user: on a login node,
 by hand or by cron, or as a small job of its own.
 
-Invariant: without an order of the daemon nothing is changed, unless the user says `now`. The launch
+Invariant: without an order of the daemon nothing is changed, unless the user says `now`; an order
+that was taken is carried out by whoever looks next, should the one who took it be gone. The launch
 that was held stays held until another one has begun.
 """
 
@@ -15,12 +16,16 @@ from wattmesh.integrations.slurm.client import SlurmClient
 from wattmesh.integrations.slurm.own_job import number_of
 from wattmesh.integrations.slurm.slurm_queue import Followed, SlurmQueue
 from wattmesh.reconfig.client import waking
+from wattmesh.reconfig.client.waking import BegunWake
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher import launch_book, patience
-from wattmesh.reconfig.launcher.contract import HeldLaunch, NextLaunch
+from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.launch_book import LaunchBook
+
+STANDS = (HeldState.HELD, HeldState.STARTED)
+"""States of a launch that begins, or has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,21 +115,50 @@ def wake(
         more=more,
     )
     queue = SlurmQueue(client, folder, followed)
-    order = waking.resume_order(folder, note, resizes=True)
-    if order is None:
-        return queue.begin_now(note.key) if now else None
-    say(f"the run is woken: {order.reason}")
-    fits = max(order.ranks) < note.launched
-    try:
-        waking.begin(folder, note, order)
-    except OSError as error:
-        say(f"the order to wake at {order.point} cannot be noted ({error}).")
-        fits = True
-    following = NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks))
+    taken = waking.begun(folder, note)
+    order = waking.resume_order(folder, note, resizes=True) if taken is None else None
+    if order is not None:
+        try:
+            taken = waking.begin(folder, note, order)
+        except OSError as error:
+            say(f"the order to wake at {order.point} cannot be noted ({error}).")
+            now = True
+    if taken is None:
+        return _begun_now(queue, note.key) if now else None
+    say(f"the run is woken: {taken.reason}")
+    begun = taken
     # An order is taken once: left here, it would wake nobody before the alarm.
     return patience.until_answered(
-        lambda: queue.begin_now(note.key) if fits else queue.hold(following),
+        lambda: _carry_out(queue, note, begun, say),
         lambda: sleeping(folder) is not None,
         say,
         patience_s,
     )
+
+
+def _carry_out(
+    queue: SlurmQueue, note: AsleepNote, taken: BegunWake, say: Callable[[str], None]
+) -> HeldLaunch:
+    """Begin what an order to wake asks for, or else wake the run as it fell asleep."""
+    if max(taken.ranks) < note.launched:
+        return _begun_now(queue, note.key)
+    following = NextLaunch(key=taken.plan, run=note.run, ranks=len(taken.ranks))
+    try:
+        held = queue.hold(following)
+        problem = "" if held.state in STANDS else f"{held.name} is {held.state}"
+        if not problem:
+            return held
+    except InputInvalid as error:
+        problem = str(error)
+    say(f"it wakes in the size in which it fell asleep: {problem}")
+    return _begun_now(queue, note.key)
+
+
+def _begun_now(queue: SlurmQueue, key: str) -> HeldLaunch:
+    held = queue.begin_now(key)
+    if held.state not in STANDS:
+        raise InputInvalid(
+            f"{held.name} has ended or is held by people: `scontrol release` it, or submit the "
+            "script again."
+        )
+    return held

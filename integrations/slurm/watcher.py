@@ -16,11 +16,17 @@ from wattmesh.reconfig.launch.folder import RunFolder
 
 JOB_NAME = "wattmesh-watch"
 
+BEFORE_S = 120
+"""Slurm says so long before the watcher's time limit that it ends; another one takes its place."""
 
-def script_of(folder: RunFolder) -> str:
-    """Return the batch script of a run's watcher."""
-    words = (sys.executable, "-m", "wattmesh.integrations.slurm", "wake", "--watch")
-    told = (*words, f"--checkpoint-dir={folder.path.absolute()}")
+SHORTEST_S = 60.0
+"""A watcher that was let watch for less has none follow it: its limit is too short."""
+
+
+def script_of(folder: RunFolder, more: Sequence[str] = ()) -> str:
+    """Return the batch script of a run's watcher; `more`: words for the `sbatch` of the next."""
+    told = [sys.executable, "-m", "wattmesh.integrations.slurm", "wake", "--watch"]
+    told += [f"--checkpoint-dir={folder.path.absolute()}", *(f"--watcher={each}" for each in more)]
     return f"#!/bin/sh\nexec {shlex.join(told)}\n"
 
 
@@ -35,11 +41,12 @@ def submit(folder: RunFolder, client: SlurmClient, more: Sequence[str] = ()) -> 
     """
     script = folder.path / "watch.sh"
     try:
-        script.write_text(script_of(folder))
+        script.write_text(script_of(folder, more))
     except OSError as error:
         raise SourceUnavailable(f"{script} cannot be written ({error})") from error
     words = (
         *("--nodes=1", "--ntasks=1", f"--job-name={JOB_NAME}"),
+        f"--signal=B:USR1@{BEFORE_S}",
         *(f"--output={folder.path.absolute()}/watch.out", "--open-mode=append"),
     )
     return client.submit_other((*words, *more), script)

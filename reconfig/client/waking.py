@@ -7,12 +7,13 @@ nothing.
 
 import logging
 import time
+from dataclasses import dataclass
 
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.orderbook import OrderBook
 from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.launch.asleep import AsleepNote
-from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launch.generation import SwitchNote
 from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.link import DaemonLink
@@ -62,8 +63,38 @@ def resume_order(folder: RunFolder, asleep: AsleepNote, *, resizes: bool = False
     return OrderBook(folder).pick_resume(heard, asleep, resizes=resizes)
 
 
-def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunWake:
+    """An order to wake that was taken. `plan`: its id; `ranks`: that it names."""
+
+    plan: str
+    ranks: tuple[int, ...]
+    reason: str
+
+
+def begun(folder: RunFolder, asleep: AsleepNote) -> BegunWake | None:
+    """Return the order to wake that was taken before, and perhaps not carried out; None: none was.
+
+    The daemon does not give an order again that was taken: whoever died with it is followed by the
+    next one who looks. A run that sleeps has no other request in its folder.
+    """
+    asked = read_json(folder.next_file) or {}
+    try:
+        note = SwitchNote.from_json(asked["switch"])
+        ranks = tuple(int(each) for each in asked["ranks"])
+        tried = int(asked["tries"])
+    except (KeyError, TypeError, ValueError, InputInvalid):
+        return None
+    if tried or not ranks or asked.get("checkpoint") != asleep.checkpoint:
+        return None
+    return BegunWake(plan=note.plan, ranks=ranks, reason=note.reason)
+
+
+def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> BegunWake:
     """Record that the next launch carries out `order`, which it proves and reports.
+
+    The request is there before the order counts as taken: after a crash between the two it is taken
+    again, to the same effect.
 
     Raises:
         OSError: the file system refuses; the next launch begins where the run fell asleep.
@@ -79,7 +110,6 @@ def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> None:
         to=str(order.layout),
         reason=order.reason,
     )
-    OrderBook(folder).begin(order, step=asleep.step, attempt=asleep.attempt)
     folder.ask_next(
         checkpoint=asleep.checkpoint,
         layout=order.layout,
@@ -87,3 +117,5 @@ def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> None:
         probe=asleep.probe,
         switch=note.to_json(),
     )
+    OrderBook(folder).begin(order, step=asleep.step, attempt=asleep.attempt)
+    return BegunWake(plan=order.plan, ranks=tuple(order.ranks), reason=order.reason)

@@ -24,12 +24,15 @@ class NextLaunch:
         run: the run's id.
         ranks: how many ranks it starts.
         begins_at: it does not begin earlier; None: as soon as the present launch has ended.
+        begins_by: it is of no use later. A launcher that knows that it cannot begin by then, as
+            its nodes are out of service or reserved, refuses it; None: any time will do.
     """
 
     key: str
     run: str
     ranks: int
     begins_at: datetime | None = None
+    begins_by: datetime | None = None
 
 
 class HeldState(StrEnum):

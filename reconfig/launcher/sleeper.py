@@ -7,7 +7,7 @@ begins; what cannot be asked or read wakes the run rather than letting it sleep.
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from wattmesh.errors import WattmeshError
 from wattmesh.reconfig.client import waking
@@ -25,6 +25,10 @@ ASK_S = 5.0
 """How often the daemon is asked whether the run is to wake."""
 
 DUE_S = 0.2
+
+LATE = timedelta(minutes=15)
+"""How much later than asked a launch may begin before the daemon calls its run lost by default
+(`loops.waking_s`)."""
 
 BACK = ".back"
 """What the key ends with of the launch that begins if the ordered one does not."""
@@ -198,15 +202,22 @@ class Sleeper:
 
 def _launches(request: HoldRequest) -> list[NextLaunch]:
     """List the launches that a request asks for: the way back first, the ordered one last."""
+    back_at = datetime.fromisoformat(request.back_at) if request.back_at else None
+    wakes_at = request.begins_at
     ordered = NextLaunch(
-        key=request.key, run=request.run, ranks=request.ranks, begins_at=request.begins_at
+        key=request.key,
+        run=request.run,
+        ranks=request.ranks,
+        begins_at=wakes_at,
+        begins_by=back_at if wakes_at is None else wakes_at + LATE,
     )
-    if request.back_ranks is None or request.back_at is None:
+    if request.back_ranks is None or back_at is None:
         return [ordered]
     back = NextLaunch(
         key=f"{request.key[:59]}{BACK}",
         run=request.run,
         ranks=request.back_ranks,
-        begins_at=datetime.fromisoformat(request.back_at),
+        begins_at=back_at,
+        begins_by=back_at + LATE,
     )
     return [back, ordered]

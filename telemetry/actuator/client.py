@@ -88,6 +88,14 @@ class ActuatorClient:
         """
         return Applied.from_json(self._ask(ActuatorRequest(op=Op.STATE)).get("applied"))
 
+    def look(self) -> Applied:
+        """Have the GPUs read now, and given back that nobody computes on any more; see `state`.
+
+        Raises:
+            Refused: this user is not root. RetryLater: see `apply`.
+        """
+        return Applied.from_json(self._ask(ActuatorRequest(op=Op.LOOK)).get("applied"))
+
     def resume(self) -> Applied:
         """End the pause that `restore` began, and forget that other writers were found.
 

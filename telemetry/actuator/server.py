@@ -159,6 +159,8 @@ class Server:
             return {"gpus": [returned_json(each) for each in returned]}
         if request.op is Op.RESUME:
             self._engine.resume()
+        if request.op is Op.LOOK:
+            self._engine.beat()
         if request.op is Op.OBEY:
             self._engine.obey(request.journal, request.epoch)
         applied: Applied

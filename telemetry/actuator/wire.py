@@ -27,7 +27,8 @@ class Op(StrEnum):
     `obligations` is true, and then ignore wishes until RESUME or the next start. RESUME: obey
     again, and forget that foreign writers were found. OBEY: from now on obey only `journal`, from
     `epoch` on. LOCK: replace the clock locks of the user who asks, on GPUs that compute for that
-    user alone; no wishes give them back.
+    user alone; no wishes give them back. LOOK: read the GPUs now, not at the next heartbeat, and
+    give back what a job has left that has just ended; then report as STATE does.
     """
 
     APPLY = "apply"
@@ -36,6 +37,7 @@ class Op(StrEnum):
     RESUME = "resume"
     OBEY = "obey"
     LOCK = "lock"
+    LOOK = "look"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,6 +100,7 @@ def test_a_member_of_the_group_may_look_and_nothing_else(node: Node) -> None:
         {"op": "restore"},
         {"op": "restore", "obligations": True},
         {"op": "resume"},
+        {"op": "look"},
         {"op": "obey", "journal": STRANGE, "epoch": 0},
     ]
     for request, answer in zip(asked, say(node, MEMBER, *asked), strict=True):

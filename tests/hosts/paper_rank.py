@@ -140,7 +140,11 @@ def _hold(folder: Any, line: dict[str, Any], run: str, peers: list[socket.socket
             switch={"plan": line["key"]},
         )
     folder.held_file.unlink(missing_ok=True)
-    request = asleep.HoldRequest(key=line["key"], run=run, ranks=ranks, wakes_at=wakes_at)
+    back: dict[str, Any] = {}
+    if "back_s" in line:
+        back_at = datetime.now(UTC) + timedelta(seconds=line["back_s"])
+        back = {"back_ranks": launched, "back_at": back_at.isoformat()}
+    request = asleep.HoldRequest(key=line["key"], run=run, ranks=ranks, wakes_at=wakes_at, **back)
     asleep.write(folder.hold_file, request)
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:

@@ -26,6 +26,7 @@ from wattmesh.reconfig.wire import Order, Orders, SwitchMode
 
 GROW = {"do": "resize", "ranks": 2, "key": "plan-1"}
 UNWANTED = {**GROW, "then": "failed"}
+WITH_WAY_BACK = {**GROW, "back_s": 3600.0}
 DONE = {"do": "done"}
 HOUR_S = 3600
 
@@ -280,6 +281,10 @@ KILLS = (
     # The larger one, as it begins.
     *(f"new:{step}" for step in ("before:book:1", "after:book:1", "after:share:1")),
 )
+WAYS_BACK = (
+    # The way back is held with its alarm, and the ordered job is or is not; the first as it leaves.
+    *(f"back:after:{step}" for step in ("call:3", "call:4", "answer:1", "call:8", "call:10")),
+)
 WITHDRAWALS = ("before:book:4", "after:book:4", "after:call:5")
 
 
@@ -289,10 +294,11 @@ def test_whatever_step_a_leader_is_killed_at_one_launch_trains_on(cluster: Clust
     All runs at once: most of it is waiting.
     """
     runs: dict[str, Paper] = {}
-    for number, dies in enumerate((*KILLS, *WITHDRAWALS)):
+    for number, dies in enumerate((*KILLS, *WAYS_BACK, *WITHDRAWALS)):
         first = UNWANTED if dies in WITHDRAWALS else GROW
+        first = WITH_WAY_BACK if dies in WAYS_BACK else first
         run = Paper(cluster, f"kill{number}x", first, DONE)
-        run.env(DIES=dies, DIED=str(run.out / "died"))
+        run.env(DIES=dies.removeprefix("back:"), DIED=str(run.out / "died"))
         runs[dies] = run
     for run in runs.values():
         run.apply()
@@ -305,6 +311,8 @@ def test_whatever_step_a_leader_is_killed_at_one_launch_trains_on(cluster: Clust
         assert states <= {BookedState.BEGUN, BookedState.WITHDRAWN}, f"{dies}: {run.where()}"
         attempts = [each["attempt"] for each in run.launches()]
         assert attempts == sorted(set(attempts)), f"{dies}: {run.where()}"
+        alarms = [each for each in cluster.objects("cronjobs") if each.startswith(run.name)]
+        assert alarms == [], f"{dies}: {run.where()}"
 
 
 def test_what_people_delete_is_not_brought_back(cluster: Cluster) -> None:

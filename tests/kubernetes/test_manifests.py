@@ -83,6 +83,25 @@ def test_a_name_follows_from_run_and_key_and_never_grows() -> None:
     assert re.fullmatch(r"[a-z0-9-]+-w[0-9a-f]{8}", first)
 
 
+BAD_IMAGES = (
+    *("", "a b", "reg/x:", "reg/x@sha256:1", "reg:port/x", "/x", "x//y", "x:a:b"),
+    *("http://reg/x", "a" * 513, "x\n", "ü"),
+)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        *("x", "x:1", "reg.io/team/x:v1.2_3-rc", "localhost:5000/x", "a__b/c-d.e"),
+        f"Reg.IO:443/x@sha256:{'0f' * 32}",
+    ],
+)
+def test_what_names_an_image_is_rendered(image: str) -> None:
+    """As the grammar of image references has it, with a host, a tag, a digest or none."""
+    fields = {each: getattr(WANTED, each) for each in WANTED.__dataclass_fields__}
+    manifests.check(JobRequest(**fields | {"image": image, "folder": f"{WANTED.mount}/12:30"}))
+
+
 def test_what_cannot_be_trained_is_not_rendered() -> None:
     """A long name, a folder that is lost with its pod, no ranks: a sentence each."""
     changes: tuple[tuple[dict[str, Any], str], ...] = (
@@ -92,6 +111,19 @@ def test_what_cannot_be_trained_is_not_rendered() -> None:
         ({"folder": "/tmp/run"}, "nothing else outlives a pod"),
         ({"folder": f"{WANTED.mount}/../run"}, "nothing else outlives a pod"),
         ({"hosts": 0}, "at least 1"),
+        ({"hosts": 4097}, "at most 4096"),
+        ({"nproc": 65}, "at most 64"),
+        ({"gpus": -1}, "--gpus"),
+        *(({"claim": each}, "--claim") for each in ("", "Runs", "a_b", "a..b", "a" * 254, "a\n")),
+        *(({"account": each}, "--account") for each in ("", "-a", "a/b")),
+        *(({"runtime": each}, "--runtime") for each in ("", "Torch", "a b")),
+        *(({"image": each}, "--image") for each in BAD_IMAGES),
+        *(({"mount": each, "folder": f"{each}/p"}, "--mount") for each in ("/a:b", "/a\tb", "x")),
+        ({"mount": "/", "folder": "/p"}, "--mount"),
+        ({"folder": f"{WANTED.mount}/a\nb"}, "--checkpoint-dir"),
+        *(({"socket_dir": each}, "--socket-dir") for each in ("run", "/", "/run/../etc", "/r:w")),
+        *(({"url": each}, "--url") for each in ("https://daemon:1", "unix://x", "unix:///", "x")),
+        ({"command": ("a\0b",)}, "zero byte"),
     )
     for change, why in changes:
         fields = {each: getattr(WANTED, each) for each in WANTED.__dataclass_fields__} | change

@@ -58,6 +58,7 @@ SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 GresTypes=gpu
 ReturnToService=2
+Epilog={folder}/epilog.sh
 KillWait=2
 MessageTimeout=10
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports}] CPUs=8 RealMemory=1000 \
@@ -162,6 +163,17 @@ class Cluster:
             process.kill()
             process.wait()
 
+    @contextmanager
+    def on_end(self, script: str) -> Iterator[None]:
+        """Run a script as root on each node that a job leaves, for the length of the block."""
+        path = self.folder / "on-end.sh"
+        path.write_text(script)
+        path.chmod(0o755)
+        try:
+            yield
+        finally:
+            path.unlink()
+
     def kill_controller(self) -> None:
         """Kill the controller once it has saved what it knows, as it does within seconds.
 
@@ -217,6 +229,9 @@ def _prepare(folder: Path) -> None:
     folder.chmod(0o755)
     for name in ("state", "spool", "dev"):
         (folder / name).mkdir()
+    epilog = folder / "epilog.sh"
+    epilog.write_text(f"#!/bin/sh\n[ -x {folder}/on-end.sh ] || exit 0\nexec {folder}/on-end.sh\n")
+    epilog.chmod(0o755)
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(64))
     key.chmod(0o400)

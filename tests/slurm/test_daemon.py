@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.builders.points import catalogue, point
 from tests.cli.test_real_daemon import HEAD, ROWS
@@ -53,10 +53,18 @@ def write_site(folder: Path) -> str:
     return SETTINGS.format(folder=folder, now=now, sleep_s=SLEEP_S)
 
 
+class Moved(Protocol):
+    """A training that can say what is known of it."""
+
+    def where(self) -> str:
+        """For who reads a failure."""
+        ...
+
+
 class Site:
     """A daemon and the training that it moves."""
 
-    def __init__(self, served: DaemonProcess, moved: Training) -> None:
+    def __init__(self, served: DaemonProcess, moved: Moved) -> None:
         """Take both."""
         self.served, self.moved = served, moved
 

@@ -29,9 +29,10 @@ KILLS = (
     # Steps of a hold: GPUs, script, options, could it start?, book, look, submit, look, book, end.
     *(Kill(act="hold", step=step) for step in (5, 6, 7, 8, 9, 10)),
     *(Kill(act="hold", step=step, requeued=False) for step in (8, 10)),
-    # The way back is held, and the ordered launch is or is not.
-    *(Kill(act="hold@2", step=step) for step in (5, 7, 10)),
-    Kill(act="hold@2", step=10, requeued=False),
+    # The way back is held, and the ordered launch is or is not. Three steps more, before the book:
+    # nodes, reservations, time limit.
+    *(Kill(act="hold@2", step=step) for step in (6, 8, 10, 13)),
+    Kill(act="hold@2", step=13, requeued=False),
     # Steps of a beginning: look, measure, book, the end.
     *(Kill(act="claim", step=step) for step in (1, 3, 4)),
     # Steps of a withdrawal: book, look, cancel.

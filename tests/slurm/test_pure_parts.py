@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.slurm import waits
 from wattmesh.integrations.slurm.answers import SlurmJob
 from wattmesh.integrations.slurm.client import without_job
 from wattmesh.integrations.slurm.own_job import (
@@ -19,6 +18,7 @@ from wattmesh.integrations.slurm.own_job import (
     shape_of,
 )
 from wattmesh.integrations.slurm.slurm_queue import begin_word, earlier, not_as_asked, state_of
+from wattmesh.reconfig.launcher import queue_waits
 from wattmesh.reconfig.launcher.contract import HeldState
 from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchRecord
 
@@ -147,6 +147,12 @@ def test_what_was_submitted_is_compared_with_what_was_asked(held: SlurmJob, why:
         (BookedState.HELD, ("alps/18",), (HELD,), HeldState.HELD),
         (BookedState.HELD, ("alps/18",), (replace(HELD, state="CANCELLED"),), HeldState.WITHDRAWN),
         (BookedState.HELD, ("alps/18",), (), HeldState.WITHDRAWN),
+        (
+            BookedState.HELD,
+            ("alps/18",),
+            (replace(HELD, reason="JobHeldAdmin"),),
+            HeldState.WITHDRAWN,
+        ),
         (BookedState.WITHDRAWN, ("alps/18",), (HELD,), HeldState.WITHDRAWN),
         (BookedState.BEGUN, ("alps/18",), (replace(HELD, state="RUNNING"),), HeldState.STARTED),
         (BookedState.BEGUN, ("alps/18",), (), HeldState.ENDED),
@@ -178,8 +184,8 @@ def test_a_job_begins_by_the_clock_that_is_first(behind_s: int, sooner_s: int) -
 
 def test_no_bound_is_named_from_too_few_waits() -> None:
     """Nineteen is the least number of which one can be above 95 % of all."""
-    assert waits.reacquire_s([5.0] * (waits.FEWEST - 1)) is None
-    assert waits.reacquire_s([5.0] * (waits.FEWEST - 1) + [9.0]) == 9.0
+    assert queue_waits.reacquire_s([5.0] * (queue_waits.FEWEST - 1)) is None
+    assert queue_waits.reacquire_s([5.0] * (queue_waits.FEWEST - 1) + [9.0]) == 9.0
 
 
 def test_the_bound_is_exceeded_in_at_most_one_case_of_twenty() -> None:
@@ -188,7 +194,7 @@ def test_the_bound_is_exceeded_in_at_most_one_case_of_twenty() -> None:
     exceeded = 0
     for _ in range(2000):
         known = [draw.paretovariate(1.2) for _ in range(40)]
-        bound = waits.reacquire_s(known)
+        bound = queue_waits.reacquire_s(known)
         assert bound is not None
         exceeded += draw.paretovariate(1.2) > bound
     assert exceeded / 2000 <= 0.05

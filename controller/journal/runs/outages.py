@@ -10,12 +10,13 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, func, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import INCARNATIONS, RUNS
 from wattmesh.controller.journal.database.values import from_us, to_us
-from wattmesh.controller.journal.runs.stays import OURS, SUSPENDED
+from wattmesh.controller.journal.runs.stays import OURS, RESTART, SUSPENDED
+from wattmesh.reconfig.catalogue import Release
 
 DAY_US = 86_400_000_000
 MOST = 0.5
@@ -28,6 +29,9 @@ _LAUNCHES = (
         INCARNATIONS.c.started_at,
         INCARNATIONS.c.ended_at,
         INCARNATIONS.c.end_reason,
+        INCARNATIONS.c.asleep_release,
+        # Names of GPUs are equally long: as long a list is one of as many.
+        func.length(INCARNATIONS.c.gpus).label("size"),
     )
     .where(INCARNATIONS.c.run.in_(select(RUNS.c.run).where(RUNS.c.finished_at.is_(None))))
     .order_by(INCARNATIONS.c.run, INCARNATIONS.c.started_at)
@@ -54,6 +58,21 @@ class Launches:
         if len(self.rows) < 2 or self.rows[-2].end_reason != SUSPENDED:
             return None
         return from_us(self.rows[-1].started_at), self.rows[-2].attempt
+
+    @property
+    def waits_s(self) -> list[float]:
+        """How long each launch of another size waited for its nodes, and began; oldest first.
+
+        Those that came back in the old size are left out: they waited as long as we told them to.
+        """
+        return [
+            max(0, after.started_at - before.ended_at) / 1e6
+            for before, after in pairwise(self.rows)
+            if before.end_reason == RESTART
+            and before.asleep_release == Release.RELEASED
+            and before.ended_at is not None
+            and before.size != after.size
+        ]
 
     def outage_share(self, now: datetime) -> float:
         """Give the share of its time that the run stood still between launches, in [0, 0.5]."""
