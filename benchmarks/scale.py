@@ -118,6 +118,7 @@ def _month_row(grown: Grown) -> dict[str, Any]:
         "rss_growth_mib": grown.rss_growth_mib,
         "journal_kb_per_gpu_day": grown.detail_kb,
         "journal_kb_per_gpu_day_for_good": grown.lasting_kb,
+        "journal_kb_of_the_cluster": grown.cluster_kb,
         "detail_kept_days": KEPT_DAYS,
     }
 

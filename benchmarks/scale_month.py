@@ -3,7 +3,7 @@
 Runs of five days train one after the other on every pair of GPUs, at their submitted points;
 readings every half hour, slots of an hour, both ledgers priced, a second signal in the reports.
 Detail is kept for `RETENTION_DAYS`, so that the journal grows by two rates: by detail until then,
-and by what stays for good after.
+and by what stays for good after. Runs and GPUs have names as long as real ones.
 
 Invariant: what the invented world keeps of its own past is let go of each day, so that memory that
 grows is the daemon's.
@@ -28,10 +28,13 @@ from wattmesh.integrations.carbon.grid_server import GridServer
 START = at("2026-02-01 00:00:00")
 DAY = timedelta(days=1)
 STEP, RUN = timedelta(minutes=30), 5 * DAY
-RETENTION_DAYS, KEPT_DAYS = 10, 90
+RETENTION_DAYS, KEPT_DAYS = 14, 90
 """Of detail: in this month, and by default in a journal."""
 
 WARM_DAYS = 5
+ISSUES_DAYS = 8
+"""Until then issues of forecasts are kept and none is let go."""
+
 FULL_DAYS = RETENTION_DAYS + 2 * RUN.days
 """From this day on detail goes as it comes; the next size to compare is a run's time later."""
 
@@ -46,6 +49,7 @@ class Grown:
         rss_growth_mib: resident memory of the last day over that of day `WARM_DAYS`.
         detail_kb, lasting_kb: of the journal, per GPU and day: while detail is kept, and for good.
             None: there were too few days to see it.
+        cluster_kb: what does not grow with days: tables, and the forecasts that are kept.
     """
 
     days: int
@@ -54,6 +58,7 @@ class Grown:
     rss_growth_mib: float | None
     detail_kb: float | None
     lasting_kb: float | None
+    cluster_kb: float | None
 
     @property
     def mb_per_gpu_year(self) -> float | None:
@@ -61,9 +66,10 @@ class Grown:
 
         A run keeps its detail until all of it is old, so it is there for a run's time longer.
         """
-        if self.detail_kb is None or self.lasting_kb is None:
+        if self.detail_kb is None or self.lasting_kb is None or self.cluster_kb is None:
             return None
-        return ((KEPT_DAYS + RUN.days) * self.detail_kb + 365 * self.lasting_kb) / 1000
+        kept_kb = (KEPT_DAYS + RUN.days) * self.detail_kb
+        return (kept_kb + 365 * self.lasting_kb + self.cluster_kb / self.gpus) / 1000
 
 
 def month(days: int, lanes: int) -> Grown:
@@ -81,7 +87,8 @@ def month(days: int, lanes: int) -> Grown:
                 resident.append(_rss_mib())
     gpus = 2 * lanes
     lasting = _a_day(sizes[FULL_DAYS - 1 :: RUN.days], RUN.days)
-    detail = _a_day(sizes[:RETENTION_DAYS], 1)
+    detail = _a_day(sizes[ISSUES_DAYS - 1 : RETENTION_DAYS], 1)
+    few = None if detail is None else sizes[ISSUES_DAYS - 1] - ISSUES_DAYS * detail
     return Grown(
         days=days,
         gpus=gpus,
@@ -89,6 +96,7 @@ def month(days: int, lanes: int) -> Grown:
         rss_growth_mib=None if days <= WARM_DAYS else resident[-1] - resident[WARM_DAYS],
         detail_kb=None if detail is None else detail / gpus / 1000,
         lasting_kb=None if lasting is None else lasting / gpus / 1000,
+        cluster_kb=None if few is None else few / 1000,
     )
 
 
