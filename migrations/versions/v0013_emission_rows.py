@@ -1,6 +1,7 @@
 """Rows of grams name their run, device and price by a number: a third of the bytes.
 
-The table `emissions` becomes `emission_rows`, and a view of the old name shows what it showed.
+The table `emissions` becomes `emission_rows`, and a view of the old name shows what it showed. On
+SQLite, two tables whose key is most of the row are stored by it, without another copy of the key.
 """
 
 import sqlalchemy as sa
@@ -49,8 +50,24 @@ def upgrade() -> None:
         "LEFT JOIN ledger_names AS gpus ON gpus.id = mine.gpu_id "
         "LEFT JOIN emission_prices AS prices ON prices.id = mine.price_id"
     )
+    if bind.dialect.name == "sqlite":
+        for name in ("rollups", "token_marks"):
+            _by_key(name)
     # Code from before writes the table that is gone.
     op.execute(f"UPDATE schema_floor SET oldest = '{revision}'")
+
+
+def _by_key(name: str) -> None:
+    """Store a table of SQLite by its primary key; it has no other index."""
+    bind = op.get_bind()
+    made = sa.text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
+    statement = bind.execute(made, {"name": name}).scalar_one()
+    if statement.endswith("WITHOUT ROWID"):
+        return
+    op.execute(f"ALTER TABLE {name} RENAME TO {name}_before")
+    bind.exec_driver_sql(f"{statement} WITHOUT ROWID")
+    op.execute(f"INSERT INTO {name} SELECT * FROM {name}_before")
+    op.execute(f"DROP TABLE {name}_before")
 
 
 def _tables() -> None:

@@ -12,7 +12,6 @@ they take no more than there is in any slot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,8 +22,11 @@ from wattmesh.policies.cluster.share import RunShare
 from wattmesh.policies.planner.arrays import Floats
 from wattmesh.policies.planner.problem import NoPlan, PlanningProblem
 
-TRIES = 4
-"""Most times that all runs are planned one after the other."""
+TRIES = (1.0, 1.0, 0.5, 0.0, 0.0)
+"""Share of what is kept for runs that are not planned yet, in each try to plan one after the other.
+
+What is kept above the least that a run takes lets many runs fit beside each other, and hinders few.
+"""
 
 WORTH = 1e-4
 """Share of the grams that planning all anew has to save for another time."""
@@ -41,9 +43,7 @@ def answered_together(
     """
     shares = _shares(asked)
     limit = _limit(asked, shares)
-    mixed = mixed_runs(
-        shares, limit, asked.seconds, asked.g_per_kwh, more=lambda: more(0.4)
-    )
+    mixed = mixed_runs(shares, limit, asked.seconds, asked.g_per_kwh, more=lambda: more(0.4))
     if mixed.undone:
         return NoPlan(reason=f"run {mixed.undone[0]} cannot be done in time even with all there is")
     order = sorted(shares, key=_relative_slack)
@@ -69,7 +69,11 @@ def _shares(asked: JointQuestion) -> list[RunShare]:
         menu, (staying, going) = asked.menus[run.menu], takes[run.menu]
         found.append(
             RunShare(
-                name=run.run, first=0, problem=_problem(asked, run, menu), staying=staying, going=going
+                name=run.run,
+                first=0,
+                problem=_problem(asked, run, menu),
+                staying=staying,
+                going=going,
             )
         )
     return found
@@ -119,25 +123,27 @@ def _all_in_turn(
     """Plan one run after the other; those that found no room go first in the next try."""
     first: list[str] = []
     why = NoPlan(reason="no time was left for a joint plan")
-    for _ in range(TRIES):
+    for share in TRIES:
         place = {name: n for n, name in enumerate(first)}
-        tried = _in_turn(
-            sorted(order, key=lambda each: place.get(each.name, len(first))), limit, prices, more
-        )
+        now = sorted(order, key=lambda each: place.get(each.name, len(first)))
+        tried = _in_turn(now, limit, _kept(order, limit, share), prices, more)
         if not isinstance(tried, tuple):
             return tried
         late, why = tried
-        if not late or set(late) <= set(first):
+        if not late:
             break
         first = [*late, *(each for each in first if each not in late)]
     return why
 
 
 def _in_turn(
-    order: Sequence[RunShare], limit: Floats, prices: Floats, more: Callable[[float], bool]
+    order: Sequence[RunShare],
+    limit: Floats,
+    kept: Mapping[str, Floats],
+    prices: Floats,
+    more: Callable[[float], bool],
 ) -> dict[str, PlanColumn] | tuple[list[str], NoPlan]:
     """Plan one run after the other; else name those without a plan, and say why."""
-    kept = _kept(order, limit)
     room = limit - sum(each for each in kept.values())
     taken, near = dict[str, PlanColumn](), dict[int, float]()
     late, why = list[str](), NoPlan(reason="")
@@ -157,7 +163,7 @@ def _in_turn(
     return (late, why) if late else taken
 
 
-def _kept(order: Sequence[RunShare], limit: Floats) -> dict[str, Floats]:
+def _kept(order: Sequence[RunShare], limit: Floats, share: float) -> dict[str, Floats]:
     """Give (T, 1) by run: what is kept for it until it is planned."""
     least, steady = dict[str, Floats](), dict[str, Floats]()
     for each in order:
@@ -173,7 +179,7 @@ def _kept(order: Sequence[RunShare], limit: Floats) -> dict[str, Floats]:
             found[each.name] = np.zeros_like(limit)
             found[each.name][each.slots] = watts
     low, high = sum(least.values()), sum(steady.values())
-    part = np.clip((limit - low) / np.maximum(high - low, 1e-9), 0.0, 1.0)
+    part = share * np.clip((limit - low) / np.maximum(high - low, 1e-9), 0.0, 1.0)
     return {name: least[name] + part * (steady[name] - least[name]) for name in steady}
 
 

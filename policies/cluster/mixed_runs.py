@@ -80,9 +80,7 @@ class _Alike:
             self._add(steps, int(border) + 1, weights, len(mine), taken)
         return float(paid[np.isfinite(paid)].sum()), undone
 
-    def _add(
-        self, steps: "_Steps", slots: int, weights: Floats, runs: int, taken: Floats
-    ) -> None:
+    def _add(self, steps: "_Steps", slots: int, weights: Floats, runs: int, taken: Floats) -> None:
         taken[:slots] += runs * self.staying[steps.base[:slots]]
         more = self.staying[steps.target] - self.staying[steps.origin]
         there = steps.slot < slots
@@ -112,7 +110,9 @@ class _Steps:
             here = rows[on]
             found.append((here, at[on], to[on], more[here, to[on]], dearer[here, to[on]]))
             at = np.where(on, to, at)
-        parts = [np.concatenate(each) for each in zip(*found, strict=True)] if found else [rows[:0]] * 5
+        parts = (
+            [np.concatenate(each) for each in zip(*found, strict=True)] if found else [rows[:0]] * 5
+        )
         slope = parts[4] / np.where(parts[3] > 0, parts[3], 1.0)
         order = np.argsort(slope, kind="stable")
         self.slot, self.origin, self.target, self._tokens, self._cost = (
@@ -128,7 +128,10 @@ class _Steps:
 
         Infinite where it cannot be done by then, or has no such slot.
         """
-        count, places = len(self._base_cost), np.zeros((len(self._base_cost), len(wanted)), np.int64)
+        count, places = (
+            len(self._base_cost),
+            np.zeros((len(self._base_cost), len(wanted)), np.int64),
+        )
         paid = np.full((count, len(wanted)), np.inf)
         for border in range(count):
             there = slots > border
@@ -177,7 +180,8 @@ def mixed_runs(
         shares: of each run; each begins in the first slot. Those of runs with the same options are
             laid out once when they are next to each other.
         limit: (T, R) what there is.
-        seconds, g_per_kwh: of each slot.
+        seconds: of each slot.
+        g_per_kwh: of each slot.
         more: asked before each step: whether there is time for it.
     """
     length, g_per_j = np.array(seconds), np.array(g_per_kwh) / J_PER_KWH

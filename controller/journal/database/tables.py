@@ -298,6 +298,7 @@ ROLLUPS = Table(
     Column("carbon_ug", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("first_carbon_ug", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 LEDGER_CHANGES = Table(
@@ -458,6 +459,7 @@ TOKEN_MARKS = Table(
     Column("slot_end", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 CLOSED_RUNS = Table(
