@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.daemon_site import CLOCKS_MHZ, catalogue, tokens_per_s, write_trace
 from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.planner.joint_state import JointState
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
@@ -160,6 +161,22 @@ class ScaleSite:
         if len(turned.report.decisions) != self.crowd.runs:
             raise RuntimeError(f"decided about {len(turned.report.decisions)} runs only")
         return took_s
+
+    def announce_cap(self, watts: float) -> None:
+        """Announce a power cap from an hour from now on, for four weeks."""
+        start = self.parts.pulse.clock.now() + timedelta(hours=1)
+        self.parts.journal.caps.announce(
+            watts,
+            start,
+            start + timedelta(days=28),
+            by="benchmark",
+            reason="a cap that binds",
+            epoch=self.parts.pulse.lead.epoch or 0,
+        )
+
+    def joint(self) -> JointState:
+        """Give how far the joint plan is."""
+        return self.parts.pulse.planning().joint
 
     def planned(self) -> int:
         """Count the runs that have a plan."""

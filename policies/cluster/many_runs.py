@@ -43,7 +43,7 @@ def answered_together(
     """
     shares = _shares(asked)
     limit = _limit(asked, shares)
-    mixed = mixed_runs(shares, limit, asked.seconds, asked.g_per_kwh, more=lambda: more(0.4))
+    mixed = mixed_runs(shares, limit, asked.seconds, asked.g_per_kwh, more=lambda: more(0.3))
     if mixed.undone:
         return NoPlan(reason=f"run {mixed.undone[0]} cannot be done in time even with all there is")
     order = sorted(shares, key=_relative_slack)
@@ -195,7 +195,7 @@ def _anew(
     while saved_g > WORTH * sum(each.grams for each in taken.values()):
         saved_g = 0.0
         for share in order:
-            if not more(0.8):
+            if not more(0.6):
                 return False
             mine = taken[share.name]
             free = room + mine.spread(len(limit))
