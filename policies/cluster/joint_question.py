@@ -24,6 +24,10 @@ EARLY_S = 1e-3
 FAR = ((timedelta(hours=48), timedelta(hours=3)), (timedelta(days=7), timedelta(hours=8)))
 """From so far ahead on, the least length of slots of a joint plan, which is soon made anew."""
 
+MANY = 200
+FAR_OF_MANY = ((timedelta(hours=24), timedelta(hours=3)), (timedelta(days=4), timedelta(hours=12)))
+"""The same for more runs than so many: time for each is short."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointMenu:
@@ -99,7 +103,8 @@ def joint_question(seen: Observation) -> JointQuestion | None:
     """Ask for a joint plan; None where no cap is known or fewer than two runs share it."""
     if seen.cap is None and not any(each.caps_ahead for each in seen.runs):
         return None
-    asked = {run.run: question(seen, run, far=FAR) for run in seen.runs if not run.unreadable}
+    far = FAR_OF_MANY if len(seen.runs) > MANY else FAR
+    asked = {run.run: question(seen, run, far=far) for run in seen.runs if not run.unreadable}
     known = {run: each for run, each in asked.items() if each is not None}
     if len(known) < 2:
         return None

@@ -4,8 +4,9 @@ Prices and bound come from runs that may mix their points (`mixed_runs.py`). Eac
 what its slowest point takes that is in time all by itself, or its part of that where a cap is lower
 still. Then one after the other is planned at the prices by its own planner, in what the others do
 not take or keep, least relative slack first; one that finds no room goes first, and all are planned
-again. What time is left then lets each run plan anew in the room of all the others. Pure: how long
-there is, the caller says.
+again. What time is left then lets each run plan anew in the room of all the others; where it is too
+short, those not planned yet stay at the point that was kept for them. Pure: how long there is, the
+caller says.
 
 Invariant: the plans are legal, each run is done when its own planner has to be done, and together
 they take no more than there is in any slot.
@@ -17,9 +18,10 @@ import numpy as np
 
 from wattmesh.policies.cluster.joint_question import JointAnswer, JointMenu, JointQuestion, JointRun
 from wattmesh.policies.cluster.mixed_runs import mixed_runs
-from wattmesh.policies.cluster.pricing import PlanColumn, PricedPlan, priced
+from wattmesh.policies.cluster.pricing import FULL, PlanColumn, PricedPlan, column, priced
 from wattmesh.policies.cluster.share import RunShare
 from wattmesh.policies.planner.arrays import Floats
+from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.problem import NoPlan, PlanningProblem
 
 TRIES = (1.0, 1.0, 0.5, 0.0, 0.0)
@@ -50,7 +52,7 @@ def answered_together(
     taken = _all_in_turn(order, limit, mixed.prices, more)
     if isinstance(taken, NoPlan):
         return taken
-    stopped = not _anew(order, limit, taken, more)
+    stopped = not more(0.6) or not _anew(order, limit, taken, more)
     grams = sum(each.grams for each in taken.values())
     return JointAnswer(
         rooms={each.name: _room(asked, each, taken[each.name]) for each in shares},
@@ -148,30 +150,49 @@ def _in_turn(
     taken, near = dict[str, PlanColumn](), dict[int, float]()
     late, why = list[str](), NoPlan(reason="")
     for each in order:
-        if not more(0.9):
-            return [], NoPlan(reason="no time was left for a joint plan")
         menu = id(each.problem.options)
         room += kept[each.name]
-        found = priced(each, prices=prices, room=room, near_mu=near.get(menu))
-        if isinstance(found, NoPlan):
-            late.append(each.name)
-            why = NoPlan(reason=f"run {each.name} finds no room: {found.reason}")
-            continue
-        near[menu] = found.mu_g_per_token
-        taken[each.name] = found.column
-        room -= found.column.spread(len(limit))
+        if not more(0.7):
+            mine = _steady(each, room)
+            if mine is None:
+                return [], NoPlan(reason="no time was left for a joint plan")
+        else:
+            found = priced(each, prices=prices, room=room, near_mu=near.get(menu))
+            if isinstance(found, NoPlan):
+                late.append(each.name)
+                why = NoPlan(reason=f"run {each.name} finds no room: {found.reason}")
+                continue
+            near[menu], mine = found.mu_g_per_token, found.column
+        taken[each.name] = mine
+        room -= mine.spread(len(limit))
     return (late, why) if late else taken
+
+
+def _steady(share: RunShare, room: Floats) -> PlanColumn | None:
+    """Give the plan of staying at one point that is in time; None where it does not fit."""
+    path = (_steady_point(share),) * len(share.problem.seconds)
+    if not evaluate(share.problem, path).legal:
+        return None
+    found = column(share, path)
+    most = room[: len(found.takes)] * (1 + FULL) + FULL
+    return found if (found.takes <= most).all() else None
+
+
+def _steady_point(share: RunShare) -> int:
+    """Give the slowest option that is in time all by itself, else the fastest."""
+    options = share.problem.options
+    needed = share.problem.tokens / sum(share.problem.seconds)
+    quick = [n for n, each in enumerate(options) if each.tokens_per_s >= needed]
+    if quick:
+        return min(quick, key=lambda n: options[n].tokens_per_s)
+    return max(range(len(options)), key=lambda n: options[n].tokens_per_s)
 
 
 def _kept(order: Sequence[RunShare], limit: Floats, share: float) -> dict[str, Floats]:
     """Give (T, 1) by run: what is kept for it until it is planned."""
     least, steady = dict[str, Floats](), dict[str, Floats]()
     for each in order:
-        options = each.problem.options
-        trains = [n for n, option in enumerate(options) if option.tokens_per_s > 0]
-        needed = each.problem.tokens / sum(each.problem.seconds)
-        quick = [n for n in trains if options[n].tokens_per_s >= needed] or trains[-1:]
-        point = min(quick, key=lambda n: options[n].tokens_per_s)
+        point = _steady_point(each)
         for found, watts in (
             (least, each.staying[:, 0].min()),
             (steady, each.staying[point, 0]),

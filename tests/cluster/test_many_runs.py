@@ -150,9 +150,15 @@ def test_where_there_is_no_room_there_is_a_sentence() -> None:
 
 
 def test_a_search_that_has_no_time_says_so_and_one_that_is_stopped_keeps_its_bound() -> None:
-    """The prices get 30 % of the time, plans 90 %; they are made better until 60 % have passed."""
-    none = answered_together(asking(1450.0), lambda _: False)
+    """The prices get 30 % of the time, plans 70 %; the runs left over stay at one point."""
+    none = answered_together(asking(1200.0), lambda _: False)
     assert none == NoPlan(reason="no time was left for a joint plan")
+    hurried = answered_together(asking(2000.0), lambda _: False)
+    assert isinstance(hurried, JointAnswer)
+    assert hurried.stopped
+    assert {room_w for each in hurried.rooms.values() for _, _, room_w in each} <= {450.0, 1000.0}
+    assert hurried.bound_g <= best_g(asking(2000.0)) <= hurried.grams
+    assert (watts(asking(2000.0), hurried) <= 2000.0).all()
     calls = iter(range(10_000))
     stopped = answered_together(asking(1450.0), lambda share: share > 0.3 and next(calls) < 2)
     assert isinstance(stopped, JointAnswer)
