@@ -27,7 +27,9 @@ from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, Register
 from wattmesh.telemetry.desired import Applied, GpuControl
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.delivery import Report as Delivery
+from wattmesh.telemetry.energy.ledger import EnergyRow
 
 GPUS_PER_NODE = 8
 GPUS_PER_RUN = 10
@@ -144,6 +146,42 @@ class ScaleSite:
             self.parts.journal.runs.progress(message, owner_uid=1000 + number % 50, now=now)
         for node in range(self.crowd.nodes):
             self.parts.journal.nodes.deliver(f"n{node}", self._delivery(node, now), (), now)
+
+    def ingest_s(self, slots: int) -> float:
+        """Let every node deliver joules of all its GPUs, slot by slot; return the seconds."""
+        clock = self.parts.pulse.clock
+        now = clock.now()
+        batches = [
+            self._batch(node, slot, now)
+            for slot in range(slots)
+            for node in range(self.crowd.nodes)
+        ]
+        began_s = clock.monotonic()
+        for batch in batches:
+            report = Delivery(batch=batch)
+            self.parts.journal.nodes.deliver(batch.node, report, batch.rows, now)
+        return clock.monotonic() - began_s
+
+    def _batch(self, node: int, slot: int, now: datetime) -> EnergyBatch:
+        first = node * GPUS_PER_NODE
+        start = now - timedelta(hours=slot + 2)
+        rows = tuple(
+            EnergyRow(
+                gpu_uuid=_gpu(each),
+                run="",
+                incarnation="",
+                slot_start=start,
+                slot_end=start + timedelta(hours=1),
+                energy_mj=560 * 3600 * 1000,
+                unobserved_ms=0,
+                upper_mj=0,
+                source="nvml",
+                quality="simulated",
+                line="idle",
+            )
+            for each in range(first, first + GPUS_PER_NODE)
+        )
+        return EnergyBatch(node=f"n{node}", boot_id="b", seq=slot + 1, at=now, rows=rows)
 
     def turn_s(self) -> float:
         """Run one turn of the cycle's loop; return its seconds.

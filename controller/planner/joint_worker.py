@@ -24,7 +24,7 @@ from wattmesh.policies.decision import Observation, RoomStep
 
 log = logging.getLogger(__name__)
 
-SOLVE_S = 60.0
+SOLVE_S = 40.0
 """How long the process may search; it answers with what it has found until then."""
 
 GRACE_S = 60.0

@@ -6,7 +6,7 @@ come first that cost least for a token. Runs with the same options share that or
 of them are planned in hundredths of a second. Prices rise where they take more than there is.
 
 Invariant: `MixedRuns.bound_g` is no more than the grams of any legal plans within the limits,
-whatever the prices: switches only cost, a mix is never worse, and a run may be done at any border.
+whatever the prices: switches only cost, a mix is never worse, and a run may be done at any moment.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wattmesh.policies.cluster.share import RunShare
-from wattmesh.policies.planner.arrays import Floats, Ints
+from wattmesh.policies.planner.arrays import Bools, Floats, Ints
 from wattmesh.policies.planner.problem import PlanningProblem
 from wattmesh.telemetry.readings import J_PER_KWH
 
@@ -60,7 +60,8 @@ class _Alike:
         if drawn_w < power_w.min():
             rates, power_w = np.append(rates, 0.0), np.append(power_w, drawn_w)
             staying = np.vstack([staying, staying.min(axis=0)])
-        self.staying = staying
+        # The last option is to be gone: nothing trained, paid or taken.
+        self.staying = np.vstack([staying, np.zeros_like(staying[:1])])
         self._tokens = seconds[:, None] * rates
         self._grams = (seconds * g_per_j)[:, None] * power_w
         self._slots = np.array([len(each.problem.seconds) for each in shares])
@@ -69,7 +70,7 @@ class _Alike:
 
     def take(self, prices: Floats, taken: Floats) -> tuple[float, Ints]:
         """Plan all; add what they take to `taken`, give what they pay and who is not done."""
-        steps = _Steps(self._tokens, self._grams + prices @ self.staying.T)
+        steps = _Steps(self._tokens, self._grams + prices @ self.staying[:-1].T)
         costs, places = steps.costs(self._wanted, self._slots)
         best = costs.argmin(axis=0)
         paid = costs[best, np.arange(len(best))]
@@ -77,56 +78,52 @@ class _Alike:
         for border in np.unique(best[np.isfinite(paid)]):
             mine = np.flatnonzero((best == border) & np.isfinite(paid))
             weights = steps.weights(border, self._wanted[mine], places[border, mine])
-            self._add(steps, int(border) + 1, weights, len(mine), taken)
+            self._add(steps, int(border), weights, len(mine), taken)
         return float(paid[np.isfinite(paid)].sum()), undone
 
-    def _add(self, steps: "_Steps", slots: int, weights: Floats, runs: int, taken: Floats) -> None:
-        taken[:slots] += runs * self.staying[steps.base[:slots]]
+    def _add(self, steps: "_Steps", border: int, weights: Floats, runs: int, taken: Floats) -> None:
+        taken[:border] += runs * self.staying[steps.base[:border]]
         more = self.staying[steps.target] - self.staying[steps.origin]
-        there = steps.slot < slots
+        there = steps.present(border)
         np.add.at(taken, steps.slot[there], weights[there, None] * more[there])
 
 
 class _Steps:
-    """Every step from an option to the next faster one of its slot, the cheapest tokens first."""
+    """Every step from an option to the next faster one of its slot, the cheapest tokens first.
+
+    A run that is done in a slot was at some option in all slots before, and is gone from some
+    moment of that slot on: there its first step is from being gone.
+    """
 
     def __init__(self, tokens: Floats, costs: Floats) -> None:
         """Find the lower hull of each slot's options, all slots at once."""
-        count, kinds = tokens.shape
-        rows = np.arange(count)
-        at = np.lexsort((-tokens, costs), axis=1)[:, 0]
-        self.base = at
-        self._base_tokens = np.cumsum(tokens[rows, at])
-        self._base_cost = np.cumsum(costs[rows, at])
-        found: list[tuple[Any, ...]] = []
-        for _ in range(kinds - 1):
-            more = tokens - tokens[rows, at][:, None]
-            dearer = costs - costs[rows, at][:, None]
-            slopes = np.where(more > 0, dearer / np.where(more > 0, more, 1.0), np.inf)
-            to = np.lexsort((-tokens, slopes), axis=1)[:, 0]
-            on = np.isfinite(slopes[rows, to])
-            if not on.any():
-                break
-            here = rows[on]
-            found.append((here, at[on], to[on], more[here, to[on]], dearer[here, to[on]]))
-            at = np.where(on, to, at)
-        parts = (
-            [np.concatenate(each) for each in zip(*found, strict=True)] if found else [rows[:0]] * 5
-        )
+        count = len(tokens)
+        self.base, staying = _hull(tokens, costs)
+        none = np.zeros((count, 1))
+        _, ending = _hull(np.hstack([tokens, none]), np.hstack([costs, none]))
+        parts = [np.concatenate(each) for each in zip(staying, ending, strict=True)]
+        last = np.arange(len(parts[0])) >= len(staying[0])
         slope = parts[4] / np.where(parts[3] > 0, parts[3], 1.0)
         order = np.argsort(slope, kind="stable")
         self.slot, self.origin, self.target, self._tokens, self._cost = (
             each[order] for each in parts
         )
-        self._slope = slope[order]
-        present = self.slot[None, :] < np.arange(1, count + 1)[:, None]
+        self._slope, self._ending = slope[order], last[order]
+        rows = np.arange(count)
+        self._base_tokens = _before(tokens[rows, self.base])
+        self._base_cost = _before(costs[rows, self.base])
+        present = np.array([self.present(border) for border in range(count)])
         self._sum_tokens = np.cumsum(np.where(present, self._tokens, 0.0), axis=1)
         self._sum_cost = np.cumsum(np.where(present, self._cost, 0.0), axis=1)
 
-    def costs(self, wanted: Floats, slots: Ints) -> tuple[Floats, Ints]:
-        """Give (T, N): what each run pays that is done at each border, and how many steps it takes.
+    def present(self, border: int) -> Bools:
+        """Say which steps a run can take that is done in a slot."""
+        return np.where(self._ending, self.slot == border, self.slot < border)
 
-        Infinite where it cannot be done by then, or has no such slot.
+    def costs(self, wanted: Floats, slots: Ints) -> tuple[Floats, Ints]:
+        """Give (T, N): what each run pays that is done in each slot, and how many steps it takes.
+
+        Infinite where it cannot be done in that slot, or has no such slot.
         """
         count, places = (
             len(self._base_cost),
@@ -152,7 +149,7 @@ class _Steps:
         return paid, places
 
     def weights(self, border: int, wanted: Floats, places: Ints) -> Floats:
-        """Give (M,): how many runs take each step, of those that are done at a border."""
+        """Give (M,): how many runs take each step, of those that are done in one slot."""
         weights = np.zeros(len(self.slot))
         on = places >= 0
         if not on.any():
@@ -164,6 +161,34 @@ class _Steps:
         part = (self._sum_tokens[border, last] - left) / np.maximum(self._tokens[last], 1e-300)
         np.subtract.at(weights, last, np.clip(part, 0.0, 1.0))
         return weights
+
+
+def _before(values: Floats) -> Floats:
+    """Sum what comes before each slot."""
+    return np.concatenate([[0.0], np.cumsum(values)[:-1]])
+
+
+def _hull(tokens: Floats, costs: Floats) -> tuple[Ints, tuple[Any, ...]]:
+    """Give each slot's cheapest option, and the steps up from it along the lower hull.
+
+    A step is in five arrays: its slot, from which option, to which, tokens and cost.
+    """
+    count, kinds = tokens.shape
+    rows = np.arange(count)
+    at = base = np.lexsort((-tokens, costs), axis=1)[:, 0]
+    found: list[tuple[Any, ...]] = [(rows[:0], at[:0], at[:0], tokens[:0, 0], costs[:0, 0])]
+    for _ in range(kinds - 1):
+        more = tokens - tokens[rows, at][:, None]
+        dearer = costs - costs[rows, at][:, None]
+        slopes = np.where(more > 0, dearer / np.where(more > 0, more, 1.0), np.inf)
+        to = np.lexsort((-tokens, slopes), axis=1)[:, 0]
+        on = np.isfinite(slopes[rows, to])
+        if not on.any():
+            break
+        here = rows[on]
+        found.append((here, at[on], to[on], more[here, to[on]], dearer[here, to[on]]))
+        at = np.where(on, to, at)
+    return base, tuple(np.concatenate(each) for each in zip(*found, strict=True))
 
 
 def mixed_runs(

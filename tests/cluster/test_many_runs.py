@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.builders.capped_runs import FAST_W, SLOW_W, announced_to, sharing
 from tests.builders.observations import NOW
 from wattmesh.controller.planner.wire import JointRequest, read_joint_request, to_line
+from wattmesh.policies.cluster import many_runs
 from wattmesh.policies.cluster.joint_question import (
     JointAnswer,
     JointMenu,
@@ -21,6 +23,7 @@ from wattmesh.policies.cluster.joint_question import (
     rooms,
 )
 from wattmesh.policies.cluster.many_runs import answered_together
+from wattmesh.policies.cluster.mixed_runs import MixedRuns, mixed_runs
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.problem import NoPlan, Option, OptionTransition, PlanningProblem
 
@@ -65,11 +68,11 @@ def best_g(asked: JointQuestion) -> float:
             tokens=run.tokens,
             seconds=asked.seconds[: run.slots],
             g_per_kwh=asked.g_per_kwh[: run.slots],
-            options=OPTIONS,
+            options=asked.menus[0].options,
             start=run.start,
-            transitions=WAYS,
+            transitions=asked.menus[0].transitions,
         )
-        for path in product(range(3), repeat=run.slots):
+        for path in product(range(len(problem.options)), repeat=run.slots):
             found = evaluate(problem, path)
             if not found.legal or found.ends_s is None:
                 continue
@@ -115,16 +118,27 @@ def test_no_joint_plan_of_all_is_below_the_bound(
         assert limit is None or watts(asked, answer)[slot] <= limit + 1e-3
 
 
+@pytest.mark.parametrize("work", [(0.3, 0.2), (1.1, 2.05), (3.3, 0.1)])
+def test_work_that_ends_early_in_a_slot_is_bounded_by_what_it_takes(
+    work: tuple[float, float],
+) -> None:
+    """Also where a run cannot pause: it is gone once it is done, not at the end of the slot."""
+    always = JointMenu(options=OPTIONS[:2], transitions=tuple(row[:2] for row in WAYS[:2]))
+    asked = replace(asking(1500.0, work=work), menus=(always,))
+    best, answer = best_g(asked), answered_together(asked)
+    assert isinstance(answer, JointAnswer), answer
+    assert answer.grams >= best * (1 - 1e-9)
+    assert mixed_runs(*_laid(asked)).bound_g <= best * (1 + 1e-9)
+
+
 def test_the_bound_of_prices_that_are_not_paid_for_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sabotaged twin: what all there is costs has to be taken off."""
-    from wattmesh.policies.cluster import many_runs, mixed_runs  # noqa: PLC0415 - to break them
+    asked = asking(1450.0)
 
-    asked, mixed = asking(1450.0), mixed_runs.mixed_runs
-
-    def unpaid(*args: object, **options: object) -> mixed_runs.MixedRuns:
-        found = mixed(*args, **options)  # type: ignore[arg-type]
+    def unpaid(*args: Any, **options: Any) -> MixedRuns:
+        found = mixed_runs(*args, **options)
         return replace(found, bound_g=found.bound_g + float(np.sum(found.prices * args[1])))
 
     monkeypatch.setattr(many_runs, "mixed_runs", unpaid)
@@ -134,9 +148,7 @@ def test_the_bound_of_prices_that_are_not_paid_for_is_found_out(
     assert unpaid(*_laid(asked)).bound_g > best_g(asked)
 
 
-def _laid(asked: JointQuestion) -> tuple[object, ...]:
-    from wattmesh.policies.cluster import many_runs  # noqa: PLC0415 - its private parts
-
+def _laid(asked: JointQuestion) -> tuple[Any, ...]:
     shares = many_runs._shares(asked)
     return shares, many_runs._limit(asked, shares), asked.seconds, asked.g_per_kwh
 
