@@ -24,12 +24,14 @@ def joint_terms(seen: Observation) -> JointTerms:
 
 
 def joint_moment(seen: Observation) -> Key:
-    """Give the key whose change asks for a new joint plan: the grid, a cap that begins, time."""
+    """Give the key whose change asks for a new joint plan: grid, a cap that begins, silence, time."""
     carbon = seen.carbon
     return (
         carbon.slots[0].start if carbon.slots else None,
         carbon.forecast,
+        carbon.rung,
         seen.cap is None,
+        tuple(run.live for run in seen.runs),
         seen.now.timestamp() // AGAIN.total_seconds(),
     )
 

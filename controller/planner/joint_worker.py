@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from wattmesh.controller.planner.asking import Key
+from wattmesh.controller.planner.asking import Key, why_none
 from wattmesh.controller.planner.joint_asking import joint_moment, joint_terms
 from wattmesh.controller.planner.joint_state import JointState, JointTerms
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
@@ -156,7 +156,8 @@ class JointWorker:
         Raises:
             PlannerFailed: it did not answer this question.
         """
-        asked = joint_question(wish.seen)
+        seen = wish.seen
+        asked = joint_question(seen, lambda run: not why_none(seen, run))
         if asked is None:
             return JointState(reason="fewer than two runs can be planned under it")
         line = to_line(JointRequest(joint=asked, solve_s=self._solve_s))
@@ -182,7 +183,10 @@ class JointWorker:
 
 def _state(wish: _Wish, asked: JointQuestion, result: JointResult) -> JointState:
     if result.answer is None:
-        return JointState(reason=result.reason, solve_s=result.seconds)
+        reason = result.reason
+        for run in wish.seen.runs:
+            reason = reason.replace(f"run {run.run} ", f"run {run.name} ")
+        return JointState(reason=reason, solve_s=result.seconds)
     return JointState(
         rooms=rooms(asked, result.answer),
         terms=wish.terms,

@@ -9,11 +9,11 @@ common slots, or of which no plan could be asked, is left out, and its present r
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wattmesh.policies.decision import Observation, RoomStep
+from wattmesh.policies.decision import Observation, RoomStep, RunView
 from wattmesh.policies.planner.mpc import Question, question
 from wattmesh.policies.planner.options import Transitions
 from wattmesh.policies.planner.problem import Option
@@ -99,12 +99,20 @@ class JointAnswer:
         return max(0.0, self.grams - self.bound_g) / self.bound_g if self.bound_g > 0 else 0.0
 
 
-def joint_question(seen: Observation) -> JointQuestion | None:
-    """Ask for a joint plan; None where no cap is known or fewer than two runs share it."""
+def joint_question(
+    seen: Observation, may_plan: Callable[[RunView], bool] = lambda _: True
+) -> JointQuestion | None:
+    """Ask for a joint plan; None where no cap is known or fewer than two runs share it.
+
+    Args:
+        seen: what the cycle saw.
+        may_plan: whether a plan of a run's own could be asked for.
+    """
     if seen.cap is None and not any(each.caps_ahead for each in seen.runs):
         return None
     far = FAR_OF_MANY if len(seen.runs) > MANY else FAR
-    asked = {run.run: question(seen, run, far=far) for run in seen.runs if not run.unreadable}
+    able = [run for run in seen.runs if not run.unreadable and may_plan(run)]
+    asked = {run.run: question(seen, run, far=far) for run in able}
     known = {run: each for run, each in asked.items() if each is not None}
     if len(known) < 2:
         return None

@@ -20,7 +20,7 @@ from wattmesh.controller.planner.joint_worker import JointWorker
 from wattmesh.controller.planner.process import PlanProcess
 from wattmesh.controller.planner.view import plan_answer
 from wattmesh.controller.planner.worker import Patience, PlanWorker
-from wattmesh.policies.decision import Action, Observation
+from wattmesh.policies.decision import Action, Observation, Rung
 from wattmesh.policies.rules.follow import FRESH
 
 RUNS_W = 2 * FAST_W + SLOW_W
@@ -183,6 +183,21 @@ def test_without_a_cap_there_is_no_process_and_nothing_is_said() -> None:
             settled(worker, sharing(count, RUNS_W))
             assert worker.state.reason == "fewer than two runs can be planned under it"
             assert child.pid is None
+
+
+def test_nothing_is_planned_with_runs_that_are_silent_or_on_a_guess_of_the_grid() -> None:
+    """As for plans of their own; a reason names a run as people know it."""
+    with joint() as (worker, child):
+        seen = sharing(2, RUNS_W)
+        silent = replace(seen, runs=(replace(seen.runs[0], live=False), seen.runs[1]))
+        guessed = replace(seen, carbon=replace(seen.carbon, rung=Rung.STATIC))
+        for each in (silent, guessed):
+            settled(worker, each)
+            assert "fewer than two runs" in worker.state.reason
+        assert child.pid is None
+        settled(worker, sharing(2, 100.0))
+        assert worker.state.reason.startswith("run run")
+        assert " alone in what the cap leaves it" in joint_sentence(worker.state, NOW)
 
 
 def test_the_process_ends_with_its_answer() -> None:
