@@ -24,7 +24,7 @@ def joint_terms(seen: Observation) -> JointTerms:
 
 
 def joint_moment(seen: Observation) -> Key:
-    """Give the key whose change asks for a new joint plan: grid, a cap that begins, silence, time."""
+    """Give the key whose change asks for a new joint plan: grid, caps, who reports, time."""
     carbon = seen.carbon
     return (
         carbon.slots[0].start if carbon.slots else None,
