@@ -7,10 +7,13 @@ cycle    turns of the real cycle over a real journal (SQLite, and PostgreSQL whe
          planning process. All runs and nodes report before each turn; their time is a row. Beside
          it: turns before there is any plan, in which the price rule decides about every run.
 plans    how long the planning process takes for the plans of all runs, one after the other.
+joint    a cap is announced: seconds from then until all runs have their rooms by a joint plan, the
+         question, the start of the process and the wire included, with the cycle turning and runs
+         reporting meanwhile; its certified gap, and the worst turn.
+ingest   rows of joules a second that nodes deliver, a row for each of 8 GPUs in a transaction.
 month    the daemon's parts under a virtual clock (scale_month.py): memory and journal.
 
-Nothing here was tuned on anything. The joint plan of so many runs is not made by any command yet,
-so `joint_plan_s` is not measured.
+The joint plan's slots and limits of time were chosen on runs like these, on a made-up grid.
 """
 
 import argparse
@@ -24,12 +27,18 @@ from typing import Any
 
 from benchmarks.report import Goal, Report, run
 from benchmarks.scale_month import KEPT_DAYS, Grown, month
-from benchmarks.scale_site import Crowd, ScaleSite, scale_site, spread
+from benchmarks.scale_site import GPUS_PER_NODE, Crowd, ScaleSite, scale_site, spread
 from tests.postgresql import find_programs, running
 
 MONTH_LANES = 16
-PLANNED_WITHIN_S = 420.0
+PLANNED_WITHIN_S = 1200.0
+JOINT_WITHIN_S = 300.0
+CAP_W_PER_GPU = 480.0
+"""Of the announced cap: what GPUs draw at two thirds of their clocks, so that it binds."""
+
 POLL_S = 0.5
+INGEST_SLOTS = 3
+TURNS = ("cycle_worst_s", "cycle_worst_meanwhile_s")
 
 
 def cycles(folder: Path, url: str, crowd: Crowd, turns: int) -> dict[str, Any]:
@@ -52,6 +61,8 @@ def cycles(folder: Path, url: str, crowd: Crowd, turns: int) -> dict[str, Any]:
         if site.planned() < crowd.runs:
             raise RuntimeError(f"only {site.planned()} of {crowd.runs} runs have a plan")
         full = spread(planned)
+        joint = _joint(site)
+        ingest_s = site.ingest_s(INGEST_SLOTS)
     return {
         "case": f"{url.partition(':')[0]}: {crowd.runs} runs on {crowd.gpus} GPUs",
         "cycle_median_s": full["median_s"],
@@ -59,6 +70,31 @@ def cycles(folder: Path, url: str, crowd: Crowd, turns: int) -> dict[str, Any]:
         "cycle_without_plans_s": bare["worst_s"],
         "plans_s": plans_s,
         "reports_s": spread(told)["median_s"],
+        "ingest_rows_per_s": INGEST_SLOTS * crowd.nodes * GPUS_PER_NODE / ingest_s,
+        **joint,
+    }
+
+
+def _joint(site: ScaleSite) -> dict[str, Any]:
+    """Announce a cap, and turn the cycle until there is a joint plan.
+
+    Raises:
+        RuntimeError: the joint plan did not come in time, or there was none.
+    """
+    site.announce_cap(site.crowd.gpus * CAP_W_PER_GPU)
+    began_s, turns = time.monotonic(), []
+    while not site.joint().rooms:
+        state = site.joint()
+        if state.trouble or state.reason or time.monotonic() > began_s + JOINT_WITHIN_S:
+            raise RuntimeError(f"no joint plan: {state.trouble or state.reason or 'it is late'}")
+        site.report()
+        turns.append(site.turn_s())
+    state = site.joint()
+    return {
+        "joint_plan_s": time.monotonic() - began_s,
+        "joint_solve_s": state.solve_s,
+        "joint_gap": state.gap,
+        "cycle_worst_meanwhile_s": spread(turns)["worst_s"],
     }
 
 
@@ -98,13 +134,14 @@ def measure(chosen: argparse.Namespace) -> Report:
             rows.append(cycles(folder, url, crowd, chosen.turns))
     grown = month(chosen.days, MONTH_LANES)
     rows.append(_month_row(grown))
-    cycle_s = max(row["cycle_worst_s"] for row in rows[:-1])
+    cycle_s = max(row[each] for row in rows[:-1] for each in TURNS)
+    joint_s = max(row["joint_plan_s"] for row in rows[:-1])
     return Report(
         benchmark="scale",
         rows=tuple(rows),
         goals=(
             Goal(name="cycle_s", value=cycle_s, goal=5, op="<="),
-            Goal(name="joint_plan_s", value=None, goal=60, op="<="),
+            Goal(name="joint_plan_s", value=joint_s, goal=60, op="<="),
             Goal(name="rss_growth_mib", value=grown.rss_growth_mib, goal=2, op="<="),
             Goal(name="journal_mb_per_gpu_year", value=grown.mb_per_gpu_year, goal=2, op="<="),
         ),
@@ -118,6 +155,7 @@ def _month_row(grown: Grown) -> dict[str, Any]:
         "rss_growth_mib": grown.rss_growth_mib,
         "journal_kb_per_gpu_day": grown.detail_kb,
         "journal_kb_per_gpu_day_for_good": grown.lasting_kb,
+        "journal_kb_of_the_cluster": grown.cluster_kb,
         "detail_kept_days": KEPT_DAYS,
     }
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.daemon_site import CLOCKS_MHZ, catalogue, tokens_per_s, write_trace
 from wattmesh.controller.daemon.wiring import Parts
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.planner.joint_state import JointState
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.signals.grid import grid
 from wattmesh.controller.signals.poller import Poller
@@ -26,7 +27,9 @@ from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, Register
 from wattmesh.telemetry.desired import Applied, GpuControl
+from wattmesh.telemetry.energy.delivery import EnergyBatch
 from wattmesh.telemetry.energy.delivery import Report as Delivery
+from wattmesh.telemetry.energy.ledger import EnergyRow
 
 GPUS_PER_NODE = 8
 GPUS_PER_RUN = 10
@@ -144,6 +147,42 @@ class ScaleSite:
         for node in range(self.crowd.nodes):
             self.parts.journal.nodes.deliver(f"n{node}", self._delivery(node, now), (), now)
 
+    def ingest_s(self, slots: int) -> float:
+        """Let every node deliver joules of all its GPUs, slot by slot; return the seconds."""
+        clock = self.parts.pulse.clock
+        now = clock.now()
+        batches = [
+            self._batch(node, slot, now)
+            for slot in range(slots)
+            for node in range(self.crowd.nodes)
+        ]
+        began_s = clock.monotonic()
+        for batch in batches:
+            report = Delivery(batch=batch)
+            self.parts.journal.nodes.deliver(batch.node, report, batch.rows, now)
+        return clock.monotonic() - began_s
+
+    def _batch(self, node: int, slot: int, now: datetime) -> EnergyBatch:
+        first = node * GPUS_PER_NODE
+        start = now - timedelta(hours=slot + 2)
+        rows = tuple(
+            EnergyRow(
+                gpu_uuid=_gpu(each),
+                run="",
+                incarnation="",
+                slot_start=start,
+                slot_end=start + timedelta(hours=1),
+                energy_mj=560 * 3600 * 1000,
+                unobserved_ms=0,
+                upper_mj=0,
+                source="nvml",
+                quality="simulated",
+                line="idle",
+            )
+            for each in range(first, first + GPUS_PER_NODE)
+        )
+        return EnergyBatch(node=f"n{node}", boot_id="b", seq=slot + 1, at=now, rows=rows)
+
     def turn_s(self) -> float:
         """Run one turn of the cycle's loop; return its seconds.
 
@@ -160,6 +199,22 @@ class ScaleSite:
         if len(turned.report.decisions) != self.crowd.runs:
             raise RuntimeError(f"decided about {len(turned.report.decisions)} runs only")
         return took_s
+
+    def announce_cap(self, watts: float) -> None:
+        """Announce a power cap from an hour from now on, for four weeks."""
+        start = self.parts.pulse.clock.now() + timedelta(hours=1)
+        self.parts.journal.caps.announce(
+            watts,
+            start,
+            start + timedelta(days=28),
+            by="benchmark",
+            reason="a cap that binds",
+            epoch=self.parts.pulse.lead.epoch or 0,
+        )
+
+    def joint(self) -> JointState:
+        """Give how far the joint plan is."""
+        return self.parts.pulse.planning().joint
 
     def planned(self) -> int:
         """Count the runs that have a plan."""

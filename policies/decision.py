@@ -228,6 +228,7 @@ class CapAhead:
         room_w: watts that it leaves the run with all others held, as things are now.
         point: id of the point that the run is held at then, from where it is now; "" when limits
             alone hold it, at a speed that nobody knows.
+        runs_w: what it leaves all runs together; None: not known.
     """
 
     start: datetime
@@ -235,6 +236,16 @@ class CapAhead:
     cap_w: float
     room_w: float
     point: str = ""
+    runs_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomStep:
+    """What a joint plan leaves one run of an operator's power cap during [start, until)."""
+
+    start: datetime
+    until: datetime
+    room_w: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +280,8 @@ class RunView:
         room_w: watts that an operator's power cap leaves it; None: no cap is in force.
         capped: what the cap does to it, as a clause; "" when nothing.
         caps_ahead: what caps that are announced will leave it, the next first.
+        shared_room: what the joint plan of all runs leaves it, which its own plan keeps to; empty:
+            there is none, and its room is as if all others stayed where they are.
         trained: (seconds ago, tokens by then), oldest first, over the window of the service level;
             empty: there is none, or it is not known.
         budget: its own; None: it has none, or one in grams of another signal than the decisions'.
@@ -317,6 +330,7 @@ class RunView:
     room_w: float | None = None
     capped: str = ""
     caps_ahead: tuple[CapAhead, ...] = ()
+    shared_room: tuple[RoomStep, ...] = ()
     trained: tuple[tuple[float, int], ...] = ()
     budget: BudgetLeft | None = None
     coverage: tuple[int, int] = (0, 0)
@@ -332,10 +346,11 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapView:
-    """An operator's power cap that is in force."""
+    """An operator's power cap that is in force; `runs_w`: of it for all runs; None: not known."""
 
     cap_w: float
     until: datetime
+    runs_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ from wattmesh.controller.expert_costs import learner
 from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.metrics.metrics import MetricsServer
+from wattmesh.controller.planner.joint_worker import JointWorker
 from wattmesh.controller.planner.worker import PlanWorker
 from wattmesh.controller.process import kernel_clock
 from wattmesh.controller.process.change_signal import ChangeSignal
@@ -130,7 +131,8 @@ class Parts:
             WattmeshError: something is not as it must be; nothing is left open.
         """
         self._power = power
-        self._planner = None if clock else PlanWorker(wake=self._look_again)
+        joint = JointWorker(wake=self._look_again)
+        self._planner = None if clock else PlanWorker(wake=self._look_again, joint=joint)
         self.pulse = Pulse(
             clock=clock or Clock(synchronised=kernel_clock.synchronised),
             settings=settings,

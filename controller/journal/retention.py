@@ -31,10 +31,12 @@ from wattmesh.controller.journal.database.tables import (
     CLOSED_RUNS,
     DECISIONS,
     DELIVERIES,
+    EMISSION_ROWS,
     EMISSIONS,
     ENERGY,
     EVENTS,
     INCARNATIONS,
+    LEDGER_NAMES,
     NODES,
     ROLLUPS,
     RUNS,
@@ -63,10 +65,8 @@ class Retention:
                 months.
         """
         with self._database.writing() as connection:
-            closed = select(CLOSED_RUNS.c.run)
             old = {
-                table: (table.c.slot_end < to_us(before))
-                & or_(table.c.run == "", table.c.run.in_(closed))
+                table: (table.c.slot_end < to_us(before)) & _over(table.c.run)
                 for table in (ENERGY, EMISSIONS)
             }
             for start_us, end_us in _days(connection, old, to_us(before), timezone):
@@ -76,9 +76,12 @@ class Retention:
                 }
                 _add_sums(connection, energy_sums(which[ENERGY]), start_us)
                 _add_sums(connection, emission_sums(which[EMISSIONS]), start_us)
+            over = select(LEDGER_NAMES.c.id).where(_over(LEDGER_NAMES.c.name))
+            rows = EMISSION_ROWS.c
+            of_rows = (rows.slot_end < to_us(before)) & rows.run_id.in_(over)
             gone = sum(
                 connection.execute(delete(table).where(which)).rowcount
-                for table, which in old.items()
+                for table, which in ((ENERGY, old[ENERGY]), (EMISSION_ROWS, of_rows))
             )
             # Days that are rolled up are part of every sum, however far it reaches.
             note(connection, [0] if gone else [])
@@ -115,6 +118,11 @@ class Retention:
                 for table, condition in conditions
             )
             return pruned + _forget_boots(connection, limit)
+
+
+def _over(run: ColumnElement[str]) -> ColumnElement[bool]:
+    """Match runs that are closed, and no run."""
+    return or_(run == "", run.in_(select(CLOSED_RUNS.c.run)))
 
 
 def _forget_boots(connection: Connection, limit: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from wattmesh.controller.planner.joint_state import JointState
 from wattmesh.policies.decision import Observation, PlanView, Rung, RunView
 from wattmesh.policies.ladder import NAMES
 from wattmesh.policies.menu import menu
@@ -37,6 +38,7 @@ class PlanState:
             answered yet.
         solve_s: seconds that the newest answer took; None before the first.
         failures: questions in a row that the planning process did not answer; `trouble`: why.
+        shared: by which joint plan its room is, as a clause; "" when it plans alone.
     """
 
     plan: PlanView | None = None
@@ -45,6 +47,7 @@ class PlanState:
     solve_s: float | None = None
     failures: int = 0
     trouble: str = ""
+    shared: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class Planning:
         runs: by run id. `waiting`: questions not answered yet.
         answered, failed: questions since the start; `in_a_row`: failures since the last answer.
         trouble: why the newest question was not answered; "" when it was.
+        joint: the joint plan of all runs under a power cap.
     """
 
     runs: Mapping[str, PlanState] = field(default_factory=dict)
@@ -63,6 +67,7 @@ class Planning:
     failed: int = 0
     in_a_row: int = 0
     trouble: str = ""
+    joint: JointState = field(default_factory=JointState)
 
 
 def terms(seen: Observation, run: RunView) -> Key:
@@ -91,6 +96,7 @@ def moment(seen: Observation, run: RunView) -> Key:
         tuple(each.id for each in menu(run, seen.policy)),
         seen.cap.until if seen.cap is not None and run.room_w is not None else None,
         tuple((each.start, each.until, each.cap_w) for each in run.caps_ahead),
+        run.shared_room,
         seen.now.timestamp() // AGAIN.total_seconds(),
     )
 

@@ -167,7 +167,7 @@ def plan_answer(seen: Observation, run: RunView, state: PlanState, decision: str
         signal=carbon.signal,
         sentence=_sentence(seen, run, state),
         decision=marks.sentence(decision, flags),
-        plan=_plan_line(seen, run, plan, flags) if plan else None,
+        plan=_plan_line(seen, run, plan, flags, state.shared) if plan else None,
         grid=tuple(_grid_line(each) for each in (horizon.slots if horizon else carbon.slots)),
         extended=horizon.extended if horizon else "",
         solve_s=state.solve_s,
@@ -206,7 +206,9 @@ def _none_yet(run: RunView, missing: str, trouble: str) -> str:
     return f"{run.name} has no plan yet: it is being made, ask again in a moment."
 
 
-def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str, ...]) -> PlanLine:
+def _plan_line(
+    seen: Observation, run: RunView, plan: PlanView, flags: tuple[str, ...], shared: str
+) -> PlanLine:
     changes = list(_changes(run, plan))
     points = {each.id: each for each in run.catalogue.points} if run.catalogue else {}
     return PlanLine(
@@ -235,7 +237,7 @@ def _plan_line(seen: Observation, run: RunView, plan: PlanView, flags: tuple[str
         sleeps=changes.count("sleep"),
         level=marks.sentence(plan.level, flags),
         budget=marks.sentence(plan.budget, flags),
-        cap=_points_under_cap(seen, run),
+        cap=shared or _points_under_cap(seen, run),
         flags=flags,
         signal=seen.carbon.signal,
         boundary=expected_boundary(run.catalogue),

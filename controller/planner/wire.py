@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattmesh.controller.views import as_json
 from wattmesh.errors import InputInvalid
+from wattmesh.policies.cluster.joint_question import JointAnswer, JointQuestion
 from wattmesh.policies.decision import PlanView
 from wattmesh.policies.planner.mpc import Question
 
@@ -38,7 +39,25 @@ class SolveResult:
     reason: str = ""
 
 
-def to_line(value: SolveRequest | SolveResult) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointRequest:
+    """A question about all runs. `solve_s`: how long the search may take."""
+
+    joint: JointQuestion
+    solve_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointResult:
+    """The answer to the joint question with this digest; its fields as in `SolveResult`."""
+
+    digest: str
+    seconds: float
+    answer: JointAnswer | None = None
+    reason: str = ""
+
+
+def to_line(value: SolveRequest | SolveResult | JointRequest | JointResult) -> bytes:
     """Write one line."""
     return json.dumps(as_json(value), separators=(",", ":")).encode() + b"\n"
 
@@ -53,6 +72,30 @@ def read_request(line: bytes) -> SolveRequest:
         return _request_adapter().validate_json(line)
     except ValidationError as error:
         raise InputInvalid(f"no question: {_first(error)}") from error
+
+
+def read_joint_request(line: bytes) -> JointRequest:
+    """Read a question about all runs.
+
+    Raises:
+        InputInvalid: the line is no such question.
+    """
+    try:
+        return _joint_request_adapter().validate_json(line)
+    except ValidationError as error:
+        raise InputInvalid(f"no joint question: {_first(error)}") from error
+
+
+def read_joint(line: bytes) -> JointResult:
+    """Read an answer about all runs.
+
+    Raises:
+        InputInvalid: the line is no such answer.
+    """
+    try:
+        return _joint_result_adapter().validate_json(line)
+    except ValidationError as error:
+        raise InputInvalid(f"no joint answer: {_first(error)}") from error
 
 
 def read_result(line: bytes) -> SolveResult:
@@ -71,6 +114,18 @@ def read_result(line: bytes) -> SolveResult:
 def _request_adapter() -> TypeAdapter[SolveRequest]:
     """Made on first use: a daemon without runs needs none."""
     return TypeAdapter(SolveRequest)
+
+
+@cache
+def _joint_request_adapter() -> TypeAdapter[JointRequest]:
+    """Made on first use: only the planning process reads questions."""
+    return TypeAdapter(JointRequest)
+
+
+@cache
+def _joint_result_adapter() -> TypeAdapter[JointResult]:
+    """Made on first use: few daemons are under a cap."""
+    return TypeAdapter(JointResult)
 
 
 @cache

@@ -15,6 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from wattmesh.controller.planner.asking import Key, Planning, PlanState, moment, terms, why_none
+from wattmesh.controller.planner.joint_asking import shared_clause
+from wattmesh.controller.planner.joint_state import JointState
+from wattmesh.controller.planner.joint_worker import JointWorker
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import SolveRequest, SolveResult, read_result, to_line
 from wattmesh.errors import InputInvalid
@@ -74,11 +77,13 @@ class PlanWorker:
         patience: Patience | None = None,
         wake: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
+        joint: JointWorker | None = None,
     ) -> None:
         """Prepare; thread and process start with the first question.
 
         Args:
             process: the planning process.
+            joint: shares a power cap among all runs; None: each plans alone.
             patience: how long to wait for what.
             wake: called when there are new plans and the queue is empty; makes the next cycle due.
             monotonic: gives seconds.
@@ -87,6 +92,7 @@ class PlanWorker:
         self._patience = patience or Patience()
         self._wake = wake
         self._monotonic = monotonic
+        self._joint = joint
         self._changed = threading.Condition()
         self._desks: dict[str, _Desk] = {}
         self._wishes: dict[str, _Wish] = {}
@@ -97,10 +103,16 @@ class PlanWorker:
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
         """Give the newest valid plan of a run, however old; ask for a newer one if it is due."""
-        now_terms = terms(seen, run)
+        now_terms, clause = terms(seen, run), ""
+        if self._joint is not None:
+            room = self._joint.room(seen, run.run)
+            run = replace(run, shared_room=room) if room else run
+            clause = shared_clause(self._joint.state, seen.now) if room else ""
         with self._changed:
             self._forget_ended(seen)
             context = self._desks.setdefault(run.run, _Desk())
+            if context.state.shared != clause:
+                context.state = replace(context.state, shared=clause)
             if run.open_switch is None:
                 self._wish(context, seen, run, now_terms)
             plan = context.state.plan
@@ -110,10 +122,13 @@ class PlanWorker:
         """Give the state of planning."""
         with self._changed:
             states = {run: context.state for run, context in self._desks.items()}
-            return replace(self._totals, runs=states, waiting=len(self._wishes))
+            joint = self._joint.state if self._joint is not None else JointState()
+            return replace(self._totals, runs=states, waiting=len(self._wishes), joint=joint)
 
     def stop(self) -> None:
-        """End the process and the thread."""
+        """End the process and the thread, and those of the joint plan."""
+        if self._joint is not None:
+            self._joint.stop()
         with self._changed:
             self._stopping = True
             self._wishes.clear()
@@ -221,6 +236,7 @@ class PlanWorker:
                     terms=wish.terms,
                     reason=result.reason,
                     solve_s=result.seconds,
+                    shared=context.state.shared,
                 )
             idle = not self._wishes
         if idle:

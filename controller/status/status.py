@@ -20,6 +20,7 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_row import AWAY, DONE
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
+from wattmesh.controller.planner.joint_asking import joint_sentence
 from wattmesh.controller.pulse import Coverage, Pulse
 from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.status.trouble import span, troubles
@@ -343,6 +344,7 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
         return None
     if not report.cap.row.holds(now, pulse.trusted.unstepped(now)):
         return None
+    shared = joint_sentence(pulse.planning().joint, now)
     cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
     flags = power_flags(pulse)
     return CapLine(
@@ -354,7 +356,7 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
         meets=cap.plan.meets,
         bound_w=cap.plan.bound_w if cap.plan.bound_known else None,
         lowest_w=cap.plan.lowest_w if cap.plan.bound_known else None,
-        sentence=marks.sentence(sentence(cap, now), flags),
+        sentence=marks.sentence(sentence(cap, now) + shared, flags),
         gpus=len(cap.plan.boards),
         deaf=cap.plan.deaf,
         slowed=cap.slowed,
@@ -370,6 +372,8 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
 def announced_caps(pulse: Pulse, now: datetime) -> tuple[AnnouncedCap, ...]:
     """Show the caps that the newest cycle saw announced, and that have not begun since."""
     rows = pulse.turned.report.caps_ahead if pulse.turned else ()
+    held = pulse.turned is not None and pulse.turned.report.cap is not None
+    shared = "" if held else joint_sentence(pulse.planning().joint, now)
     return tuple(
         AnnouncedCap(
             cap_w=row.cap_w,
@@ -377,7 +381,7 @@ def announced_caps(pulse: Pulse, now: datetime) -> tuple[AnnouncedCap, ...]:
             until=row.until,
             by=row.by,
             reason=row.reason,
-            sentence=announcement(row, now),
+            sentence=announcement(row, now) + shared,
         )
         for row in rows
         if row.is_ahead(now, pulse.trusted.unstepped(now))

@@ -1,6 +1,7 @@
 """Plans several runs that share GPUs and an operator's cap, with a certified bound. Pure.
 
-numpy and SciPy are needed, so nothing of this is in the daemon (docs/several-runs.md).
+numpy and SciPy are needed, so of this only `joint_question.py` is in the daemon
+(docs/several-runs.md).
 
 The map:
     account.py     what all runs came to together, second by second
@@ -9,8 +10,11 @@ The map:
     first_come.py  rule: the submitted point, in order of arrival
     greedy.py      rule: everyone its needed speed, what is left by tokens for a gram
     joint.py       the joint plan: prices, bound, whole plans
+    joint_question.py  what the daemon asks its planning process about all runs
     known_ahead.py  the joint plan of runs that are all known, and the bound
+    many_runs.py   the joint plan of very many runs under a power cap, in seconds
     master.py      which plan of each run, as a linear and as a whole-number program
+    mixed_runs.py  a bound and prices for very many runs
     neighbourhood.py  makes a joint plan better, a few runs at a time
     one_by_one.py  rule: each run plans alone, in what those before it left
     pricing.py     one run's planner under the prices of what is shared, or in the room left

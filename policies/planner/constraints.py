@@ -75,7 +75,8 @@ def power_cap_w(
     """Give what operators' caps leave the run in each slot; empty where there is room for all.
 
     After a cap's end there is room for every option. A cap whose end is not known never ends. Under
-    an announced one the option that needs least stays: limits alone may hold the run there.
+    an announced one the option that needs least stays: limits alone may hold the run there. What a
+    joint plan says comes instead: others make room, or need it.
     """
     room_w, cap = context.run.room_w, context.seen.cap
     most_w = max(each.needs_w for each in options)
@@ -90,6 +91,11 @@ def power_cap_w(
         left_w = max(least_w, each.room_w)
         found = [
             min(limit_w, left_w) if each.start <= slot.start < each.until else limit_w
+            for slot, limit_w in zip(slots, found, strict=True)
+        ]
+    for step in context.run.shared_room:
+        found = [
+            max(least_w, step.room_w) if step.start <= slot.start < step.until else limit_w
             for slot, limit_w in zip(slots, found, strict=True)
         ]
     return tuple(found) if min(found) < most_w else ()

@@ -32,6 +32,16 @@ def mixed(
     return (*_coarser(early, fine), *_coarser(slots[len(early) :], COARSE))
 
 
+def coarser_far(
+    slots: Sequence[IntensitySlot], now: datetime, far: Sequence[tuple[timedelta, timedelta]]
+) -> tuple[IntensitySlot, ...]:
+    """Join slots that begin so far ahead until each has at least the length that goes with it."""
+    for ahead, least in far:
+        early = [slot for slot in slots if slot.start < now + ahead]
+        slots = (*early, *_coarser(slots[len(early) :], least))
+    return tuple(slots)
+
+
 def _coarser(slots: Sequence[IntensitySlot], least: timedelta) -> list[IntensitySlot]:
     """Join slots until each is at least `least` long."""
     kept: list[IntensitySlot] = []

@@ -9,7 +9,7 @@ cap while that holds.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -25,7 +25,7 @@ from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between, to_end
 from wattmesh.policies.menu import why_not_sleep
 from wattmesh.policies.planner import constraints
-from wattmesh.policies.planner.grid import FINE, mixed
+from wattmesh.policies.planner.grid import FINE, coarser_far, mixed
 from wattmesh.policies.planner.options import Transitions, options, transitions
 from wattmesh.policies.planner.problem import Option, Plan, PlanningProblem
 from wattmesh.policies.run_context import RunContext, examine, times
@@ -58,14 +58,23 @@ class Question:
         return self.ids[self.problem.start]
 
 
-def question(seen: Observation, run: RunView) -> Question | None:
-    """Ask for a plan for one run; None while something is missing that a plan needs."""
+def question(
+    seen: Observation, run: RunView, *, far: Sequence[tuple[timedelta, timedelta]] = ()
+) -> Question | None:
+    """Ask for a plan for one run; None while something is missing that a plan needs.
+
+    Args:
+        seen: what the cycle saw.
+        run: one of its runs.
+        far: from so far ahead on, the least length of slots, as a joint plan has them.
+    """
     context = examine(seen, run)
     guard, catalogue = context.guard, run.catalogue
     if guard is None or catalogue is None or not seen.carbon.slots:
         return None
     choices = _choices(context, catalogue)
-    slots = constraints.cut_at_caps(context, _slots(context, guard, catalogue))
+    slots = coarser_far(_slots(context, guard, catalogue), seen.now, far)
+    slots = constraints.cut_at_caps(context, slots)
     if choices is None or not slots or guard.tokens_left <= 0:
         return None
     speed = _expected(seen, guard)

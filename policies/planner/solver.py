@@ -125,7 +125,7 @@ def _fastest(arrays: Arrays, judge: PathJudge) -> float:
     fast = sweep(arrays, np.ones(1))
     border = int(np.argmin(fast.value[:, 0]))
     judge.take(fast.path(0, border))
-    return -float(fast.value[border, 0])
+    return max(0.0, -float(fast.value[border, 0]))
 
 
 def _repair(judge: PathJudge, arrays: Arrays, search: Search) -> Path:

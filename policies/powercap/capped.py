@@ -43,7 +43,7 @@ def under(seen: Observation, capping: Capping, until: datetime) -> Observation:
     """Give the observation as it is while the cap is kept."""
     return replace(
         seen,
-        cap=CapView(cap_w=capping.cap_w, until=until),
+        cap=CapView(cap_w=capping.cap_w, until=until, runs_w=_runs_w(capping)),
         runs=tuple(_run(seen, run, capping, until) for run in seen.runs),
     )
 
@@ -90,7 +90,13 @@ def _ahead(run: RunView, capping: Capping, start: datetime, until: datetime) -> 
         cap_w=capping.cap_w,
         room_w=room_w,
         point=held.id if held is not None and known else "",
+        runs_w=_runs_w(capping),
     )
+
+
+def _runs_w(capping: Capping) -> float | None:
+    """Give the watts of all runs together; None where the cap is not known to be kept."""
+    return capping.runs_w if capping.meets else None
 
 
 def _run(seen: Observation, run: RunView, capping: Capping, until: datetime) -> RunView:

@@ -56,7 +56,8 @@ class Capping:
         bound_w: the most that all boards can draw once this is in force.
         lowest_w: the lowest bound that could be reached at all.
         points: where each run is held, by run; only runs whose boards all obey.
-        room_w: by run, watts it may use with all others held where they are.
+        room_w: by run, watts it may use with all others held where they are. `runs_w`: watts that
+            all runs may use together.
         deaf: boards that do not obey. `untold`: boards of which not even the limit is known; each
             counts like the largest there is.
         bound_known: False: no board's limit is known, so `bound_w` and `lowest_w` mean nothing.
@@ -69,6 +70,7 @@ class Capping:
     lowest_w: float
     points: Mapping[str, OperatingPoint] = field(default_factory=dict)
     room_w: Mapping[str, float] = field(default_factory=dict)
+    runs_w: float = 0.0
     deaf: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
     bound_known: bool = True
@@ -239,6 +241,7 @@ class _Site:
                 run: cap_w - bound_w + sum(counted.get(gpu, 0.0) for gpu in load.gpus)
                 for run, load in self.loads.items()
             },
+            runs_w=cap_w - bound_w + sum(counted[gpu] for gpu in self.training),
             deaf=deaf,
             untold=self.untold,
             bound_known=self.bound_known,

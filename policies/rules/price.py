@@ -25,6 +25,9 @@ from wattmesh.telemetry.readings import J_PER_KWH
 ROUNDING = 1e-12
 """Relative error of sums of slots; work that fits but for this fits."""
 
+NEARLY = 1e-9
+"""Share of the work by which sums may miss it where only time is saved."""
+
 _STEP_UP = -1
 """Marks a step from one vertex to the next; the step from not running carries its slot instead."""
 
@@ -69,7 +72,7 @@ def fill(hull: Hull, slots: Sequence[IntensitySlot], tokens: float) -> PriceSolu
     filling = _Filling(hull, slots, tokens)
     best: tuple[float, float, float] | None = None
     last = 0
-    for slot in range(len(slots)):
+    for slot in range(filling.begin(), len(slots)):
         filling.end_in(slot)
         filling.settle()
         if filling.too_much:
@@ -137,6 +140,31 @@ class _Filling:
         self._running = False
         self.enough = False
         self.too_much = False
+
+    def begin(self) -> int:
+        """Take every step of the slots in which the work cannot end; give the first other slot."""
+        steps = [
+            (rate - slower, slope)
+            for slower, rate, slope in zip(
+                self._rates, self._rates[1:], self._slopes[1:], strict=False
+            )
+        ]
+        fastest, slowest, add = self._rates[-1], self._rates[0], self._heap.append
+        least, done = self._wanted * (1 - NEARLY), 0.0
+        for slot, (length, intensity) in enumerate(
+            zip(self._lengths, self._intensities, strict=True)
+        ):
+            done += fastest * length
+            if done >= least:
+                return slot
+            self._tokens += slowest * length
+            self._grams += self._power_w * length * intensity
+            for rate, slope in steps:
+                price, size = intensity * slope, rate * length
+                self._tokens += size
+                self._grams += size * price
+                add((-price, size, _STEP_UP))
+        return len(self._lengths)
 
     def end_in(self, slot: int) -> None:
         """Let the work end in `slot`: the steps there that cost less than mu are taken."""

@@ -249,7 +249,8 @@ def test_a_slot_whose_rows_differ_is_caught(journal: Journal) -> None:
     whole = journal.ledger.emissions()
     with journal.database.writing() as connection:
         connection.exec_driver_sql(
-            "UPDATE emissions SET g_milli_per_kwh = 1, carbon_ug = 1 WHERE carbon_ug IS NOT NULL"
+            "UPDATE emission_rows SET g_milli_per_kwh = 1, carbon_ug = 1 "
+            "WHERE carbon_ug IS NOT NULL"
         )
     assert journal.ledger.emissions() != whole
     books(journal).price(slot(9))

@@ -13,11 +13,12 @@ from tests.builders.runs import PLAN
 from wattmesh.controller.accounting.baseline_ledger import BaselineLedger
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.accounting.saving import EARLIER_VERSION
-from wattmesh.controller.journal.database.tables import METADATA
+from wattmesh.controller.journal.database.tables import METADATA, VIEWS
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.migrations.upgrade import upgrade
 
 SLOTS = 6
+TODAY = {**METADATA.tables, **VIEWS.tables}
 
 
 @pytest.fixture
@@ -41,9 +42,9 @@ def aged(before: Journal, url: str) -> Journal:
     old.reflect(engine)
     with before.database.reading() as source, engine.begin() as target:
         for table in old.sorted_tables:
-            if table.name not in METADATA.tables or table.name in ("rollups", "leadership"):
+            if table.name not in TODAY or table.name in ("rollups", "leadership"):
                 continue
-            found = source.execute(select(METADATA.tables[table.name]))
+            found = source.execute(select(TODAY[table.name]))
             empty = {
                 column.name: "" if isinstance(column.type, String) else 0
                 for column in table.columns

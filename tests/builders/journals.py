@@ -11,8 +11,11 @@ from pathlib import Path
 
 import psycopg
 from sqlalchemy import make_url
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
 
 from tests.postgresql import COPIED
+from wattmesh.controller.journal.database.tables import EMISSIONS
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.migrations.upgrade import upgrade
 
@@ -30,8 +33,18 @@ def fresh_file(path: Path) -> Journal:
     return fresh(f"sqlite:///{path}")
 
 
+def put_back_to_0012(connection: sqlite3.Connection) -> None:
+    """Give an open SQLite journal the shape of revision 0012, with no row of grams."""
+    connection.execute("DROP VIEW emissions")
+    for name in ("emission_rows", "emission_prices", "ledger_names"):
+        connection.execute(f"DROP TABLE {name}")
+    connection.execute(str(CreateTable(EMISSIONS).compile(dialect=sqlite.dialect())))
+    connection.execute("UPDATE alembic_version SET version_num = '0012'")
+
+
 def put_back_to_0006(connection: sqlite3.Connection) -> None:
-    """Give an open SQLite journal the shape of revision 0006, which later ones only added to."""
+    """Give an open SQLite journal the shape of revision 0006."""
+    put_back_to_0012(connection)
     connection.execute("ALTER TABLE clock_marks DROP COLUMN stepped_us")
     connection.execute("DROP TABLE ledger_changes")
     connection.execute("DROP TABLE schema_floor")

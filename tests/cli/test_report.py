@@ -118,7 +118,7 @@ def test_a_month_of_which_nothing_was_read_is_a_dash_and_not_zero(folder: Path) 
     assert energy.endswith(" · 1 min of GPU time were not read (at most 42 J est more)")
     journal = Journal.open(f"sqlite:///{folder}/journal.db")
     with journal.database.writing() as connection:
-        connection.exec_driver_sql("DELETE FROM emissions")
+        connection.exec_driver_sql("DELETE FROM emission_rows")
         connection.exec_driver_sql("DELETE FROM energy WHERE gpu_uuid != 'g3'")
     journal.close()
     lines = plain(screen(as_json(made(folder)))).splitlines()

@@ -12,7 +12,7 @@ from sqlalchemy import delete
 
 from tests.builders.carbon import intensities
 from tests.builders.runs import T0, UID, after, register
-from wattmesh.controller.journal.database.tables import EMISSIONS
+from wattmesh.controller.journal.database.tables import EMISSION_ROWS
 from wattmesh.controller.journal.database.values import to_us
 from wattmesh.controller.journal.energy import sums as journal_sums
 from wattmesh.controller.journal.energy.coverage import extend
@@ -181,7 +181,7 @@ def test_whatever_another_process_writes_is_in_the_next_sums(journal: Journal) -
         assert journal.ledger.totals() == Sums(journal.database).totals() != before, number
     other.close()
     with journal.database.writing() as connection:  # the sabotaged twin: a write not noted
-        connection.execute(delete(EMISSIONS))
+        connection.execute(delete(EMISSION_ROWS))
     assert journal.ledger.totals() != Sums(journal.database).totals()
 
 

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from tests.builders import runs
 from wattmesh import migrations
 from wattmesh.controller.journal.database.engine import Database
-from wattmesh.controller.journal.database.tables import METADATA
+from wattmesh.controller.journal.database.tables import METADATA, VIEWS
 from wattmesh.controller.journal.journal import Journal, revision
 from wattmesh.migrations.upgrade import current, upgrade
 
@@ -60,12 +60,15 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
     journal = Journal.open(journal_url)
     runs.register(journal)
     with journal.database.writing() as connection:
+        connection.exec_driver_sql("DROP VIEW emissions")
+        VIEWS.create_all(connection)  # the table it was
         for name in ("protocol", "progress_at", "pause_share", "asleep_at", "wakes_at", "held_as"):
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
         connection.exec_driver_sql("ALTER TABLE incarnations DROP COLUMN asleep_release")
         for name in (
             *("clock_marks", "reopened_periods", "identity", "ledger_changes", "schema_floor"),
             *("node_devices", "node_tokens", "run_nodes", "exogenous_points"),
+            *("emission_rows", "emission_prices", "ledger_names"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")

@@ -10,7 +10,7 @@ from sqlalchemy import delete
 
 from tests.builders.runs import T0
 from tests.journal.test_ledger import EMISSION, ENERGY, SLOT
-from wattmesh.controller.journal.database.tables import EMISSIONS
+from wattmesh.controller.journal.database.tables import EMISSION_ROWS
 from wattmesh.controller.journal.energy.spent import SpentSlots
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.policies.accounting.budget import Spending
@@ -121,7 +121,7 @@ def test_old_slots_are_not_read_again(journal: Journal) -> None:
     assert [each.carbon_ug for each in seen] == [5, 7, 9]
     assert before == seen[:1]
     with journal.database.writing() as connection:
-        connection.execute(delete(EMISSIONS))
+        connection.execute(delete(EMISSION_ROWS))
     assert [each.carbon_ug for each in read(journal)] == [5, 7]
 
 

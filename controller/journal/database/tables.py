@@ -205,9 +205,59 @@ ENERGY = Table(
     ),
 )
 
+LEDGER_NAMES = Table(
+    "ledger_names",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", String(64), nullable=False, unique=True),
+)
+"""Runs and devices that rows of the ledger name."""
+
+EMISSION_PRICES = Table(
+    "emission_prices",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("signal", String(200), nullable=False),
+    Column("stand_in", String(200), nullable=False),
+    Column("quality", String(16), nullable=False),
+    Column("energy_quality", String(64), nullable=False),
+    Column("pue_milli", Integer, nullable=False),
+    Column("model", String(64), nullable=False),
+    Index(
+        "emission_prices_once",
+        *("signal", "stand_in", "quality", "energy_quality", "pue_milli", "model"),
+        unique=True,
+    ),
+)
+"""How rows were priced: few that differ, for millions of rows."""
+
+EMISSION_ROWS = Table(
+    "emission_rows",
+    METADATA,
+    Column("run_id", Integer, primary_key=True, autoincrement=False),
+    Column("scenario", String(16), primary_key=True),
+    Column("gpu_id", Integer, primary_key=True, autoincrement=False),
+    Column("slot_start", BigInteger, primary_key=True, autoincrement=False),
+    Column("line", String(32), primary_key=True),
+    Column("slot_end", BigInteger, nullable=False),
+    Column("price_id", Integer, nullable=False),
+    Column("energy_mj", BigInteger),
+    Column("g_milli_per_kwh", BigInteger),
+    Column("carbon_ug", BigInteger),
+    Column("first_carbon_ug", BigInteger),
+    Column("upper_mj", BigInteger, nullable=False, default=0),
+    Column("upper_ug", BigInteger),
+    Column("tokens", BigInteger, nullable=False),
+    Index("emission_rows_by_start", "slot_start"),
+    sqlite_with_rowid=False,
+)
+"""What `energy/emission_rows.py` writes, and what is deleted; everybody reads `EMISSIONS`."""
+
+VIEWS = MetaData()
+
 EMISSIONS = Table(
     "emissions",
-    METADATA,
+    VIEWS,
     Column("scenario", String(16), primary_key=True),
     Column("run", String(64), primary_key=True),
     Column("gpu_uuid", String(64), primary_key=True),
@@ -215,20 +265,20 @@ EMISSIONS = Table(
     Column("line", String(32), primary_key=True),
     Column("slot_end", BigInteger, nullable=False),
     Column("signal", String(200), nullable=False),
-    Column("stand_in", String(200), nullable=False, default=""),
+    Column("stand_in", String(200), nullable=False),
     Column("quality", String(16), nullable=False),
-    Column("energy_quality", String(64), nullable=False, default=""),
+    Column("energy_quality", String(64), nullable=False),
     Column("energy_mj", BigInteger),
     Column("g_milli_per_kwh", BigInteger),
     Column("pue_milli", Integer, nullable=False),
     Column("carbon_ug", BigInteger),
     Column("first_carbon_ug", BigInteger),
-    Column("upper_mj", BigInteger, nullable=False, default=0),
+    Column("upper_mj", BigInteger, nullable=False),
     Column("upper_ug", BigInteger),
     Column("tokens", BigInteger, nullable=False),
-    Column("model", String(64), nullable=False, default=""),
-    Index("emissions_by_start", "slot_start"),
+    Column("model", String(64), nullable=False),
 )
+"""A view: `EMISSION_ROWS` with their names and prices spelt out."""
 
 ROLLUPS = Table(
     "rollups",
@@ -248,6 +298,7 @@ ROLLUPS = Table(
     Column("carbon_ug", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("first_carbon_ug", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 LEDGER_CHANGES = Table(
@@ -408,6 +459,7 @@ TOKEN_MARKS = Table(
     Column("slot_end", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 CLOSED_RUNS = Table(

@@ -6,6 +6,7 @@ The map:
     changes.py         which days were written: whoever keeps sums of them asks
     counters.py        up to which counter each device is booked
     coverage.py        the booked time of each GPU, and its holder
+    emission_rows.py   writes grams; names and prices that rows share once
     ledger.py          joules and grams per slot: writes and reads
     ledger_slots.py    where slots begin and end, across changes of the settings
     run_slots.py       one run slot by slot, for its report

@@ -10,13 +10,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, exists, func, not_, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    not_,
+    or_,
+    select,
+)
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import (
     CLOSED_RUNS,
     COVERAGE,
-    EMISSIONS,
+    EMISSION_ROWS,
     ENERGY,
     INCARNATIONS,
     RUNS,
@@ -29,6 +41,7 @@ from wattmesh.controller.journal.database.values import (
     with_moments,
 )
 from wattmesh.controller.journal.energy.changes import note
+from wattmesh.controller.journal.energy.emission_rows import numbered
 from wattmesh.controller.journal.energy.scenario_slots import OTHER_COMPONENTS
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
@@ -146,8 +159,10 @@ class CoverageStore:
         with self._database.writing() as connection:
             upsert(connection, ENERGY, values)
             for gpu, run, start in taken_back:
-                for table in (ENERGY, EMISSIONS):
-                    connection.execute(delete(table).where(_same(table.c, gpu, run, start)))
+                connection.execute(delete(ENERGY).where(*_place(ENERGY, run, gpu, start)))
+                connection.execute(
+                    delete(EMISSION_ROWS).where(*_place(EMISSION_ROWS, run, gpu, start))
+                )
             starts_us = [to_us(start) for _, _, start in taken_back]
             starts_us += [value["slot_start"] for value in values]
             note(connection, starts_us)
@@ -191,14 +206,13 @@ _UNREAD = and_(ENERGY.c.unobserved_ms > 0, ENERGY.c.line == UNOBSERVED)
 _TIMES = ("slot_start", "slot_end")
 
 
-def _same(table: Any, gpu: str, run: str, start: datetime) -> Any:
+def _place(table: Table, run: str, gpu: str, start: datetime) -> tuple[ColumnElement[bool], ...]:
     """Match the rows of unread time of one GPU, run and slot."""
-    return and_(
-        table.gpu_uuid == gpu,
-        table.run == run,
-        table.slot_start == to_us(start),
-        table.line == UNOBSERVED,
-    )
+    if table is ENERGY:
+        whose = (table.c.gpu_uuid == gpu, table.c.run == run)
+    else:
+        whose = (numbered(table.c.run_id, run), numbered(table.c.gpu_id, gpu))
+    return (*whose, table.c.slot_start == to_us(start), table.c.line == UNOBSERVED)
 
 
 def extend(

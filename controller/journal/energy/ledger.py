@@ -18,6 +18,7 @@ from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import (
     CLOSED_RUNS,
     COUNTERS,
+    EMISSION_ROWS,
     EMISSIONS,
     ENERGY,
     NODE_COUNTERS,
@@ -34,6 +35,7 @@ from wattmesh.controller.journal.database.values import (
 )
 from wattmesh.controller.journal.energy.changes import note
 from wattmesh.controller.journal.energy.coverage import extend
+from wattmesh.controller.journal.energy.emission_rows import numbered, replace_emissions
 from wattmesh.controller.journal.energy.sums import Sums, TotalRow, same_slot
 from wattmesh.telemetry.energy.ledger import CounterBaseline, EnergyRow, Span
 
@@ -168,7 +170,7 @@ class LedgerStore:
         """Replace emission rows whole; `first_carbon_ug` carries what was reported first."""
         values = [_as_columns(columns(row), "slot_start", "slot_end") for row in rows]
         with self._database.writing() as connection:
-            upsert(connection, EMISSIONS, values)
+            replace_emissions(connection, values)
             note(connection, (row["slot_start"] for row in values))
 
     def emissions(
@@ -208,18 +210,18 @@ class LedgerStore:
             upsert(connection, TOKEN_MARKS, values)
             gone_us = (
                 connection.execute(
-                    delete(EMISSIONS)
+                    delete(EMISSION_ROWS)
                     .where(
-                        EMISSIONS.c.run == run,
-                        EMISSIONS.c.scenario != ACTUAL,
-                        EMISSIONS.c.slot_start >= to_us(since),
+                        numbered(EMISSION_ROWS.c.run_id, run),
+                        EMISSION_ROWS.c.scenario != ACTUAL,
+                        EMISSION_ROWS.c.slot_start >= to_us(since),
                     )
-                    .returning(EMISSIONS.c.slot_start)
+                    .returning(EMISSION_ROWS.c.slot_start)
                 )
                 .scalars()
                 .all()
             )
-            upsert(connection, EMISSIONS, emissions)
+            replace_emissions(connection, emissions)
             note(connection, (*gone_us, *(row["slot_start"] for row in emissions)))
 
     def token_marks(self, run: str, since: datetime | None = None) -> tuple[TokenMark, ...]:
@@ -291,14 +293,15 @@ class LedgerStore:
         """List energy rows of slots from `since` whose emission row is missing or differs."""
         query = (
             select(ENERGY)
-            .outerjoin(EMISSIONS, same_slot(scenario))
             .where(
-                or_(
-                    EMISSIONS.c.run.is_(None),
-                    EMISSIONS.c.slot_end != ENERGY.c.slot_end,
-                    EMISSIONS.c.energy_mj.is_distinct_from(ENERGY.c.energy_mj),
-                    EMISSIONS.c.upper_mj != ENERGY.c.upper_mj,
-                    EMISSIONS.c.energy_quality != ENERGY.c.quality,
+                not_(
+                    exists().where(
+                        same_slot(scenario),
+                        EMISSIONS.c.slot_end == ENERGY.c.slot_end,
+                        EMISSIONS.c.energy_mj.is_not_distinct_from(ENERGY.c.energy_mj),
+                        EMISSIONS.c.upper_mj == ENERGY.c.upper_mj,
+                        EMISSIONS.c.energy_quality == ENERGY.c.quality,
+                    )
                 )
             )
             .order_by(ENERGY.c.slot_start, ENERGY.c.gpu_uuid, ENERGY.c.run)

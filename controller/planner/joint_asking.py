@@ -1,0 +1,63 @@
+"""When a joint plan is asked for, what it rests on, and what is said of it. Pure."""
+
+from datetime import datetime
+
+from wattmesh.controller.planner.asking import AGAIN, Key, terms
+from wattmesh.controller.planner.joint_state import JointState, JointTerms
+from wattmesh.policies.decision import Observation
+from wattmesh.policies.words import moment
+from wattmesh.quantities import duration
+
+ALONE = "each run plans alone in what the cap leaves it"
+
+
+def joint_terms(seen: Observation) -> JointTerms:
+    """Give what a joint plan of now would rest on; empty where no cap is shared."""
+    caps: tuple[object, ...] = () if seen.cap is None else ((seen.cap.cap_w, seen.cap.until),)
+    ahead = {(e.start, e.until, e.cap_w) for run in seen.runs for e in run.caps_ahead}
+    caps += tuple(sorted(ahead))
+    if not caps:
+        return JointTerms()
+    return JointTerms(
+        caps=caps, runs={run.run: terms(seen, run) for run in seen.runs if not run.unreadable}
+    )
+
+
+def joint_moment(seen: Observation) -> Key:
+    """Give the key whose change asks for a new joint plan: grid, caps, who reports, time."""
+    carbon = seen.carbon
+    return (
+        carbon.slots[0].start if carbon.slots else None,
+        carbon.forecast,
+        carbon.rung,
+        seen.cap is None,
+        tuple(run.live for run in seen.runs),
+        seen.now.timestamp() // AGAIN.total_seconds(),
+    )
+
+
+def shared_clause(state: JointState, now: datetime) -> str:
+    """Say by which joint plan a run's room is, as a clause."""
+    if state.made_at is None or state.gap is None:
+        return ""
+    return (
+        f"its room is by the joint plan of {len(state.rooms)} runs made at "
+        f"{moment(state.made_at, now)}"
+    )
+
+
+def joint_sentence(state: JointState, now: datetime) -> str:
+    """Say how runs share a cap, with a space before it; "" where nothing was ever asked."""
+    if state.trouble:
+        return f" There is no joint plan ({state.trouble.rstrip('.')}), so {ALONE}."
+    if state.rooms and state.made_at is not None and state.gap is not None:
+        if not state.fresh(now):
+            return f" The joint plan is too old to be followed, so {ALONE}."
+        age = duration((now - state.made_at).total_seconds())
+        return (
+            f" A joint plan of {len(state.rooms)} runs, {age} old, shares it; no other could save "
+            f"more than {100 * state.gap:.2g} % of its grams."
+        )
+    if state.reason:
+        return f" There is no joint plan ({state.reason}), so {ALONE}."
+    return f" A joint plan is being made; until then {ALONE}." if state.waiting else ""
