@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quiet_day import Day, counted
+from benchmarks.quiet_day.__main__ import Day, counted
 from wattmesh.controller.cycle import cycle
 
 

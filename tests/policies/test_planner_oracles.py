@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.planner_peers import flow_program
+from benchmarks.planner.peers import flow_program
 from tests.policies.planner_cases import HOUR, case, small_problems
 from tests.policies.planner_oracles import exact_dp, try_all
 from wattmesh.policies.planner.arrays import arrays_of

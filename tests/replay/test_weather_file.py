@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.forecast import measure
-from benchmarks.forecast_dayahead import day_ahead_goals, score_zone
+from benchmarks.forecast.__main__ import measure
+from benchmarks.forecast.dayahead import day_ahead_goals, score_zone
 from tests.builders.replays import job
 from tests.builders.weather import DAYS, weather_csv
 from tests.policies.windy import DAY
