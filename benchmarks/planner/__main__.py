@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.planner.peers import Solved, flow_program
 from benchmarks.report import Goal, Report, run
-from tests.policies.planner_cases import HOUR, case, wave
+from tests.policies.planning.planner_cases import HOUR, case, wave
 from wattmesh.policies.planner.evaluate import evaluate
 from wattmesh.policies.planner.problem import Plan, PlanningProblem
 from wattmesh.policies.planner.solver import solve

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.forecast.__main__ import Seen, _goals, _report, _seen
 from benchmarks.forecast.data import NoSeriesError, Recorded, _series, read
 from benchmarks.forecast.score import RULES, Forecasts, Score, forecasts, score
-from tests.policies.worlds import START, Zone, observed, values
+from tests.policies.forecasting.worlds import START, Zone, observed, values
 
 HEAD = "zone,timestamp_utc,carbon_intensity_gco2eq_per_kwh,kind,emission_factor_type"
 
