@@ -39,8 +39,8 @@ from benchmarks.equivalence.run import (
 from benchmarks.report import Goal, Report, run
 from examples.pretrain.config import preset
 from tests.hook.harness import Zygote
-from wattmesh.reconfig.equivalence.samples import same_samples
-from wattmesh.reconfig.equivalence.trials import equivalent
+from wattmesh.reconfig.equivalence.checks.samples import same_samples
+from wattmesh.reconfig.equivalence.checks.trials import equivalent
 from wattmesh.reconfig.equivalence.whole import close_curves, relative
 
 FOLDER = "benchmarks/results/equivalence"

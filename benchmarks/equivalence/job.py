@@ -19,9 +19,9 @@ from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.options import parse_layout
 from examples.pretrain.train import Metrics, build_state, local_batch, probe, train_step
 from wattmesh.integrations.pytorch.gradients import sum_over_ranks
+from wattmesh.reconfig.equivalence.checks.samples import merge
 from wattmesh.reconfig.equivalence.gather import gather_whole
 from wattmesh.reconfig.equivalence.lab import Notes, train
-from wattmesh.reconfig.equivalence.samples import merge
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.equivalence.shelf import read_whole, write_whole
 from wattmesh.reconfig.equivalence.verdict import Verdict

@@ -28,8 +28,8 @@ from wattmesh.controller.cli.doctor.doctor import screen
 from wattmesh.controller.cli.tree import whole
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
 from wattmesh.integrations.carbon.reading.trace import FORECAST, GASES, KINDS, NEEDED, load
-from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.attach_check.check_folder import Attached, SaveStep
+from wattmesh.reconfig.hook.reports import switch_line
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import DaemonLink

@@ -11,7 +11,7 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.checkpoint.checkpoint import prune, read_whole
-from wattmesh.reconfig.hook.start import AttachRequest, first_generation, newest_whole
+from wattmesh.reconfig.hook.launching.start import AttachRequest, first_generation, newest_whole
 from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.supervisor import EXIT_REFUSED

@@ -14,7 +14,7 @@ from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from wattmesh.reconfig.checkpoint.checkpoint import read_whole
 from wattmesh.reconfig.checkpoint.early_rebuild import HEADROOM, RankResources, free_memory, refusal
 from wattmesh.reconfig.hook.background_fsync import StagedCheckpoint, durable_name, settle
-from wattmesh.reconfig.hook.start import newest_whole
+from wattmesh.reconfig.hook.launching.start import newest_whole
 from wattmesh.reconfig.launch.folder import RunFolder, attempt_of
 from wattmesh.reconfig.switch import SwitchState
 

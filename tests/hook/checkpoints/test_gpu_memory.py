@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.checkpoint.dcp_files import TensorPiece, write_files
+from wattmesh.reconfig.checkpoint.dcp_storage.files import TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import local_digest, sum_on_device
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.boxes import LocalBox, box_of

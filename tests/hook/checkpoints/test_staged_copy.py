@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.checkpoint import staged
 from wattmesh.reconfig.checkpoint.checkpoint import Header, header_of, load, save, settle
-from wattmesh.reconfig.checkpoint.dcp_files import TensorPiece, write_files
+from wattmesh.reconfig.checkpoint.dcp_storage.files import TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import logical_digest
 from wattmesh.reconfig.checkpoint.shared_memory import AreaName, PeerAreas, StagingArea
 from wattmesh.reconfig.checkpoint.staged import HostMemory, MappedFiles, MappedReader

@@ -14,7 +14,7 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, DP4, TP2, Run, Zygote, worst_difference
 from tests.hook.tiny import Fault
 from wattmesh.errors import SourceUnavailable
-from wattmesh.reconfig.hook.sleep import bounded
+from wattmesh.reconfig.hook.launching.sleep import bounded
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.launcher.supervisor import EXIT_REFUSED, EXIT_STOPPED

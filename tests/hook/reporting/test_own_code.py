@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wattmesh.reconfig.hook import own_code
+from wattmesh.reconfig.hook.reports import own_code
 
 SCRIPT = """
 import json, sys, types, torch

@@ -38,7 +38,7 @@ SEEN = {
     "extra_state.own",
     "direct.own_share",
     "direct.write",
-    "dcp_merge.index_of",
+    "merge.index_of",
     "folder.seal",
     "checkpoint.publish",
     "checkpoint.prune",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattmesh.reconfig.hook.first_steps import STEPS, at_pace
+from wattmesh.reconfig.hook.reports.first_steps import STEPS, at_pace
 
 
 def steps(*took_s: float) -> list[tuple[float, float]]:

@@ -25,9 +25,14 @@ from torch.futures import Future
 
 from wattmesh import durable
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import FILE_BYTES, digest_of, report_of, write_files
-from wattmesh.reconfig.checkpoint.dcp_merge import index_of, values_of
-from wattmesh.reconfig.checkpoint.dcp_parts import Part, PlanReader
+from wattmesh.reconfig.checkpoint.dcp_storage.files import (
+    FILE_BYTES,
+    digest_of,
+    report_of,
+    write_files,
+)
+from wattmesh.reconfig.checkpoint.dcp_storage.merge import index_of, values_of
+from wattmesh.reconfig.checkpoint.dcp_storage.parts import Part, PlanReader
 from wattmesh.reconfig.state.memory import Staging
 from wattmesh.reconfig.universal import folder
 from wattmesh.reconfig.universal.folder import CheckpointKind, Manifest

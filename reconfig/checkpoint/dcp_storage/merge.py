@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import PlacedPiece
-from wattmesh.reconfig.checkpoint.dcp_parts import Part
+from wattmesh.reconfig.checkpoint.dcp_storage.files import PlacedPiece
+from wattmesh.reconfig.checkpoint.dcp_storage.parts import Part
 from wattmesh.reconfig.universal.index import cover
 from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.declared import Declared

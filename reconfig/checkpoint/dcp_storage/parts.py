@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.default_planner import create_default_local_sa
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import PlacedPiece, TensorPiece
+from wattmesh.reconfig.checkpoint.dcp_storage.files import PlacedPiece, TensorPiece
 from wattmesh.reconfig.state import plain
 from wattmesh.reconfig.state.memory import boxes_within, dtype_name, narrow
 from wattmesh.reconfig.universal.folder import DataFile

@@ -24,7 +24,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wattmesh.reconfig.equivalence.trials import ALPHA, FEWEST_SEEDS, MARGIN_SHARE, t_tail, tost
+from wattmesh.reconfig.equivalence.checks.trials import (
+    ALPHA,
+    FEWEST_SEEDS,
+    MARGIN_SHARE,
+    t_tail,
+    tost,
+)
 from wattmesh.reconfig.equivalence.verdict import Verdict
 
 MARGIN = 0.25

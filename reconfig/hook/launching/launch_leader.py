@@ -16,10 +16,10 @@ from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
-from wattmesh.reconfig.hook import own_code
 from wattmesh.reconfig.hook.job import AttachedJob
-from wattmesh.reconfig.hook.launcher import refuse
-from wattmesh.reconfig.hook.start import AttachRequest, FirstGeneration, first_generation
+from wattmesh.reconfig.hook.launching.launcher import refuse
+from wattmesh.reconfig.hook.launching.start import AttachRequest, FirstGeneration, first_generation
+from wattmesh.reconfig.hook.reports import own_code
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.attempt import AttemptLock
 from wattmesh.reconfig.launch.folder import RunFolder

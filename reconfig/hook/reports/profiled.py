@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from wattmesh.reconfig.equivalence.asked import ValidationFiles
-from wattmesh.reconfig.hook import own_code
 from wattmesh.reconfig.hook.job import AttachedJob
+from wattmesh.reconfig.hook.reports import own_code
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.profile_folder import DeviceMemory, ProfileFolder, memory_line

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from wattmesh.errors import CallHuman
 from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
 from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
-from wattmesh.reconfig.hook.start import newest_whole
+from wattmesh.reconfig.hook.launching.start import newest_whole
 from wattmesh.reconfig.launch import asleep
 from wattmesh.reconfig.launch.asleep import AsleepNote, HoldAnswer, HoldRequest
 from wattmesh.reconfig.launch.folder import RunFolder
