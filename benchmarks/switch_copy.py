@@ -109,7 +109,7 @@ class Rank:
         pieces = direct.pieces_of(held, held)
         if not self.memory.reserve(staged.nbytes_of(self.rank, pieces)):
             raise RuntimeError(self.memory.refused)
-        every = group.gather_at_leader(staged.write(self.memory.area, self.rank, pieces))
+        every = group.gather(staged.write(self.memory.area, self.rank, pieces))
         if self.rank == 0:
             folder.mkdir()
             index = index_of([direct.part_of(*each) for each in enumerate(every)], HOOK, Declared())

@@ -16,7 +16,7 @@ class Lazy(types.ModuleType):
         raise ImportError(name)
 sys.modules["lazy"] = Lazy("lazy")
 sys.modules["odd"] = 7
-from wattmesh.reconfig.hook import own_code
+from wattmesh.reconfig.hook.reports import own_code
 print(own_code.code_digest(), sorted(each.name for each in own_code._own_files()))
 """
 
