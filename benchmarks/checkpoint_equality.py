@@ -28,7 +28,7 @@ from benchmarks.report import Goal, Report, run
 from tests.hook.harness import Zygote
 from tests.universal import dcp_runs, deepspeed_runs
 from tests.universal.comparing import SPOILT, Held
-from tests.universal.scattered import bits
+from tests.universal.exports.scattered import bits
 from wattmesh.controller.cli.main import main as wattmesh
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.index.box import Box, Shape

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks.report import Goal, Report, run
-from tests.policies.planner_cases import wave
+from tests.policies.planning.planner_cases import wave
 from wattmesh.controller.replay import grid, stream_file
 from wattmesh.controller.replay.stream_bench import bench_stream
 from wattmesh.controller.replay.stream_rows import AHEAD, JOINT

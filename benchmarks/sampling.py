@@ -30,9 +30,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.daemon import daemon
-from benchmarks.energy_peers import PEERS, environment, sweep, warm
-from benchmarks.energy_sampler import GRID
+from benchmarks.daemon.__main__ import daemon
+from benchmarks.energy.peers import PEERS, environment, sweep, warm
+from benchmarks.energy.sampler import GRID
 from benchmarks.report import Goal, Report, run
 from benchmarks.usage import tree_cpu_s
 from wattmesh.telemetry.energy.delivery import EnergyBatch
@@ -119,12 +119,12 @@ def on_a_node(folder: Path, seconds: float) -> Iterator[dict[str, Any]]:
             (
                 "wattmesh",
                 "benchmarks",
-                ("benchmarks.energy_sampler", str(fake.library), str(folder / f"{gpus}.db")),
+                ("benchmarks.energy.sampler", str(fake.library), str(folder / f"{gpus}.db")),
             )
         ]
         if gpus == SIZES[0]:
             tools += [
-                (name, module, ("benchmarks.energy_peers", name, str(gpus)))
+                (name, module, ("benchmarks.energy.peers", name, str(gpus)))
                 for name, module in PEERS.items()
             ]
         for tool in tools:

@@ -32,7 +32,7 @@ from torch._C._distributed_c10d import FileStore
 
 from benchmarks.report import Goal, Report, run
 from wattmesh.reconfig.checkpoint import direct, staged
-from wattmesh.reconfig.checkpoint.dcp_merge import index_of
+from wattmesh.reconfig.checkpoint.dcp_storage.merge import index_of
 from wattmesh.reconfig.checkpoint.digest import combine, pieces_of
 from wattmesh.reconfig.checkpoint.early_rebuild import free_memory
 from wattmesh.reconfig.launch import group

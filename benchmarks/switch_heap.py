@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Goal, Report, run
-from benchmarks.switch import SIXTEEN, Ended, JobFailedError, launch, stops, workplace
-from benchmarks.switch_job import JobOptions
-from benchmarks.switch_orders import OrderGiver
+from benchmarks.switch.__main__ import SIXTEEN, Ended, JobFailedError, launch, stops, workplace
+from benchmarks.switch.job import JobOptions
+from benchmarks.switch.orders import OrderGiver
 from wattmesh.reconfig.layout import Layout
 
 CHECKS = {"LD_PRELOAD": "libc_malloc_debug.so.0", "MALLOC_CHECK_": "3"}

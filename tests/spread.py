@@ -30,17 +30,17 @@ def groups(texts: Mapping[str, str]) -> dict[str, str]:
     """Name the group of each file whose tests must run on one worker; `texts` by path.
 
     Files share a group when a session's fixture links them, be it through a third file. It
-    reaches the folder of the file that makes it.
+    reaches the folder of the file that makes it, and all folders below.
     """
     made = [(path, *found) for path, text in texts.items() for found in FIXTURE.findall(text)]
     uses: dict[str, set[str]] = {}
     for path, text in texts.items():
-        folder, _, file = path.rpartition("/")
+        file = path.rpartition("/")[2]
         asked = {name for names in ASKED.findall(text) for name in names}
         shared = {
             name
             for maker, scope, name in made
-            if scope == "session" and maker.rpartition("/")[0] == folder and name in asked
+            if scope == "session" and _reaches(maker, path) and name in asked
         }
         own = (
             {path}
@@ -50,6 +50,11 @@ def groups(texts: Mapping[str, str]) -> dict[str, str]:
         if file.startswith("test_") and (links := own | (shared - OF_EACH_WORKER)):
             uses[path] = links
     return _joined(uses)
+
+
+def _reaches(maker: str, path: str) -> bool:
+    """Whether a fixture made in one file may be asked for in another."""
+    return path.startswith(maker.rpartition("/")[0] + "/")
 
 
 def _joined(uses: Mapping[str, set[str]]) -> dict[str, str]:

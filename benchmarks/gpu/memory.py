@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.chosen import Chosen
 from benchmarks.report import Goal, Report
-from wattmesh.reconfig.checkpoint.dcp_files import TensorPiece, write_files
+from wattmesh.reconfig.checkpoint.dcp_storage.files import TensorPiece, write_files
 from wattmesh.reconfig.checkpoint.digest import sum_on_device
 from wattmesh.reconfig.checkpoint.digest_host import Summer
 from wattmesh.reconfig.state.boxes import LocalBox, box_of

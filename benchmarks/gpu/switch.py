@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.gpu.chosen import Chosen
 from benchmarks.gpu.switch_job import CONFIGS, VARIABLE, Options, Seen
 from benchmarks.report import Goal, Report
-from benchmarks.switch_job import state_bytes
+from benchmarks.switch.job import state_bytes
 from wattmesh.reconfig.equivalence.script import Turn
 from wattmesh.reconfig.layout import Layout
 

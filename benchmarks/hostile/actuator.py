@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried, used
-from benchmarks.safety_node import RUN, Node, kill
+from benchmarks.safety.node import RUN, Node, kill
 from tests.api.stranger import GROUP, connecting
 from wattmesh.errors import WattmeshError
 from wattmesh.telemetry.actuator.rules.fence import MOST_RISE

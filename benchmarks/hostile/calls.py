@@ -38,7 +38,7 @@ from schemathesis.specs.openapi.checks import (
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
-from benchmarks.daemon import usage
+from benchmarks.daemon.__main__ import usage
 from benchmarks.hostile.others import training
 from benchmarks.hostile.strange import replaced, written
 from benchmarks.hostile.tried import Cost, Tried, merged

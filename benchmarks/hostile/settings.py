@@ -28,7 +28,7 @@ from tests.builders import messages
 from tests.builders.journals import empty_journal
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
-from tests.daemon.test_life import trace
+from tests.daemon.whole.test_life import trace
 from wattmesh.controller.daemon.loop_bodies import Housekeeping
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.daemon.wiring import Parts

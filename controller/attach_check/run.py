@@ -26,7 +26,7 @@ from wattmesh.reconfig.hook.attach_check.check_folder import (
     LeftOut,
     SaveStep,
 )
-from wattmesh.reconfig.hook.switch_line import TAKEN_BACK
+from wattmesh.reconfig.hook.reports.switch_line import TAKEN_BACK
 from wattmesh.reconfig.launch.failures.script_line import is_users
 from wattmesh.reconfig.launcher.supervisor import TOKEN_VARIABLE
 from wattmesh.reconfig.launcher.torch_agent import end_all_with, words_of

@@ -17,9 +17,14 @@ from wattmesh.controller.validate.judge import WatchedLaunch, row_of
 from wattmesh.controller.validate.launches import INTERVALS, ValidationLaunches
 from wattmesh.controller.validate.results import CheckRow, PointProof
 from wattmesh.reconfig.catalogue import Equivalence
+from wattmesh.reconfig.equivalence.checks.seeds import (
+    MOST_SEEDS,
+    JudgedSeeds,
+    SeedPair,
+    judge_seeds,
+)
 from wattmesh.reconfig.equivalence.own_job import NOISY
 from wattmesh.reconfig.equivalence.sample import sampled
-from wattmesh.reconfig.equivalence.seeds import MOST_SEEDS, JudgedSeeds, SeedPair, judge_seeds
 from wattmesh.reconfig.equivalence.shelf import read_whole
 from wattmesh.reconfig.equivalence.whole import Arrays, quantity_of
 

@@ -35,8 +35,8 @@ from wattmesh.controller.validate.results import PointProof, ValidationProgress
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Equivalence, Evidence, OperatingPoint
-from wattmesh.reconfig.equivalence.seeds import MOST_SEEDS
-from wattmesh.reconfig.equivalence.trials import FEWEST_SEEDS
+from wattmesh.reconfig.equivalence.checks.seeds import MOST_SEEDS
+from wattmesh.reconfig.equivalence.checks.trials import FEWEST_SEEDS
 from wattmesh.reconfig.fingerprint import Fingerprint
 
 ORDERS = (2, 3)

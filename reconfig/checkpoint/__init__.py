@@ -4,11 +4,7 @@ The map:
     checkpoint.py     saves a distributed state, and loads it in any layout
     damage.py         compares a checkpoint's bytes with the digests of its writer
     dcp.py            DCP storage writer and reader for universal checkpoints
-    dcp_files.py      one rank's data files of a universal checkpoint
-    dcp_merge.py      merges all ranks' parts to one index
-    dcp_parts.py      what one rank writes, from DCP's plan
-    dcp_reader.py     the DCP storage reader
-    dcp_writer.py     the DCP storage writer
+    dcp_storage/      the two sides of that storage, and the parts that ranks write
     digest.py         the logical digest of a distributed state, equal in every layout
     digest_host.py    the logical digest of older checkpoints on the CPU
     digest_rows.py    the logical digest's sums, by row and column

@@ -29,7 +29,7 @@ from wattmesh.errors import (
 )
 from wattmesh.reconfig.checkpoint import damage, direct, extra_state
 from wattmesh.reconfig.checkpoint import staged as staged_copy
-from wattmesh.reconfig.checkpoint.dcp_merge import index_of
+from wattmesh.reconfig.checkpoint.dcp_storage.merge import index_of
 from wattmesh.reconfig.checkpoint.digest import Values
 from wattmesh.reconfig.checkpoint.header import Header, header_in
 from wattmesh.reconfig.checkpoint.staged import NO_MEMORY, HostMemory

@@ -3,18 +3,14 @@
     dcp.save(state_dict, storage_writer=UniversalWriter(folder))
     dcp.load(state_dict, storage_reader=UniversalReader(folder))
 
-    dcp_writer.py   the writer: plan, publish        dcp_reader.py   the reader
-    dcp_parts.py    what one rank writes             memory.py       a tensor's memory as bytes
-    dcp_files.py    one rank's data files            dcp_merge.py    every rank's parts as one index
-
 `HOOK` names suit `{"model": ..., "optim": ...}`; torchtitan's state needs `names=TORCHTITAN`.
 """
 
 from torch.distributed.checkpoint.api import CheckpointException
 
 from wattmesh.errors import WattmeshError
-from wattmesh.reconfig.checkpoint.dcp_reader import UniversalReader
-from wattmesh.reconfig.checkpoint.dcp_writer import CheckpointMetadata, UniversalWriter
+from wattmesh.reconfig.checkpoint.dcp_storage.reader import UniversalReader
+from wattmesh.reconfig.checkpoint.dcp_storage.writer import CheckpointMetadata, UniversalWriter
 from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN, Names
 
 __all__ = [

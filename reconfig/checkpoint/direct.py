@@ -17,14 +17,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.checkpoint.dcp_files import (
+from wattmesh.reconfig.checkpoint.dcp_storage.files import (
     FILE_BYTES,
     PlacedPiece,
     TensorPiece,
     report_in_json,
     write_files,
 )
-from wattmesh.reconfig.checkpoint.dcp_parts import Part
+from wattmesh.reconfig.checkpoint.dcp_storage.parts import Part
 from wattmesh.reconfig.checkpoint.staged import MappedFiles, reader_of
 from wattmesh.reconfig.launch.group import gather_bytes
 from wattmesh.reconfig.state import boxes, plain

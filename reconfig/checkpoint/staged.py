@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from wattmesh import durable
 from wattmesh.errors import CheckpointDamaged
-from wattmesh.reconfig.checkpoint.dcp_files import (
+from wattmesh.reconfig.checkpoint.dcp_storage.files import (
     FILE_BYTES,
     PlacedPiece,
     TensorPiece,

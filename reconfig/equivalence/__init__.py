@@ -4,12 +4,8 @@ docs/convergence.md explains each check. Every check returns a `Verdict`, and no
 the checked code wrote about itself. Torch-free, except for the last four files.
 
     verdict.py      the result of one check, and the class that a point's results prove
+    checks/         V3 to V8: samples, masks, choices, ragged batches, runs over seeds
     whole.py        an unsharded state as arrays; V1 bitwise, V2 and V7 to rounding
-    samples.py      V3 the samples that each step consumed
-    masks.py        V4 dropout masks, V6 expert choices
-    ragged.py       V5 loss over ragged masks, by size of microbatch
-    trials.py       V8 final losses over seeds: equivalence by two one-sided tests
-    seeds.py        V8 on a user's job: gradient, state and losses alike on the mean over seeds
     sample.py       a bounded sample of a state's elements, the same in every launch
     shelf.py        an unsharded state on disk, to compare across launches
     own_job.py      the limits and the class of a point, from the job's own noise

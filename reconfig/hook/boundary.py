@@ -14,11 +14,13 @@ from functools import partial
 
 from wattmesh.errors import Fenced
 from wattmesh.reconfig.client.orderbook import OrderBook
-from wattmesh.reconfig.hook import placed, sleep, switch_line
+from wattmesh.reconfig.hook import placed
 from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
 from wattmesh.reconfig.hook.boundary_vote import Fact, VoteResult, conclude, left_out
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
+from wattmesh.reconfig.hook.launching import sleep
 from wattmesh.reconfig.hook.rank_runner import RankRunner
+from wattmesh.reconfig.hook.reports import switch_line
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch import group, usage
 from wattmesh.reconfig.launch.failures.deadlines import Phase

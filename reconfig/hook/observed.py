@@ -30,7 +30,7 @@ from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus, gpus_unknown, own_gpus
 from wattmesh.reconfig.gpus.rank_gpus import RankGpus
-from wattmesh.reconfig.hook import reported
+from wattmesh.reconfig.hook.reports import reported
 from wattmesh.reconfig.launch.closing import Closing
 from wattmesh.reconfig.launch.launched import LaunchedProcess, scheduler_key
 from wattmesh.reconfig.layout import Layout

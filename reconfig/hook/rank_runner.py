@@ -27,10 +27,11 @@ from wattmesh.errors import (
 from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.staged import HostMemory
-from wattmesh.reconfig.hook import placed, switch_line
+from wattmesh.reconfig.hook import placed
 from wattmesh.reconfig.hook.background_fsync import BackgroundFsync
 from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
 from wattmesh.reconfig.hook.proof import Proof
+from wattmesh.reconfig.hook.reports import switch_line
 from wattmesh.reconfig.launch import group, usage
 from wattmesh.reconfig.launch.failures.deadlines import Phase
 from wattmesh.reconfig.launch.failures.script_line import script_line

@@ -29,17 +29,17 @@ from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.client.reached import ReachedStepFile
 from wattmesh.reconfig.client.reporter import Reporter, SilentReporter
 from wattmesh.reconfig.gpus.own_gpus import gpu_of_rank
-from wattmesh.reconfig.hook import profiled, reported
 from wattmesh.reconfig.hook.attach_check import walker
 from wattmesh.reconfig.hook.boundary import Boundary
 from wattmesh.reconfig.hook.expert_costs import RankExpertCosts, TakeCosts
-from wattmesh.reconfig.hook.first_steps import FirstSteps
 from wattmesh.reconfig.hook.job import AttachedJob, Build, Probe
-from wattmesh.reconfig.hook.launch_leader import LaunchLeader, begin_launch
-from wattmesh.reconfig.hook.launcher import heed_sigterm, refuse, write_outcome
+from wattmesh.reconfig.hook.launching.launch_leader import LaunchLeader, begin_launch
+from wattmesh.reconfig.hook.launching.launcher import heed_sigterm, refuse, write_outcome
+from wattmesh.reconfig.hook.launching.start import AttachRequest
 from wattmesh.reconfig.hook.progress import progress
 from wattmesh.reconfig.hook.rank_runner import RankRunner
-from wattmesh.reconfig.hook.start import AttachRequest
+from wattmesh.reconfig.hook.reports import profiled, reported
+from wattmesh.reconfig.hook.reports.first_steps import FirstSteps
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.closing import Closing
 from wattmesh.reconfig.launch.failures.bounded import within

@@ -13,7 +13,7 @@ from wattmesh.reconfig.launch.folder import RunFolder, read_json
 from wattmesh.reconfig.launch.generation import SwitchNote
 
 TRIES = 1
-"""How many launches may try what was ordered (`wattmesh.reconfig.hook.start.RESTART_TRIES`)."""
+"""Launches that may try what was ordered (`RESTART_TRIES` of `reconfig.hook.launching.start`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

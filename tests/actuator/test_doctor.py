@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.safety_node import Node
+from benchmarks.safety.node import Node
 from wattmesh.controller.cli.doctor.actuator_checks import actuator, judged
 from wattmesh.controller.cli.doctor.findings import CheckStatus
 from wattmesh.controller.settings.model import ActuatorSection

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.safety_node import DEADLINE_S, Node, kill, stop
+from benchmarks.safety.node import DEADLINE_S, Node, kill, stop
 from wattmesh.errors import Fenced, InputInvalid
 from wattmesh.telemetry.actuator.journal import decode
 from wattmesh.telemetry.desired import Applied

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.safety_node import DEADLINE_S, RUN, Node
+from benchmarks.safety.node import DEADLINE_S, RUN, Node
 from wattmesh.telemetry.actuator.rules.fence import MOST_RISE
 from wattmesh.telemetry.desired import Applied
 

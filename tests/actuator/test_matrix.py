@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.safety_node import Node
-from benchmarks.safety_rows import CASES, Case
+from benchmarks.safety.node import Node
+from benchmarks.safety.rows import CASES, Case
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, INDEX = DOCS / "safety.md", DOCS / "held-by.md"

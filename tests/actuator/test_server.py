@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.safety_node import DEADLINE_S, Node, kill, stop
+from benchmarks.safety.node import DEADLINE_S, Node, kill, stop
 from tests.laws.processes import loaded_after
 from wattmesh.errors import Fenced, RetryLater
 from wattmesh.telemetry.actuator import server

@@ -21,7 +21,7 @@ def plain(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[int,
 def moved(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What four ranks said of a state that went from pp2 tp2 to dp4, to dp2 tp2 and back."""
     out = tmp_path_factory.mktemp("moved")
-    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.attach.moved_job:main")
+    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.attach.jobs.moved_job:main")
     assert zygote.wait(launch) == 0, [path.read_text() for path in out.glob("*.log")]
     said: dict[str, Any] = json.loads((out / "said.json").read_text())
     return said

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.attach.user import Has
+from tests.attach.jobs.user import Has
 from tests.hook.harness import Zygote, _Forked
 from wattmesh.reconfig.launcher.supervisor import Launch, Supervisor
 
@@ -30,13 +30,13 @@ class UserRun:
     def launch(self, environment: Mapping[str, str]) -> Launch:
         """Start the ranks (the supervisor's launcher protocol)."""
         merged = {"USER_JOB": self.has.to_text(), **environment}
-        number = self.zygote.start(self.nproc, merged, self.out, "tests.attach.user:main")
+        number = self.zygote.start(self.nproc, merged, self.out, "tests.attach.jobs.user:main")
         return _Forked(self.zygote, number)
 
     def once(self) -> int:
         """Launch once and wait; gives the exit status."""
         merged = {"USER_JOB": self.has.to_text()}
-        number = self.zygote.start(self.nproc, merged, self.out, "tests.attach.user:main")
+        number = self.zygote.start(self.nproc, merged, self.out, "tests.attach.jobs.user:main")
         return self.zygote.wait(number, PATIENCE_S)
 
     def supervised(self) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attach import checked
+from tests.attach.jobs import checked
 from tests.daemon.waiting import wait_for
 from tests.docs.blocks import block
 from tests.hook.harness import Zygote
@@ -110,7 +110,7 @@ def walk(zygote: Zygote, folder: Path, fault: str) -> CheckedRun:
     job = "documented" if fault in (DOCUMENTED, EARLY) else "main"
     real = folder / "real"
     environment = {"FAULT": fault, "REAL": str(real), VARIABLE: str(place.path)}
-    launch = zygote.start(2, environment, folder, f"tests.attach.checked:{job}")
+    launch = zygote.start(2, environment, folder, f"tests.attach.jobs.checked:{job}")
     status = zygote.wait(launch, PATIENCE_S)
     assert status == 0, [path.read_text() for path in folder.glob("*.log")]
     assert not real.exists()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.attach.norm_job import STEPS
+from tests.attach.jobs.norm_job import STEPS
 from tests.attach.test_optimizers import Stepper
 from tests.hook.daemon import FakeDaemon
 from tests.hook.harness import Zygote
@@ -260,7 +260,7 @@ def launch(
         FakeDaemon(Path(short) / "d.sock", out, [], mode=mode) as daemon,
     ):
         environment |= {"WATTMESH_URL": f"unix://{daemon.path}"} if mode else {}
-        status = zygote.wait(zygote.start(2, environment, out, "tests.attach.norm_job:main"))
+        status = zygote.wait(zygote.start(2, environment, out, "tests.attach.jobs.norm_job:main"))
     log = "".join(path.read_text() for path in out.glob("rank-*.log"))
     lines = (out / "steps.jsonl").read_text() if (out / "steps.jsonl").exists() else ""
     steps = [json.loads(line) for line in lines.splitlines()]

@@ -11,7 +11,7 @@ PATIENCE_S = 150.0
 def said(zygote: Zygote, folder: Path, job: str) -> list[str]:
     """Run one of them on two ranks without a daemon; what rank 0 and 1 wrote, in that order."""
     launch = zygote.start(
-        2, {"REAL": str(folder / "run")}, folder, f"tests.attach.documented:{job}"
+        2, {"REAL": str(folder / "run")}, folder, f"tests.attach.jobs.documented:{job}"
     )
     status = zygote.wait(launch, PATIENCE_S)
     logs = [path.read_text() for path in sorted(folder.glob("rank-*.log"))]

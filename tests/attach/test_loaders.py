@@ -8,7 +8,7 @@ from tests.attach.running import UserRun
 from tests.hook.harness import Zygote, worst_difference
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.checkpoint.header import header_of
-from wattmesh.reconfig.hook.start import AttachRequest, layout_of
+from wattmesh.reconfig.hook.launching.start import AttachRequest, layout_of
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.per_data_rank import data_rank, give_back

@@ -20,7 +20,7 @@ from wattmesh.reconfig.checkpoint.checkpoint import load
 from wattmesh.reconfig.checkpoint.foreign import Written
 from wattmesh.reconfig.checkpoint.header import Header, header_of
 from wattmesh.reconfig.checkpoint.own_saves import OwnSaves
-from wattmesh.reconfig.hook.start import newest_whole
+from wattmesh.reconfig.hook.launching.start import newest_whole
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
 from wattmesh.reconfig.layout import Layout

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.policies.windy import DAY, intensity, panel, wind_mw
-from tests.policies.worlds import START
+from tests.policies.forecasting.windy import DAY, intensity, panel, wind_mw
+from tests.policies.forecasting.worlds import START
 from wattmesh.policies.forecast.exogenous import Array
 
 DAYS = 330

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.carbon.asking import PATIENT
-from tests.carbon.one_answer import answering
+from tests.carbon.providers.one_answer import answering
 from wattmesh.errors import (
     AuthFailed,
     InputInvalid,

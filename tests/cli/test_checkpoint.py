@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.universal import foreign
+from tests.universal.sources import foreign
 from wattmesh.controller.cli import progress
 from wattmesh.controller.cli.checkpoint import checkpoint_screen as screen
 from wattmesh.controller.cli.main import main

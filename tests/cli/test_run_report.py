@@ -16,7 +16,7 @@ from tests.builders import messages
 from tests.builders.accounts import Life, energy, intensity, slot
 from tests.builders.journals import fresh_file
 from tests.cli import world
-from tests.cli.test_screens import plain
+from tests.cli.screens.test_screens import plain
 from wattmesh.controller.accounting.report.one_run import MOST_STRETCHES, stretches
 from wattmesh.controller.cli.accounting import run_report_picture
 from wattmesh.controller.cli.accounting.model_card import CardWords, model_card, quoted

@@ -4,7 +4,7 @@ from itertools import product
 
 from hypothesis import strategies as st
 
-from tests.policies.planner_cases import wave
+from tests.policies.planning.planner_cases import wave
 from wattmesh.policies.cluster.account import account
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun, checked
 from wattmesh.policies.planner.problem import Option, OptionTransition

@@ -17,8 +17,8 @@ from tests.builders.journals import empty_journal
 from tests.builders.runs import order, put_order
 from tests.daemon.clocks import SteppedClock
 from tests.daemon.process import ask
-from tests.daemon.test_life import CARBON, trace
 from tests.daemon.waiting import wait_for
+from tests.daemon.whole.test_life import CARBON, trace
 from wattmesh.controller.daemon import wiring
 from wattmesh.controller.daemon.loop_bodies import PollDuty
 from wattmesh.controller.daemon.period_roll import PeriodRoll

@@ -28,8 +28,8 @@ from wattmesh.controller.cli.doctor.doctor import screen
 from wattmesh.controller.cli.tree import whole
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH, Mix, derived
 from wattmesh.integrations.carbon.reading.trace import FORECAST, GASES, KINDS, NEEDED, load
-from wattmesh.reconfig.hook import switch_line
 from wattmesh.reconfig.hook.attach_check.check_folder import Attached, SaveStep
+from wattmesh.reconfig.hook.reports import switch_line
 from wattmesh.reconfig.launch.generation import Generation, Purpose, SwitchNote
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.link import DaemonLink
@@ -237,18 +237,18 @@ ON_HEAD, ON_GPU = HeldBy(NODE.format("head")), HeldBy(NODE.format("gpu"))
 TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (README, "wattmesh", 1): shell,
     (ATTACH, SHORT, 1): HeldBy(
-        f"{DOCUMENTED}::test_the_short_script_trains_to_its_end", "tests/attach/documented.py"
+        f"{DOCUMENTED}::test_the_short_script_trains_to_its_end", "tests/attach/jobs/documented.py"
     ),
-    (ATTACH, SHORT, 2): HeldBy(f"tests/hook/test_restart.py::{LAUNCHED}"),
+    (ATTACH, SHORT, 2): HeldBy(f"tests/hook/launches/test_restart.py::{LAUNCHED}"),
     (ATTACH, CHECK, 1): shell,
     (ATTACH, CHECK, 2): checked,
     (ATTACH, "A whole script", 1): HeldBy(
-        f"tests/attach/test_attach_check.py::{WALKED}", "tests/attach/checked.py"
+        f"tests/attach/test_attach_check.py::{WALKED}", "tests/attach/jobs/checked.py"
     ),
     (ATTACH, "What happens at a boundary", 1): switched,
     (ATTACH, "Several hosts", 1): HeldBy(f"tests/hosts/test_moved.py::{HOSTS}"),
-    (ATTACH, SAVE, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/documented.py"),
-    (ATTACH, TRACK, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/documented.py"),
+    (ATTACH, SAVE, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/jobs/documented.py"),
+    (ATTACH, TRACK, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/jobs/documented.py"),
     (ATTACH, "torchtitan", 1): HeldBy(
         f"tests/torchtitan/test_trainer.py::{TITAN}", "tests/torchtitan/documented.py"
     ),

@@ -77,7 +77,7 @@ def test_pages_for_users_name_no_test() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", ["`tests/hook/test_faults.py::test_gone`", "`tests/hook/nothing.py::test_x`"]
+    "row", ["`tests/hook/launches/test_faults.py::test_gone`", "`tests/hook/nothing.py::test_x`"]
 )
 def test_a_lost_test_would_be_seen(row: str) -> None:
     """The sabotaged twin."""

@@ -19,9 +19,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from wattmesh.reconfig.equivalence.checks.samples import merge
 from wattmesh.reconfig.equivalence.gather import gather_gradients, gather_whole
 from wattmesh.reconfig.equivalence.lab import Notes, train
-from wattmesh.reconfig.equivalence.samples import merge
 from wattmesh.reconfig.equivalence.script import Script, turns_of
 from wattmesh.reconfig.equivalence.shelf import write_whole
 from wattmesh.reconfig.equivalence.watch import watch_masks

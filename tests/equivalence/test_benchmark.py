@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import equivalence, equivalence_plan
-from benchmarks.equivalence_controls import HARM
-from benchmarks.equivalence_job import Arm
-from benchmarks.equivalence_run import newest
+from benchmarks.equivalence import __main__ as equivalence
+from benchmarks.equivalence import plan as equivalence_plan
+from benchmarks.equivalence.controls import HARM
+from benchmarks.equivalence.job import Arm
+from benchmarks.equivalence.run import newest
 from examples.pretrain.config import check_layout, preset
 from examples.pretrain.options import parse_layout
 from wattmesh.reconfig.layout import Layout

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from wattmesh.integrations.pytorch.dropout import dropout
 from wattmesh.integrations.pytorch.gradients import clip, local_gradients, squared_norm_share
 from wattmesh.integrations.pytorch.loss import IGNORED, token_loss
-from wattmesh.reconfig.equivalence.masks import same_masks, same_routes
-from wattmesh.reconfig.equivalence.ragged import ragged_mask, same_loss
-from wattmesh.reconfig.equivalence.samples import merge, same_samples
+from wattmesh.reconfig.equivalence.checks.masks import same_masks, same_routes
+from wattmesh.reconfig.equivalence.checks.ragged import ragged_mask, same_loss
+from wattmesh.reconfig.equivalence.checks.samples import merge, same_samples
 from wattmesh.reconfig.equivalence.whole import WholeState, close_gradients, round_trip
 
 SAMPLES, SEQ, VOCAB, EXPERTS = 8, 12, 16, 4

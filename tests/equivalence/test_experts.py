@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.equivalence import routes
 from tests.hook.harness import Zygote
-from wattmesh.reconfig.equivalence.masks import same_routes
+from wattmesh.reconfig.equivalence.checks.masks import same_routes
 
 
 def test_tokens_go_to_the_same_experts_wherever_these_are(zygote: Zygote, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.equivalence.job import BATCH, Options
 from tests.hook.harness import Zygote
-from wattmesh.reconfig.equivalence.masks import same_masks
-from wattmesh.reconfig.equivalence.samples import Samples, same_samples
+from wattmesh.reconfig.equivalence.checks.masks import same_masks
+from wattmesh.reconfig.equivalence.checks.samples import Samples, same_samples
 from wattmesh.reconfig.equivalence.shelf import read_whole
 from wattmesh.reconfig.equivalence.whole import (
     WholeState,

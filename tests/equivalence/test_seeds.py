@@ -13,8 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from wattmesh.reconfig.equivalence.sample import MOST, sampled
-from wattmesh.reconfig.equivalence.seeds import (
+from wattmesh.reconfig.equivalence.checks.seeds import (
     MARGIN,
     MOST_SEEDS,
     SeedPair,
@@ -22,7 +21,8 @@ from wattmesh.reconfig.equivalence.seeds import (
     judge_seeds,
     mean_gap,
 )
-from wattmesh.reconfig.equivalence.trials import ALPHA
+from wattmesh.reconfig.equivalence.checks.trials import ALPHA
+from wattmesh.reconfig.equivalence.sample import MOST, sampled
 from wattmesh.reconfig.equivalence.whole import WholeState
 
 SEEDS, SINCE = 8, 8

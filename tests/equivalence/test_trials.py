@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
-from wattmesh.reconfig.equivalence.trials import equivalent, t_tail, tost
+from wattmesh.reconfig.equivalence.checks.trials import equivalent, t_tail, tost
 
 SEEDS = range(8)
 

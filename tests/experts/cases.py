@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from benchmarks.expert_groups import topical
+from benchmarks.experts.groups import topical
 from wattmesh.policies.experts.layer_energy import ExpertGpu
 from wattmesh.policies.experts.placement.affinity import count_choices
 from wattmesh.policies.experts.placement.objective import cost, loads_on_gpus

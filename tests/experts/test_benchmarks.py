@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import experts, placement
-from benchmarks.expert_groups import group, problem, topical
-from benchmarks.experts_train import CONFIG, EXPERTS, Trained, Variant, build, digest
+from benchmarks.experts import __main__ as experts
+from benchmarks.experts.groups import group, problem, topical
+from benchmarks.experts.train import CONFIG, EXPERTS, Trained, Variant, build, digest
+from benchmarks.placement import __main__ as placement
 from wattmesh.policies.experts.placement.affinity import count_choices
 from wattmesh.policies.experts.placement.problem import contiguous
 

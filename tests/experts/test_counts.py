@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.expert_groups import group
+from benchmarks.experts.groups import group
 from tests.experts.cases import gpu
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.experts.counts import balanced_counts

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from benchmarks import expert_overhead
+from benchmarks.experts import overhead as expert_overhead
 from tests.experts.test_router import COSTS, batches, router
 from wattmesh.integrations.pytorch.router import RouterMode
 

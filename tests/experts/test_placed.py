@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.hook.test_orders import GOOD, HERE
+from tests.hook.reporting.test_orders import GOOD, HERE
 from wattmesh.controller.cycle.observe import _records
 from wattmesh.controller.journal.runs.switches import SwitchRow
 from wattmesh.errors import InputInvalid

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.placement_exact import optimum
+from benchmarks.placement.exact import optimum
 from tests.experts.cases import best_of_all, drawn, gpus
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.experts.placement.affinity import count_choices

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.failover import ToldJob, TrainingJob, goals, standing, strike
-from benchmarks.failover_site import Site
+from benchmarks.failover.__main__ import ToldJob, TrainingJob, goals, standing, strike
+from benchmarks.failover.site import Site
 from tests import postgresql
 from wattmesh.reconfig.switch import SwitchState
 

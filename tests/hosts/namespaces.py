@@ -1,7 +1,7 @@
 """Two hosts that stand for as long as a test module needs them, and programs that run on them.
 
-Unlike those of `tests/hook/hosts.py`, which a launch makes for itself, these outlive supervisors
-that are killed.
+Unlike those of `tests/hook/hosts.py`, which a launch makes for itself, these outlive
+supervisors that are killed.
 """
 
 import ctypes

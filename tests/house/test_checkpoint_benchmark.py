@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.checkpoint import PHYSICAL, Ran, Round, goals
-from benchmarks.disk_bound import OUR_WAY, PAGE, WAYS, Range, copy_s, finalists, ranges
+from benchmarks.checkpoint.__main__ import PHYSICAL, Ran, Round, goals
+from benchmarks.checkpoint.disk_bound import OUR_WAY, PAGE, WAYS, Range, copy_s, finalists, ranges
 from benchmarks.report import Goal
 from benchmarks.usage import Used, cached_share
 from wattmesh.reconfig.universal.index.box import Box

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cost_model import measure, memory_row, rankings, same_software
-from benchmarks.cost_model_folds import (
+from benchmarks.cost_model.__main__ import measure, memory_row, rankings, same_software
+from benchmarks.cost_model.folds import (
     CLUSTER,
     FOLDS,
     GROUP,
@@ -23,7 +23,7 @@ from benchmarks.cost_model_folds import (
     numbered,
     percent,
 )
-from benchmarks.cost_model_peer import beside, case, expressible
+from benchmarks.cost_model.peer import beside, case, expressible
 from tests.parallelism.rows import RIGHT, Row, read, row
 from wattmesh.controller.cost_model import fitted
 

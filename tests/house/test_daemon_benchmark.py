@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.daemon import daemon
-from benchmarks.daemon_site import (
+from benchmarks.daemon.__main__ import daemon
+from benchmarks.daemon.site import (
     POINTS,
     SLOTS,
     SmallerPlanError,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.energy import violated
-from benchmarks.energy_worlds import QUIET_W, Anchor, World, anchors, make, worlds
+from benchmarks.energy.__main__ import violated
+from benchmarks.energy.worlds import QUIET_W, Anchor, World, anchors, make, worlds
 
 TRUTH_J = 20_000.0
 

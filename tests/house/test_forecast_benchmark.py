@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.forecast import Seen, _goals, _report, _seen
-from benchmarks.forecast_data import NoSeriesError, Recorded, _series, read
-from benchmarks.forecast_score import RULES, Forecasts, Score, forecasts, score
-from tests.policies.worlds import START, Zone, observed, values
+from benchmarks.forecast.__main__ import Seen, _goals, _report, _seen
+from benchmarks.forecast.data import NoSeriesError, Recorded, _series, read
+from benchmarks.forecast.score import RULES, Forecasts, Score, forecasts, score
+from tests.policies.forecasting.worlds import START, Zone, observed, values
 
 HEAD = "zone,timestamp_utc,carbon_intensity_gco2eq_per_kwh,kind,emission_factor_type"
 

@@ -62,24 +62,30 @@ def test_without_the_groups_each_worker_makes_its_own(tmp_path: Path) -> None:
     assert _workers_that_made_it(tmp_path, "session", ours=False) == 2
 
 
+LINKED = ("a/test_1", "a/test_3", "a/test_4", "a/below/test_9")
+
+
 def fixture(scope: str, name: str) -> str:
     """Source of a fixture."""
     return f'@pytest.fixture(scope="{scope}")\ndef {name}() -> int:\n    return 1\n'
 
 
 def test_files_are_grouped_by_what_is_made_once() -> None:
-    """A session's fixture links files of its folder; a module's holds its own file."""
+    """A session's fixture links files of its folder and below; a module's holds its own file."""
     texts = {
         "tests/a/conftest.py": fixture("session", "runs") + fixture("session", "zygote"),
         "tests/a/test_1.py": "def test(runs: int): ...",
         "tests/a/test_2.py": "def test(zygote: int): ...",
         "tests/a/test_3.py": fixture("session", "more") + "def test(more: int, runs: int): ...",
         "tests/a/test_4.py": "def test(more: int): ...",
+        "tests/a/below/test_9.py": "def test(runs: int): ...",
+        "tests/ab/test_8.py": "def test(runs: int): ...",
         "tests/b/test_7.py": "def test(runs: int): ...",
         "tests/b/test_5.py": fixture("module", "demo") + "def test(demo: int): ...",
         "tests/b/test_6.py": fixture("function", "mine") + "def test(mine: int, demo: int): ...",
     }
-    linked = {f"tests/{name}.py": "more" for name in ("a/test_1", "a/test_3", "a/test_4")}
+    # Not `ab`, whose name only begins alike.
+    linked = {f"tests/{name}.py": "more" for name in LINKED}
     assert groups(texts) == {**linked, "tests/b/test_5.py": "tests/b/test_5.py"}
 
 
@@ -91,11 +97,11 @@ def test_what_is_dear_here_is_grouped() -> None:
     users = [path for path in found if "deepspeed_runs" in (REPOSITORY / path).read_text()]
     assert len(users) > 2
     assert len({found[path] for path in users}) == 1
-    assert "tests/hook/test_faults.py" not in found
+    assert "tests/hook/launches/test_faults.py" not in found
 
 
 def test_long_folders_go_first() -> None:
     """The demo is begun before the laws, whatever the order of the files."""
-    assert turn("tests/demo/test_whole.py") < turn("tests/hook/test_switch.py")
-    assert turn("tests/hook/test_switch.py") < turn("tests/laws/test_purity.py")
+    assert turn("tests/demo/test_whole.py") < turn("tests/hook/switches/test_switch.py")
+    assert turn("tests/hook/switches/test_switch.py") < turn("tests/laws/test_purity.py")
     assert turn("tests/test_anything.py") == turn("tests/laws/test_purity.py")

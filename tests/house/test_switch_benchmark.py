@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.switch import Ended, _ended
+from benchmarks.switch.__main__ import Ended, _ended
 from benchmarks.switch_heap import (
     CHECKS,
     ONE_TOO_MANY,

@@ -12,8 +12,8 @@ import pytest
 
 from tests.builders import messages
 from tests.daemon.process import DaemonProcess, daemon
-from tests.daemon.test_life import trace
 from tests.daemon.waiting import wait_for
+from tests.daemon.whole.test_life import trace
 from tests.planning.children import runs, wait_gone
 from wattmesh.controller.cli.main import main
 

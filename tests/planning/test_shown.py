@@ -11,8 +11,8 @@ import pytest
 from tests.builders.observations import NOW, A, B, observation, run, slots
 from tests.builders.points import catalogue, point
 from tests.cli.answering import answering
-from tests.cli.test_coverage import status_view
-from tests.cli.test_screens import plain
+from tests.cli.screens.test_coverage import status_view
+from tests.cli.screens.test_screens import plain
 from tests.daemon.clocks import SteppedClock
 from tests.laws.processes import loaded_after
 from wattmesh.controller.cli.main import main

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.safety_node import Node
+from benchmarks.safety.node import Node
 from tests.profile.acting import Act
 from tests.profile.test_measuring import JOB, REPOSITORY, A, B, shell
 from wattmesh.controller.process.children import wait_for

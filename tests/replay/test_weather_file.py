@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.forecast import measure
-from benchmarks.forecast_dayahead import day_ahead_goals, score_zone
+from benchmarks.forecast.__main__ import measure
+from benchmarks.forecast.dayahead import day_ahead_goals, score_zone
 from tests.builders.replays import job
 from tests.builders.weather import DAYS, weather_csv
-from tests.policies.windy import DAY
-from tests.policies.worlds import START
+from tests.policies.forecasting.windy import DAY
+from tests.policies.forecasting.worlds import START
 from wattmesh.controller.replay.bench import ReplayRequest, _forecast
 from wattmesh.controller.replay.exogenous_forecast import ExogenousForecast
 from wattmesh.controller.replay.forecasts import OwnForecast

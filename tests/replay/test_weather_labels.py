@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.builders.weather import Relabelled, weather_csv
-from tests.policies.windy import DAY, panel, wind_mw
+from tests.policies.forecasting.windy import DAY, panel, wind_mw
 from wattmesh.controller.replay.weather_file import WeatherZone, read_weather
 from wattmesh.controller.replay.weather_labels import (
     Array,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.safety_node import Node
+from benchmarks.safety.node import Node
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import Cluster
 from tests.slurm.paper import REPOSITORY

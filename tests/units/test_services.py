@@ -23,8 +23,8 @@ import pytest
 from tests.agent.test_api import certify
 from tests.builders import messages
 from tests.daemon.process import Answer
-from tests.daemon.test_life import trace
 from tests.daemon.waiting import wait_for
+from tests.daemon.whole.test_life import trace
 from tests.units.machine import PATIENCE_S, Machine, Service, as_user, machine, needs_units
 from tests.units.unit_file import ENFORCED, JUDGED, UNITS, Unit, parse, shipped
 from wattmesh.controller.planner.child import NICER

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from tests.universal.scattered import bits
+from tests.universal.exports.scattered import bits
 from wattmesh.reconfig.universal.files.reader import Files, Reader
 from wattmesh.reconfig.universal.index import dtypes
 from wattmesh.reconfig.universal.index.index import Index

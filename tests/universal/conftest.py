@@ -16,7 +16,7 @@ __all__ = ["dcp_runs", "deepspeed_runs", "said"]
 def said(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What four ranks said of the cases in `dcp_job`."""
     out = tmp_path_factory.mktemp("dcp")
-    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.universal.dcp_job:main")
+    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.universal.dcp.dcp_job:main")
     assert zygote.wait(launch) == 0, [path.read_text() for path in out.glob("*.log")]
     found: dict[str, Any] = json.loads((out / "said.json").read_text())
     return found

@@ -44,7 +44,7 @@ class Saved:
 
 def save_all(zygote: Zygote, out: Path) -> Saved:
     """Save every case."""
-    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.universal.dcp_saver:main")
+    launch = zygote.start(4, {"OUT": str(out)}, out, "tests.universal.dcp.dcp_saver:main")
     assert zygote.wait(launch, 180.0) == 0, [path.read_text() for path in out.glob("*.log")]
     return Saved(out)
 

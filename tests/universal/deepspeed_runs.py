@@ -55,7 +55,7 @@ class Trained:
 
 def train_all(folder: Path) -> Trained:
     """Train and save every run of RUNS."""
-    command = [sys.executable, "-m", "tests.universal.deepspeed_job", str(folder)]
+    command = [sys.executable, "-m", "tests.universal.sources.deepspeed_job", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.universal import foreign
+from tests.universal.sources import foreign
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import record
 from wattmesh.reconfig.universal.convert.physical import write_physical

@@ -12,7 +12,7 @@ import torch
 import xxhash
 
 from tests.universal import second_reader
-from tests.universal.scattered import bits, scatter, small_model
+from tests.universal.exports.scattered import bits, scatter, small_model
 from wattmesh.reconfig.universal import columns, folder, record
 from wattmesh.reconfig.universal.convert.physical import write_physical
 from wattmesh.reconfig.universal.convert.virtual import write_virtual

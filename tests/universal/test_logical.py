@@ -10,7 +10,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.universal import foreign, oracle
+from tests.universal import oracle
+from tests.universal.sources import foreign
 from wattmesh.reconfig.checkpoint import digest
 from wattmesh.reconfig.state.boxes import signed_hash
 from wattmesh.reconfig.universal import against, logical

@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from tests.universal import foreign, oracle
+from tests.universal import oracle
+from tests.universal.sources import foreign
 from wattmesh.errors import Fenced, InputInvalid
 from wattmesh.reconfig.universal import record
 from wattmesh.reconfig.universal.convert import worker

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.universal import foreign
+from tests.universal.sources import foreign
 from wattmesh.errors import CheckpointDamaged
 from wattmesh.reconfig.universal import folder, missing, record
 from wattmesh.reconfig.universal.convert.physical import write_physical

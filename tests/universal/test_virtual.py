@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.universal import foreign
+from tests.universal.sources import foreign
 from wattmesh.errors import CheckpointDamaged, Fenced, InputInvalid
 from wattmesh.reconfig.universal import record
 from wattmesh.reconfig.universal.convert.virtual import write_virtual

@@ -1,7 +1,7 @@
 """No gram is lost or counted twice: weeks with outages, failover, revisions and odd midnights.
 
 The sum it is compared with is made of true power and true intensities, without the ledger's code
-(benchmarks/year_oracle.py). The whole year: `python -m benchmarks.year`.
+(benchmarks/year/oracle.py). The whole year: `python -m benchmarks.year`.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.year_judge import blindly, misheard, months, unexplained
-from benchmarks.year_life import Life, lived
-from benchmarks.year_run import HOUR, A, B, Run
-from benchmarks.year_story import clocks_change, month_end
-from benchmarks.year_world import at
+from benchmarks.year.judge import blindly, misheard, months, unexplained
+from benchmarks.year.life import Life, lived
+from benchmarks.year.run import HOUR, A, B, Run
+from benchmarks.year.story import clocks_change, month_end
+from benchmarks.year.world import at
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
 from wattmesh.policies.accounting.baseline import price_ug

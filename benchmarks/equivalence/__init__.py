@@ -1,0 +1,9 @@
+"""Whether a run that is switched trains the same model.
+
+The map:
+    __main__.py  the comparison, part by part
+    controls.py  what the negative controls do to a state
+    job.py       one rank of the job
+    plan.py      layouts, walks, arms and controls (pure)
+    run.py       carries arms out in pieces that are kept
+"""

@@ -1,0 +1,447 @@
+"""What moving a job between layouts costs, in place and by restart.
+
+    python -m benchmarks.switch [--part latency | bytes | soak] [--switches 24] [--json]
+
+latency   preset `bench`, 8 layouts over 4 ranks, in turn: seconds of every phase and in total, from
+          the first rank that enters the boundary to the last that has done its first step in the
+          new layout. Against it a warm restart with the same save: the save, then from the start
+          of the processes (no agent) to the last first step; files and modules in the page cache.
+bytes     a model with over 1 GB of state: logical bytes per second of switch (first step left
+          out) over the speed of memcpy of one thread, and peak memory over steady; the same of the
+          parts that move or digest bytes. Then these parts without a job (switch_copy.py).
+soak      200 switches over 16 layouts: what a rank's descriptors, threads and resident memory
+          grow by per switch, over the last 100, within layouts.
+
+Orders come over the real protocol (switch_orders.py); the job is the example trainer under the real
+session (switch_job.py). Nothing was tuned on other figures than these.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import switch_copy
+from benchmarks.report import Goal, Report, run
+from benchmarks.switch.job import VARIABLE, Began, JobOptions, Left, state_bytes
+from benchmarks.switch.orders import OrderGiver, Stop
+from examples.pretrain.config import PRESETS
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.wire import Transition
+
+RANKS = 4
+RESTARTS = 5
+WITHIN_S = 560.0
+"""A part that is not over by then is ended: pieces stay under ten minutes."""
+OF_BYTES = ("digest_before_s", "stage_s", "load_s", "digest_after_s")
+"""Parts of a switch whose time follows the bytes of the state, and not the model's work."""
+
+POLL_S, LAST_WORDS_S = 0.05, 60.0
+"""How often ranks are looked at; how long others may take to end when one has failed."""
+
+EIGHT = (
+    Layout(dp_shard=2, tp=2),
+    Layout(dp_shard=4, ep=4),
+    Layout(pp=2, dp_shard=2, ep=2),
+    Layout(dp_shard=2, cp=2, ep=2),
+    Layout(tp=2),
+    Layout(dp_replicate=2, dp_shard=2),
+    Layout(pp=2, tp=2),
+    Layout(pp=2, cp=2),
+)
+"""Every dimension, and ranks that are parked and come back."""
+
+SIXTEEN = (
+    *EIGHT,
+    Layout(),
+    Layout(dp_shard=2, ep=2),
+    Layout(pp=2),
+    Layout(dp_replicate=4),
+    Layout(cp=2),
+    Layout(dp_replicate=2, tp=2),
+    Layout(pp=2, dp_shard=2, schedule="Interleaved1F1B"),
+    Layout(cp=2, tp=2, ep=4),
+)
+
+_BEYOND_95 = 1.984
+"""Of Student's t with about 98 degrees of freedom, two-sided 95 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One launch of the job: what its ranks noted, and when the launch began (monotonic)."""
+
+    began_s: float
+    left: tuple[Left, ...]
+    began: tuple[Began, ...]
+    told: tuple[Transition, ...] = ()
+
+    def seconds(self, number: int) -> float:
+        """From the first rank's leaving to the last rank's first step of switch `number`."""
+        left = [each.at_s for each in self.left if each.number == number]
+        return max(each.at_s for each in self._of(number)) - min(left)
+
+    def cpu_s(self, number: int) -> float:
+        """Processor seconds of switch `number`, of all ranks that came from or went to a layout.
+
+        Without those of ranks that left a layout and were parked.
+        """
+        left = {each.rank: each.cpu_s for each in self.left if each.number == number}
+        return sum(each.cpu_s - left.get(each.rank, each.cpu_s) for each in self._of(number))
+
+    def step_s(self, number: int) -> float:
+        """The first step of switch `number`, of the slowest rank."""
+        return max(each.step_s for each in self._of(number))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The switches, in order."""
+        return sorted({each.number for each in self.began} - {0})
+
+    @property
+    def start_s(self) -> float:
+        """From the start of the processes to the last rank's first step."""
+        return max(each.at_s for each in self._of(0)) - self.began_s
+
+    def _of(self, number: int) -> list[Began]:
+        return [each for each in self.began if each.number == number]
+
+
+def stops(layouts: Sequence[Layout], count: int) -> list[Stop]:
+    """Go through the layouts in turn, beginning with the second; the first is where one begins."""
+    order = [layouts[(number + 1) % len(layouts)] for number in range(count)]
+    return [Stop(layout=each, ranks=tuple(range(each.world_size))) for each in order]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one rank ended. `status`: as of a process, below 0 a signal. `words`: its last ones."""
+
+    rank: int
+    status: int
+    words: str
+
+
+class JobFailedError(RuntimeError):
+    """A rank failed or the job took too long; `ended`: every rank that ended, first come first."""
+
+    def __init__(self, why: str, ended: Sequence[Ended], out: Path) -> None:
+        """Put the last words of all ranks into the message."""
+        super().__init__(f"{why}:\n{_words(out)}")
+        self.ended = tuple(ended)
+
+
+def launch(
+    options: JobOptions, environment: Mapping[str, str], within_s: float = WITHIN_S
+) -> Launched:
+    """Run the job to its end, one process per rank, without a launcher's agent, in `options.out`.
+
+    Raises:
+        JobFailedError: a rank failed, or it took too long.
+    """
+    out = Path(options.out)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shared = {
+        **os.environ,
+        **environment,
+        VARIABLE: options.to_text(),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(RANKS),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    began_s = time.monotonic()
+    processes = []
+    try:
+        for rank in range(RANKS):
+            with (out / f"rank-{rank}.log").open("wb") as log:
+                command = [sys.executable, "-m", "benchmarks.switch.job"]
+                own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                processes.append(
+                    subprocess.Popen(command, env=own, cwd=out, stdout=log, stderr=log)
+                )
+        ended = _ended(processes, out, began_s + within_s)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if any(each.status for each in ended):
+        raise JobFailedError("the job failed", ended, out)
+    if len(ended) < RANKS:
+        raise JobFailedError(f"the job was not over after {within_s:g} s", ended, out)
+    return _read(out, began_s)
+
+
+def _ended(processes: Sequence[subprocess.Popen[bytes]], out: Path, until_s: float) -> list[Ended]:
+    """Wait until all have ended, or one failed and the others had time to say so."""
+    ended: dict[int, Ended] = {}
+    while len(ended) < len(processes) and time.monotonic() < until_s:
+        time.sleep(POLL_S)
+        for rank, process in enumerate(processes):
+            if rank not in ended and process.poll() is not None:
+                log = (out / f"rank-{rank}.log").read_text(errors="replace")
+                ended[rank] = Ended(rank=rank, status=process.returncode, words=log[-4000:])
+                if process.returncode:
+                    until_s = min(until_s, time.monotonic() + LAST_WORDS_S)
+    return list(ended.values())
+
+
+def _words(out: Path) -> str:
+    """The end of every rank's log."""
+    logs = sorted(out.glob("rank-*.log"))
+    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
+
+
+def _read(out: Path, began_s: float) -> Launched:
+    left: list[Left] = []
+    began: list[Began] = []
+    for path in sorted(out.glob("rank-*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            data = json.loads(line)
+            if data.pop("kind") == "Left":
+                left.append(Left(**data))
+            else:
+                began.append(Began(**data))
+        path.unlink()
+    return Launched(began_s=began_s, left=tuple(left), began=tuple(began))
+
+
+def switch_job(
+    folder: Path, config: str, layouts: Sequence[Layout], count: int, environment: Mapping[str, str]
+) -> Launched:
+    """Let the job switch `count` times in place.
+
+    Raises:
+        RuntimeError: a switch was not confirmed.
+    """
+    out = folder / "out"
+    out.mkdir()
+    options = JobOptions(
+        preset=config,
+        layout=layouts[0].to_dict(),
+        folder=str(folder / "checkpoints"),
+        out=str(out),
+        switches=count,
+    )
+    with OrderGiver(folder / "orders", out, stops(layouts, count)) as giver:
+        url = {"WATTMESH_URL": f"unix://{folder / 'orders'}"}
+        ran = launch(options, {**url, **environment})
+        told = giver.confirmed
+    if len(told) != count:
+        raise RuntimeError(f"{len(told)} of {count} switches stood:\n{_words(out)}")
+    return Launched(began_s=ran.began_s, left=ran.left, began=ran.began, told=tuple(told))
+
+
+def restart_job(folder: Path, config: str, number: int) -> Launched:
+    """Start the run again from a copy of its newest checkpoint, and train one step."""
+    here = folder / f"restart-{number}"
+    here.mkdir()
+    for name in ("checkpoints", "out"):
+        (here / name).mkdir()
+    newest = max((folder / "checkpoints").glob("step-*"))
+    shutil.copytree(newest, here / "checkpoints" / newest.name)
+    shutil.copy(folder / "checkpoints" / "run.json", here / "checkpoints")
+    options = JobOptions(
+        preset=config,
+        layout={},
+        folder=str(here / "checkpoints"),
+        out=str(here / "out"),
+        switches=0,
+    )
+    ran = launch(options, {})
+    shutil.rmtree(here)
+    return ran
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder on the disk that temporary files go to."""
+    with tempfile.TemporaryDirectory(prefix="wattmesh-") as name:
+        yield Path(name)
+
+
+def described(config: str) -> dict[str, Any]:
+    """What was trained: a row that says how large it is."""
+    chosen = PRESETS[config]
+    count, size = state_bytes(chosen)
+    model = chosen.model
+    return {
+        "what": f"{config}: {model.layers} layers, width {model.dim}, {count} parameters",
+        "state_mb": size / 1e6,
+    }
+
+
+def phases(ran: Launched) -> Iterator[dict[str, Any]]:
+    """One row per phase: mean and p95 over all switches, as the leader measured them."""
+    evidence = [each.evidence for each in ran.told]
+    names = [name for name in evidence[0] if name.endswith("_s") and name != "total_s"]
+    for name in names:
+        yield _spread(f"phase {name}", [float(each.get(name, 0.0)) for each in evidence])
+    yield _spread("first step", [ran.step_s(number) for number in ran.numbers])
+    yield _spread("in all", [ran.seconds(number) for number in ran.numbers])
+    yield _spread("processor time of all ranks", [ran.cpu_s(number) for number in ran.numbers])
+
+
+def _spread(what: str, seconds: Sequence[float]) -> dict[str, Any]:
+    return {
+        "what": what,
+        "count": len(seconds),
+        "mean_s": statistics.mean(seconds),
+        "p95_s": float(np.quantile(seconds, 0.95)),
+        "max_s": max(seconds),
+    }
+
+
+def latency(chosen: argparse.Namespace) -> Report:
+    """Measure switches of a small model, and restarts with the same checkpoint."""
+    with workplace() as folder:
+        ran = switch_job(folder, "bench", EIGHT, chosen.switches, {})
+        again = [restart_job(folder, "bench", number) for number in range(RESTARTS)]
+    took = [ran.seconds(number) for number in ran.numbers]
+    saves = statistics.mean(float(each.evidence["save_s"]) for each in ran.told)
+    restarts = [saves + each.start_s for each in again]
+    by_layout = [
+        {"what": f"into {each}", "count": len(found), "mean_s": statistics.mean(found)}
+        for each in EIGHT
+        if (found := [took[n - 1] for n in ran.numbers if ran.told[n - 1].layout == each])
+    ]
+    rows = [
+        described("bench"),
+        *phases(ran),
+        *by_layout,
+        _spread("warm restart: the same save, start, import, build, load, first step", restarts),
+    ]
+    mean = statistics.mean(took)
+    goals = (
+        Goal(name="in_place_s", value=mean, goal=0.6, op="<="),
+        Goal(
+            name="speedup_over_restart",
+            value=statistics.mean(restarts) / mean,
+            goal=10.0,
+            op=">=",
+        ),
+    )
+    return Report(benchmark="switch", rows=tuple(rows), goals=goals)
+
+
+def memcpy_gb_per_s(size: int = 1 << 30, times: int = 5) -> float:
+    """Copy a gigabyte from memory to memory, pages touched before; the median."""
+    source, target = np.ones(size, dtype=np.uint8), np.zeros(size, dtype=np.uint8)
+    seconds = []
+    for _ in range(times):
+        began_s = time.monotonic()
+        np.copyto(target, source)
+        seconds.append(time.monotonic() - began_s)
+    return size / 1e9 / statistics.median(seconds)
+
+
+def moved(chosen: argparse.Namespace) -> Report:
+    """Measure switches of a model with over a gigabyte of state."""
+    layouts = [replace(each, ep=1) for each in EIGHT[:4]]  # the model is dense
+    with workplace() as folder:
+        ran = switch_job(folder, "bench-gigabyte", layouts, min(chosen.switches, 8), {})
+    _, size = state_bytes(PRESETS["bench-gigabyte"])
+    bare = [ran.seconds(number) - ran.step_s(number) for number in ran.numbers]
+    bytes_s = [sum(float(each.evidence.get(part, 0)) for part in OF_BYTES) for each in ran.told]
+    copies = memcpy_gb_per_s()
+    gb_per_s = size / 1e9 / statistics.mean(bare)
+    rows = [
+        described("bench-gigabyte"),
+        *phases(ran),
+        {"what": "state over seconds without the first step", "gb_per_s": gb_per_s},
+        {
+            "what": f"state over seconds of {', '.join(OF_BYTES)}",
+            "gb_per_s": size / 1e9 / statistics.mean(bytes_s),
+        },
+        {"what": "memcpy, one thread", "gb_per_s": copies},
+        {
+            "what": "peak resident over steady, of the rank with the most",
+            "ratio": max(_peak_over_steady(ran)),
+        },
+    ]
+    rows += [{**row, "what": f"without a job: {row['what']}"} for row in switch_copy.rows()]
+    goal = Goal(name="gb_per_s_over_memcpy", value=gb_per_s / copies, goal=0.5, op=">=")
+    return Report(benchmark="switch", rows=tuple(rows), goals=(goal,))
+
+
+def _peak_over_steady(ran: Launched) -> Iterator[float]:
+    """Per switch and rank: the most that was resident, over the larger of before and after."""
+    for each in ran.began:
+        before = [left.rss_mib for left in ran.left
+                  if (left.rank, left.number) == (each.rank, each.number)]  # fmt: skip
+        if before:
+            yield each.peak_mib / max(before[0], each.rss_mib)
+
+
+def slope(numbers: Sequence[int], values: Sequence[float], groups: Sequence[str]) -> list[float]:
+    """Growth per switch within groups: [estimate, half of its 95 % interval].
+
+    Each group's own mean is taken out of both, so that layouts that need more do not look like
+    growth.
+    """
+    x, y = np.array(numbers, dtype=float), np.array(values, dtype=float)
+    names = np.array(groups)
+    for name in set(groups):
+        at = names == name
+        x[at] -= x[at].mean()
+        y[at] -= y[at].mean()
+    estimate = float(x @ y / (x @ x))
+    left = len(x) - len(set(groups)) - 1
+    error = math.sqrt(float(np.square(y - estimate * x).sum()) / left / float(x @ x))
+    return [estimate, _BEYOND_95 * error]
+
+
+def soak(chosen: argparse.Namespace) -> Report:
+    """Measure what 200 switches leave behind in a process."""
+    with workplace() as folder:
+        ran = switch_job(folder, "tiny-moe", SIXTEEN, chosen.soak, {})
+    rows: list[dict[str, Any]] = [described("tiny-moe"), *phases(ran)]
+    late = [each for each in ran.began if each.number > chosen.soak - 100]
+    for what in ("files", "threads", "rss_mib"):
+        for rank in range(RANKS):
+            mine = [each for each in late if each.rank == rank]
+            found = [float(getattr(each, what)) for each in mine]
+            estimate, half = slope(
+                [each.number for each in mine], found, [each.layout for each in mine]
+            )
+            rows.append(
+                {
+                    "what": f"{what} of rank {rank}, growth per switch over the last 100",
+                    "count": len(mine),
+                    "slope": estimate,
+                    "low": estimate - half,
+                    "high": estimate + half,
+                    "at_end": found[-1],
+                }
+            )
+    return Report(benchmark="switch", rows=tuple(rows), goals=())
+
+
+PARTS = {"latency": latency, "bytes": moved, "soak": soak}
+
+
+def measured(chosen: argparse.Namespace) -> Report:
+    """Measure what moving a job between layouts costs; --part latency, bytes or soak."""
+    return PARTS[chosen.part](chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(run(measured, {"part": "latency", "switches": 24, "soak": 200}))

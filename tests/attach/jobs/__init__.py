@@ -1,0 +1,1 @@
+"""Jobs that these tests train, attached as their owners would."""

@@ -1,0 +1,1 @@
+"""What observing leaves as it was: random streams, optimizers, the process."""

@@ -1,0 +1,1 @@
+"""Our own forecasts in the daemon, and the series they rest on."""

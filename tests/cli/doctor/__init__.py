@@ -1,0 +1,1 @@
+"""`wattmesh doctor`: the likeliest mistakes, each provoked and found."""

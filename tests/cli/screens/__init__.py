@@ -1,0 +1,1 @@
+"""Screens: the answer first, in 80 columns, every figure marked."""

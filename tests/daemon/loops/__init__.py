@@ -1,0 +1,1 @@
+"""What turns the daemon: loops, jobs, clocks, and the service manager."""

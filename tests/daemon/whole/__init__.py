@@ -1,0 +1,1 @@
+"""Whole daemons, most of them real processes, and what becomes of them when something fails."""

@@ -1,0 +1,1 @@
+"""What the hook saves: whole or not at all, in files and in memory, with a proven digest."""

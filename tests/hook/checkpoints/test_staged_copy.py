@@ -1,0 +1,250 @@
+"""The staged copy in shared memory: what a rank maps, copies, checks and writes to the disk."""
+
+import os
+import resource
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattmesh.errors import CheckpointDamaged
+from wattmesh.reconfig.checkpoint import staged
+from wattmesh.reconfig.checkpoint.checkpoint import load, save, settle
+from wattmesh.reconfig.checkpoint.dcp_storage.files import TensorPiece, write_files
+from wattmesh.reconfig.checkpoint.digest import logical_digest
+from wattmesh.reconfig.checkpoint.header import Header, header_of
+from wattmesh.reconfig.checkpoint.shared_memory import AreaName, PeerAreas, StagingArea
+from wattmesh.reconfig.checkpoint.staged import HostMemory, MappedFiles, MappedReader
+from wattmesh.reconfig.launch.folder import RunFolder
+from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.position import Position
+from wattmesh.reconfig.state.memory import as_array
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all, name_to_fill
+from wattmesh.reconfig.universal.files.reader import Files, Reader
+from wattmesh.reconfig.universal.folder import open_sealed
+from wattmesh.reconfig.universal.index.box import Box
+from wattmesh.reconfig.universal.index.index import Segment, TensorEntry, build
+
+PAGE = 4096
+
+
+def test_an_area_is_seen_by_whoever_maps_it_and_keeps_its_pages() -> None:
+    """What is written later is seen too; within a factor of two the size stays, beyond it not."""
+    area, peers = StagingArea(), PeerAreas()
+    area.reserve(3 * PAGE)[:] = 7
+    mapped = peers.map(area.name)
+    assert (mapped == 7).all()
+    area.reserve(2 * PAGE)[0] = 9
+    assert (mapped[0], area.nbytes) == (9, 3 * PAGE)
+    assert not mapped.flags.writeable
+    area.reserve(PAGE)
+    assert area.nbytes == PAGE
+    area.reserve(5 * PAGE)
+    assert (area.nbytes, len(peers.map(area.name))) == (5 * PAGE, 5 * PAGE)
+    assert peers.map(area.name)[0] == 9
+
+
+def test_another_descriptor_of_that_number_is_not_taken_for_the_area(tmp_path: Path) -> None:
+    """Numbers of processes and descriptors are used again; the memfd's inode tells."""
+    area = StagingArea()
+    area.reserve(PAGE)
+    name = area.name
+    with (tmp_path / "other").open("wb") as other:
+        other.truncate(PAGE)
+        area.release()
+        os.dup2(other.fileno(), name.descriptor)
+        with pytest.raises(CheckpointDamaged, match="is not the staging area"):
+            PeerAreas().map(name)
+        os.close(name.descriptor)
+    with pytest.raises(CheckpointDamaged, match="cannot be opened"):
+        PeerAreas().map(name)
+    area.reserve(PAGE)
+    with pytest.raises(CheckpointDamaged, match="is not the staging area"):
+        PeerAreas().map(replace(area.name, nbytes=PAGE + 1))
+
+
+def test_nothing_is_left_of_a_killed_process() -> None:
+    """Its area goes with it: no file in /dev/shm or elsewhere names it, and nobody can map it."""
+    before = sorted(os.listdir("/dev/shm"))
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        area = StagingArea()
+        area.reserve(PAGE)
+        os.write(write, f"{area.name.descriptor} {area.name.device} {area.name.inode}".encode())
+        signal.pause()
+    descriptor, device, inode = map(int, os.read(read, 100).split())
+    name = AreaName(pid=pid, descriptor=descriptor, device=device, inode=inode, nbytes=PAGE)
+    assert len(PeerAreas().map(name)) == PAGE
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with pytest.raises(CheckpointDamaged, match=f"of process {pid} cannot be opened"):
+        PeerAreas().map(name)
+    assert sorted(os.listdir("/dev/shm")) == before
+
+
+def pieces(tensors: dict[str, torch.Tensor]) -> list[TensorPiece]:
+    """Whole tensors as pieces."""
+    return [
+        TensorPiece(
+            fqn=f"model.{name}",
+            key=(name, "param"),
+            dtype=str(each.dtype)[6:],
+            whole=tuple(each.shape),
+            box=Box.whole(tuple(each.shape)),
+            local=each,
+        )
+        for name, each in tensors.items()
+    ]
+
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.uint8)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_every_box_is_copied_as_the_files_would_give_it(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Bytes, digests and places equal those of data files; any box is read bit for bit."""
+    chance = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    shapes = st.lists(st.integers(1, 6), max_size=3)
+    tensors = {
+        f"t{number}": torch.randint(0, 250, data.draw(shapes), generator=chance).to(
+            data.draw(st.sampled_from(DTYPES))
+        )
+        for number in range(3)
+    }
+    tensors["turned"] = torch.rand(5, 7, generator=chance).t()
+    area, folder = StagingArea(), tmp_path_factory.mktemp("files")
+    cut = pieces(tensors)
+    area.reserve(staged.nbytes_of(0, cut))
+    told = staged.write(area, 0, cut)
+    files, placed = write_files(folder, 0, cut, durable=False)
+    (name,) = files
+    assert told["files"][name]["size"] == files[name].size
+    mapped = MappedFiles(folder, {name: PeerAreas().map(area.name)[: files[name].size]})
+    assert bytes(mapped.part(name, 0, files[name].size)) == (folder / name).read_bytes()
+    entries = [TensorEntry(name=p.key[0], state="param", dtype=p.dtype, shape=p.whole) for p in cut]
+    index = build(
+        entries,
+        [
+            Segment(entry=(p.fqn[6:], "param"), file=p.file, offset=p.offset, box=p.box)
+            for p in placed
+        ],
+    )
+    with Files(folder) as opened:
+        for row, entry in enumerate(index.entries):
+            ends = [sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))) for n in entry.shape]
+            box = Box(tuple(a for a, _ in ends), tuple(b - a for a, b in ends))
+            if box.count == 0:
+                continue
+            outs = [as_array(torch.empty(box.shape, dtype=tensors[entry.name].dtype)) for _ in "ab"]
+            MappedReader(index, opened, mapped).read_into(row, box, outs[0])
+            Reader(index, opened).read_into(row, box, outs[1])
+            assert outs[0].tobytes() == outs[1].tobytes()
+    with pytest.raises(CheckpointDamaged, match="were expected"):
+        mapped.part(name, 1, files[name].size)
+
+
+def built(seed: int) -> State:
+    """A model with an optimizer that has begun."""
+    torch.manual_seed(seed)
+    net = torch.nn.Linear(40, 30)
+    state = State(modules=[net], optimizers=[torch.optim.AdamW(net.parameters())])
+    torch.autograd.backward(net(torch.ones(2, 40)).sum())
+    state.optimizers[0].step()
+    state.optimizers[0].zero_grad()
+    return state
+
+
+def digest(state: State) -> str:
+    """Of the tensors."""
+    return logical_digest(name_all(state).tensors, "")
+
+
+def saved(folder: RunFolder, state: State, memory: HostMemory) -> Path:
+    """Stage a checkpoint of one rank in memory."""
+    header: Header = header_of(
+        run="r",
+        attempt=1,
+        position=Position(step=3),
+        layout=Layout(),
+        ranks=(0,),
+        digest=digest(state),
+    )
+    return save(folder, name_all(state), state, header, lambda: None, staged=True, memory=memory)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_staged_copy_is_loaded_and_then_made_durable(tmp_path: Path) -> None:
+    """Before that no data lies on the disk; afterwards the folder is like any other."""
+    folder, memory = RunFolder(tmp_path), HostMemory()
+    first, second, third = built(1), built(2), built(3)
+    path = saved(folder, first, memory)
+    assert memory.refused == ""
+    assert not list(path.glob("data-*"))
+    load(path, name_to_fill(second), second, memory=memory)
+    settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
+    assert not path.exists()
+    load(folder.checkpoint(3), name_to_fill(third), third)
+    assert digest(first) == digest(second) == digest(third)
+    assert not (folder.checkpoint(3) / staged.MEMORY).exists()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_changed_byte_of_the_copy_never_becomes_a_checkpoint(tmp_path: Path) -> None:
+    """The sabotaged twin: digests are the tensors' own, so the disk's bytes do not fit them."""
+    folder, memory = RunFolder(tmp_path), HostMemory()
+    path = saved(folder, built(1), memory)
+    memory.area.reserve(memory.area.nbytes)[PAGE + 5] ^= 1
+    mapped = memory.files(path)
+    assert mapped is not None
+    with pytest.raises(CheckpointDamaged, match=r"data-0-0.safetensors has changed: \S+ \(param\)"):
+        staged.damage(open_sealed(path), mapped)
+    with pytest.raises(CheckpointDamaged, match=r"data-0-0\.safetensors has changed"):
+        settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
+    assert folder.checkpoints() == []
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_memory_that_cannot_be_had_is_a_sentence() -> None:
+    """The copy then lies in files, and what could not be reserved ends no process."""
+    memory = HostMemory()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE * 4, hard))
+    try:
+        assert not memory.reserve(PAGE * 5)
+        assert "of shared memory cannot be had" in memory.refused
+        assert memory.area.nbytes == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert memory.reserve(PAGE * 5)
+    assert memory.refused == ""
+    assert np.count_nonzero(memory.area.reserve(PAGE * 5)) == 0
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"data-0-0.safetensors": {"at": 0}}', '{"a": {"area": 3}}']
+)
+def test_a_plan_that_is_damaged_is_a_sentence(tmp_path: Path, text: str) -> None:
+    """It opens nothing; and beside the files of a published checkpoint nobody looks at it."""
+    folder, memory = RunFolder(tmp_path), HostMemory()
+    path = saved(folder, built(1), memory)
+    whole = (path / staged.MEMORY).read_text()
+    (path / staged.MEMORY).write_text(text)
+    with pytest.raises(CheckpointDamaged, match=r"memory\.json: "):
+        memory.files(path)
+    (path / staged.MEMORY).write_text(whole)
+    settle(folder, path, memory, step=3, attempt=1, fence=lambda: None)
+    (folder.checkpoint(3) / staged.MEMORY).write_text(text)
+    state = built(2)
+    load(folder.checkpoint(3), name_to_fill(state), state, memory=memory)
+    assert digest(state) == digest(built(1))

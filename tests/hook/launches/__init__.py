@@ -1,0 +1,1 @@
+"""Launches of a run: attempts, restarts, sleep, other sizes, lost ranks and hosts."""

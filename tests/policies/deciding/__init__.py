@@ -1,0 +1,1 @@
+"""Decisions: each rule, the deadline guard, and what holds whatever is observed."""

@@ -1,0 +1,1 @@
+"""Forecasts of the grid: causal, no worse than the profile, and with an honest band."""

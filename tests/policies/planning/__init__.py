@@ -1,0 +1,1 @@
+"""Plans against slow ways to the same answer, and within every rule."""

@@ -1,0 +1,1 @@
+"""Saving and loading through torch's distributed checkpoint."""

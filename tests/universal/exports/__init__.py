@@ -1,0 +1,1 @@
+"""What a checkpoint is exported to, read back by those whose formats they are."""

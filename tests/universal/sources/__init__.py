@@ -1,0 +1,1 @@
+"""Foreign checkpoints: read bit for bit, or refused by one sentence."""
