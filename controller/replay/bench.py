@@ -116,7 +116,7 @@ class Row:
 
     Attributes:
         saving: share of the grams of `static-fastest` on the same start. `bound_saving`: the most
-            that any policy can save. `share_of_oracle`: share of the oracle's saving; None where
+            that any policy can save. `ideal_saving`: that, were switches free. `share_of_oracle`: share of the oracle's saving; None where
             the oracle saves nothing.
         switches: layout changes, to sleep and back included. `solve_s`: mean seconds per plan.
         regret_planning, regret_forecast: `bound_saving` less `saving`, in two parts
@@ -131,6 +131,7 @@ class Row:
     energy_j: float
     saving: float
     bound_saving: float
+    ideal_saving: float
     share_of_oracle: float | None
     switches: int
     most_switches_a_day: int
@@ -328,6 +329,7 @@ class _Held:
             carbon_g=carbon_g,
             saving=saving,
             bound_saving=1.0 - self.known.bound_g / self.base_g,
+            ideal_saving=1.0 - self.known.ideal_g / self.base_g,
             share_of_oracle=saving / best if best > 0 else None,
             **facts,
         )
