@@ -5,6 +5,8 @@ Until steps were measured at a point a quarter of its speed, or more, is kept in
 the deadline guard hours before the plan wanted it; a boundary interval at the fastest point takes
 most of that reserve away (docs/decisions/0064-measure-before-leaving.md has the figures).
 
+It waits only where a plan uses time that the reserve keeps free, and where measuring takes less.
+
 Invariant: it only ever holds a run at the fastest point of its menu, so it cannot cost a deadline.
 """
 
@@ -39,8 +41,11 @@ def measure_first(
     unmeasured = context.unmeasured(current)
     takes_s = INTERVALS * guard.interval_tokens / current.tokens_per_s
     frees_s = (unmeasured - ENOUGH) * guard.tokens_left / current.tokens_per_s
-    if unmeasured <= ENOUGH or takes_s >= frees_s:
+    plan, deadline = context.run.plan, context.run.deadline
+    if unmeasured <= ENOUGH or takes_s >= frees_s or plan is None or deadline is None:
         return None
+    if (deadline - plan.finish_at).total_seconds() > frees_s + takes_s:
+        return None  # the plan leaves more than the reserve free
     where = "sleep" if target is None else target.id
     return context.hold(
         "measuring",
