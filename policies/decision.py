@@ -369,7 +369,7 @@ class PolicySettings:
     sla_window_s: float = 86_400.0
     proof_days: float = 90.0
     sleep: Sleep = Sleep.ASSUMED
-    longest_sleep_s: float = 72 * 3600.0
+    longest_sleep_s: float = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

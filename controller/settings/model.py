@@ -231,7 +231,7 @@ class PolicySection(Section):
     `python -m wattmesh.integrations.torchrun` does): `never`; `measured`: where the run itself, or
     its catalogue for the pair, says how long it takes to stop and to start; `assumed`: also where
     only `switch.layout_s` of its catalogue says so."""
-    longest_sleep_s: float = Field(default=72 * 3600.0, ge=1, le=31 * 86_400.0)
+    longest_sleep_s: float = Field(default=24 * 3600.0, ge=1, le=31 * 86_400.0)
     """Most seconds that one order lets a run sleep. Its launcher starts it again then, whether or
     not any daemon lives."""
     failed_limit: int = Field(default=2, ge=1)

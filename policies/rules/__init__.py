@@ -7,7 +7,6 @@ The map:
     follow.py     switches to the newest plan's point, if every gate allows it
     gate.py       whether a switch is worth its cost
     limits.py     the operator's limits on how often a run may change
-    measure_first.py  before a run leaves its fastest point for a long way back: measure it
     orders.py     carries out or refuses an operator's order
     outlook.py    hull, plan and price from a run's present point
     price.py      the carbon price of a token: exact least grams, bound, schedule

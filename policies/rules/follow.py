@@ -10,12 +10,11 @@ plan the answer is None and another rule decides.
 from dataclasses import replace
 from datetime import timedelta
 
-from wattmesh.policies.decision import Action, Decision, PlanStep, PlanView, Rung
+from wattmesh.policies.decision import Decision, PlanStep, PlanView, Rung
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between
 from wattmesh.policies.rules.gate import SpeedPower, better_g_per_s, switch_cost_g
 from wattmesh.policies.rules.limits import too_often
-from wattmesh.policies.rules.measure_first import measure_first
 from wattmesh.policies.rules.outlook import switch_estimate
 from wattmesh.policies.rules.suspend import suspend
 from wattmesh.policies.run_context import RunContext
@@ -48,32 +47,17 @@ def follow(context: RunContext) -> Decision | None:
         decision = context.hold("at_target", _how_long_it_stays(context, plan, step))
     elif step.point == "":
         decision = suspend(context, guard, current, step)
-        decision = _measured_first(context, guard, current, None, decision)
     else:
         target = next((each for each in context.menu if each.id == step.point), None)
         if target is None:
             return None
         decision = _go(context, guard, current, target, step)
-        decision = _measured_first(context, guard, current, target, decision)
     return replace(
         decision,
         reason=f"{decision.reason.rstrip('.')}{_not_kept(plan)}.",
         price_mu=plan.price_mu,
         plan_bound_g=plan.bound_g,
     )
-
-
-def _measured_first(
-    context: RunContext,
-    guard: Guard,
-    current: OperatingPoint,
-    target: OperatingPoint | None,
-    decision: Decision,
-) -> Decision:
-    """Put an act off until the way back is measured; a hold stays what it is."""
-    if decision.action is Action.HOLD:
-        return decision
-    return measure_first(context, guard, current, target) or decision
 
 
 def _not_kept(plan: PlanView) -> str:
