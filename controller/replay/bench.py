@@ -122,8 +122,8 @@ class Row:
 
     Attributes:
         saving: share of the grams of `static-fastest` on the same start. `bound_saving`: the most
-            that any policy can save. `ideal_saving`: that, were switches free. `share_of_oracle`: share of the oracle's saving; None where
-            the oracle saves nothing.
+            that any policy can save. `ideal_saving`: that, were switches free.
+        share_of_oracle: share of the oracle's saving; None where the oracle saves nothing.
         switches: layout changes, to sleep and back included. `solve_s`: mean seconds per plan.
         regret_planning, regret_forecast: `bound_saving` less `saving`, in two parts
             (`wattmesh.controller.replay.regret`); None if not asked for, and for other policies.

@@ -79,7 +79,8 @@ def test_where_switches_are_free_the_ideal_is_the_bound() -> None:
     free = SwitchCost(layout_s=0.0, layout_energy_j=0.0, reacquire_s=0.0, source="assumed")
     ideals = []
     for switch in (free, DEAR):
-        known = hindsight(scene(on, hours=16, slack=2, day=2, catalogue=job(switch=switch)), pause=True)
+        setting = scene(on, hours=16, slack=2, day=2, catalogue=job(switch=switch))
+        known = hindsight(setting, pause=True)
         ideals.append(known.ideal_g)
         assert (known.bound_g - known.ideal_g < 1e-5 * known.ideal_g) == (switch is free)
     assert ideals[0] == pytest.approx(ideals[1], rel=1e-5)

@@ -42,7 +42,8 @@ Starts = Annotated[int, typer.Option(min=1, help="Number of starts, spread over 
 Forecast = Annotated[
     str,
     typer.Option(
-        metavar="own|perfect|perfect-24h|own-24h|persist|FILE", help="Forecast that the policies get."
+        metavar="own|perfect|perfect-24h|own-24h|persist|FILE",
+        help="Forecast that the policies get.",
     ),
 ]
 Exogenous = Annotated[
