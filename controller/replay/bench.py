@@ -18,7 +18,12 @@ from typing import Any
 from wattmesh.controller.cycle.cycle import NoPlans
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
 from wattmesh.controller.replay.drivers import DriverSettings, LivePolicy, PlansNow, Rival
-from wattmesh.controller.replay.forecasts import PerfectForecast, ReplayForecast, maker
+from wattmesh.controller.replay.forecasts import (
+    PerfectForecast,
+    ReplayForecast,
+    maker,
+    mended,
+)
 from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.regret import regret
 from wattmesh.controller.replay.world import Noise, RunState, Scene, run
@@ -54,7 +59,7 @@ class ReplayRequest:
         boundary_every: steps between checkpoints. `cycle_s`: seconds between two cycles.
         regret: split what `mpc` lost, for which it is replayed once more with a perfect forecast.
         exogenous: a file or folder with exogenous forecasts, which then make the forecast.
-        since: no start is earlier.
+        since: no start is earlier. `keep`: plans are kept to unless a new one saves enough.
     """
 
     catalogue: Catalogue
@@ -71,6 +76,7 @@ class ReplayRequest:
     regret: bool = False
     exogenous: Path | None = None
     since: datetime | None = None
+    keep: bool = True
 
     @property
     def speed(self) -> float:
@@ -116,8 +122,8 @@ class Row:
 
     Attributes:
         saving: share of the grams of `static-fastest` on the same start. `bound_saving`: the most
-            that any policy can save. `share_of_oracle`: share of the oracle's saving; None where
-            the oracle saves nothing.
+            that any policy can save. `ideal_saving`: that, were switches free.
+        share_of_oracle: share of the oracle's saving; None where the oracle saves nothing.
         switches: layout changes, to sleep and back included. `solve_s`: mean seconds per plan.
         regret_planning, regret_forecast: `bound_saving` less `saving`, in two parts
             (`wattmesh.controller.replay.regret`); None if not asked for, and for other policies.
@@ -131,6 +137,7 @@ class Row:
     energy_j: float
     saving: float
     bound_saving: float
+    ideal_saving: float
     share_of_oracle: float | None
     switches: int
     most_switches_a_day: int
@@ -193,10 +200,12 @@ def bench(asked: ReplayRequest, wanted: Sequence[Cell], *, jobs: int) -> Iterato
         yield from pool.map(work, wanted)
 
 
-def rows(asked: ReplayRequest, cell: Cell) -> tuple[Row, ...]:
-    """Replay one cell."""
+def rows(
+    asked: ReplayRequest, cell: Cell, forecast: ReplayForecast | None = None
+) -> tuple[Row, ...]:
+    """Replay one cell; a forecast that is given takes the place of the one that was asked for."""
     grid = read(cell.trace)
-    forecast = _forecast(asked, grid)
+    forecast = forecast or forecast_of(asked, grid)
     return tuple(
         row
         for slack in asked.slacks
@@ -204,7 +213,7 @@ def rows(asked: ReplayRequest, cell: Cell) -> tuple[Row, ...]:
     )
 
 
-def _forecast(asked: ReplayRequest, grid: GridSeries) -> ReplayForecast:
+def forecast_of(asked: ReplayRequest, grid: GridSeries) -> ReplayForecast:
     """Make the forecast that was asked for.
 
     Raises:
@@ -221,7 +230,7 @@ def _forecast(asked: ReplayRequest, grid: GridSeries) -> ReplayForecast:
         raise InputInvalid(
             f"{asked.exogenous} has no zone {grid.zone!r}; it has {', '.join(sorted(zones))}"
         )
-    return ExogenousForecast(grid, zones[grid.zone])
+    return mended(asked.forecast, grid, ExogenousForecast(grid, zones[grid.zone]))
 
 
 def _scene(asked: ReplayRequest, grid: GridSeries, cell: Cell, slack: float) -> Scene:
@@ -242,7 +251,11 @@ def _of_scene(
     asked: ReplayRequest, forecast: ReplayForecast, slack: float, scene: Scene
 ) -> Iterator[Row]:
     means = DriverSettings(
-        forecast=forecast, policy=asked.limits, cycle_s=asked.cycle_s, pause=asked.pause
+        forecast=forecast,
+        policy=asked.limits,
+        cycle_s=asked.cycle_s,
+        pause=asked.pause,
+        keep=asked.keep,
     )
     base = run(scene, Rival(means, RULES["static-fastest"]), cycle_s=asked.cycle_s)
     held = _Held(
@@ -272,7 +285,7 @@ def _split(asked: ReplayRequest, means: DriverSettings, held: "_Held", row: Row)
 
 def _driver(policy: str, means: DriverSettings) -> LivePolicy | Rival:
     if policy == MPC:
-        return LivePolicy(means, PlansNow())
+        return LivePolicy(means, PlansNow(keep=means.keep))
     if policy == THRESHOLD:
         return LivePolicy(means, NoPlans())
     return Rival(means, RULES[policy])
@@ -328,6 +341,7 @@ class _Held:
             carbon_g=carbon_g,
             saving=saving,
             bound_saving=1.0 - self.known.bound_g / self.base_g,
+            ideal_saving=1.0 - self.known.ideal_g / self.base_g,
             share_of_oracle=saving / best if best > 0 else None,
             **facts,
         )

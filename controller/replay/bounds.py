@@ -1,13 +1,14 @@
-"""What no policy can beat without knowing the future: the oracle's schedule, and a lower bound.
+"""What no policy can beat without knowing the future: the oracle's schedule, and two lower bounds.
 
-Both come from the planner over the recorded grid, with switch costs, but without dwell, guard and
-boundaries; its plan is judged by `wattmesh.policies.planner.evaluate`, its bound is the dual value.
+All come from the planner over the recorded grid, without dwell, guard and boundaries. Oracle and
+bound pay what switches cost: the plan is judged by `wattmesh.policies.planner.evaluate`, the bound
+is its dual value. The ideal is that value where switches cost neither time nor energy.
 
-Invariant: bound <= oracle <= the grams of every policy on the same grid.
+Invariant: ideal <= bound <= oracle, and bound <= the grams of every policy on the same grid.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from wattmesh.controller.replay.grid import cut
@@ -15,7 +16,7 @@ from wattmesh.controller.replay.world import Scene
 from wattmesh.errors import InputInvalid
 from wattmesh.policies.horizon import between
 from wattmesh.policies.planner.options import options, transitions
-from wattmesh.policies.planner.problem import NoPlan, Plan, PlanningProblem
+from wattmesh.policies.planner.problem import NoPlan, OptionTransition, Plan, PlanningProblem
 from wattmesh.policies.planner.solver import solve
 
 
@@ -24,11 +25,13 @@ class Hindsight:
     """The oracle. `bound_g`: no policy emits less. `solve_s`: seconds to find both.
 
     Attributes:
+        ideal_g: no policy would emit less if switches were free.
         switched_s: when its layout changes, seconds from the start.
     """
 
     plan: Plan
     bound_g: float
+    ideal_g: float
     switched_s: tuple[float, ...]
     solve_s: float
 
@@ -54,12 +57,22 @@ def hindsight(scene: Scene, *, pause: bool) -> Hindsight:
     found = solve(problem)
     if isinstance(found, NoPlan):
         raise InputInvalid(f"the job cannot be replayed: {found.reason}")
+    solve_s = time.perf_counter() - began
     return Hindsight(
         plan=found,
         bound_g=found.bound_g,
+        ideal_g=_ideal_g(problem, found),
         switched_s=_layout_changes_s(problem, found.path),
-        solve_s=time.perf_counter() - began,
+        solve_s=solve_s,
     )
+
+
+def _ideal_g(problem: PlanningProblem, real: Plan) -> float:
+    """Give the bound where switches cost nothing; never above the real one."""
+    free_way = OptionTransition(seconds=0.0, energy_j=0.0)
+    ways = tuple(tuple(free_way for _ in problem.options) for _ in problem.options)
+    free = solve(replace(problem, transitions=ways), near_mu=real.mu_g_per_token)
+    return real.bound_g if isinstance(free, NoPlan) else min(free.bound_g, real.bound_g)
 
 
 def _layout_changes_s(problem: PlanningProblem, path: tuple[int, ...]) -> tuple[float, ...]:

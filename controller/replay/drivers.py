@@ -50,13 +50,15 @@ class DriverSettings:
     """What every driver of one replay gets.
 
     Attributes:
-        pause: whether runs can be suspended.
+        pause: whether runs can be suspended. `keep`: plans are kept to unless a new one saves
+            enough.
     """
 
     forecast: ReplayForecast
     policy: PolicySettings
     cycle_s: float
     pause: bool = True
+    keep: bool = True
 
 
 @dataclass(slots=True)
@@ -83,8 +85,9 @@ class SolveTimer:
 class PlansNow:
     """Plans made at once when they are asked for, a new one in every interval of the grid."""
 
-    def __init__(self) -> None:
-        """Start without a plan."""
+    def __init__(self, *, keep: bool = True) -> None:
+        """Start without a plan; `keep`: one is kept to unless a new one saves enough."""
+        self._keep = keep
         self._plan: PlanView | None = None
         self._asked: tuple[object, ...] | None = None
         self._clock = SolveTimer()
@@ -99,7 +102,7 @@ class PlansNow:
             return self._plan
         with self._clock.running():
             wanted = question(seen, run)
-            found = answered(wanted, self._plan) if wanted else None
+            found = answered(wanted, self._plan if self._keep else None) if wanted else None
             self._plan = found if isinstance(found, PlanView) else None
         self._asked = asked
         return self._plan

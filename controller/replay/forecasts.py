@@ -1,7 +1,8 @@
 """What a replayed policy is told of the grid ahead: our own forecast, the truth, yesterday, a file.
 
-Invariant: except in `perfect` and `perfect-24h`, as their names say, no forecast contains anything
-recorded after the running interval; all calls for the same interval get the same slots.
+Invariant: except in `perfect`, `perfect-24h` and `own-24h`, which tell the truth always, for a day
+and after a day, no forecast contains anything recorded after the running interval; all calls for
+the same interval get the same slots.
 """
 
 import csv
@@ -130,6 +131,20 @@ class ForesightForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HindsightBeyond:
+    """A forecast for some time ahead, then the truth: what do its errors in that time cost?"""
+
+    grid: GridSeries
+    reach: timedelta
+    near: ReplayForecast
+
+    def slots(self, now: datetime, end: datetime) -> Slots:
+        """Give the other forecast within reach, and the recorded values after."""
+        told = [each for each in self.near.slots(now, end) if each.start < now + self.reach]
+        return joined(tuple(told), cut(self.grid, told[-1].end, max(end, told[-1].end)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedForecasts:
     """Forecasts from a file, each used from when it was issued until the next one."""
 
@@ -215,11 +230,11 @@ def maker(mode: str) -> Callable[[GridSeries], ReplayForecast]:
     """Give the function that makes a grid's forecast.
 
     Args:
-        mode: `own`, `perfect`, `persist`, `perfect-24h` (or other hours), or the path of a file.
+        mode: `own`, `perfect`, `persist`, `perfect-24h`, `own-24h` (or other hours), or the path of
+            a file.
     """
-    sight = sight_of(mode)
-    if sight is not None:
-        return lambda grid: ForesightForecast(grid=grid, sight=sight, beyond=OwnForecast(grid))
+    if hours_of(mode) is not None:
+        return lambda grid: mended(mode, grid, OwnForecast(grid))
     kinds: dict[str, Callable[[GridSeries], ReplayForecast]] = {
         "own": OwnForecast,
         "perfect": lambda grid: PerfectForecast(grid=grid),
@@ -228,7 +243,17 @@ def maker(mode: str) -> Callable[[GridSeries], ReplayForecast]:
     return kinds.get(mode) or (lambda grid: from_file(Path(mode), grid))
 
 
-def sight_of(mode: str) -> timedelta | None:
-    """Read how far ahead `perfect-24h` knows the truth; None for another mode."""
-    found = re.fullmatch(r"perfect-(\d{1,4})h", mode)
+def mended(mode: str, grid: GridSeries, own: ReplayForecast) -> ReplayForecast:
+    """Put the truth into our own forecast where the mode says so; elsewhere it stays as it is."""
+    hours = hours_of(mode)
+    if hours is None:
+        return own
+    if mode.startswith("perfect"):
+        return ForesightForecast(grid=grid, sight=hours, beyond=own)
+    return HindsightBeyond(grid=grid, reach=hours, near=own)
+
+
+def hours_of(mode: str) -> timedelta | None:
+    """Read for how long `perfect-24h` or `own-24h` holds; None for another mode."""
+    found = re.fullmatch(r"(?:perfect|own)-(\d{1,4})h", mode)
     return timedelta(hours=int(found[1])) if found else None

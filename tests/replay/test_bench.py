@@ -62,7 +62,7 @@ def test_the_bound_is_below_the_oracle_and_the_oracle_below_every_policy(
     on = days(6, seed=1)
     setting = scene(on, hours=16, slack=slack, day=2, catalogue=job(release=release))
     known = hindsight(setting, pause=True)
-    assert known.bound_g <= known.plan.evaluation.grams * (1 + 1e-9)
+    assert known.ideal_g <= known.bound_g <= known.plan.evaluation.grams * (1 + 1e-9)
     assert known.plan.evaluation.legal
     drivers: dict[str, Driver] = {
         name: Rival(means(perfect(on)), rule) for name, rule in RULES.items()
@@ -71,6 +71,19 @@ def test_the_bound_is_below_the_oracle_and_the_oracle_below_every_policy(
     for name, driver in drivers.items():
         state = run(setting, driver, cycle_s=CYCLE_S)
         assert known.bound_g <= state.carbon_g * (1 + 1e-9), name
+
+
+def test_where_switches_are_free_the_ideal_is_the_bound() -> None:
+    """And where they are dear it is still the same: the ideal asks nothing of switches."""
+    on = days(6, seed=1)
+    free = SwitchCost(layout_s=0.0, layout_energy_j=0.0, reacquire_s=0.0, source="assumed")
+    ideals = []
+    for switch in (free, DEAR):
+        setting = scene(on, hours=16, slack=2, day=2, catalogue=job(switch=switch))
+        known = hindsight(setting, pause=True)
+        ideals.append(known.ideal_g)
+        assert (known.bound_g - known.ideal_g < 1e-5 * known.ideal_g) == (switch is free)
+    assert ideals[0] == pytest.approx(ideals[1], rel=1e-5)
 
 
 def test_a_policy_that_is_too_good_to_be_true_is_caught_by_the_bound() -> None:
@@ -229,7 +242,7 @@ def test_the_command_prints_rows_as_json_and_a_screen(
     assert [row["policy"] for row in found] == ["static-efficient", "mpc", "oracle"]
     assert set(found[0]) >= {
         *("policy", "trace", "slack", "start", "carbon_g", "energy_j", "saving", "bound_saving"),
-        *("share_of_oracle", "switches", "deadline_met", "solve_s"),
+        *("ideal_saving", "share_of_oracle", "switches", "deadline_met", "solve_s"),
     }
     assert main(words) == 0
     screen = capsys.readouterr().out

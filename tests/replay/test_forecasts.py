@@ -57,6 +57,19 @@ def test_sight_ends_after_its_hours() -> None:
     assert told != maker("perfect-24h")(altered(on, index + 20)).slots(NOW, END)
 
 
+def test_our_own_forecast_may_be_followed_by_the_truth() -> None:
+    """What we say for a day, without a gap before what was recorded; that alone is the truth."""
+    on = days(40)
+    told = maker("own-24h")(on).slots(NOW, END)
+    own, index = OwnForecast(on).slots(NOW, END), on.index(NOW)
+    assert told[:25] == own[:25]
+    assert [each.g_per_kwh for each in told[25:]] == list(on.values[index + 25 :][: len(told) - 25])
+    assert told[-1].end >= END
+    assert all(a.end == b.start for a, b in pairwise(told))
+    assert told[:25] == maker("own-24h")(altered(on, index + 1)).slots(NOW, END)[:25]
+    assert told != maker("own-24h")(altered(on, index + 40)).slots(NOW, END)
+
+
 def test_persistence_is_the_same_hour_of_the_day_before() -> None:
     """Also two days ahead."""
     on = days(40)

@@ -14,9 +14,9 @@ from tests.builders.replays import job
 from tests.builders.weather import DAYS, weather_csv
 from tests.policies.forecasting.windy import DAY
 from tests.policies.forecasting.worlds import START
-from wattmesh.controller.replay.bench import ReplayRequest, _forecast
+from wattmesh.controller.replay.bench import ReplayRequest, forecast_of
 from wattmesh.controller.replay.exogenous_forecast import ExogenousForecast
-from wattmesh.controller.replay.forecasts import OwnForecast
+from wattmesh.controller.replay.forecasts import ForesightForecast, OwnForecast
 from wattmesh.controller.replay.grid import GridSeries, read, starts
 from wattmesh.controller.replay.weather_file import WeatherZone, read_weather, weather_files
 from wattmesh.controller.replay.weather_labels import Judgement
@@ -166,9 +166,12 @@ def test_bench_takes_a_file_as_trace_and_as_exogenous(path: Path, zone: WeatherZ
     assert grid.zone == "WINDY"
     assert grid.values == pytest.approx(zone.target.tolist(), abs=1e-6)
     asked = ReplayRequest(catalogue=job(), slacks=(1.5,), count=1, exogenous=path)
-    assert isinstance(_forecast(asked, grid), ExogenousForecast)
+    assert isinstance(forecast_of(asked, grid), ExogenousForecast)
+    truth_first = forecast_of(replace(asked, forecast="perfect-24h"), grid)
+    assert isinstance(truth_first, ForesightForecast)
+    assert isinstance(truth_first.beyond, ExogenousForecast)
     with pytest.raises(InputInvalid, match="'ATLANTIS'"):
-        _forecast(asked, replace(grid, zone="ATLANTIS"))
+        forecast_of(asked, replace(grid, zone="ATLANTIS"))
     with pytest.raises(InputInvalid, match="does not cover"):
         ExogenousForecast(replace(grid, start=grid.start - DAY * HOUR), zone)
     with pytest.raises(InputInvalid, match="not hourly"):

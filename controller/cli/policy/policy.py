@@ -24,6 +24,7 @@ from wattmesh.controller.replay.bench import (
     replayed,
 )
 from wattmesh.controller.replay.bench import bench as replay
+from wattmesh.controller.replay.forecasts import hours_of
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Release
@@ -72,8 +73,11 @@ def bench(
         exogenous=exogenous,
         since=policy_options.since(since),
     )
-    if exogenous is not None and forecast != OWN:
-        raise InputInvalid("--exogenous makes the forecast; leave --forecast out")
+    if exogenous is not None and forecast != OWN and hours_of(forecast) is None:
+        raise InputInvalid(
+            "--exogenous makes the forecast; leave --forecast out, or put the truth into a part of "
+            "it (perfect-24h, own-24h)"
+        )
     if not asked.interval_tokens:
         raise InputInvalid(f"{catalogue} needs job.global_batch and job.seq_len to be replayed")
     found = _rows(asked, trace, processes)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from wattmesh.controller.replay.bench import FORECASTS, KNOWN, MPC, POLICIES
-from wattmesh.controller.replay.forecasts import sight_of
+from wattmesh.controller.replay.forecasts import hours_of
 from wattmesh.controller.replay.world import Noise
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.catalogue import Release
@@ -42,7 +42,8 @@ Starts = Annotated[int, typer.Option(min=1, help="Number of starts, spread over 
 Forecast = Annotated[
     str,
     typer.Option(
-        metavar="own|perfect|perfect-24h|persist|FILE", help="Forecast that the policies get."
+        metavar="own|perfect|perfect-24h|own-24h|persist|FILE",
+        help="Forecast that the policies get.",
     ),
 ]
 Exogenous = Annotated[
@@ -146,10 +147,10 @@ def forecast(text: str) -> str:
     Raises:
         InputInvalid: neither a mode nor a file.
     """
-    if text not in FORECASTS and sight_of(text) is None and not Path(text).is_file():
+    if text not in FORECASTS and hours_of(text) is None and not Path(text).is_file():
         raise InputInvalid(
             f"--forecast {text!r} is not known; give one of {', '.join(FORECASTS)}, the truth for "
-            "some hours (perfect-24h), or a file that exists"
+            "some hours (perfect-24h) or after them (own-24h), or a file that exists"
         )
     return text
 

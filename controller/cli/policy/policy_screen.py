@@ -71,6 +71,7 @@ def _legend(policies: set[str], slack: float) -> Iterator[str]:
         yield f"{BEST} best of the published rules"
     if {EFFICIENT, MPC, ORACLE} <= policies:
         yield f"% of what the oracle adds: to {EFFICIENT}, where that is 2 points or more"
+    yield "bounds and oracle know the whole grid ahead, without dwell, guard or boundaries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class _Trace:
         ]
         lines: list[Cells] = [self._policy_row(policy) for policy in self.policies]
         lines.append(self._percent_row("bound", self._mean_bound))
+        lines.append(self._percent_row("bound, free switches", self._mean_ideal))
         if MPC in self.policies:
             lines += self._ours()
         return table(columns, lines)
@@ -148,6 +150,9 @@ class _Trace:
 
     def _mean_bound(self, slack: float) -> float:
         return fmean(row.bound_saving for row in self.rows if row.slack == slack)
+
+    def _mean_ideal(self, slack: float) -> float:
+        return fmean(row.ideal_saving for row in self.rows if row.slack == slack)
 
     def _ours(self) -> Iterator[Cells]:
         """Compare ours with the best rival, the oracle and the bound; say what was lost to what."""

@@ -34,6 +34,7 @@ def row(policy: str, slack: float, saving: float, **changes: Any) -> Row:
         "energy_j": 1.0,
         "saving": saving,
         "bound_saving": 0.32,
+        "ideal_saving": 0.33,
         "share_of_oracle": saving / 0.30,
         "switches": 3,
         "most_switches_a_day": 2,
@@ -80,7 +81,8 @@ def test_cells_are_means_over_starts_and_the_best_rival_of_each_is_marked() -> N
     assert line(text, "equal-step") == ["11.0", "16.0*", "3.0", "0.016"]
     assert line(text, "mpc  ") == ["13.0", "25.0", "3.0", "0.016"]
     assert line(text, "mpc over the best *") == ["+1.0", "+9.0"]
-    assert line(text, "bound") == ["32.0", "32.0"]
+    assert line(text, "bound  ") == ["32.0", "32.0"]
+    assert line(text, "bound, free switches") == ["33.0", "33.0"]
 
 
 def test_ours_is_told_as_a_share_of_the_oracle_and_of_what_it_adds() -> None:
