@@ -1,10 +1,10 @@
-"""The one place for private parts of torch that the hook uses.
+"""The one place for private parts of torch that the hook and our parts of trainers use.
 
 Each part is looked up when it is first needed, never at import: a torch that lacks it breaks
 neither a user's import nor a run that does not need it, and the error names the part.
 
-Invariant: no other module of this room uses a private part of torch, and importing this one
-imports nothing of torch.
+Invariant: no other module of this room, and none of `integrations/pytorch`, uses a private part of
+torch, and importing this one imports nothing of torch.
 """
 
 import sys
@@ -78,6 +78,33 @@ def saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield a module's own persistent buffers, by name."""
     left_out = part_of(module, "_non_persistent_buffers_set")
     return ((name, each) for name, each in buffers(module).items() if name not in left_out)
+
+
+def give_storage(module: Any, make: Callable[[Any], Any]) -> None:
+    """Replace every parameter and buffer of a module and its children by `make` of it."""
+    part_of(module, "_apply")(make)
+
+
+def is_hooked(module: Any) -> bool:
+    """Return whether a hook sees what a module takes or gives, forward or backward."""
+    hooks = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(part_of(module, name) for name in hooks)
+
+
+def norms(tensors: list[Any]) -> list[Any]:
+    """Return the 2-norm of each tensor, by one call for all."""
+    found: list[Any] = find("torch", "_foreach_norm")(tensors)
+    return found
+
+
+def scale(tensors: list[Any], factor: float) -> None:
+    """Multiply each tensor in place, by one call for all."""
+    find("torch", "_foreach_mul_")(tensors, factor)
+
+
+def approach(tensors: list[Any], ends: list[Any], weight: float) -> None:
+    """Move each tensor in place by `weight` of the way to its end, by one call for all."""
+    find("torch", "_foreach_lerp_")(tensors, ends, weight)
 
 
 def keep_statistics() -> tuple[type, ...]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from wattmesh.integrations.pytorch.gradients import shard_of
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.state.shards import on_shard
 
 
@@ -25,4 +26,4 @@ def move_average(modules: Iterable[nn.Module], average: Mapping[str, Tensor], de
         for module in modules
         for name, parameter in module.named_parameters()
     ]
-    torch._foreach_lerp_([each for each, _ in pairs], [each for _, each in pairs], 1 - decay)
+    torch_compat.approach([each for each, _ in pairs], [each for _, each in pairs], 1 - decay)

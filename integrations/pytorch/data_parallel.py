@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Shard
 
+from wattmesh.reconfig import torch_compat
 from wattmesh.reconfig.state.shards import on_shard
 
 Placement = Callable[[nn.Parameter], Shard | None]
@@ -35,7 +36,7 @@ def shard_data(module: nn.Module, mesh: DeviceMesh, *, dim: int = 0) -> None:
 def give_memory(module: nn.Module, device: str) -> None:
     """Allocate a meta-device module's shards without initializing them (`to_empty`)."""
     empty = partial(torch.empty_like, device=device)
-    module._apply(partial(on_shard, make=empty))  # type: ignore[no-untyped-call]  # torch's
+    torch_compat.give_storage(module, partial(on_shard, make=empty))
 
 
 def sum_gradients(modules: Iterable[nn.Module]) -> None:

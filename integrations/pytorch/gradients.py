@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from wattmesh.reconfig import torch_compat
+
 
 def sum_over_ranks(*values: Tensor) -> list[Tensor]:
     """Sum tensors over all ranks in fp64, in one collective; equal on every rank.
@@ -66,7 +68,7 @@ def squared_norm_share(gradients: Sequence[Gradient], replicas: int) -> Tensor:
     A tensor in n shards is held `replicas / n` times by the `replicas` ranks of its stage; dividing
     by that makes the sum over all ranks of all stages count every element once.
     """
-    norms = torch.stack(torch._foreach_norm([each.shard for each in gradients])).double()
+    norms = torch.stack(torch_compat.norms([each.shard for each in gradients])).double()
     shards = torch.tensor(
         [each.shards for each in gradients], dtype=torch.float64, device=norms.device
     )
@@ -125,4 +127,4 @@ def _first_row(gradient: Tensor) -> int:
 def clip(gradients: Sequence[Gradient], norm: float, limit: float) -> None:
     """Scale gradients down so that their global norm, which is `norm`, is at most `limit`."""
     if norm > limit:
-        torch._foreach_mul_([each.shard for each in gradients], limit / norm)
+        torch_compat.scale([each.shard for each in gradients], limit / norm)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig import torch_compat
 
 LOAD_CAP = 1.15
 """The most that an expert's load is steered above the mean (docs/experts.md)."""
@@ -145,8 +146,7 @@ class EnergyRouter(nn.Module):
 
     def _is_watched(self) -> bool:
         """Return whether a hook of the gate holds what it gave, so that it must not be changed."""
-        gate = self.gate
-        return bool(gate._forward_hooks or gate._backward_hooks or gate._backward_pre_hooks)
+        return torch_compat.is_hooked(self.gate)
 
     @torch.no_grad()
     def set_costs(self, costs: Sequence[float], strength: float) -> str:
