@@ -177,6 +177,8 @@ def foreign_limit(node: Node) -> float:
     """Somebody else sets a limit: theirs stays, everything of ours is given back."""
     node.job()
     _under_economy(node)
+    # Not between our writing a limit and our reading it back: then it is ours that did not hold.
+    node.until(lambda: node.said().count("power limit 500 W (economy for run-1)\n") == 2)
     node.fake.gpus[1].foreign_limit(600)
 
     def left_alone() -> bool:

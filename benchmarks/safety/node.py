@@ -270,6 +270,11 @@ class Node:
         answer = self.answers()
         return next((gpu.trouble for gpu in answer.gpus if gpu.trouble), "") if answer else ""
 
+    def said(self) -> str:
+        """Give all that the actuator logged."""
+        log = self.folder / "actuator.log"
+        return log.read_text() if log.exists() else ""
+
     def until(self, condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Waited:
         """Wait until something is true; say how long it took.
 
@@ -279,9 +284,7 @@ class Node:
         began_s = time.monotonic()
         while not condition():
             if time.monotonic() > began_s + deadline_s:
-                log = self.folder / "actuator.log"
-                said = log.read_text()[-3000:] if log.exists() else ""
-                raise TimeoutError(f"{self.truths()}\n{self.answers()}\n{said}")
+                raise TimeoutError(f"{self.truths()}\n{self.answers()}\n{self.said()[-3000:]}")
             time.sleep(0.01)
         return Waited(seconds=time.monotonic() - began_s)
 

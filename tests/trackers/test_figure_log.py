@@ -69,6 +69,16 @@ def daemon(socket_path: Path) -> Iterator[Answers]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _no_thread_outlives_its_test() -> Iterator[None]:
+    """Wait for threads that `close` left behind: what they say late is of the test before."""
+    yield
+    wait_for(
+        lambda: all(each.name != "wattmesh-figures" for each in threading.enumerate()),
+        "the end of every thread",
+    )
+
+
 def opened(socket_path: Path, kept: Kept, run: Measured | None = None) -> FigureLog:
     """Make a log that asks as often as it may."""
     link = DaemonLink(str(socket_path))
