@@ -24,7 +24,7 @@ The map:
     carbon_views.py  what the API tells of the grid
     marks.py       the flags estimated, provisional, simulated
     pictures.py    the style of pictures
-    pulse.py       the newest facts of the daemon's loops, in memory
+    loop_facts.py       the newest facts of the daemon's loops, in memory
     views.py       the answers of the API as documented dataclasses
     zoned_time.py  reads a moment with its zone from text
 """

@@ -176,9 +176,9 @@ def live(settings: Settings, folder: Path) -> None:
                 before = loop.state.bugs
                 loop.turn()
                 assert loop.state.bugs == before, f"{loop.state.name}: {loop.state.trouble}"
-        assert not parts.pulse.isolation.count, "a run was held: the settings are to blame"
-        Housekeeping(parts.journal, parts.pulse).turn()
-        PeriodRoll(parts.journal, parts.pulse).turn()
+        assert not parts.loop_facts.isolation.count, "a run was held: the settings are to blame"
+        Housekeeping(parts.journal, parts.loop_facts).turn()
+        PeriodRoll(parts.journal, parts.loop_facts).turn()
         for screen in SCREENS:
             answer = ask(settings.api.socket, "GET", f"/v1/{screen}")
             assert answer.status != 500, f"{screen}: {answer.body}"

@@ -221,10 +221,10 @@ class Day:
         settings = parse(path.read_text("utf-8"), where=path)
         self.parts = Parts(settings, path, self.time.clock, self.node)
         self.parts.leases.turn()
-        pulse = self.parts.pulse
+        loop_facts = self.parts.loop_facts
         self.context = RequestContext(
             journal=self.parts.journal,
-            pulse=pulse,
+            loop_facts=loop_facts,
             changes=self.parts.changes,
             plan_for=run_plans(settings).__getitem__,
             wake=self.parts.cycle.wake,
@@ -233,15 +233,15 @@ class Day:
         poll = PollDuty(
             Poller(source, self.parts.journal, ahead=True),
             Forecaster(self.parts.journal, source.signal, source.series),
-            pulse,
+            loop_facts,
             lambda: None,
         )
         hour = timedelta(hours=1)
         self.dues = [
             Due(timedelta(seconds=source.series.cadence_s), poll.turn),
             Due(timedelta(seconds=self.parts.accounts.state.every_s), self.parts.accounts.turn),
-            Due(hour, PeriodRoll(self.parts.journal, pulse).turn),
-            Due(24 * hour, Housekeeping(self.parts.journal, pulse).turn),
+            Due(hour, PeriodRoll(self.parts.journal, loop_facts).turn),
+            Due(24 * hour, Housekeeping(self.parts.journal, loop_facts).turn),
         ]
 
     def live(self, hours: float, step_s: float) -> None:

@@ -84,7 +84,7 @@ class ScaleSite:
     def __init__(self, parts: Parts, crowd: Crowd) -> None:
         """Take the parts; nothing is registered yet."""
         self.parts, self.crowd = parts, crowd
-        self._seq, self._began_s = 0, parts.pulse.clock.monotonic()
+        self._seq, self._began_s = 0, parts.loop_facts.clock.monotonic()
         text = catalogue().replace("gpus = 8", f"gpus = {GPUS_PER_RUN}")
         text = text.replace("dp_shard = 8", f"dp_shard = {GPUS_PER_RUN}")
         self._catalogue = catalogue_file.parse(text.encode(), "the benchmark's catalogue")
@@ -92,13 +92,13 @@ class ScaleSite:
 
     def poll(self) -> None:
         """Let the recording tell its values and its forecast."""
-        now = self.parts.pulse.clock.now()
-        for source in grid(self.parts.pulse.settings, now).providers:
+        now = self.parts.loop_facts.clock.now()
+        for source in grid(self.parts.loop_facts.settings, now).providers:
             Poller(source, self.parts.journal, ahead=True).poll(now)
 
     def register(self) -> None:
         """Introduce every run; deadlines differ, so no two plans are the same."""
-        now = self.parts.pulse.clock.now()
+        now = self.parts.loop_facts.clock.now()
         for number in range(self.crowd.runs):
             message = Register(
                 run=_run(number),
@@ -119,7 +119,7 @@ class ScaleSite:
                 message,
                 owner_uid=1000 + number % 50,
                 now=now,
-                epoch=self.parts.pulse.lead.epoch or 0,
+                epoch=self.parts.loop_facts.lead.epoch or 0,
                 plan=plan,
                 most=self.crowd.runs,
             )
@@ -127,8 +127,8 @@ class ScaleSite:
     def report(self) -> None:
         """Let every run say how far it is, and every node what its GPUs draw."""
         self._seq += 1
-        now = self.parts.pulse.clock.now()
-        trained_s = self.parts.pulse.clock.monotonic() - self._began_s
+        now = self.parts.loop_facts.clock.now()
+        trained_s = self.parts.loop_facts.clock.monotonic() - self._began_s
         for number in range(self.crowd.runs):
             message = Progress(
                 run=_run(number),
@@ -149,7 +149,7 @@ class ScaleSite:
 
     def ingest_s(self, slots: int) -> float:
         """Let every node deliver joules of all its GPUs, slot by slot; return the seconds."""
-        clock = self.parts.pulse.clock
+        clock = self.parts.loop_facts.clock
         now = clock.now()
         batches = [
             self._batch(node, slot, now)
@@ -189,11 +189,11 @@ class ScaleSite:
         Raises:
             RuntimeError: the turn failed, or did not decide about every run.
         """
-        clock = self.parts.pulse.clock
+        clock = self.parts.loop_facts.clock
         began_s = clock.monotonic()
         self.parts.cycle.turn()
         took_s = clock.monotonic() - began_s
-        turned = self.parts.pulse.turned
+        turned = self.parts.loop_facts.turned
         if turned is None or turned.report.trouble:
             raise RuntimeError(f"a turn failed: {turned.report.trouble if turned else 'no turn'}")
         if len(turned.report.decisions) != self.crowd.runs:
@@ -202,23 +202,23 @@ class ScaleSite:
 
     def announce_cap(self, watts: float) -> None:
         """Announce a power cap from an hour from now on, for four weeks."""
-        start = self.parts.pulse.clock.now() + timedelta(hours=1)
+        start = self.parts.loop_facts.clock.now() + timedelta(hours=1)
         self.parts.journal.caps.announce(
             watts,
             start,
             start + timedelta(days=28),
             by="benchmark",
             reason="a cap that binds",
-            epoch=self.parts.pulse.lead.epoch or 0,
+            epoch=self.parts.loop_facts.lead.epoch or 0,
         )
 
     def joint(self) -> JointState:
         """Give how far the joint plan is."""
-        return self.parts.pulse.planning().joint
+        return self.parts.loop_facts.planning().joint
 
     def planned(self) -> int:
         """Count the runs that have a plan."""
-        return sum(each.plan is not None for each in self.parts.pulse.planning().runs.values())
+        return sum(each.plan is not None for each in self.parts.loop_facts.planning().runs.values())
 
     def _delivery(self, node: int, now: datetime) -> Delivery:
         first = node * GPUS_PER_NODE

@@ -126,7 +126,7 @@ def keep(life: Life, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     parts = life.simulated.parts
     parts.api.start()
-    url = f"--socket={parts.pulse.settings.api.socket}"
+    url = f"--socket={parts.loop_facts.settings.api.socket}"
     run_name = life.simulated.journal.runs.all(life.now)[-1].name
     screens = {
         "budget.txt": ["budget", url],

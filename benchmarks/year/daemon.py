@@ -155,7 +155,7 @@ class Simulated:
         self.path = folder / "wattmesh.toml"
         settings = self._settings()
         self.parts = Parts(settings, self.path, cluster.time.clock, InventedPower(cluster))
-        self.journal, self.pulse = self.parts.journal, self.parts.pulse
+        self.journal, self.loop_facts = self.parts.journal, self.parts.loop_facts
         self.parts.leases.turn()
         self._said: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._seq = 0
@@ -214,7 +214,7 @@ class Simulated:
             lag_s=7200,
             http=http(server.url),
         )
-        named = grid(self.pulse.settings, self.cluster.time.now).providers
+        named = grid(self.loop_facts.settings, self.cluster.time.now).providers
         opened = (lifecycle, direct) if self._changed else (direct, other, lifecycle)
         assert [each.signal for each in opened] == [each.signal for each in named]
         return opened
@@ -223,21 +223,21 @@ class Simulated:
         """Give everything that the scheduler and the loops do, but sampler and cycle."""
         dues = self._polls()
         dues["price"] = Due(self.site.price, self.parts.accounts.turn)
-        roll = PeriodRoll(self.journal, self.pulse)
+        roll = PeriodRoll(self.journal, self.loop_facts)
         dues["periods"] = Due(HOUR, roll.turn)
-        dues["retention"] = Due(24 * HOUR, Housekeeping(self.journal, self.pulse).turn)
+        dues["retention"] = Due(24 * HOUR, Housekeeping(self.journal, self.loop_facts).turn)
         return dues
 
     def _polls(self) -> dict[str, Due]:
         """Give the polls of the settings' signals."""
         dues = {}
-        wanted = grid(self.pulse.settings, self.cluster.time.now).ahead
+        wanted = grid(self.loop_facts.settings, self.cluster.time.now).ahead
         for source in self._providers():
             ahead = str(source.signal) in wanted
             poller = Poller(source, self.journal, ahead=ahead)
             own = Forecaster(self.journal, source.signal, source.series)
             forecaster = _Seldom(own, self.site.forecast) if ahead else NoForecaster()
-            duty = PollDuty(poller, forecaster, self.pulse, lambda: None)
+            duty = PollDuty(poller, forecaster, self.loop_facts, lambda: None)
             dues[f"poll {source.signal}"] = Due(self.site.poll, duty.turn)
         return dues
 
@@ -330,7 +330,7 @@ class Simulated:
             incarnation=f"{run.job.name}-{launch}",
             attempt=launch,
             plan=move.plan,
-            epoch=self.pulse.lead.epoch or 0,
+            epoch=self.loop_facts.lead.epoch or 0,
             state=state,
             step=run.tokens // STEP_TOKENS,
             elapsed_s=took_s if done else 0.0,
@@ -359,8 +359,8 @@ class Simulated:
             host="invented",
             pid=4711,
         )
-        plan = run_plans(self.pulse.settings)[job.name]
-        epoch = self.pulse.lead.epoch or 0
+        plan = run_plans(self.loop_facts.settings)[job.name]
+        epoch = self.loop_facts.lead.epoch or 0
         self.journal.runs.register(message, owner_uid=UID, now=now, epoch=epoch, plan=plan)
 
     def _progress(self, run: Run, launch: int, now: datetime) -> None:

@@ -5,24 +5,24 @@ plans get no budget.
 """
 
 from wattmesh.controller.accounting.budget_plans import CLUSTER
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.policies.decision import BudgetLeft
 
 
-def own_budgets(pulse: Pulse) -> dict[str, BudgetLeft]:
+def own_budgets(loop_facts: LoopFacts) -> dict[str, BudgetLeft]:
     """Give the budgets of single runs, by the run's name, as they stood in the last cycle.
 
     The cluster's budget is left out: nothing says which run may spend how much of it. Grams are
     without PUE, as plans count them: where power is measured.
     """
-    accounting, decision = pulse.signals.accounting, pulse.signals.decision
+    accounting, decision = loop_facts.signals.accounting, loop_facts.signals.decision
     if accounting is None or decision is None or accounting.signal != decision.signal:
         return {}
-    pue = pulse.settings.site.pue_milli() / 1000
+    pue = loop_facts.settings.site.pue_milli() / 1000
     return {
         line.name: BudgetLeft(
             left_g=line.residual_g / pue, unpriced_j=line.unpriced_j, until=line.end
         )
-        for line in pulse.budgets.lines
+        for line in loop_facts.budgets.lines
         if line.name != CLUSTER
     }

@@ -227,7 +227,7 @@ def _node_of_token(request: Request, context: RequestContext, shared: str) -> st
     if shared and hmac.compare_digest(given, shared):
         return ANY
     # Looked up by its hash, so the time of the look-up reveals nothing of a token.
-    known = context.pulse.tokens.get(given)
+    known = context.loop_facts.tokens.get(given)
     if known is None or (known.ends_at is not None and known.ends_at <= context.now):
         return ""
     return known.node

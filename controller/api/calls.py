@@ -81,13 +81,13 @@ def guarded(context: RequestContext, handler: Handler, call: Call) -> Any:
     Raises:
         JournalUnavailable: it does not; in an outage, most calls fail without asking it.
     """
-    outage = context.pulse.outage
-    if outage is not None and not context.pulse.journal_worth_a_try():
+    outage = context.loop_facts.outage
+    if outage is not None and not context.loop_facts.journal_worth_a_try():
         raise JournalUnavailable(outage.sentence)
     try:
         return handler(context, call)
     except JournalUnavailable as error:
-        context.pulse.journal_failed(str(error))
+        context.loop_facts.journal_failed(str(error))
         raise
 
 

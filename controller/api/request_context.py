@@ -16,8 +16,8 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_nodes import ANY
 from wattmesh.controller.journal.runs.run_row import LIVES
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.process.change_signal import ChangeSignal
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.zoned_time import zoned_time
 from wattmesh.errors import FixInput, InputInvalid, Refused, RetryLater
 from wattmesh.reconfig.ranges import clean, shown
@@ -84,7 +84,7 @@ class RequestContext:
     """
 
     journal: Journal
-    pulse: Pulse
+    loop_facts: LoopFacts
     changes: ChangeSignal
     plan_for: Callable[[str], RunPlan]
     wake: Callable[[], None]
@@ -95,7 +95,7 @@ class RequestContext:
     @property
     def now(self) -> datetime:
         """The wall time."""
-        return self.pulse.clock.now()
+        return self.loop_facts.clock.now()
 
     def lead(self) -> int:
         """Give the epoch under which this daemon may write.
@@ -103,9 +103,9 @@ class RequestContext:
         Raises:
             StandsBy: the caller should ask the leader.
         """
-        epoch = self.pulse.lead.epoch
+        epoch = self.loop_facts.lead.epoch
         if epoch is None:
-            leader = self.pulse.lead.leader or "nobody yet"
+            leader = self.loop_facts.lead.leader or "nobody yet"
             raise StandsBy(
                 f"This daemon stands by and takes no reports or orders ({leader} leads); ask the "
                 "leader, or wait until this one takes over."
@@ -118,7 +118,10 @@ class RequestContext:
         Raises:
             StandsBy: another daemon may lead by now.
         """
-        epoch, late_s = self.lead(), self.pulse.clock.monotonic() - self.pulse.lead.until_s
+        epoch, late_s = (
+            self.lead(),
+            self.loop_facts.clock.monotonic() - self.loop_facts.lead.until_s,
+        )
         if late_s >= 0:
             raise StandsBy(
                 f"This daemon's lease ran out {late_s:.0f} s ago and was not renewed, so another "
@@ -159,7 +162,7 @@ class RequestContext:
         return meant[0]
 
     def _operator(self, peer: PeerIdentity | None) -> bool:
-        return peer is not None and is_operator(peer, self.pulse.settings.api.operators_group)
+        return peer is not None and is_operator(peer, self.loop_facts.settings.api.operators_group)
 
 
 def _meant(
@@ -214,7 +217,7 @@ class Call:
         Raises:
             Refused: the caller is not an operator.
         """
-        group = context.pulse.settings.api.operators_group
+        group = context.loop_facts.settings.api.operators_group
         if not is_operator(self.peer, group):
             raise Refused(
                 f"uid {self.peer.uid} may not {act}: only members of {group} may; ask one of them."
@@ -226,7 +229,7 @@ class Call:
         Raises:
             Refused: the caller is not an agent, or is another node's.
         """
-        group = context.pulse.settings.api.operators_group
+        group = context.loop_facts.settings.api.operators_group
         if self.peer.agent and self.peer.node not in (ANY, self.path["node"]):
             raise Refused(
                 f"this token is {self.peer.node}'s, and speaks for no other node; an operator "
@@ -244,7 +247,7 @@ class Call:
         Raises:
             Refused: the caller is neither.
         """
-        group = context.pulse.settings.api.operators_group
+        group = context.loop_facts.settings.api.operators_group
         if self.peer.uid != row.owner_uid and not is_operator(self.peer, group):
             raise Refused(
                 f"uid {self.peer.uid} may not {act} {row.name}: it belongs to uid {row.owner_uid}; "

@@ -35,7 +35,7 @@ def speaking(context: RequestContext, call: Call, *, registers: bool = False) ->
     yield
     if bound == node or (node in (HERE, ANY) and not registers):
         return
-    context.journal.run_nodes.bind(run, node, context.pulse.lead.epoch)
+    context.journal.run_nodes.bind(run, node, context.loop_facts.lead.epoch)
     if bound not in (None, ANY) and node not in (HERE, ANY):
         said = f"{run} speaks on {node} now, no longer on {bound or 'this machine'}."
         context.journal.events.add("run_moved", said, context.now)
@@ -48,7 +48,7 @@ def check(context: RequestContext, call: Call) -> str | None:
         SpeaksElsewhere: the run lives on another node than the caller's.
     """
     run, node = call.path["run"], call.peer.node
-    bound = context.journal.run_nodes.of(run, context.pulse.lead.epoch)
+    bound = context.journal.run_nodes.of(run, context.loop_facts.lead.epoch)
     if node in (HERE, ANY, bound) or bound in (None, ANY):
         return bound
     row = context.journal.runs.find(run, context.now)
@@ -56,6 +56,6 @@ def check(context: RequestContext, call: Call) -> str | None:
         raise SpeaksElsewhere(
             f"Run {run} lives on {bound or 'the head node'}, so {node} may not speak for it; if it "
             "was started anew here, it is let in when the launch there has not been heard for "
-            f"{context.pulse.settings.loops.live_s:g} s."
+            f"{context.loop_facts.settings.loops.live_s:g} s."
         )
     return bound

@@ -68,4 +68,4 @@ def _node(context: RequestContext, call: Call, act: str) -> str:
 
 def _note_and_reload_tokens(context: RequestContext, sentence: str) -> None:
     context.journal.events.add("token", sentence, context.now)
-    context.pulse.tokens = context.journal.tokens.valid(context.now)
+    context.loop_facts.tokens = context.journal.tokens.valid(context.now)

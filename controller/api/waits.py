@@ -31,7 +31,7 @@ class Waits:
         Raises:
             TooMany: `api.waits_per_user` calls of the same caller wait already.
         """
-        most, who = self._context.pulse.settings.api.waits_per_user, _who(call)
+        most, who = self._context.loop_facts.settings.api.waits_per_user, _who(call)
         if self._waiting[who] >= most:
             raise TooMany(
                 f"{most} calls of {who} wait already (api.waits_per_user); ask again when one of "

@@ -52,7 +52,7 @@ class Caller:
         cls, context: RequestContext, peer: PeerIdentity, listens: Callable[[], bool]
     ) -> "Caller":
         """Give the caller at the other end of a connection."""
-        operator = is_operator(peer, context.pulse.settings.api.operators_group)
+        operator = is_operator(peer, context.loop_facts.settings.api.operators_group)
         return cls(
             name=f"uid {peer.uid}" if peer.uid >= 0 else f"node {peer.node}",
             trusted=operator or peer.agent,

@@ -18,9 +18,9 @@ from wattmesh.controller.api.request_context import Call, RequestContext
 from wattmesh.controller.api.transport.peers import PeerIdentity
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.process.loops import Clock
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.settings.journal_address import journal_url
 from wattmesh.controller.signals.grid import grid
@@ -54,7 +54,7 @@ class JournalAnswers:
             JournalUnavailable: the journal cannot be read.
         """
         settings = reader.load(config, by_a_person=True)
-        pulse = Pulse(
+        loop_facts = LoopFacts(
             clock=Clock(),
             settings=settings,
             started_s=time.monotonic(),
@@ -63,7 +63,7 @@ class JournalAnswers:
         )
         self._context = RequestContext(
             journal=Journal.open(journal_url(settings)),
-            pulse=pulse,
+            loop_facts=loop_facts,
             changes=ChangeSignal(),
             plan_for=lambda _: RunPlan(),
             wake=lambda: None,

@@ -25,12 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def begin(path: Path) -> int:
         parts = Parts(reader.load(path), path)
-        pulse, cycle, sampler = parts.pulse, parts.cycle, parts.sampler
+        loop_facts, cycle, sampler = parts.loop_facts, parts.cycle, parts.sampler
         return serve(
             parts.start,
             parts.stop,
             [lambda: cycle.state.last_progress_s, lambda: sampler.state.last_progress_s],
-            sentence=lambda: pulse.turned.report.sentence if pulse.turned else "",
+            sentence=lambda: loop_facts.turned.report.sentence if loop_facts.turned else "",
             reload=lambda notifier: _reload(path, parts, notifier),
         )
 
@@ -40,14 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _reload(path: Path, parts: Parts, notifier: Notifier) -> None:
     """Read the settings file again; a file with mistakes changes nothing."""
     notifier.reloading()
-    pulse = parts.pulse
+    loop_facts = parts.loop_facts
     try:
         log.info("%s", parts.reload(reader.load(path)))
-        pulse.settings_trouble = ""
+        loop_facts.settings_trouble = ""
     except WattmeshError as error:
         log.error("the old settings stay in force: %s", error)
-        pulse.settings_trouble = _why_not_reloaded(path, error)
-        remember(parts.journal, pulse, "reload_refused", pulse.settings_trouble)
+        loop_facts.settings_trouble = _why_not_reloaded(path, error)
+        remember(parts.journal, loop_facts, "reload_refused", loop_facts.settings_trouble)
     notifier.ready()
 
 

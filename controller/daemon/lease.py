@@ -1,9 +1,9 @@
 """Leadership: one daemon per journal acts, the others stand by and observe.
 
-Invariant: the epoch in the pulse is one that the journal gave to this holder; the journal itself
-refuses acts of any other epoch, so a daemon that does not know yet that it lost does no harm. What
-does not pass through the journal (a clock or cap told to an agent) ends with `Lead.until_s`, before
-the journal can give the lease to another.
+Invariant: the epoch in the loop facts is one that the journal gave to this holder; the journal
+itself refuses acts of any other epoch, so a daemon that does not know yet that it lost harms none.
+What does not pass through the journal (a clock or cap told to an agent) ends with `Lead.until_s`,
+before the journal can give the lease to another.
 """
 
 import logging
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from wattmesh.controller.journal.leadership import Leadership
 from wattmesh.controller.journal.runs.liveness import Liveness
+from wattmesh.controller.loop_facts import Lead, LoopFacts
 from wattmesh.controller.process.life import boot_id
-from wattmesh.controller.pulse import Lead, Pulse
 from wattmesh.errors import JournalUnavailable
 from wattmesh.quantities import duration
 
@@ -46,7 +46,7 @@ class Lease:
     def __init__(
         self,
         leadership: Leadership,
-        pulse: Pulse,
+        loop_facts: LoopFacts,
         holder: str,
         ttl_s: float,
         on_recovery: Callable[[str], None],
@@ -58,16 +58,16 @@ class Lease:
 
         Args:
             leadership: the lease row in the journal.
-            pulse: where the epoch, and whether the journal answers, is kept.
+            loop_facts: where the epoch, and whether the journal answers, is kept.
             holder: this daemon's name across restarts.
             ttl_s: how long the lease outlives its holder.
             on_recovery: told in a sentence when the journal answers again.
             liveness: told when this daemon begins to hear the runs, and when another does.
-            simulated: whether the pulse's clock is another than this machine's; the database's
+            simulated: whether the loop facts' clock is another than this machine's; the database's
                 does not follow it, and they are not compared.
         """
         self._leadership = leadership
-        self._pulse = pulse
+        self._loop_facts = loop_facts
         self._holder = holder
         self._ttl_s = ttl_s
         self._asked_s = 0.0
@@ -81,22 +81,22 @@ class Lease:
         Raises:
             JournalUnavailable: it is not known who leads; the epoch stands, the term runs out.
         """
-        pulse = self._pulse
-        self._asked_s = pulse.clock.monotonic()
+        loop_facts = self._loop_facts
+        self._asked_s = loop_facts.clock.monotonic()
         try:
             self._compare_clocks()
-            if pulse.lead.epoch is not None and not self._renew(pulse.lead.epoch):
+            if loop_facts.lead.epoch is not None and not self._renew(loop_facts.lead.epoch):
                 log.warning("lost the lease: another daemon leads; standing by")
-                pulse.lead = replace(pulse.lead, epoch=None)
+                loop_facts.lead = replace(loop_facts.lead, epoch=None)
                 self._liveness.stand_by()
-            elif pulse.lead.epoch is not None:
-                pulse.lead = replace(pulse.lead, until_s=self._term_ends_s())
-            if pulse.lead.epoch is None:
+            elif loop_facts.lead.epoch is not None:
+                loop_facts.lead = replace(loop_facts.lead, until_s=self._term_ends_s())
+            if loop_facts.lead.epoch is None:
                 self._acquire()
         except JournalUnavailable as error:
-            pulse.journal_failed(str(error))
+            loop_facts.journal_failed(str(error))
             raise
-        ended = pulse.journal_answered()
+        ended = loop_facts.journal_answered()
         if ended:
             log.warning("%s", ended)
             self._on_recovery(ended)
@@ -109,7 +109,7 @@ class Lease:
         """
         if self._simulated:
             return
-        ahead_s = self._leadership.clock_ahead_s(self._pulse.clock.now)
+        ahead_s = self._leadership.clock_ahead_s(self._loop_facts.clock.now)
         apart = ""
         if abs(ahead_s) > CLOCKS_APART_S:
             way = "ahead of" if ahead_s > 0 else "behind"
@@ -118,16 +118,16 @@ class Lease:
                 "wrong one right (`timedatectl` on both). Until then this daemon does not take the "
                 "lead; one that leads keeps it"
             )
-        if apart and not self._pulse.trusted.apart:
+        if apart and not self._loop_facts.trusted.apart:
             log.warning("%s", apart)
-        self._pulse.trusted.apart = apart
+        self._loop_facts.trusted.apart = apart
 
     def release(self) -> None:
         """Give the lease up, so the next daemon leads at once; without the journal it expires."""
-        epoch = self._pulse.lead.epoch
+        epoch = self._loop_facts.lead.epoch
         if epoch is None:
             return
-        self._pulse.lead = replace(self._pulse.lead, epoch=None)
+        self._loop_facts.lead = replace(self._loop_facts.lead, epoch=None)
         try:
             self._leadership.release(self._holder, epoch)
         except JournalUnavailable as error:
@@ -142,12 +142,12 @@ class Lease:
     def _acquire(self) -> None:
         before = self._leadership.current()
         epoch = None
-        if not self._pulse.trusted.apart:
+        if not self._loop_facts.trusted.apart:
             epoch = self._leadership.acquire(self._holder, self._ttl_s)
         if epoch is not None:
             log.info("leading in epoch %d", epoch)
-            self._liveness.lead(self._pulse.clock.now(), before.expires_at if before else None)
-            self._pulse.lead = Lead(
+            self._liveness.lead(self._loop_facts.clock.now(), before.expires_at if before else None)
+            self._loop_facts.lead = Lead(
                 epoch=epoch,
                 journal=self._leadership.journal,
                 leader=self._holder,
@@ -156,6 +156,6 @@ class Lease:
             return
         row = self._leadership.current()
         leader = row.holder if row else ""
-        if leader != self._pulse.lead.leader:
+        if leader != self._loop_facts.lead.leader:
             log.info("standing by: %s leads", leader)
-        self._pulse.lead = replace(self._pulse.lead, leader=leader)
+        self._loop_facts.lead = replace(self._loop_facts.lead, leader=leader)

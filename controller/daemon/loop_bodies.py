@@ -1,6 +1,6 @@
 """What each loop and job does in one turn: the cycle, the sampler, the polls, the housekeeping.
 
-Each duty takes its clocks from the pulse and leaves its newest facts there. Invariant: a duty may
+Each duty takes its clocks from the loop facts and leaves its newest ones there. Invariant: it may
 be killed at any instruction and done again by the next process; what matters is in the journal.
 """
 
@@ -18,8 +18,8 @@ from wattmesh.controller.cycle.observe import JournalObserver
 from wattmesh.controller.daemon.metering import Metering
 from wattmesh.controller.journal.carbon.forecasts import ISSUES_KEPT
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loop_facts import Coverage, LoopFacts, NewestSample, NewestTurn
 from wattmesh.controller.process.change_signal import ChangeSignal
-from wattmesh.controller.pulse import Coverage, NewestSample, NewestTurn, Pulse
 from wattmesh.controller.signals.exogenous_poller import KEPT as EXOGENOUS_KEPT
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster
 from wattmesh.controller.signals.poller import Polled, Poller
@@ -45,7 +45,7 @@ class CycleDuty:
         cycle: Cycle[JournalObservation],
         observer: JournalObserver,
         journal: Journal,
-        pulse: Pulse,
+        loop_facts: LoopFacts,
         changes: ChangeSignal,
         *,
         on_clock_step: Callable[[], None],
@@ -57,17 +57,17 @@ class CycleDuty:
         self._cycle = cycle
         self._observer = observer
         self._journal = journal
-        self._pulse = pulse
+        self._loop_facts = loop_facts
         self._changes = changes
         self._on_clock_step = on_clock_step
         self._screened: tuple[str, ...] = ()
 
     def turn(self) -> None:
         """Follow the wall clock, run the cycle, keep its facts, wake runs that await an order."""
-        pulse = self._pulse
+        loop_facts = self._loop_facts
         self._follow_clock()
         try:
-            report = self._cycle.run(pulse.clock.now())
+            report = self._cycle.run(loop_facts.clock.now())
             if report.observation is not None:
                 self._take_nodes()
                 self._keep_signs()
@@ -75,7 +75,7 @@ class CycleDuty:
         finally:
             # Even after a failure: what waiting runs know is now one cycle old.
             self._changes.ring()
-        pulse.turned = NewestTurn(monotonic_s=pulse.clock.monotonic(), report=report)
+        loop_facts.turned = NewestTurn(monotonic_s=loop_facts.clock.monotonic(), report=report)
         if report.observation is None:
             return
         self._keep_screen(tuple(each.run for each in report.observation.runs))
@@ -86,12 +86,12 @@ class CycleDuty:
         Raises:
             JournalUnavailable: the tokens that were kept before stay.
         """
-        pulse, seen = self._pulse, self._observer.newest
+        loop_facts, seen = self._loop_facts, self._observer.newest
         if seen is None:
             return
-        pulse.fleet = seen.snapshot.fleet
-        if pulse.settings.power.source == "agents":
-            pulse.tokens = self._journal.tokens.valid(seen.snapshot.now)
+        loop_facts.fleet = seen.snapshot.fleet
+        if loop_facts.settings.power.source == "agents":
+            loop_facts.tokens = self._journal.tokens.valid(seen.snapshot.now)
 
     def _keep_signs(self) -> None:
         """Write down from time to time which runs are alive; only the leader hears them.
@@ -99,8 +99,8 @@ class CycleDuty:
         Raises:
             JournalUnavailable: they are written later.
         """
-        if self._pulse.lead.epoch is not None:
-            self._journal.signs.keep(self._pulse.clock.now())
+        if self._loop_facts.lead.epoch is not None:
+            self._journal.signs.keep(self._loop_facts.clock.now())
 
     def _take_snapshot(self, cap: CapNow | None) -> None:
         """Keep the runs and claims that agents and the sampler ask for between two turns.
@@ -110,13 +110,13 @@ class CycleDuty:
         Raises:
             JournalUnavailable: the snapshot that was kept before stays.
         """
-        pulse = self._pulse
-        now = pulse.clock.now()
+        loop_facts = self._loop_facts
+        now = loop_facts.clock.now()
         runs = self._journal.runs.recent(now, now - SILENT_HELD)
-        pulse.snapshot = FleetSnapshot.of(
-            pulse.clock.monotonic(),
+        loop_facts.snapshot = FleetSnapshot.of(
+            loop_facts.clock.monotonic(),
             runs,
-            pulse.fleet.nodes,
+            loop_facts.fleet.nodes,
             frozen=self._journal.runs.frozen_all(),
             claims=attribute(holders(runs, now, seen=False)),
             cap=cap,
@@ -124,33 +124,33 @@ class CycleDuty:
 
     def _keep_screen(self, runs: tuple[str, ...]) -> None:
         """Keep a status screen at most `SCREEN_S` old, for when the journal does not answer."""
-        known, now = self._pulse.newest_status, self._pulse.clock.now()
+        known, now = self._loop_facts.newest_status, self._loop_facts.clock.now()
         old = known is None or abs((now - known.at).total_seconds()) >= SCREEN_S
         if old or runs != self._screened:
-            self._pulse.newest_status = status(self._journal, self._pulse)
+            self._loop_facts.newest_status = status(self._journal, self._loop_facts)
             self._screened = runs
 
     def _follow_clock(self) -> None:
         """Shift dates by every new step of the wall clock, and write each step as an event."""
-        runs, trusted = self._journal.runs, self._pulse.trusted
-        leads = self._pulse.lead.epoch is not None  # a standby leaves the leader's runs alone
+        runs, trusted = self._journal.runs, self._loop_facts.trusted
+        leads = self._loop_facts.lead.epoch is not None  # a standby leaves the leader's runs alone
         for step in trusted.take_steps():
             log.warning("%s", step.sentence)
             runs.liveness.shift(step.step_s)
             if leads:
                 runs.doubtful.follow(step.step_s)
             self._on_clock_step()
-            remember(self._journal, self._pulse, "clock_step", step.sentence)
+            remember(self._journal, self._loop_facts, "clock_step", step.sentence)
         try:
             runs.doubtful.settle(trusted=not leads or trusted.held_s() == 0)
         except JournalUnavailable as error:
             log.warning("the dates of runs that began under a wrong clock stand: %s", error)
 
 
-def remember(journal: Journal, pulse: Pulse, kind: str, detail: str) -> None:
+def remember(journal: Journal, loop_facts: LoopFacts, kind: str, detail: str) -> None:
     """Write an event row; an event is not worth failing for."""
     try:
-        journal.events.add(kind, detail, pulse.clock.now())
+        journal.events.add(kind, detail, loop_facts.clock.now())
     except JournalUnavailable as error:
         log.warning("the event %r was not written: %s", kind, error)
 
@@ -161,7 +161,7 @@ class SampleDuty(Metering):
     def __init__(
         self,
         sampler: Sampler,
-        pulse: Pulse,
+        loop_facts: LoopFacts,
         flush_s: float,
         slots: Callable[[datetime], SlotGrid],
         node: NodeClaims | None = None,
@@ -170,13 +170,13 @@ class SampleDuty(Metering):
 
         Args:
             sampler: reads the power source and books the rows.
-            pulse: what the daemon knows.
+            loop_facts: what the daemon knows.
             flush_s: seconds between two bookings.
             slots: gives the ledger's slot grid at a moment; a reload may name another signal.
             node: says which run owns each GPU; default: the run that registered it.
         """
-        super().__init__(sampler, pulse.exporter, pulse.clock, flush_s, node)
-        self._pulse = pulse
+        super().__init__(sampler, loop_facts.exporter, loop_facts.clock, flush_s, node)
+        self._loop_facts = loop_facts
         self._newest_slots = slots
         self._grid: SlotGrid | None = None
 
@@ -186,29 +186,31 @@ class SampleDuty(Metering):
         return self._grid
 
     def _claims(self, now: datetime, monotonic_s: float) -> Mapping[str, EnergyClaim] | None:
-        pulse, snapshot = self._pulse, self._pulse.snapshot
+        loop_facts, snapshot = self._loop_facts, self._loop_facts.snapshot
         if self._node is None or snapshot is None:
             return snapshot.claims if snapshot else None
         known = holders(snapshot.runs, now, seen=True)
-        return self._node.claims(known, pulse.sampled.sample.devices if pulse.sampled else ())
+        return self._node.claims(
+            known, loop_facts.sampled.sample.devices if loop_facts.sampled else ()
+        )
 
     def _took(self, sample: Sample, monotonic_s: float) -> None:
-        self._pulse.sampled = _sampled(self._pulse.sampled, monotonic_s, sample)
+        self._loop_facts.sampled = _sampled(self._loop_facts.sampled, monotonic_s, sample)
 
 
 class FleetDuty:
     """Combine what the nodes' agents have read, where this daemon reads no power itself."""
 
-    def __init__(self, pulse: Pulse) -> None:
-        """Keep the pulse."""
-        self._pulse = pulse
+    def __init__(self, loop_facts: LoopFacts) -> None:
+        """Keep the loop facts."""
+        self._loop_facts = loop_facts
 
     def turn(self) -> None:
         """Take the nodes as the newest cycle saw them."""
-        pulse = self._pulse
-        monotonic_s = pulse.clock.monotonic()
-        newest = fleet_sample(pulse.fleet.nodes, pulse.clock.now())
-        pulse.sampled = _sampled(pulse.sampled, monotonic_s, newest)
+        loop_facts = self._loop_facts
+        monotonic_s = loop_facts.clock.monotonic()
+        newest = fleet_sample(loop_facts.fleet.nodes, loop_facts.clock.now())
+        loop_facts.sampled = _sampled(loop_facts.sampled, monotonic_s, newest)
 
     def close(self) -> None:
         """Do nothing: no source is open here."""
@@ -233,9 +235,11 @@ def _sampled(before: NewestSample | None, monotonic_s: float, newest: Sample) ->
 class PatientPolls:
     """Polls one provider; one that refused is left alone for `REFUSED_AGAIN_S`."""
 
-    def __init__(self, poll: Callable[[datetime], Polled], name: str, pulse: Pulse) -> None:
+    def __init__(
+        self, poll: Callable[[datetime], Polled], name: str, loop_facts: LoopFacts
+    ) -> None:
         """Keep how to poll, and what the provider is called in the log."""
-        self._poll, self._name, self._pulse = poll, name, pulse
+        self._poll, self._name, self._loop_facts = poll, name, loop_facts
         self._not_before_s = 0.0
 
     def turn(self, now: datetime) -> Polled:
@@ -244,7 +248,7 @@ class PatientPolls:
         Raises:
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
-        monotonic_s = self._pulse.clock.monotonic()
+        monotonic_s = self._loop_facts.clock.monotonic()
         if monotonic_s < self._not_before_s:
             return Polled(new=0)
         polled = self._poll(now)
@@ -262,13 +266,13 @@ class PollDuty:
         self,
         poller: Poller,
         forecaster: Forecaster | NoForecaster,
-        pulse: Pulse,
+        loop_facts: LoopFacts,
         wake: Callable[[], None],
     ) -> None:
         """Keep the poller and the forecaster; `wake` makes the next control cycle due."""
-        self._polls = PatientPolls(poller.poll, str(poller.provider.signal), pulse)
+        self._polls = PatientPolls(poller.poll, str(poller.provider.signal), loop_facts)
         self._forecaster = forecaster
-        self._pulse = pulse
+        self._loop_facts = loop_facts
         self._wake = wake
 
     def turn(self) -> None:
@@ -281,7 +285,7 @@ class PollDuty:
             SourceRefused: a person must fix something; stored points stand.
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
-        now = self._pulse.clock.now()
+        now = self._loop_facts.clock.now()
         polled = self._polls.turn(now)
         if polled.new + self._forecaster.turn(now):
             self._wake()
@@ -292,30 +296,30 @@ class PollDuty:
 class Housekeeping:
     """Keep the journal small: roll up old slots, delete old detail."""
 
-    def __init__(self, journal: Journal, pulse: Pulse) -> None:
-        """Keep the journal and the pulse."""
+    def __init__(self, journal: Journal, loop_facts: LoopFacts) -> None:
+        """Keep the journal and the loop facts."""
         self._journal = journal
-        self._pulse = pulse
+        self._loop_facts = loop_facts
 
     def turn(self) -> None:
         """Roll up and delete rows past their retention; nothing while the clock is in doubt.
 
         Only the leader does this: a standby's clock may be wrong, and its settings may differ.
         """
-        doubt = self._pulse.trusted.doubt()
-        if doubt or self._pulse.lead.epoch is None:
+        doubt = self._loop_facts.trusted.doubt()
+        if doubt or self._loop_facts.lead.epoch is None:
             log.info("no slot is rolled up and no row deleted: %s", doubt or "another daemon leads")
             return
-        days = self._pulse.settings.journal.retention_days
-        before = self._pulse.clock.now() - timedelta(days=days)
-        timezone = self._pulse.settings.site.timezone
-        close_runs(self._journal, before, self._pulse.clock.now())
+        days = self._loop_facts.settings.journal.retention_days
+        before = self._loop_facts.clock.now() - timedelta(days=days)
+        timezone = self._loop_facts.settings.site.timezone
+        close_runs(self._journal, before, self._loop_facts.clock.now())
         rolled = self._journal.retention.roll_up(before, timezone)
         pruned = self._journal.retention.prune(before)
         # After the decisions: a forecast issue is deleted once no decision rests on it.
-        pruned += self._journal.forecasts.prune(self._pulse.clock.now() - ISSUES_KEPT)
-        now = self._pulse.clock.now()
+        pruned += self._journal.forecasts.prune(self._loop_facts.clock.now() - ISSUES_KEPT)
+        now = self._loop_facts.clock.now()
         pruned += self._journal.exogenous.prune(now - EXOGENOUS_KEPT, now)
         if rolled or pruned:
             sentence = f"Rolled up {rolled} ledger slots and let {pruned} old rows go."
-            remember(self._journal, self._pulse, "retention", sentence)
+            remember(self._journal, self._loop_facts, "retention", sentence)

@@ -5,13 +5,13 @@ from functools import partial
 from wattmesh.controller.journal.database.failures import Locked
 from wattmesh.controller.journal.database.schema import bring_up_to_date
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.settings.journal_address import journal_url
 from wattmesh.controller.settings.model import Settings
 from wattmesh.errors import JournalUnavailable
 
 
-def open_journal(settings: Settings, pulse: Pulse) -> Journal:
+def open_journal(settings: Settings, loop_facts: LoopFacts) -> Journal:
     """Bring the schema up to date where we may, and open the journal.
 
     A database that others have locked, or a server that does not answer, is opened later. Until
@@ -28,5 +28,5 @@ def open_journal(settings: Settings, pulse: Pulse) -> Journal:
     except JournalUnavailable as error:
         if url.startswith("sqlite") and not isinstance(error, Locked):
             raise JournalUnavailable(f"{error}; the daemon was not started") from error
-        pulse.journal_failed(str(error))
+        loop_facts.journal_failed(str(error))
         return Journal.later(url, prepare, str(error))

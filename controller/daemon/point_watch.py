@@ -12,7 +12,7 @@ from wattmesh.controller.accounting.measured_points import capped_spans, measure
 from wattmesh.controller.daemon.loop_bodies import remember
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.status.trouble import off_catalogue
 from wattmesh.controller.views import PointLine
 from wattmesh.telemetry.energy.ledger import SlotGrid
@@ -33,11 +33,11 @@ class PointWatch:
     """Looks at the points of all live runs, in one turn."""
 
     def __init__(
-        self, journal: Journal, pulse: Pulse, grid: Callable[[datetime], SlotGrid]
+        self, journal: Journal, loop_facts: LoopFacts, grid: Callable[[datetime], SlotGrid]
     ) -> None:
-        """Keep the journal and the pulse; `grid` gives the ledger's slots at a moment."""
+        """Keep the journal and the loop facts; `grid` gives the ledger's slots at a moment."""
         self._journal = journal
-        self._pulse = pulse
+        self._loop_facts = loop_facts
         self._grid = grid
 
     def turn(self) -> None:
@@ -46,20 +46,20 @@ class PointWatch:
         Raises:
             JournalUnavailable: the next turn does it.
         """
-        pulse, now = self._pulse, self._pulse.clock.now()
-        if pulse.trusted.held_s() > 0:
+        loop_facts, now = self._loop_facts, self._loop_facts.clock.now()
+        if loop_facts.trusted.held_s() > 0:
             return
-        limit = pulse.settings.policy.catalogue_alarm
+        limit = loop_facts.settings.policy.catalogue_alarm
         capped, grid = capped_spans(self._journal), self._grid(now)
         found: dict[str, tuple[PointLine, ...]] = {}
         rows = [row for row in self._journal.runs.all(now) if row.state == "live"]
         for row in rows:
-            with pulse.isolation.alone(row.run, "comparing it with its catalogue"):
+            with loop_facts.isolation.alone(row.run, "comparing it with its catalogue"):
                 found[row.run] = measured_points(
                     self._journal, row, grid, now, capped=capped, limit=limit
                 )
-        pulse.points = found
-        if pulse.lead.epoch is not None:
+        loop_facts.points = found
+        if loop_facts.lead.epoch is not None:
             self._tell([(row, line) for row in rows for line in found.get(row.run, ())])
 
     def _tell(self, lines: Sequence[tuple[RunRow, PointLine]]) -> None:
@@ -74,4 +74,4 @@ class PointWatch:
                 continue
             sentence = f"{head}: {said or 'it is as its catalogue states again'}."
             log.log(logging.WARNING if said else logging.INFO, "%s", sentence)
-            remember(self._journal, self._pulse, OFF if said else AGREES, sentence)
+            remember(self._journal, self._loop_facts, OFF if said else AGREES, sentence)

@@ -9,8 +9,8 @@ from functools import partial
 
 from wattmesh.controller.daemon.loop_bodies import PatientPolls, PollDuty
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.process.scheduler import Jobs
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.signals.exogenous_poller import ExogenousPoller
 from wattmesh.controller.signals.forecaster import Forecaster, NoForecaster, history_length
 from wattmesh.controller.signals.grid import GridProviders
@@ -25,16 +25,16 @@ class SignalPolls:
     """Schedules the polls of every series that the settings name."""
 
     def __init__(
-        self, journal: Journal, pulse: Pulse, jobs: Jobs, wake: Callable[[], None]
+        self, journal: Journal, loop_facts: LoopFacts, jobs: Jobs, wake: Callable[[], None]
     ) -> None:
-        """Keep the journal, the pulse and the jobs; `wake` makes the next control cycle due."""
-        self._journal, self._pulse, self._jobs, self._wake = journal, pulse, jobs, wake
+        """Keep journal, loop facts and jobs; `wake` makes the next control cycle due."""
+        self._journal, self._loop_facts, self._jobs, self._wake = journal, loop_facts, jobs, wake
         self._process = WeatherProcess()
 
     def schedule(self, grid: GridProviders) -> None:
         """Poll each signal at its provider's cadence; forget what was polled before."""
         self._jobs.forget(NAME)
-        self._pulse.breakers = {
+        self._loop_facts.breakers = {
             str(each.signal): partial(getattr, each, "breaker_state", "") for each in grid.providers
         } | {
             f"{each.name}:{each.zone}": partial(getattr, each.provider, "breaker_state", "")
@@ -46,7 +46,7 @@ class SignalPolls:
             for each in grid.exogenous
         ]
         for each in pollers:
-            duty = ExogenousDuty(each, self._pulse)
+            duty = ExogenousDuty(each, self._loop_facts)
             self._jobs.every(f"{NAME}{each.series}", each.cadence_s, duty.turn)
         series = tuple(each.series for each in pollers)
         for source in grid.providers:
@@ -69,16 +69,19 @@ class SignalPolls:
             if ahead
             else NoForecaster()
         )
-        duty = PollDuty(poller, forecaster, self._pulse, self._wake)
+        duty = PollDuty(poller, forecaster, self._loop_facts, self._wake)
         self._jobs.every(f"{NAME}{source.signal}", source.series.cadence_s, duty.turn)
 
 
 class ExogenousDuty:
     """Ask one provider of exogenous series for what is new."""
 
-    def __init__(self, poller: ExogenousPoller, pulse: Pulse) -> None:
-        """Keep the poller and the pulse."""
-        self._polls, self._pulse = PatientPolls(poller.poll, poller.series, pulse), pulse
+    def __init__(self, poller: ExogenousPoller, loop_facts: LoopFacts) -> None:
+        """Keep the poller and the loop facts."""
+        self._polls, self._loop_facts = (
+            PatientPolls(poller.poll, poller.series, loop_facts),
+            loop_facts,
+        )
 
     def turn(self) -> None:
         """Poll and store; a provider that refused is left alone for a while.
@@ -88,6 +91,6 @@ class ExogenousDuty:
             SourceRefused: a person must fix something; stored values stand.
             JournalUnavailable: nothing could be stored; the next poll asks again.
         """
-        polled = self._polls.turn(self._pulse.clock.now())
+        polled = self._polls.turn(self._loop_facts.clock.now())
         if polled.failure is not None:
             raise polled.failure

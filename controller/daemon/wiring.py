@@ -1,7 +1,7 @@
 """Build a whole daemon from its settings, start its parts in order, stop them in reverse.
 
-Invariant: every part is made here and nowhere else; what a reload may change is read from the pulse
-each time, so a reload is one assignment.
+Invariant: every part is made here and nowhere else; what a reload may change is read from the loop
+facts each time, so a reload is one assignment.
 """
 
 import logging
@@ -44,6 +44,7 @@ from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.expert_costs import learner
 from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.metrics.metrics import MetricsServer
 from wattmesh.controller.planner.joint_worker import JointWorker
 from wattmesh.controller.planner.worker import PlanWorker
@@ -52,7 +53,6 @@ from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.process.life import boot_id
 from wattmesh.controller.process.loops import Clock, Loop, LoopState
 from wattmesh.controller.process.scheduler import Jobs
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.checks import listen_address, uid_of
 from wattmesh.controller.settings.expert_sweep import sweeps_by_run
 from wattmesh.controller.settings.model import Settings
@@ -133,7 +133,7 @@ class Parts:
         self._power = power
         joint = JointWorker(wake=self._look_again)
         self._planner = None if clock else PlanWorker(wake=self._look_again, joint=joint)
-        self.pulse = Pulse(
+        self.loop_facts = LoopFacts(
             clock=clock or Clock(synchronised=kernel_clock.synchronised),
             settings=settings,
             started_s=time.monotonic(),
@@ -144,65 +144,65 @@ class Parts:
             settings.api.socket, settings.api.group or settings.api.operators_group
         )
         try:
-            self.journal = open_journal(settings, self.pulse)
+            self.journal = open_journal(settings, self.loop_facts)
         except BaseException:
             self._listening.close()
             raise
         self._build(self._listening)
 
     def _build(self, listening: Listening) -> None:
-        pulse, settings = self.pulse, self.pulse.settings
-        pulse.trusted.await_journal()
+        loop_facts, settings = self.loop_facts, self.loop_facts.settings
+        loop_facts.trusted.await_journal()
         self._books: tuple[tuple[Tariff | None, SlotGrid, int], Accounts] | None = None
         self._read_runs(settings)
         reports = TokenReports()
         self._expert_costs = learner.CostLearner(
-            self.journal, pulse, reports, lambda name: self._sweeps.get(name, {})
+            self.journal, loop_facts, reports, lambda name: self._sweeps.get(name, {})
         )
-        self._grid = grid(settings, pulse.clock.now())
-        pulse.signals = self._grid.signals
+        self._grid = grid(settings, loop_facts.clock.now())
+        loop_facts.signals = self._grid.signals
         self.changes = ChangeSignal()
         lease_s = settings.loops.lease_s
         holder = holder_name(settings.api.socket)
         self._lease = Lease(
             self.journal.leadership,
-            pulse,
+            loop_facts,
             holder,
             lease_s,
-            lambda said: remember(self.journal, pulse, "journal_outage", said),
+            lambda said: remember(self.journal, loop_facts, "journal_outage", said),
             liveness=self.journal.runs.liveness,
             simulated=self._planner is None,
         )
         self.journal.runs.liveness.pace(settings.loops.live_s, settings.loops.waking_s)
         if self._planner is not None:
-            pulse.planning = self._planner.planning
+            loop_facts.planning = self._planner.planning
         observer = JournalObserver(
-            self.journal, self._cycle_settings, lambda: pulse.lead.epoch, self._fleet
+            self.journal, self._cycle_settings, lambda: loop_facts.lead.epoch, self._fleet
         )
-        actor = JournalActor(self.journal, pulse.isolation)
+        actor = JournalActor(self.journal, loop_facts.isolation)
         cycle = Cycle(observer, actor, self._planner)
         duty = CycleDuty(
             cycle,
             observer,
             self.journal,
-            pulse,
+            loop_facts,
             self.changes,
             on_clock_step=self._follow_wall_clock,
         )
         self._sampling = self._sampler()
-        clock = pulse.clock
+        clock = loop_facts.clock
         self.leases = Loop("leases", lease_s / 3, self._lead, clock)
         self.cycle = Loop("cycle", settings.loops.cycle_s, duty.turn, clock)
         self.sampler = Loop("sampler", settings.loops.sample_s, self._sample, clock)
         self.accounts = Loop("accounts", self._accounts_every_s(), self._price, clock)
         self.loops = (self.leases, self.sampler, self.cycle, self.accounts)
         for loop in self.loops:
-            pulse.loops[loop.state.name] = _reader(loop)
+            loop_facts.loops[loop.state.name] = _reader(loop)
         self.jobs = Jobs()
-        self._polls = SignalPolls(self.journal, pulse, self.jobs, self.cycle.wake)
+        self._polls = SignalPolls(self.journal, loop_facts, self.jobs, self.cycle.wake)
         context = RequestContext(
             journal=self.journal,
-            pulse=pulse,
+            loop_facts=loop_facts,
             changes=self.changes,
             plan_for=lambda name: self._plans.get(name, RunPlan()),
             wake=self.cycle.wake,
@@ -213,7 +213,7 @@ class Parts:
         self.api = ApiServer(context, listening)
         self.agents = agents_server(context, settings.api)
         self.metrics = MetricsServer(
-            listen_address(settings.metrics.listen), self.journal, pulse, self.jobs
+            listen_address(settings.metrics.listen), self.journal, loop_facts, self.jobs
         )
 
     @property
@@ -234,10 +234,10 @@ class Parts:
             WattmeshError: a part did not start.
         """
         self._housekeeping()
-        if self.pulse.outage is None:
+        if self.loop_facts.outage is None:
             self.leases.turn()
             with suppress(JournalUnavailable):  # read again by every cycle
-                self.pulse.tokens = self.journal.tokens.valid(self.pulse.clock.now())
+                self.loop_facts.tokens = self.journal.tokens.valid(self.loop_facts.clock.now())
         self.api.start()
         if self.agents is not None:
             self.agents.start()
@@ -283,23 +283,23 @@ class Parts:
 
     def reload(self, settings: Settings) -> str:
         """Take new settings; give one sentence on what changed, and what needs a restart."""
-        old = self.pulse.settings
+        old = self.loop_facts.settings
         fixed = [key for key in FIXED if _value(old, key) != _value(settings, key)]
-        new_grid = grid(settings, self.pulse.clock.now())
+        new_grid = grid(settings, self.loop_facts.clock.now())
         self._renew_certificate()
         self._read_runs(settings)
-        self.pulse.settings = settings
+        self.loop_facts.settings = settings
         if settings.carbon != old.carbon:
             self._grid = new_grid
-            self.pulse.signals = new_grid.signals
+            self.loop_facts.signals = new_grid.signals
             self._schedule()
         self.cycle.pace(settings.loops.cycle_s)
         self.journal.runs.liveness.pace(settings.loops.live_s, settings.loops.waking_s)
         self.sampler.pace(settings.loops.sample_s)
         self.accounts.pace(self._accounts_every_s())
         tail = f"; {', '.join(fixed)} changed too and need a restart" if fixed else ""
-        sentence = f"Reloaded {self.pulse.settings_path}: mode {settings.mode.value}{tail}."
-        remember(self.journal, self.pulse, "reload", sentence)
+        sentence = f"Reloaded {self.loop_facts.settings_path}: mode {settings.mode.value}{tail}."
+        remember(self.journal, self.loop_facts, "reload", sentence)
         return sentence
 
     def _read_runs(self, settings: Settings) -> None:
@@ -309,34 +309,34 @@ class Parts:
         self._sweeps = sweeps_by_run(sweeps)
 
     def _cycle_settings(self) -> CycleSettings:
-        settings, trusted = self.pulse.settings, self.pulse.trusted
+        settings, trusted = self.loop_facts.settings, self.loop_facts.trusted
         timeout_s = settings.policy.switch_timeout_s
         return CycleSettings(
             mode=settings.mode,
             policy=settings.policy.limits(),
-            facts=self.pulse.signals.decision,
+            facts=self.loop_facts.signals.decision,
             # An open switch's age is wall time: a clock stepped by a year must not time it out.
             switch_timeout_s=inf if trusted.held_s() > 0 else timeout_s,
             cycle_s=settings.loops.cycle_s,
             lost_s=inf if trusted.doubt() else settings.journal.lost_days * DAY_S,
             stepped_s=trusted.stepped_s(),
-            budgets=own_budgets(self.pulse),
+            budgets=own_budgets(self.loop_facts),
             clock_lag_s=back_s(settings.actuator.step_share, settings.actuator.write_every_s),
         )
 
     def _keep_signs(self) -> None:
         """Write down until when each run lived, for the next daemon."""
-        if self.pulse.lead.epoch is None:
+        if self.loop_facts.lead.epoch is None:
             return
         try:
-            self.journal.signs.keep(self.pulse.clock.now(), everything=True)
+            self.journal.signs.keep(self.loop_facts.clock.now(), everything=True)
         except JournalUnavailable as error:
             log.warning("the newest heartbeats were not written down: %s", error)
 
     def _keep_time(self) -> None:
         """Write down what time it is, for the next daemon on this machine."""
         try:
-            self.pulse.trusted.keep(self.journal.clock_marks, ends=True)
+            self.loop_facts.trusted.keep(self.journal.clock_marks, ends=True)
         except JournalUnavailable as error:
             log.warning("the daemon's clock was not noted in the journal: %s", error)
 
@@ -350,16 +350,16 @@ class Parts:
         Raises:
             JournalUnavailable: the nodes are not known; the cycle holds.
         """
-        sampled = self.pulse.sampled
-        if self.pulse.settings.power.source == "agents":
+        sampled = self.loop_facts.sampled
+        if self.loop_facts.settings.power.source == "agents":
             return Fleet.of(self.journal.nodes.all(), now)
         return Fleet(gpus=fleet.own_gpus_read(sampled.sample) if sampled else None)
 
     def _sampler(self) -> SampleDuty | FleetDuty | None:
         """Make the sampler; None when power is not read."""
-        settings = self.pulse.settings
+        settings = self.loop_facts.settings
         if settings.power.source == "agents":
-            return FleetDuty(self.pulse)
+            return FleetDuty(self.loop_facts)
         source = self._power or power_source(settings)
         if source is None:
             return None
@@ -369,7 +369,7 @@ class Parts:
         flush_s = min(settings.loops.cycle_s, slots.interval_s)
         pids = compute_pids(source)
         node = NodeClaims(pids, socket.gethostname()) if pids else None
-        return SampleDuty(sampler, self.pulse, flush_s, self._slots_at, node)
+        return SampleDuty(sampler, self.loop_facts, flush_s, self._slots_at, node)
 
     def _sample(self) -> None:
         if self._sampling is not None:
@@ -378,7 +378,7 @@ class Parts:
     def _accounts_every_s(self) -> float:
         """Give the seconds between two bookings: a tenth of a slot, or a cycle; at most 60."""
         tenth_s = self._grid.slots.interval_s / 10
-        return min(60.0, max(self.pulse.settings.loops.cycle_s, tenth_s))
+        return min(60.0, max(self.loop_facts.settings.loops.cycle_s, tenth_s))
 
     def _price(self) -> None:
         """Bring both ledgers of grams up to now; only the leader writes them.
@@ -386,11 +386,11 @@ class Parts:
         After a step of the wall clock they wait: what is priced up to a wrong date is not priced
         again when that date comes.
         """
-        facts, trusted = self.pulse.signals.accounting, self.pulse.trusted
+        facts, trusted = self.loop_facts.signals.accounting, self.loop_facts.trusted
         if trusted.held_s() > 0:
             return
-        if facts is not None and self.pulse.lead.epoch is not None:
-            site = self.pulse.settings.site
+        if facts is not None and self.loop_facts.lead.epoch is not None:
+            site = self.loop_facts.settings.site
             books = (self._grid.tariff, self._grid.slots, site.pue_milli())
             if self._books is None or self._books[0] != books:
                 # Kept between turns: it remembers what is priced already.
@@ -399,12 +399,12 @@ class Parts:
                     self.journal, facts.signal, slots, pue_milli, tariff, limits=self._limits_w
                 )
                 self._books = (books, accounts)
-            self._books[1].price(self.pulse.clock.now(), settling=not trusted.doubt())
+            self._books[1].price(self.loop_facts.clock.now(), settling=not trusted.doubt())
 
     def _limits_w(self) -> dict[str, float]:
         """Give the power limits, in W, of all boards that are or were read."""
-        own = self.pulse.sampled.sample.readings if self.pulse.sampled else ()
-        return fleet.limits_w(self.pulse.fleet.nodes, own)
+        own = self.loop_facts.sampled.sample.readings if self.loop_facts.sampled else ()
+        return fleet.limits_w(self.loop_facts.fleet.nodes, own)
 
     def _lead(self) -> None:
         """Renew or seek the lease, and write down what time it is.
@@ -413,13 +413,13 @@ class Parts:
             JournalUnavailable: the next turn does it.
         """
         self._lease.turn()
-        self.pulse.trusted.keep(self.journal.clock_marks)
+        self.loop_facts.trusted.keep(self.journal.clock_marks)
 
     def _renew_certificate(self) -> None:
         """Take the agents' TLS certificate again where its files have changed."""
         if self.agents is not None:
             self.agents.renew()
-            self.pulse.certificate_trouble = self.agents.trouble(self.pulse.clock.now())
+            self.loop_facts.certificate_trouble = self.agents.trouble(self.loop_facts.clock.now())
 
     def _follow_wall_clock(self) -> None:
         """Schedule the jobs anew, because the wall clock was stepped."""
@@ -428,11 +428,11 @@ class Parts:
 
     def _housekeeping(self) -> None:
         """Schedule the journal's daily cleaning, and the hourly look at budget periods."""
-        duty = Housekeeping(self.journal, self.pulse)
+        duty = Housekeeping(self.journal, self.loop_facts)
         self.jobs.daily("retention", 3, duty.turn)
         # Hourly and level-triggered: a period that ended while no daemon ran is not missed.
-        self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.pulse).turn)
-        watch = PointWatch(self.journal, self.pulse, self._slots_at)
+        self.jobs.every("periods", 3600.0, PeriodRoll(self.journal, self.loop_facts).turn)
+        watch = PointWatch(self.journal, self.loop_facts, self._slots_at)
         self.jobs.every("points", EVERY_S, watch.turn)
         self.jobs.every("expert costs", learner.EVERY_S, self._expert_costs.turn)
         self.jobs.every("certificate", CERTIFICATE_S, self._renew_certificate)

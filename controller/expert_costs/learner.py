@@ -23,7 +23,7 @@ from wattmesh.controller.expert_costs.views import (
 )
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
 from wattmesh.policies.experts.live_spans import (
@@ -74,13 +74,13 @@ class CostLearner:
     def __init__(
         self,
         journal: Journal,
-        pulse: Pulse,
+        loop_facts: LoopFacts,
         reports: TokenReports,
         sweeps: Callable[[str], Mapping[str, OfflineSweep]],
     ) -> None:
         """Keep the parts; `sweeps` gives the sweep of a run's GPUs by the run's name."""
         self._journal = journal
-        self._pulse = pulse
+        self._loop_facts = loop_facts
         self._reports = reports
         self._sweeps = sweeps
         self._runs: dict[str, Learning] = {}
@@ -93,10 +93,10 @@ class CostLearner:
             JournalUnavailable: nothing is known now; the next turn goes on.
         """
         named = self._reports.runs()
-        if not named or not self._pulse.leading:
+        if not named or not self._loop_facts.leading:
             return
-        pulse, now = self._pulse, self._pulse.clock.now()
-        if pulse.trusted.held_s() > 0:
+        loop_facts, now = self._loop_facts, self._loop_facts.clock.now()
+        if loop_facts.trusted.held_s() > 0:
             # Wall time was stepped: moments before and after it cannot be compared.
             self._marks.clear()
             for run in named:
@@ -111,7 +111,7 @@ class CostLearner:
         live = [row for row in rows.values() if row.state == "live"]
         self._read(live, now)
         for row in live:
-            with pulse.isolation.alone(row.run, "learning what its experts cost"):
+            with loop_facts.isolation.alone(row.run, "learning what its experts cost"):
                 self._learn(row, now)
 
     def _read(self, rows: list[RunRow], now: datetime) -> None:
@@ -119,7 +119,7 @@ class CostLearner:
         clocks = {gpu: row.clock_mhz for row in rows for gpu in row.gpus_used}
         for gpu in self._marks.keys() - clocks.keys():
             del self._marks[gpu]
-        sampled = self._pulse.sampled
+        sampled = self._loop_facts.sampled
         seen = {each.gpu_uuid: each for each in (sampled.sample.readings if sampled else ())}
         for gpu, counter in self._journal.counters.newest(clocks).items():
             reading, marks = seen.get(gpu), self._marks.setdefault(gpu, deque(maxlen=MARKS))
@@ -169,19 +169,19 @@ class CostLearner:
 
     def _steer(self, row: RunRow, learning: Learning, count: RunCount, *, differ: bool) -> None:
         """Decide the strength anew, of a run whose strength wattmesh may move."""
-        section = self._pulse.settings.runs.get(row.name)
+        section = self._loop_facts.settings.runs.get(row.name)
         if section is None or not section.expert_control:
             learning.step = None
             return
         limits = StrengthLimits(most=section.expert_strength, freeze_at=section.expert_freeze_at)
-        price = price_of(self._pulse.turned, self._pulse.clock.monotonic())
+        price = price_of(self._loop_facts.turned, self._loop_facts.clock.monotonic())
         learning.step = learning.loop.step(count, row, limits, price=price, differ=differ)
 
     def _strength(self, row: RunRow, learning: Learning) -> StrengthStep:
         """Return what the run is told to lean by, as its settings and the daemon's mode allow."""
-        section = self._pulse.settings.runs.get(row.name)
+        section = self._loop_facts.settings.runs.get(row.name)
         none = StrengthStep(strength=0.0, stopped=False, why="")
-        if self._pulse.settings.mode is not Mode.ACT or section is None:
+        if self._loop_facts.settings.mode is not Mode.ACT or section is None:
             return none
         if not section.expert_control:
             return replace(none, strength=section.expert_strength)
@@ -209,7 +209,7 @@ class CostLearner:
             log.info("%s", said)
             learning.telling = newer
         if self._holds(gpus, costs, now):
-            learning.held_at_s = self._pulse.clock.monotonic()
+            learning.held_at_s = self._loop_facts.clock.monotonic()
 
     def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
         """Return whether every GPU was read lately, and is as it was when it was learned."""
@@ -224,12 +224,12 @@ class CostLearner:
     def view(self, row: RunRow, *, details: bool) -> ExpertCostsView:
         """Say what a run is told."""
         learning = self._runs.get(row.run)
-        if not self._pulse.leading:
+        if not self._loop_facts.leading:
             return nothing_known(row.run, "this daemon stands by; the leader knows")
         if learning is None or learning.telling.told is None:
             why = self._why_nothing(row, learning)
             return nothing_known(row.run, why, _lines(learning) if details else ())
-        told, age_s = learning.telling.told, self._pulse.clock.monotonic() - learning.held_at_s
+        told, age_s = learning.telling.told, self._loop_facts.clock.monotonic() - learning.held_at_s
         return ExpertCostsView(
             run=row.run,
             version=told.version,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattmesh.controller.journal.runs.run_store import RunRow
-from wattmesh.controller.pulse import NewestTurn
+from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView
 from wattmesh.policies.experts.live_spans import RunCount
 from wattmesh.policies.experts.strength import (

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from wattmesh.controller.accounting.spending import PeriodLine
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.telemetry.readings import Quality, flags_of
 
 
-def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
+def budget_metrics(loop_facts: LoopFacts) -> Iterator[Metric]:
     """Where each budget stands."""
-    yield from _limit_metrics(pulse.budgets.lines)
-    yield from _spent(pulse.budgets.lines)
-    yield from _unobserved_metrics(pulse.budgets.lines)
-    yield _burn(pulse.budgets.lines)
+    yield from _limit_metrics(loop_facts.budgets.lines)
+    yield from _spent(loop_facts.budgets.lines)
+    yield from _unobserved_metrics(loop_facts.budgets.lines)
+    yield _burn(loop_facts.budgets.lines)
     ends = GaugeMetricFamily(
         "wattmesh_budget_exhausted_timestamp_seconds",
         "Unix time when the budget was, or at this rate will be, used up; absent if it lasts.",
@@ -30,7 +30,7 @@ def budget_metrics(pulse: Pulse) -> Iterator[Metric]:
         "1 while a budget alerts with this urgency: slow, fast, exhausted.",
         labels=["budget", "urgency"],
     )
-    for line in pulse.budgets.lines:
+    for line in loop_facts.budgets.lines:
         if line.exhausted_at is not None:
             ends.add_metric([line.name], line.exhausted_at.timestamp())
         for urgency in ("slow", "fast", "exhausted"):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.status.status import announced_caps, cap_line
 
 
-def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
+def cap_metrics(loop_facts: LoopFacts) -> Iterator[Metric]:
     """How a cap is kept."""
     watts = GaugeMetricFamily(
         "wattmesh_power_cap_watts",
@@ -28,7 +28,7 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
     kept = GaugeMetricFamily(
         "wattmesh_power_cap_kept", "1 while the cap in force is known to be kept."
     )
-    line = cap_line(pulse, pulse.clock.now())
+    line = cap_line(loop_facts, loop_facts.clock.now())
     if line is not None:
         flags = "+".join(line.flags)
         watts.add_metric(["ordered", ""], line.cap_w)
@@ -46,7 +46,7 @@ def cap_metrics(pulse: Pulse) -> Iterator[Metric]:
         "wattmesh_power_cap_announced_start_timestamp_seconds",
         "When the next announced power cap begins.",
     )
-    for each in announced_caps(pulse, pulse.clock.now())[:1]:
+    for each in announced_caps(loop_facts, loop_facts.clock.now())[:1]:
         ahead.add_metric([], each.cap_w)
         begins.add_metric([], each.start.timestamp())
     yield from (watts, boards, kept, ahead, begins)

@@ -19,7 +19,7 @@ from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.signals.lines import intensity_flags, skill_lines
 from wattmesh.policies.decision import Action, IntensitySlot, Rung
 from wattmesh.policies.ladder import ACTS
@@ -207,10 +207,10 @@ class FigureReader:
     a run that has finished once in a while: only a revised intensity can change it.
     """
 
-    def __init__(self, journal: Journal, pulse: Pulse) -> None:
+    def __init__(self, journal: Journal, loop_facts: LoopFacts) -> None:
         """Begin without having read anything."""
         self._journal = journal
-        self._pulse = pulse
+        self._loop_facts = loop_facts
         self._ended: dict[str, tuple[str, str]] = {}
         self._last: dict[str, SwitchRow] = {}
         self._reasons: dict[str, str] = {}
@@ -232,12 +232,12 @@ class FigureReader:
 
     def _read(self, ended: Mapping[tuple[str, str], int]) -> Figures:
         """Read the sums; `ended`: how often switches of (run, outcome) ended."""
-        journal, pulse, now = self._journal, self._pulse, self._pulse.clock.now()
+        journal, loop_facts, now = self._journal, self._loop_facts, self._loop_facts.clock.now()
         rows = journal.runs.all(now)
         names = {row.run: row.name for row in rows}
         totals = journal.ledger.totals()
-        ahead = pulse.signals.ahead
-        facts = {str(each.signal): each for each in (*ahead, *pulse.signals.reports)}
+        ahead = loop_facts.signals.ahead
+        facts = {str(each.signal): each for each in (*ahead, *loop_facts.signals.reports)}
         savings, everything = self._saved(rows), journal.runs.frozen_all()
         return Figures(
             energy=energy(totals, names),
@@ -246,7 +246,9 @@ class FigureReader:
             switches=dict(sorted(ended.items())),
             saved=savings,
             cluster=saved_lines([each.found for each in savings], totals),
-            exogenous=tuple(_exogenous_figure(journal, each) for each in pulse.signals.exogenous),
+            exogenous=tuple(
+                _exogenous_figure(journal, each) for each in loop_facts.signals.exogenous
+            ),
             signals=tuple(
                 _signal_figure(
                     journal, each, now, ahead=each.signal in {one.signal for one in ahead}
@@ -288,7 +290,7 @@ class FigureReader:
         )
 
     def _saved(self, rows: Sequence[RunRow]) -> tuple[SavedFigure, ...]:
-        closed, now_s = self._journal.ledger.closed_runs(), self._pulse.clock.monotonic()
+        closed, now_s = self._journal.ledger.closed_runs(), self._loop_facts.clock.monotonic()
         found = []
         for row in rows:
             read_s, saving = self._savings.get(row.run, (-inf, Saving()))

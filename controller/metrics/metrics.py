@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 import wattmesh
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.metrics.budgets import budget_metrics
 from wattmesh.controller.metrics.caps import cap_metrics
 from wattmesh.controller.metrics.figures import FigureReader, Figures
@@ -27,7 +28,6 @@ from wattmesh.controller.metrics.signals import carbon_metrics
 from wattmesh.controller.metrics.storage import storage_metrics
 from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.process.scheduler import Jobs
-from wattmesh.controller.pulse import Pulse
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ IDLE_S = 600.0
 
 
 class FiguresCollector(Collector):
-    """Turns the newest figures and the pulse into metrics, at each scrape."""
+    """Turns the newest figures and the loop facts into metrics, at each scrape."""
 
-    def __init__(self, pulse: Pulse, jobs: Jobs, newest: Callable[[], Figures]) -> None:
+    def __init__(self, loop_facts: LoopFacts, jobs: Jobs, newest: Callable[[], Figures]) -> None:
         """Take the sources; `newest` gives the journal's sums, fresh or last known."""
-        self._pulse = pulse
+        self._loop_facts = loop_facts
         self._jobs = jobs
         self._newest = newest
 
@@ -52,53 +52,53 @@ class FiguresCollector(Collector):
         figures = self._newest()
         yield from self._daemon()
         yield from self._loops()
-        yield from node_metrics(self._pulse)
-        yield from storage_metrics(self._pulse.settings.journal.url)
-        yield from self._pulse.exporter.collect()
-        yield from carbon_metrics(self._pulse, figures)
-        yield from ledger_metrics(figures, self._pulse.settings.site.energy_boundary)
-        yield from run_metrics(self._pulse, figures)
-        yield from point_metrics(self._pulse, figures)
-        yield from budget_metrics(self._pulse)
-        yield from cap_metrics(self._pulse)
-        yield from plan_metrics(self._pulse)
+        yield from node_metrics(self._loop_facts)
+        yield from storage_metrics(self._loop_facts.settings.journal.url)
+        yield from self._loop_facts.exporter.collect()
+        yield from carbon_metrics(self._loop_facts, figures)
+        yield from ledger_metrics(figures, self._loop_facts.settings.site.energy_boundary)
+        yield from run_metrics(self._loop_facts, figures)
+        yield from point_metrics(self._loop_facts, figures)
+        yield from budget_metrics(self._loop_facts)
+        yield from cap_metrics(self._loop_facts)
+        yield from plan_metrics(self._loop_facts)
 
     def describe(self) -> tuple[Metric, ...]:
         """Promise nothing at registration: collecting needs a running daemon."""
         return ()
 
     def _daemon(self) -> Iterator[Metric]:
-        pulse = self._pulse
-        mode = pulse.settings.mode.value
+        loop_facts = self._loop_facts
+        mode = loop_facts.settings.mode.value
         yield InfoMetricFamily(
             "wattmesh_build",
             "Version and mode of this daemon.",
             value={"version": wattmesh.__version__, "mode": mode},
         )
         up = GaugeMetricFamily("wattmesh_journal_up", "1 while the journal takes writes.")
-        up.add_metric([], float(pulse.outage is None))
+        up.add_metric([], float(loop_facts.outage is None))
         yield up
         leading = GaugeMetricFamily("wattmesh_leader", "1 while this daemon leads.")
-        leading.add_metric([], float(pulse.leading))
+        leading.add_metric([], float(loop_facts.leading))
         yield leading
         trouble = GaugeMetricFamily(
             "wattmesh_trouble", "Sentences in `wattmesh status` that need a human."
         )
-        status = pulse.newest_status
+        status = loop_facts.newest_status
         trouble.add_metric([], float(len(status.trouble) if status else 0))
         yield trouble
         alone = CounterMetricFamily(
             "wattmesh_run_failures",
             "Times that a part of a cycle failed for one run alone; that run was held.",
         )
-        alone.add_metric([], float(pulse.isolation.count))
+        alone.add_metric([], float(loop_facts.isolation.count))
         yield alone
         pue = GaugeMetricFamily(
             "wattmesh_pue_ratio",
             "Factor by which joules are multiplied before they are priced; 1 within the boundary "
             "`it`.",
         )
-        pue.add_metric([], pulse.settings.site.pue_milli() / 1000)
+        pue.add_metric([], loop_facts.settings.site.pue_milli() / 1000)
         yield pue
 
     def _loops(self) -> Iterator[Metric]:
@@ -115,13 +115,13 @@ class FiguresCollector(Collector):
             "Turns since the start, by how they ended.",
             labels=["loop", "outcome"],
         )
-        now_s = self._pulse.clock.monotonic()
-        for name, read in self._pulse.loops.items():
+        now_s = self._loop_facts.clock.monotonic()
+        for name, read in self._loop_facts.loops.items():
             state = read()
             if state.last_took_s is not None:
                 took.add_metric([name], state.last_took_s)
             # Without a value before the first turn ends, one that never ends would alert nobody.
-            since_s = state.last_progress_s or self._pulse.started_s
+            since_s = state.last_progress_s or self._loop_facts.started_s
             age.add_metric([name], now_s - since_s)
             ended_well = state.turns - state.failures - state.bugs
             turns.add_metric([name, "done"], ended_well)
@@ -143,15 +143,15 @@ class MetricsServer:
     """Serves /metrics, and keeps its figures fresh; does nothing when there is no address."""
 
     def __init__(
-        self, listen: tuple[str, int] | None, journal: Journal, pulse: Pulse, jobs: Jobs
+        self, listen: tuple[str, int] | None, journal: Journal, loop_facts: LoopFacts, jobs: Jobs
     ) -> None:
         """Prepare; nothing listens before `start`."""
         self._listen = listen
-        self._reader = FigureReader(journal, pulse)
-        self._collector = FiguresCollector(pulse, jobs, self._newest)
-        self._refresh = Loop("figures", IDLE_S, self._read, pulse.clock)
+        self._reader = FigureReader(journal, loop_facts)
+        self._collector = FiguresCollector(loop_facts, jobs, self._newest)
+        self._refresh = Loop("figures", IDLE_S, self._read, loop_facts.clock)
         if listen is not None:  # a bug in reading the sums is told, for they stand still then
-            pulse.loops["figures"] = lambda: self._refresh.state
+            loop_facts.loops["figures"] = lambda: self._refresh.state
         self._figures = Figures()
         self._fresh = threading.Event()
         self._server: ScrapeServer | None = None

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.planner.asking import Planning
-from wattmesh.controller.pulse import Pulse
 
 
-def plan_metrics(pulse: Pulse) -> Iterator[Metric]:
+def plan_metrics(loop_facts: LoopFacts) -> Iterator[Metric]:
     """How planning gets on."""
-    planning = pulse.planning()
-    yield from _plan_metrics(pulse, planning)
+    planning = loop_facts.planning()
+    yield from _plan_metrics(loop_facts, planning)
     questions = CounterMetricFamily(
         "wattmesh_planner_questions",
         "Plans asked of the planning process since the start, by outcome.",
@@ -28,7 +28,7 @@ def plan_metrics(pulse: Pulse) -> Iterator[Metric]:
     yield from (questions, waiting)
 
 
-def _plan_metrics(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
+def _plan_metrics(loop_facts: LoopFacts, planning: Planning) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "wattmesh_plan_age_seconds",
         "Seconds since the observation that the newest plan was made from.",
@@ -54,7 +54,7 @@ def _plan_metrics(pulse: Pulse, planning: Planning) -> Iterator[Metric]:
         "1; the point that the newest plan has the run at now; empty: suspended.",
         labels=["run", "run_id", "point"],
     )
-    report, now = pulse.turned.report if pulse.turned else None, pulse.clock.now()
+    report, now = loop_facts.turned.report if loop_facts.turned else None, loop_facts.clock.now()
     for run in report.observation.runs if report and report.observation else ():
         state, labels = planning.runs.get(run.run), [run.name, run.run]
         if run.plan is not None:

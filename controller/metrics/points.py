@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.metrics.figures import Figures
-from wattmesh.controller.pulse import Pulse
 
 
-def point_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+def point_metrics(loop_facts: LoopFacts, figures: Figures) -> Iterator[Metric]:
     """How far each point of each live run is from its catalogue."""
     speed = GaugeMetricFamily(
         "wattmesh_run_point_throughput_ratio",
@@ -30,7 +30,7 @@ def point_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
         labels=["run", "run_id", "point", "quantity"],
     )
     names = {run.run: run.name for run in figures.runs}
-    for run_id, lines in pulse.points.items():
+    for run_id, lines in loop_facts.points.items():
         for line in lines:
             labels = [names.get(run_id, run_id), run_id, line.point]
             speed.add_metric(labels, line.speed_ratio)

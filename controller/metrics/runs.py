@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from wattmesh.controller.journal.runs.run_row import LIVES
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.metrics.figures import Figures, RunFigure
-from wattmesh.controller.pulse import Pulse
 from wattmesh.reconfig.switch import FINAL
 
 
-def run_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+def run_metrics(loop_facts: LoopFacts, figures: Figures) -> Iterator[Metric]:
     """Give every metric of runs."""
     yield from _training(figures)
     yield from _promised(figures)
     yield from _health(figures)
     yield from _sleeping(figures)
     yield from _switches(figures)
-    yield from _decided(pulse, figures)
+    yield from _decided(loop_facts, figures)
 
 
 def _training(figures: Figures) -> Iterator[Metric]:
@@ -136,7 +136,7 @@ def _switches(figures: Figures) -> Iterator[Metric]:
     yield from (ended, newest)
 
 
-def _decided(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+def _decided(loop_facts: LoopFacts, figures: Figures) -> Iterator[Metric]:
     slack = GaugeMetricFamily(
         "wattmesh_run_slack_seconds",
         "Seconds that the deadline guard has to spare.",
@@ -148,7 +148,7 @@ def _decided(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
         labels=["run", "run_id", "action", "reason"],
     )
     names = {run.run: run.name for run in figures.runs}
-    for each in pulse.turned.report.decisions if pulse.turned else ():
+    for each in loop_facts.turned.report.decisions if loop_facts.turned else ():
         labels = [names.get(each.run, each.run), each.run]
         decision.add_metric([*labels, each.action.value, each.kind], 1)
         if each.slack_s is not None:

@@ -10,8 +10,8 @@ from datetime import timedelta
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from wattmesh.controller.journal.carbon.points import FetchState
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.metrics.figures import Figures
-from wattmesh.controller.pulse import Pulse
 from wattmesh.policies.decision import Rung
 
 BREAKER = ("closed", "half-open", "open")
@@ -20,16 +20,16 @@ LEADS_H = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 36, 48)
 """Hours ahead that are served: each is a series for each signal and bound."""
 
 
-def carbon_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+def carbon_metrics(loop_facts: LoopFacts, figures: Figures) -> Iterator[Metric]:
     """Give every metric of the grid signals."""
-    yield from _intensity_metrics(pulse, figures)
-    yield from _basis_metrics(pulse, figures)
-    yield _ahead(pulse, figures)
+    yield from _intensity_metrics(loop_facts, figures)
+    yield from _basis_metrics(loop_facts, figures)
+    yield _ahead(loop_facts, figures)
     yield from _skill(figures)
-    yield from _exogenous(pulse, figures)
+    yield from _exogenous(loop_facts, figures)
 
 
-def _intensity_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+def _intensity_metrics(loop_facts: LoopFacts, figures: Figures) -> Iterator[Metric]:
     grams = GaugeMetricFamily(
         "wattmesh_grid_carbon_intensity_grams_per_kilowatt_hour",
         "Present intensity, by signal.",
@@ -45,7 +45,7 @@ def _intensity_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
         "1 while decisions may rest on the signal.",
         labels=["signal"],
     )
-    now = pulse.clock.now()
+    now = loop_facts.clock.now()
     for line in figures.signals:
         if line.g_per_kwh is not None and line.ends_at is not None and now < line.ends_at:
             labels = [line.signal, line.zone, line.quality, "+".join(line.flags)]
@@ -57,7 +57,7 @@ def _intensity_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
     yield from (grams, age, usable)
 
 
-def _basis_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+def _basis_metrics(loop_facts: LoopFacts, figures: Figures) -> Iterator[Metric]:
     rung = GaugeMetricFamily(
         "wattmesh_grid_signal_rung",
         "1 for what decisions rest on: issued (the provider's forecast), profile, static, none.",
@@ -79,7 +79,7 @@ def _basis_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
         "not asked.",
         labels=["signal", "state"],
     )
-    now = pulse.clock.now()
+    now = loop_facts.clock.now()
     for line in figures.signals:
         for each in Rung if line.ahead else ():
             rung.add_metric([line.signal, each.value], float(each is line.rung))
@@ -87,14 +87,14 @@ def _basis_metrics(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
             issued.add_metric([line.signal], (now - line.issued_at).total_seconds())
         for state in FetchState:
             poll.add_metric([line.signal, state.value], float(state.value == line.state))
-    for signal, read in pulse.breakers.items():
+    for signal, read in loop_facts.breakers.items():
         now_in = read()
         for name in BREAKER if now_in else ():
             breaker.add_metric([signal, name], float(name == now_in))
     yield from (rung, issued, poll, breaker)
 
 
-def _ahead(pulse: Pulse, figures: Figures) -> Metric:
+def _ahead(loop_facts: LoopFacts, figures: Figures) -> Metric:
     """What decisions expect of single hours ahead; Prometheus takes no samples of the future."""
     grams = GaugeMetricFamily(
         "wattmesh_grid_forecast_grams_per_kilowatt_hour",
@@ -102,7 +102,7 @@ def _ahead(pulse: Pulse, figures: Figures) -> Metric:
         "10 % and 90 % quantiles (low, high) where they are known.",
         labels=["signal", "lead_hours", "bound"],
     )
-    now = pulse.clock.now()
+    now = loop_facts.clock.now()
     for line in figures.signals:
         for lead_h in LEADS_H:
             at = now + timedelta(seconds=lead_h * line.hour_s)
@@ -140,7 +140,7 @@ def _skill(figures: Figures) -> Iterator[Metric]:
     yield from (error, persistence)
 
 
-def _exogenous(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
+def _exogenous(loop_facts: LoopFacts, figures: Figures) -> Iterator[Metric]:
     """What is forecast beside the decision signal: how fresh, and how far it reaches."""
     age = GaugeMetricFamily(
         "wattmesh_exogenous_age_seconds",
@@ -162,7 +162,7 @@ def _exogenous(pulse: Pulse, figures: Figures) -> Iterator[Metric]:
         "1 for how the newest poll ended: ok, failed, refused (a person must act).",
         labels=["series", "state"],
     )
-    now = pulse.clock.now()
+    now = loop_facts.clock.now()
     for line in figures.exogenous:
         if line.heard_at is not None:
             age.add_metric([line.series], (now - line.heard_at).total_seconds())

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.carbon.exogenous import series_of
-from wattmesh.controller.pulse import Signals
+from wattmesh.controller.loop_facts import Signals
 from wattmesh.controller.settings.carbon import CarbonSourceSection
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.slot_prices import Fallback, Tariff

@@ -1,4 +1,4 @@
-"""Put the whole daemon on one screen: journal rows and the pulse become one `StatusView`.
+"""Put the whole daemon on one screen: journal rows and the loop facts become one `StatusView`.
 
 What a person at three in the morning needs: what it does, what is wrong, and what to do about it.
 Invariant: only this module reads; `trouble.py` decides what is wrong, and is pure.
@@ -20,8 +20,8 @@ from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_row import AWAY, DONE
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.journal.runs.switches import SwitchRow
+from wattmesh.controller.loop_facts import Coverage, LoopFacts
 from wattmesh.controller.planner.joint_asking import joint_sentence
-from wattmesh.controller.pulse import Coverage, Pulse
 from wattmesh.controller.signals.lines import carbon_line
 from wattmesh.controller.status.trouble import span, troubles
 from wattmesh.controller.status.waiting import (
@@ -55,24 +55,26 @@ MOST = {"lost": 3, "finished": 20}
 """How many runs of one user the screen lists, by state; `wattmesh runs` lists them all."""
 
 
-def status(journal: Journal, pulse: Pulse) -> StatusView:
+def status(journal: Journal, loop_facts: LoopFacts) -> StatusView:
     """Read the journal and build the whole screen.
 
     Raises:
         JournalUnavailable: the journal does not answer; `last_known` still can.
     """
-    now = pulse.clock.now()
+    now = loop_facts.clock.now()
     rows = journal.runs.recent(now, now - FINISHED_SHOWN)
     told = shown(rows)
-    runs = run_lines(journal, pulse, told, now)
-    decision = carbon_line(journal, pulse.signals.decision, now, exogenous=pulse.signals.exogenous)
+    runs = run_lines(journal, loop_facts, told, now)
+    decision = carbon_line(
+        journal, loop_facts.signals.decision, now, exogenous=loop_facts.signals.exogenous
+    )
     accounting = decision
-    if pulse.signals.accounting != pulse.signals.decision:
-        accounting = carbon_line(journal, pulse.signals.accounting, now, decides=False)
-    view = _assemble(pulse, now, runs, (decision, accounting), journal.runs.frozen_all())
+    if loop_facts.signals.accounting != loop_facts.signals.decision:
+        accounting = carbon_line(journal, loop_facts.signals.accounting, now, decides=False)
+    view = _assemble(loop_facts, now, runs, (decision, accounting), journal.runs.frozen_all())
     left_out = _lost_by_user(rows) - _lost_by_user(told)
     view = replace(view, lost_more={str(uid): count for uid, count in sorted(left_out.items())})
-    return replace(view, trouble=troubles(view, pulse))
+    return replace(view, trouble=troubles(view, loop_facts))
 
 
 def _lost_by_user(rows: Iterable[RunRow]) -> Counter[int]:
@@ -95,28 +97,32 @@ def shown(rows: Iterable[RunRow]) -> tuple[RunRow, ...]:
     return tuple(row for row in rows if row.run not in left_out)
 
 
-def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.0) -> StatusView:
+def last_known(
+    loop_facts: LoopFacts, before: StatusView | None, unanswered_s: float = 0.0
+) -> StatusView:
     """Build the screen while the journal does not answer: the runs as they were last seen.
 
     Args:
-        pulse: what the daemon knows by itself.
+        loop_facts: what the daemon knows by itself.
         before: the newest screen that was built; None: there is none, so no run is known.
         unanswered_s: seconds for which the journal's server has not answered a query.
     """
-    now = pulse.clock.now()
+    now = loop_facts.clock.now()
     if before is None:
-        view = replace(_assemble(pulse, now, (), (None, None), ""), never_read=True)
+        view = replace(_assemble(loop_facts, now, (), (None, None), ""), never_read=True)
     else:
-        view = _assemble(pulse, now, before.runs, (before.carbon, before.accounting), before.frozen)
+        view = _assemble(
+            loop_facts, now, before.runs, (before.carbon, before.accounting), before.frozen
+        )
         view = replace(view, lost_more=before.lost_more)
     slow = ""
-    if pulse.outage is None:
+    if loop_facts.outage is None:
         slow = (
             f"The journal has not answered for {span(unanswered_s)}, so runs are as last known"
             ": look at its server's load and locks (`pg_stat_activity`) if it stays so."
         )
         view = replace(view, journal=replace(view.journal, state="slow", trouble=slow))
-    wrong = troubles(view, pulse, journal_hangs_s=unanswered_s)
+    wrong = troubles(view, loop_facts, journal_hangs_s=unanswered_s)
     view = replace(view, trouble=(slow, *wrong) if slow else wrong)
     if before is None:
         return view
@@ -124,14 +130,14 @@ def last_known(pulse: Pulse, before: StatusView | None, unanswered_s: float = 0.
 
 
 def run_lines(
-    journal: Journal, pulse: Pulse, rows: Iterable[RunRow], now: datetime
+    journal: Journal, loop_facts: LoopFacts, rows: Iterable[RunRow], now: datetime
 ) -> tuple[RunLine, ...]:
     """Show runs; each table is read once, however many they are."""
     switches, frozen = journal.switches.all_open(), journal.runs.frozen_all()
-    decisions = pulse.decisions()
+    decisions = loop_facts.decisions()
     return tuple(
         _run_line(
-            pulse,
+            loop_facts,
             row,
             now,
             switch=switches.get(row.run),
@@ -142,14 +148,14 @@ def run_lines(
     )
 
 
-def run_line(journal: Journal, pulse: Pulse, row: RunRow, now: datetime) -> RunLine:
+def run_line(journal: Journal, loop_facts: LoopFacts, row: RunRow, now: datetime) -> RunLine:
     """Show one run."""
-    (line,) = run_lines(journal, pulse, (row,), now)
+    (line,) = run_lines(journal, loop_facts, (row,), now)
     return line
 
 
 def _run_line(
-    pulse: Pulse,
+    loop_facts: LoopFacts,
     row: RunRow,
     now: datetime,
     *,
@@ -159,18 +165,18 @@ def _run_line(
 ) -> RunLine:
     point = row.point
     catalogue = row.catalogue
-    expected = expected_flags(pulse, row)
+    expected = expected_flags(loop_facts, row)
     trains = row.state == "live" and not row.ending
     lives = trains or row.state in AWAY
     said = [asleep_line(row, now)] if row.state == "asleep" else []
     said += [queued_line(row, now)] if row.state == "queued" else []
     said += [decision.reason] if decision and lives and decision.reason else []
-    said += [unread(pulse, row)] if trains else []
+    said += [unread(loop_facts, row)] if trains else []
     return RunLine(
         name=row.name,
         run=row.run,
         state=row.state,
-        activity=_state_word(row, switch, frozen, pulse),
+        activity=_state_word(row, switch, frozen, loop_facts),
         owner_uid=row.owner_uid,
         attempt=row.attempt,
         step=row.step,
@@ -198,26 +204,26 @@ def _run_line(
         waits_for=waits_for(row, now),
         trouble=row.trouble,
         ended=row.finish_reason if row.ending else "",
-        measured=pulse.points.get(row.run, ()),
+        measured=loop_facts.points.get(row.run, ()),
         asleep_at=row.asleep_at,
         wakes_at=row.wakes_at,
         held_as=row.held_as,
     )
 
 
-def why_unread(pulse: Pulse, row: RunRow) -> str:
+def why_unread(loop_facts: LoopFacts, row: RunRow) -> str:
     """Say why nothing was read of a run."""
-    if not _power_source(pulse):
+    if not _power_source(loop_facts):
         return "Power is not read: set a source in the daemon's settings ([power])."
-    if why := unread(pulse, row):
+    if why := unread(loop_facts, row):
         return why
     if not any(row.gpus):
         return "It named no GPU, and no process of it was seen on one."
     heard_s = (row.last_seen_at - row.incarnation_at).total_seconds()
     if (
         heard_s < BOOKED_WITHIN_S
-        or not pulse.fleet.gpus
-        or not row.gpus_used <= pulse.fleet.gpus.lately
+        or not loop_facts.fleet.gpus
+        or not row.gpus_used <= loop_facts.fleet.gpus.lately
     ):
         return "Nothing of its GPUs has been booked yet."
     return (
@@ -226,9 +232,9 @@ def why_unread(pulse: Pulse, row: RunRow) -> str:
     )
 
 
-def unread(pulse: Pulse, row: RunRow) -> str:
+def unread(loop_facts: LoopFacts, row: RunRow) -> str:
     """Say which GPUs of a run were never read, or why they are not all known; else ""."""
-    dark = pulse.fleet.gpus.unread(row) if pulse.fleet.gpus else []
+    dark = loop_facts.fleet.gpus.unread(row) if loop_facts.fleet.gpus else []
     if not dark:
         return f"Not all its GPUs are known: {row.gpus_unknown}." if row.gpus_unknown else ""
     return (
@@ -241,9 +247,9 @@ def _first_of(gpus: Sequence[str]) -> str:
     return f"{gpus[0]} and {len(gpus) - 1} more" if len(gpus) > 1 else gpus[0]
 
 
-def expected_flags(pulse: Pulse, row: RunRow) -> tuple[str, ...]:
+def expected_flags(loop_facts: LoopFacts, row: RunRow) -> tuple[str, ...]:
     """Give the flags of the grams that are expected of a run now."""
-    decision = pulse.signals.decision
+    decision = loop_facts.signals.decision
     return marks.expected_flags(row.catalogue, str(decision.signal) if decision else "")
 
 
@@ -261,21 +267,21 @@ def switch_line(switch: SwitchRow, now: datetime, flags: tuple[str, ...]) -> Swi
     )
 
 
-def power_line(pulse: Pulse) -> PowerLine:
+def power_line(loop_facts: LoopFacts) -> PowerLine:
     """Show all GPUs together from the newest sample."""
-    sampled = pulse.sampled
+    sampled = loop_facts.sampled
     coverage = sampled.coverage if sampled else Coverage()
     sample = sampled.sample if sampled else Sample()
     answering = {each.gpu_uuid for each in sample.readings if is_gpu(each.gpu_uuid) and each.tells}
     missing = {each for each in sample.missing if is_gpu(each)}
-    ordered, clocks = _clocks(pulse)
-    covered, to_cover = pulse.gpu_coverage
+    ordered, clocks = _clocks(loop_facts)
+    covered, to_cover = loop_facts.gpu_coverage
     return PowerLine(
-        source=_power_source(pulse),
+        source=_power_source(loop_facts),
         total_w=_power_w(sample, gpus=True),
         gpus=len(answering),
         expected=len(answering | missing),
-        age_s=pulse.clock.monotonic() - sampled.monotonic_s if sampled else None,
+        age_s=loop_facts.clock.monotonic() - sampled.monotonic_s if sampled else None,
         unobserved_share=(
             coverage.unobserved_s / coverage.device_s if coverage.device_s > 0 else None
         ),
@@ -286,19 +292,19 @@ def power_line(pulse: Pulse) -> PowerLine:
         to_cover=to_cover,
         clocks_as_ordered=ordered,
         clocks=clocks,
-        flags=power_flags(pulse),
+        flags=power_flags(loop_facts),
     )
 
 
-def power_flags(pulse: Pulse) -> tuple[str, ...]:
+def power_flags(loop_facts: LoopFacts) -> tuple[str, ...]:
     """Give the flags of the newest power readings."""
-    sample = pulse.sampled.sample if pulse.sampled else Sample()
+    sample = loop_facts.sampled.sample if loop_facts.sampled else Sample()
     return flags_of(*(each.quality for each in sample.readings))
 
 
-def _power_source(pulse: Pulse) -> str:
+def _power_source(loop_facts: LoopFacts) -> str:
     """Name where power comes from; "" when it is not read."""
-    power = pulse.settings.power
+    power = loop_facts.settings.power
     if power.source != "none":
         return power.source
     if power.prometheus is not None:
@@ -316,18 +322,18 @@ def _power_w(sample: Sample, *, gpus: bool) -> float | None:
     return sum(known) if known else None
 
 
-def _clocks(pulse: Pulse) -> tuple[int, int]:
+def _clocks(loop_facts: LoopFacts) -> tuple[int, int]:
     """Count (GPUs whose clock is locked as ordered, GPUs whose actuator is heard)."""
-    if pulse.snapshot is None:
+    if loop_facts.snapshot is None:
         return 0, 0
-    held = controls(pulse.fleet.nodes, pulse.clock.now())
+    held = controls(loop_facts.fleet.nodes, loop_facts.clock.now())
     wished = {
         gpu: row.clock_mhz
-        for row in pulse.snapshot.runs
+        for row in loop_facts.snapshot.runs
         if row.state != "finished" and row.clock_mhz is not None
         for gpu in row.gpus
     }
-    cap = pulse.snapshot.cap
+    cap = loop_facts.snapshot.cap
     for gpu, lowered in cap.plan.boards.items() if cap else ():
         clocks = [each for each in (wished.get(gpu), lowered.clock_mhz) if each is not None]
         wished |= {gpu: min(clocks)} if clocks else {}
@@ -337,16 +343,16 @@ def _clocks(pulse: Pulse) -> tuple[int, int]:
     return ordered, len(held)
 
 
-def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
+def cap_line(loop_facts: LoopFacts, now: datetime) -> CapLine | None:
     """Show the operator's power cap as the newest cycle keeps it; None: none was in force."""
-    report = pulse.turned.report if pulse.turned else None
+    report = loop_facts.turned.report if loop_facts.turned else None
     if report is None or report.cap is None:
         return None
-    if not report.cap.row.holds(now, pulse.trusted.unstepped(now)):
+    if not report.cap.row.holds(now, loop_facts.trusted.unstepped(now)):
         return None
-    shared = joint_sentence(pulse.planning().joint, now)
+    shared = joint_sentence(loop_facts.planning().joint, now)
     cap, names = report.cap, {each.run: each.name for each in report.cap.before.runs}
-    flags = power_flags(pulse)
+    flags = power_flags(loop_facts)
     return CapLine(
         cap_w=cap.row.cap_w,
         start=cap.row.start,
@@ -369,11 +375,11 @@ def cap_line(pulse: Pulse, now: datetime) -> CapLine | None:
     )
 
 
-def announced_caps(pulse: Pulse, now: datetime) -> tuple[AnnouncedCap, ...]:
+def announced_caps(loop_facts: LoopFacts, now: datetime) -> tuple[AnnouncedCap, ...]:
     """Show the caps that the newest cycle saw announced, and that have not begun since."""
-    rows = pulse.turned.report.caps_ahead if pulse.turned else ()
-    held = pulse.turned is not None and pulse.turned.report.cap is not None
-    shared = "" if held else joint_sentence(pulse.planning().joint, now)
+    rows = loop_facts.turned.report.caps_ahead if loop_facts.turned else ()
+    held = loop_facts.turned is not None and loop_facts.turned.report.cap is not None
+    shared = "" if held else joint_sentence(loop_facts.planning().joint, now)
     return tuple(
         AnnouncedCap(
             cap_w=row.cap_w,
@@ -384,18 +390,18 @@ def announced_caps(pulse: Pulse, now: datetime) -> tuple[AnnouncedCap, ...]:
             sentence=announcement(row, now) + shared,
         )
         for row in rows
-        if row.is_ahead(now, pulse.trusted.unstepped(now))
+        if row.is_ahead(now, loop_facts.trusted.unstepped(now))
     )
 
 
-def cycle_line(pulse: Pulse) -> CycleLine:
+def cycle_line(loop_facts: LoopFacts) -> CycleLine:
     """Show the newest turn of the cycle."""
-    turned, state = pulse.turned, pulse.loops["cycle"]()
-    runs = pulse.snapshot.runs if pulse.snapshot else ()
-    expected = {flag for row in runs for flag in expected_flags(pulse, row)}
+    turned, state = loop_facts.turned, loop_facts.loops["cycle"]()
+    runs = loop_facts.snapshot.runs if loop_facts.snapshot else ()
+    expected = {flag for row in runs for flag in expected_flags(loop_facts, row)}
     took_s = state.last_took_s
     return CycleLine(
-        age_s=pulse.clock.monotonic() - turned.monotonic_s if turned else None,
+        age_s=loop_facts.clock.monotonic() - turned.monotonic_s if turned else None,
         duration_ms=None if took_s is None else took_s * 1e3,
         every_s=state.every_s,
         sentence=marks.sentence(turned.report.sentence, expected) if turned else "",
@@ -405,26 +411,26 @@ def cycle_line(pulse: Pulse) -> CycleLine:
 
 
 def _assemble(
-    pulse: Pulse,
+    loop_facts: LoopFacts,
     now: datetime,
     runs: tuple[RunLine, ...],
     carbon: tuple[CarbonLine | None, CarbonLine | None],
     frozen: str,
 ) -> StatusView:
-    power, outage = power_line(pulse), pulse.outage
-    settings = pulse.settings
+    power, outage = power_line(loop_facts), loop_facts.outage
+    settings = loop_facts.settings
     view = StatusView(
         at=now,
         version=wattmesh.__version__,
         host=socket.gethostname(),
         pid=os.getpid(),
-        up_s=pulse.clock.monotonic() - pulse.started_s,
+        up_s=loop_facts.clock.monotonic() - loop_facts.started_s,
         mode=settings.mode.value,
-        leading=pulse.leading,
-        leader=pulse.lead.leader,
-        epoch=pulse.lead.epoch,
+        leading=loop_facts.leading,
+        leader=loop_facts.lead.leader,
+        epoch=loop_facts.lead.epoch,
         frozen=frozen,
-        cycle=cycle_line(pulse),
+        cycle=cycle_line(loop_facts),
         carbon=carbon[0],
         accounting=carbon[1],
         power=power,
@@ -433,15 +439,15 @@ def _assemble(
             state="unavailable" if outage else "ok",
             database=settings.journal.url.partition(":")[0].partition("+")[0],
             trouble=outage.sentence if outage else "",
-            identity=pulse.lead.journal,
+            identity=loop_facts.lead.journal,
         ),
         trouble=(),
         simulated=_simulated(power, runs, carbon),
-        settings=pulse.settings_path,
-        cap=cap_line(pulse, now),
-        announced_caps=announced_caps(pulse, now),
+        settings=loop_facts.settings_path,
+        cap=cap_line(loop_facts, now),
+        announced_caps=announced_caps(loop_facts, now),
     )
-    return replace(view, trouble=troubles(view, pulse))
+    return replace(view, trouble=troubles(view, loop_facts))
 
 
 def _simulated(
@@ -453,7 +459,7 @@ def _simulated(
     return tuple(dict.fromkeys(named))
 
 
-def _state_word(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse) -> str:
+def _state_word(row: RunRow, switch: SwitchRow | None, frozen: str, loop_facts: LoopFacts) -> str:
     if row.ending:
         return "finished" if row.ending == DONE else row.ending
     if row.state != "live":
@@ -462,5 +468,5 @@ def _state_word(row: RunRow, switch: SwitchRow | None, frozen: str, pulse: Pulse
         return "switching"
     if frozen:
         return "frozen"
-    only_observed = row.observed or pulse.settings.mode.value == "observe"
+    only_observed = row.observed or loop_facts.settings.mode.value == "observe"
     return "observed" if only_observed else "holding"

@@ -10,8 +10,8 @@ from wattmesh.controller import marks
 from wattmesh.controller.carbon_views import CarbonLine, ExogenousLine
 from wattmesh.controller.cycle import fences
 from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.process.trusted_time import UNREAD
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.views import PointLine, RunLine, StatusView
 from wattmesh.quantities import joules
 from wattmesh.reconfig.ranges import clean
@@ -32,24 +32,26 @@ LONG_SILENT_S = 2 * 3600.0
 """A provider silent for this long is worth a look, even if no run is held for it yet."""
 
 
-def troubles(view: StatusView, pulse: Pulse, *, journal_hangs_s: float = 0.0) -> tuple[str, ...]:
+def troubles(
+    view: StatusView, loop_facts: LoopFacts, *, journal_hangs_s: float = 0.0
+) -> tuple[str, ...]:
     """Name everything that needs a human.
 
     Args:
         view: the screen.
-        pulse: what the daemon knows by itself.
+        loop_facts: what the daemon knows by itself.
         journal_hangs_s: for how long the journal has not answered: whatever stands no longer than
             that waits for it, and a restart of the daemon would not help.
     """
     found = (
-        *_daemon(view, pulse, journal_hangs_s),
-        *_sources(view, pulse),
-        *_devices(view, pulse),
+        *_daemon(view, loop_facts, journal_hangs_s),
+        *_sources(view, loop_facts),
+        *_devices(view, loop_facts),
         *_cap(view),
         *_runs(view),
         *(
             f"{marks.sentence(each.alert, each.flags)}."
-            for each in pulse.budgets.lines
+            for each in loop_facts.budgets.lines
             if each.alert
         ),
     )
@@ -75,32 +77,32 @@ def off_catalogue(line: PointLine) -> str:
     return f"{' and '.join(said)} {over}" if said else ""
 
 
-def _daemon(view: StatusView, pulse: Pulse, journal_hangs_s: float) -> Iterator[str]:
-    if pulse.outage is not None:
-        for_s = pulse.clock.monotonic() - pulse.outage.since_s
-        said = pulse.outage.sentence.rstrip(".")
+def _daemon(view: StatusView, loop_facts: LoopFacts, journal_hangs_s: float) -> Iterator[str]:
+    if loop_facts.outage is not None:
+        for_s = loop_facts.clock.monotonic() - loop_facts.outage.since_s
+        said = loop_facts.outage.sentence.rstrip(".")
         yield (
             f"{said[:1].upper()}{said[1:]} (for {span(for_s)} now). Nothing is switched meanwhile, "
             "runs train on, and wattmesh goes on by itself once the journal answers."
         )
-    yield from _loops(pulse, journal_hangs_s)
-    if pulse.settings_trouble:
-        yield pulse.settings_trouble
-    if pulse.certificate_trouble:
-        yield pulse.certificate_trouble
-    yield from _plans(pulse)
-    doubt = pulse.trusted.doubt()
+    yield from _loops(loop_facts, journal_hangs_s)
+    if loop_facts.settings_trouble:
+        yield loop_facts.settings_trouble
+    if loop_facts.certificate_trouble:
+        yield loop_facts.certificate_trouble
+    yield from _plans(loop_facts)
+    doubt = loop_facts.trusted.doubt()
     if doubt not in ("", UNREAD):
         yield doubt
-    for month in pulse.budgets.sealed_ahead:
+    for month in loop_facts.budgets.sealed_ahead:
         yield (
             f"{month} is closed and has not ended, by a wall clock that was wrong: open it again "
             f"with `wattmesh reopen {month} --reason ...`."
         )
 
 
-def _plans(pulse: Pulse) -> Iterator[str]:
-    planning = pulse.planning()
+def _plans(loop_facts: LoopFacts) -> Iterator[str]:
+    planning = loop_facts.planning()
     if planning.in_a_row >= PLANS_FAILED:
         yield (
             f"No plan can be made: {planning.trouble.rstrip('.')} ({planning.in_a_row} times in a "
@@ -109,11 +111,11 @@ def _plans(pulse: Pulse) -> Iterator[str]:
         )
 
 
-def _loops(pulse: Pulse, journal_hangs_s: float) -> Iterator[str]:
-    now_s = pulse.clock.monotonic()
-    for name, read in pulse.loops.items():
+def _loops(loop_facts: LoopFacts, journal_hangs_s: float) -> Iterator[str]:
+    now_s = loop_facts.clock.monotonic()
+    for name, read in loop_facts.loops.items():
         state = read()
-        since_s = now_s - (state.last_progress_s or pulse.started_s)
+        since_s = now_s - (state.last_progress_s or loop_facts.started_s)
         if state.trouble.startswith("a bug"):
             yield (
                 f"The {name} loop: {state.trouble}, with the traceback in `journalctl -u wattmesh`;"
@@ -127,8 +129,8 @@ def _loops(pulse: Pulse, journal_hangs_s: float) -> Iterator[str]:
             )
 
 
-def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
-    young = pulse.clock.monotonic() - pulse.started_s < FIRST_ANSWER_S
+def _sources(view: StatusView, loop_facts: LoopFacts) -> Iterator[str]:
+    young = loop_facts.clock.monotonic() - loop_facts.started_s < FIRST_ANSWER_S
     for line in (view.carbon, view.accounting):
         if line is not None and not (young and line.state == ""):
             yield from _signal(line)
@@ -142,19 +144,19 @@ def _sources(view: StatusView, pulse: Pulse) -> Iterator[str]:
     elif view.power.gpus < view.power.expected:
         missing = view.power.expected - view.power.gpus
         yield (
-            f"{missing} of {view.power.expected} GPUs do not answer{_where(pulse)}; their energy "
-            f"is counted as unobserved: {_why(pulse) or 'check the node they are in'}."
+            f"{missing} of {view.power.expected} GPUs do not answer{_where(loop_facts)}; their "
+            f"energy is counted as unobserved: {_why(loop_facts) or 'check the node they are in'}."
         )
-    elif why := _why(pulse):
+    elif why := _why(loop_facts):
         yield f"Power is read in part, or by a second-best source: {why}."
 
 
-def _where(pulse: Pulse) -> str:
+def _where(loop_facts: LoopFacts) -> str:
     """Name the nodes whose GPUs do not answer; "" where this daemon reads them itself."""
-    missing = {*pulse.sampled.sample.missing} if pulse.sampled else set[str]()
+    missing = {*loop_facts.sampled.sample.missing} if loop_facts.sampled else set[str]()
     silent = {
         clean(node.node): len(here)
-        for node in pulse.fleet.nodes
+        for node in loop_facts.fleet.nodes
         if (here := [each for each in missing.intersection(node.devices) if is_gpu(each)])
     }
     most = sorted(silent, key=lambda each: (-silent[each], each))
@@ -163,16 +165,16 @@ def _where(pulse: Pulse) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def _why(pulse: Pulse) -> str:
+def _why(loop_facts: LoopFacts) -> str:
     """Give the first reason why a device or a source is not read; "" when none is known."""
-    said = pulse.sampled.sample.troubles if pulse.sampled else ()
+    said = loop_facts.sampled.sample.troubles if loop_facts.sampled else ()
     return next((f"{who}: {why.rstrip('.')}" for who, why in said), "")
 
 
-def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
+def _devices(view: StatusView, loop_facts: LoopFacts) -> Iterator[str]:
     """What is wrong with single devices and nodes, unless `_sources` says it already."""
     flags = view.power.flags
-    for said in (marks.sentence(each, flags) for each in pulse.exporter.troubles()):
+    for said in (marks.sentence(each, flags) for each in loop_facts.exporter.troubles()):
         yield f"{said[:1].upper()}{said[1:].rstrip('.')}."
     power = view.power
     if power.covered < power.to_cover and power.gpus >= power.expected:
@@ -182,13 +184,16 @@ def _devices(view: StatusView, pulse: Pulse) -> Iterator[str]:
             "`wattmesh agent` runs on their nodes, or retire nodes that are gone (`wattmesh "
             "nodes retire NODE`)."
         )
-    for node in pulse.fleet.nodes:
+    for node in loop_facts.fleet.nodes:
         yield from _refused_rows(node)
-    if pulse.lead.epoch is not None:
+    if loop_facts.lead.epoch is not None:
         yield from fences.sentences(
-            pulse.fleet.nodes, view.at, journal=pulse.lead.journal, epoch=pulse.lead.epoch
+            loop_facts.fleet.nodes,
+            view.at,
+            journal=loop_facts.lead.journal,
+            epoch=loop_facts.lead.epoch,
         )
-    for name, why in pulse.node_faults.all().items():
+    for name, why in loop_facts.node_faults.all().items():
         said = clean(why).replace(":", ",")
         yield (
             f"{clean(name)}: what its agent delivers is refused ({said}). It keeps what it "

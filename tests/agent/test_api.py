@@ -67,7 +67,7 @@ def report(seq: int = 1, **changes: Any) -> dict[str, Any]:
 
 def look(where: Served) -> None:
     """Do what a turn of the cycle does for agents."""
-    where.pulse.snapshot = FleetSnapshot.of(
+    where.loop_facts.snapshot = FleetSnapshot.of(
         where.clock.monotonic_s,
         where.journal.runs.all(where.clock.wall),
         where.journal.nodes.all(),
@@ -115,7 +115,7 @@ def test_a_batch_that_was_taken_in_is_not_refused_afterwards(served: Served) -> 
 
 def test_a_standby_takes_no_deliveries(served: Served) -> None:
     """Nor does it say what is wished; the agent asks again."""
-    served.pulse.lead = replace(served.pulse.lead, epoch=None)
+    served.loop_facts.lead = replace(served.loop_facts.lead, epoch=None)
     assert served.post(READINGS, report()).status == 503
     assert served.get(DESIRED).status == 503
 
@@ -241,7 +241,7 @@ def opened_to_agents(served: Served, token: str) -> Iterator[Remote]:
     certify(certificate, key)
     context = RequestContext(
         journal=served.journal,
-        pulse=served.pulse,
+        loop_facts=served.loop_facts,
         changes=served.changes,
         plan_for=lambda name: RunPlan(),
         wake=served.cycle.wake,
@@ -328,7 +328,7 @@ def test_an_address_that_is_taken_names_the_setting(served: Served, remote: Remo
     """One sentence with the way out."""
     context = RequestContext(
         journal=served.journal,
-        pulse=served.pulse,
+        loop_facts=served.loop_facts,
         changes=served.changes,
         plan_for=lambda name: RunPlan(),
         wake=served.cycle.wake,

@@ -58,15 +58,15 @@ def own(**changes: Any) -> Any:
 
 def turn(site: Served) -> Any:
     """Do what a turn of the cycle and of the sampler does; give the screen."""
-    site.pulse.fleet = replace(site.pulse.fleet, nodes=site.journal.nodes.all())
+    site.loop_facts.fleet = replace(site.loop_facts.fleet, nodes=site.journal.nodes.all())
     look(site)
-    site.pulse.fleet = replace(
-        site.pulse.fleet, gpus=fleet.gpus_read(site.pulse.fleet.nodes, site.clock.wall)
+    site.loop_facts.fleet = replace(
+        site.loop_facts.fleet, gpus=fleet.gpus_read(site.loop_facts.fleet.nodes, site.clock.wall)
     )
-    fleet.controls(site.pulse.fleet.nodes, site.clock.wall)
-    fleet.limits_w(site.pulse.fleet.nodes, ())
-    FleetDuty(site.pulse).turn()
-    return status(site.journal, site.pulse)
+    fleet.controls(site.loop_facts.fleet.nodes, site.clock.wall)
+    fleet.limits_w(site.loop_facts.fleet.nodes, ())
+    FleetDuty(site.loop_facts).turn()
+    return status(site.journal, site.loop_facts)
 
 
 FAR = "9999-12-31T23:59:59+00:00"

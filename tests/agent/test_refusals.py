@@ -231,9 +231,11 @@ def test_a_real_daemon_gets_the_rest_and_tells_of_what_it_refuses(
     text = generate_latest(registry).decode()
     assert "wattmesh_agent_refused_rows 1.0" in text
     assert "wattmesh_agent_refused_joules 7.0" in text
-    served.pulse.fleet = replace(served.pulse.fleet, nodes=served.journal.nodes.all())
+    served.loop_facts.fleet = replace(served.loop_facts.fleet, nodes=served.journal.nodes.all())
     look(served)
-    (said,) = (each for each in status(served.journal, served.pulse).trouble if "refuses" in each)
+    (said,) = (
+        each for each in status(served.journal, served.loop_facts).trouble if "refuses" in each
+    )
     what, _, advice = said.partition(": ")
     assert what.startswith("n1 keeps back ledger rows that this daemon refuses, 1 with 7 J")
     assert "run has 65 letters, at most 64 fit" in what

@@ -138,7 +138,7 @@ def test_a_nodes_token_that_opens_nothing_costs_its_jobs_no_message(
 
 def posted(site: Served) -> list[tuple[str, dict[str, Any]]]:
     """Give everything that can be said for a run."""
-    epoch = site.pulse.lead.epoch or 0
+    epoch = site.loop_facts.lead.epoch or 0
     return [
         ("progress", messages.progress(seq=9, step=999)),
         ("heartbeat", messages.heartbeat(phase="parked")),
@@ -222,9 +222,9 @@ def test_the_command_makes_rotates_lists_and_revokes(
     assert run("token", "rotate", "n1", "--out", str(path))[0] == 1, "it stays as it is"
     assert run("token", "list")[1].count("n1  made ") == 2
     assert "Revoked 1 tokens" in run("token", "revoke", "n1")[1]
-    assert site.pulse.tokens == {}
+    assert site.loop_facts.tokens == {}
     assert run("token", "make", "n1", "--out", str(tmp_path / "no" / "where"))[0] == 1
-    assert site.pulse.tokens == {}, "nothing is made that cannot be kept"
+    assert site.loop_facts.tokens == {}, "nothing is made that cannot be kept"
     assert site.post(READINGS, report()).status == 200
     assert "n1 is retired" in run("retire", "n1")[1]
 

@@ -22,9 +22,9 @@ from wattmesh.controller.expert_costs.learner import CostLearner
 from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.process.loops import Loop
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings, parse
 from wattmesh.policies.experts.costs import OfflineSweep
 from wattmesh.reconfig import catalogue_file
@@ -36,7 +36,7 @@ class Served:
 
     folder: Path
     journal: Journal
-    pulse: Pulse
+    loop_facts: LoopFacts
     changes: ChangeSignal
     clock: SteppedClock
     cycle: Loop
@@ -88,17 +88,17 @@ def serving(folder: Path, settings: Settings) -> Iterator[Served]:
     """Serve a journal that has its tables, leading, with a cycle loop that is turned by hand."""
     clock = SteppedClock()
     journal = Journal.open(settings.journal.url)
-    pulse = Pulse(clock=clock.clock, settings=settings, started_s=clock.monotonic_s)
-    pulse.lead = replace(pulse.lead, epoch=journal.leadership.acquire("test", 60.0))
+    loop_facts = LoopFacts(clock=clock.clock, settings=settings, started_s=clock.monotonic_s)
+    loop_facts.lead = replace(loop_facts.lead, epoch=journal.leadership.acquire("test", 60.0))
     changes = ChangeSignal()
     cycle = Loop("cycle", 5.0, lambda: None, clock.clock)
-    pulse.loops["cycle"] = lambda: cycle.state
+    loop_facts.loops["cycle"] = lambda: cycle.state
     catalogue = catalogue_file.load(folder / "catalogue.toml")
     reports, sweeps = TokenReports(), dict[str, OfflineSweep]()
-    experts = CostLearner(journal, pulse, reports, lambda name: sweeps)
+    experts = CostLearner(journal, loop_facts, reports, lambda name: sweeps)
     context = RequestContext(
         journal=journal,
-        pulse=pulse,
+        loop_facts=loop_facts,
         changes=changes,
         plan_for=lambda name: RunPlan(
             catalogue=catalogue, deadline_after_s=5000.0, named=name == "llama-8b"
@@ -112,7 +112,7 @@ def serving(folder: Path, settings: Settings) -> Iterator[Served]:
     yield Served(
         folder=folder,
         journal=journal,
-        pulse=pulse,
+        loop_facts=loop_facts,
         changes=changes,
         clock=clock,
         cycle=cycle,

@@ -152,7 +152,7 @@ def test_a_bug_is_told_as_one_and_ends_one_call(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error nobody foresaw is a 500 that asks for a report, with its traceback in the log."""
-    del served.pulse.loops["cycle"]
+    del served.loop_facts.loops["cycle"]
     found = served.get("/v1/status")
     assert (found.status, found.body["kind"]) == (500, "bug")
     assert "please report it" in found.body["error"]

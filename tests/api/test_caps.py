@@ -14,8 +14,8 @@ from tests.api.test_operators import set_mode
 from tests.cycle.test_caps import node
 from wattmesh.controller.cycle.capping import apply
 from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.controller.metrics.caps import cap_metrics
-from wattmesh.controller.pulse import NewestTurn
 from wattmesh.policies.decision import CarbonView, Mode, Observation
 
 RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/powercap.yml"
@@ -27,11 +27,11 @@ def turned(served: Served, *, acts: bool = True) -> None:
     seen = Observation(
         now=now, mode=Mode.ACT, runs=(), carbon=CarbonView(signal="", slots=(), age_s=None)
     )
-    served.pulse.fleet = replace(
-        served.pulse.fleet, nodes=(node(at=now, changes={} if acts else {"settable": False}),)
+    served.loop_facts.fleet = replace(
+        served.loop_facts.fleet, nodes=(node(at=now, changes={} if acts else {"settable": False}),)
     )
     report = CycleReport(at=now, sentence="", observation=seen)
-    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
+    served.loop_facts.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
 
 
 def body(served: Served, cap_w: object = 1200.0, **changes: Any) -> dict[str, Any]:
@@ -109,12 +109,14 @@ def test_of_boards_shared_by_mig_no_setting_is_asked_for(
 ) -> None:
     """Agent and actuator are as they should be; only the others need an actuator that acts."""
     turned(served, acts=False)
-    (only,) = served.pulse.fleet.nodes
+    (only,) = served.loop_facts.fleet.nodes
     devices = {
         gpu: dict(facts) | ({"shared": "mig"} if number < count else {})
         for number, (gpu, facts) in enumerate(only.devices.items())
     }
-    served.pulse.fleet = replace(served.pulse.fleet, nodes=(replace(only, devices=devices),))
+    served.loop_facts.fleet = replace(
+        served.loop_facts.fleet, nodes=(replace(only, devices=devices),)
+    )
     answer = served.post("/v1/powercap", body(served))
     assert answer.status == 409
     assert said in answer.body["error"]
@@ -133,10 +135,10 @@ def seen_again(served: Served) -> None:
     """Let a cycle have seen what is in the journal."""
     turned(served)
     _, ahead = served.journal.caps.standing(served.clock.wall)
-    newest = served.pulse.turned
+    newest = served.loop_facts.turned
     assert newest is not None
     report = replace(newest.report, caps_ahead=ahead)
-    served.pulse.turned = replace(newest, report=report)
+    served.loop_facts.turned = replace(newest, report=report)
 
 
 def test_an_announced_cap_is_told_and_can_be_taken_back(served: Served) -> None:
@@ -151,7 +153,7 @@ def test_an_announced_cap_is_told_and_can_be_taken_back(served: Served) -> None:
     (told,) = served.get("/v1/powercap").body["announced"]
     assert datetime.fromisoformat(told["start"]) == start
     assert served.get("/v1/status").body["announced_caps"] == [told]
-    samples = {each.name: each.samples for each in cap_metrics(served.pulse)}
+    samples = {each.name: each.samples for each in cap_metrics(served.loop_facts)}
     (begins,) = samples["wattmesh_power_cap_announced_start_timestamp_seconds"]
     assert begins.value == start.timestamp()
     assert served.post("/v1/powercap", body(served, 2000.0)).status == 200
@@ -200,7 +202,7 @@ def test_a_cap_without_any_known_limit_has_no_bound_and_is_not_kept(served: Serv
     turned(served)
     nodes = [node(changes={"limit_w": None, "floor_w": None}, at=served.clock.wall)]
     mute = replace(nodes[0], devices={gpu: {} for gpu in nodes[0].devices})
-    served.pulse.fleet = replace(served.pulse.fleet, nodes=(mute,))
+    served.loop_facts.fleet = replace(served.loop_facts.fleet, nodes=(mute,))
     assert "is unknown" in served.post("/v1/powercap", body(served)).body["done"]
     kept(served)
     cap = served.get("/v1/powercap").body["cap"]
@@ -214,19 +216,19 @@ def kept(served: Served) -> None:
     """Let a cycle have kept the cap that is in force."""
     now = served.clock.wall
     row = served.journal.caps.standing(now)[0]
-    before = served.pulse.turned
+    before = served.loop_facts.turned
     assert row is not None
     assert before is not None
     assert before.report.observation is not None
     seen = replace(before.report.observation, now=now)
-    _, cap = apply(seen, row, served.pulse.fleet.nodes, ())
+    _, cap = apply(seen, row, served.loop_facts.fleet.nodes, ())
     report = replace(before.report, cap=cap)
-    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
+    served.loop_facts.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
 
 
 def figures(served: Served) -> dict[str, float]:
     """The cap's figures as Prometheus reads them."""
-    found = {metric.name: metric.samples for metric in cap_metrics(served.pulse)}
+    found = {metric.name: metric.samples for metric in cap_metrics(served.loop_facts)}
     samples = found["wattmesh_power_cap_watts"]
     return {each.labels["figure"]: each.value for each in samples}
 
@@ -234,7 +236,9 @@ def figures(served: Served) -> dict[str, float]:
 def firing(rules: str, served: Served) -> list[str]:
     """Name the alerts whose expression, `metric == number`, holds of the samples there are."""
     samples = {
-        each.name: each.value for metric in cap_metrics(served.pulse) for each in metric.samples
+        each.name: each.value
+        for metric in cap_metrics(served.loop_facts)
+        for each in metric.samples
     }
     rule = re.compile(r"alert: (\w+)\n +expr: (\w+) == ([\d.]+)\n")
     found = rule.findall(rules)

@@ -64,7 +64,7 @@ def state(served: Served, run: str) -> tuple[str, str]:
 def cycle(served: Served) -> Cycle[JournalObservation]:
     """Make the control cycle of a served interface."""
     settings = acting(lost_s=LOST_S)
-    return live(served.journal, settings, served.pulse.lead.epoch)
+    return live(served.journal, settings, served.loop_facts.lead.epoch)
 
 
 @needs_root
@@ -309,7 +309,7 @@ def test_while_the_clock_is_not_trusted_no_silent_run_is_ended(served: Served) -
     with observed_process(served) as (pid, _):
         kill(pid, reap=True)
     served.clock.pass_s(600.0)
-    live(served.journal, acting(lost_s=inf), served.pulse.lead.epoch).run(served.clock.wall)
+    live(served.journal, acting(lost_s=inf), served.loop_facts.lead.epoch).run(served.clock.wall)
     assert state(served, messages.RUN) == ("lost", "")
 
 
@@ -381,8 +381,8 @@ def test_a_crowd_of_lost_runs_is_one_line_and_costs_no_cycle(served: Served) -> 
 @needs_root
 def test_a_user_has_so_many_runs_and_no_more(served: Served) -> None:
     """One more ends the longest silent of the same user; where all report it is refused."""
-    few = served.pulse.settings.api.model_copy(update={"runs_per_user": 3})
-    served.pulse.settings = served.pulse.settings.model_copy(update={"api": few})
+    few = served.loop_facts.settings.api.model_copy(update={"runs_per_user": 3})
+    served.loop_facts.settings = served.loop_facts.settings.model_copy(update={"api": few})
     served.register()
     for number in (1, 2, 3):
         assert register(served, number, f"n{number}", stranger=True).status == 200
@@ -406,8 +406,8 @@ def test_a_user_has_so_many_runs_and_no_more(served: Served) -> None:
 
 def test_long_polls_of_one_user_are_bounded(served: Served) -> None:
     """The surplus is told so at once; whoever waits is served, and a place is free again after."""
-    few = served.pulse.settings.api.model_copy(update={"waits_per_user": 4})
-    served.pulse.settings = served.pulse.settings.model_copy(update={"api": few})
+    few = served.loop_facts.settings.api.model_copy(update={"waits_per_user": 4})
+    served.loop_facts.settings = served.loop_facts.settings.model_copy(update={"api": few})
     served.register()
     with ThreadPoolExecutor(12) as pool:
         found = list(pool.map(lambda _: served.get(f"{RUN}/order?wait=1"), range(12)))
@@ -451,7 +451,7 @@ def test_260_long_polls_of_one_user_starve_nobody(served: Served) -> None:
     assert register(served, 5, "theirs", stranger=True).status == 200
     look(served)
     known = served.get(DESIRED).body["serial"]
-    most = served.pulse.settings.api.waits_per_user
+    most = served.loop_facts.settings.api.waits_per_user
     # Who waits for orders has taken all places when the same user asks as an agent.
     for door, places in ((f"{RUN}/order?wait=60", most), (f"{DESIRED}?wait=60&serial={known}", 0)):
         with ExitStack() as held:
@@ -613,7 +613,7 @@ def test_how_a_run_ended_is_told_and_nobody_is_sent_to_look(
     """It said why it ended: it is not called lost, and a freeze does not hide it."""
     served.register()
     if state == "finished" and reason != "done":
-        epoch = served.pulse.lead.epoch or 0
+        epoch = served.loop_facts.lead.epoch or 0
         served.journal.runs.end(messages.RUN, reason, now=served.clock.wall, epoch=epoch)
     else:
         assert served.post(f"{RUN}/finish", messages.finish(reason=reason)).status == 200

@@ -126,7 +126,7 @@ def test_what_no_journal_can_hold_is_the_callers_fault_and_no_outage(
         assert len(found.body["error"]) < 400
         assert "has no switch" not in found.body["error"], body
         assert found.body["error"].isprintable()
-        assert served.pulse.outage is None, (kind, body)
+        assert served.loop_facts.outage is None, (kind, body)
     for target in ("%00", "x" * 401, quote("a\x1b[2J"), quote("\u202e"), "%ff%00"):
         assert served.get(f"/v1/runs/{target}").status in (404, 422)
         assert served.post(f"/v1/runs/{target}/switch", {"point": "B", "reason": "x"}).status != 503
@@ -135,7 +135,7 @@ def test_what_no_journal_can_hold_is_the_callers_fault_and_no_outage(
         found = served.post("/v1/freeze", body)
         assert found.status in (400, 404, 422)
         assert len(found.body["error"]) < 400
-    assert served.pulse.outage is None
+    assert served.loop_facts.outage is None
     assert served.post(f"{RUN}/progress", messages.progress()).status == 200
     assert [each.run for each in served.journal.runs.all(served.clock.wall)] == [messages.RUN]
 

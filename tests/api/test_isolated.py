@@ -58,7 +58,7 @@ def test_the_cycle_decides_about_every_run_but_the_one_it_cannot(
         for run, values in stored.items():
             connection.execute(update(RUNS).where(RUNS.c.run == run).values(**values))
     isolation = Isolation()
-    cycle = live(served.journal, acting(), served.pulse.lead.epoch, isolation=isolation)
+    cycle = live(served.journal, acting(), served.loop_facts.lead.epoch, isolation=isolation)
     for _ in range(3):
         report = cycle.run(served.clock.wall)
         kinds = {each.run: each.kind for each in report.decisions}

@@ -93,8 +93,8 @@ def test_another_user_may_read_and_own_a_run_of_its_own(served: Served) -> None:
 def test_a_supplementary_group_makes_an_operator(served: Served) -> None:
     """Membership counts as the kernel says it, in a supplementary group too."""
     daemon_group = grp.getgrnam("daemon")
-    api = served.pulse.settings.api.model_copy(update={"operators_group": "daemon"})
-    served.pulse.settings = served.pulse.settings.model_copy(update={"api": api})
+    api = served.loop_facts.settings.api.model_copy(update={"operators_group": "daemon"})
+    served.loop_facts.settings = served.loop_facts.settings.model_copy(update={"api": api})
     served.register()
     body = {"run": None, "reason": "maintenance"}
     assert as_stranger(served.socket, "POST", "/v1/freeze", body).status == 403
@@ -249,12 +249,12 @@ def test_what_the_journal_had_already_is_neither_logged_nor_wakes(
 
 def test_a_standby_takes_no_reports(served: Served) -> None:
     """A daemon that does not lead answers 503 and names who does; reading goes on."""
-    served.pulse.lead = replace(served.pulse.lead, epoch=None, leader="head-2")
+    served.loop_facts.lead = replace(served.loop_facts.lead, epoch=None, leader="head-2")
     answer = served.register()
     assert (answer.status, answer.body["kind"]) == (503, "unavailable")
     assert "head-2 leads" in answer.body["error"]
     assert served.get("/v1/status").body["leading"] is False
-    assert served.pulse.outage is None
+    assert served.loop_facts.outage is None
 
 
 def beat(served: Served, **changes: Any) -> Answer:

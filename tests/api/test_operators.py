@@ -14,7 +14,7 @@ SWITCH = "/v1/runs/llama-8b/switch"
 
 def set_mode(served: Served, mode: Mode) -> None:
     """Put the daemon into another mode."""
-    served.pulse.settings = served.pulse.settings.model_copy(update={"mode": mode})
+    served.loop_facts.settings = served.loop_facts.settings.model_copy(update={"mode": mode})
 
 
 def test_an_order_is_kept_with_who_and_why(served: Served) -> None:

@@ -99,7 +99,7 @@ def test_no_order_is_answered_from_memory_until_the_bell_rings(served: Served) -
 def test_a_standby_looks_each_time(served: Served) -> None:
     """The leader's bell is not heard in another process, so nothing is remembered there."""
     served.register()
-    served.pulse.lead = replace(served.pulse.lead, epoch=None)
+    served.loop_facts.lead = replace(served.loop_facts.lead, epoch=None)
     assert served.get(TARGET).body["order"] is None
     put_order(served)
     assert served.get(TARGET).body["order"]["plan"] == "plan-1"

@@ -12,7 +12,7 @@ from tests.builders.carbon import intensities
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.cycle.fleet import GpusRead
-from wattmesh.controller.pulse import NewestTurn, Signals
+from wattmesh.controller.loop_facts import NewestTurn, Signals
 from wattmesh.controller.status.status import why_unread
 from wattmesh.policies.decision import Action, Decision, Mode
 from wattmesh.telemetry.carbon import Signal
@@ -30,7 +30,7 @@ def carbon(served: Served, *values: float) -> None:
     served.journal.carbon.store(points)
     served.journal.carbon.fetched(SIGNAL, now, ok=True)
     facts_of = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
-    served.pulse.signals = Signals(decision=facts_of, accounting=facts_of)
+    served.loop_facts.signals = Signals(decision=facts_of, accounting=facts_of)
 
 
 def decided(served: Served, reason: str, slack_s: float | None = None) -> None:
@@ -39,7 +39,7 @@ def decided(served: Served, reason: str, slack_s: float | None = None) -> None:
         run=messages.RUN, action=Action.HOLD, kind="dwell", reason=reason, slack_s=slack_s
     )
     report = CycleReport(at=served.clock.wall, sentence=reason, decisions=(decision,))
-    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
+    served.loop_facts.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
     served.cycle.turn()
 
 
@@ -275,12 +275,12 @@ def test_a_run_without_a_process_on_its_gpus_says_that_they_are_booked_as_idle(
 ) -> None:
     """Once what is delivered late would have come; a GPU that nobody reads now may explain it."""
     served.register(gpus=("G1", "G2"), ranks=(0, 1), world_size=2)
-    pulse = served.pulse
-    power = pulse.settings.power.model_copy(update={"source": "nvml"})
-    pulse.settings = pulse.settings.model_copy(update={"power": power})
-    pulse.fleet = replace(
-        pulse.fleet, gpus=GpusRead(known=frozenset({"G1", "G2"}), lately=frozenset(read))
+    loop_facts = served.loop_facts
+    power = loop_facts.settings.power.model_copy(update={"source": "nvml"})
+    loop_facts.settings = loop_facts.settings.model_copy(update={"power": power})
+    loop_facts.fleet = replace(
+        loop_facts.fleet, gpus=GpusRead(known=frozenset({"G1", "G2"}), lately=frozenset(read))
     )
     (row,) = served.journal.runs.all(served.clock.wall)
     heard = row.incarnation_at + timedelta(minutes=heard_min)
-    assert why_unread(pulse, replace(row, last_seen_at=heard)).startswith(told)
+    assert why_unread(loop_facts, replace(row, last_seen_at=heard)).startswith(told)

@@ -22,7 +22,7 @@ REPLAN = "/v1/budget/cluster/replan"
 def budgeted(served: Served) -> Served:
     """The interface of a daemon with a budget, and half an hour of idle joules."""
     limits = {"budget": {"cluster": BudgetSection(grams=50_000.0)}}
-    served.pulse.settings = served.pulse.settings.model_copy(update=limits)
+    served.loop_facts.settings = served.loop_facts.settings.model_copy(update=limits)
     carbon(served, 212.0, 150.0)
     now = served.clock.wall
     row = EnergyRow(
@@ -85,7 +85,7 @@ def test_a_budget_is_planned_anew_by_an_operator(budgeted: Served) -> None:
 
 def test_who_stands_by_plans_nothing(budgeted: Served) -> None:
     """Only the leader writes."""
-    budgeted.pulse.lead = replace(budgeted.pulse.lead, epoch=None)
+    budgeted.loop_facts.lead = replace(budgeted.loop_facts.lead, epoch=None)
     assert budgeted.post(REPLAN, {}).status == 503
     assert budgeted.journal.budgets.plans("cluster", budgeted.clock.wall) == ()
 
@@ -121,7 +121,7 @@ def test_a_wrongly_closed_month_is_called_out_and_reopened(
     """By an operator, with a reason; who, when and why stay in the report, and in audits."""
     for name in ("2026-11", "2027-03"):
         close_month(budgeted, name)
-    PeriodRoll(budgeted.journal, budgeted.pulse).turn()
+    PeriodRoll(budgeted.journal, budgeted.loop_facts).turn()
     budgeted.cycle.turn()
 
     def said() -> list[str]:

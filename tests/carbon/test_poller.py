@@ -11,7 +11,7 @@ from tests.daemon.clocks import SteppedClock
 from wattmesh.controller.cycle.carbon_view import SignalFacts, carbon_view
 from wattmesh.controller.daemon.loop_bodies import REFUSED_AGAIN_S, PollDuty
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.forecaster import Forecaster
 from wattmesh.controller.signals.poller import HISTORY, Poller
@@ -69,8 +69,8 @@ class World:
     def duty(self, provider: Provider) -> PollDuty:
         """Make the job of a provider, as a daemon that has just started does."""
         forecaster = Forecaster(self.journal, provider.signal, provider.series)
-        pulse = Pulse(clock=self.clock.clock, settings=Settings(), started_s=0.0)
-        return PollDuty(Poller(provider, self.journal), forecaster, pulse, lambda: None)
+        loop_facts = LoopFacts(clock=self.clock.clock, settings=Settings(), started_s=0.0)
+        return PollDuty(Poller(provider, self.journal), forecaster, loop_facts, lambda: None)
 
     def rung(self, provider: Provider) -> Rung:
         """Say what decisions would rest on."""

@@ -13,10 +13,10 @@ from wattmesh.controller.carbon_views import CarbonLine
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.carbon.forecasts import PROFILE, Forecast
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loop_facts import LoopFacts, Signals
 from wattmesh.controller.metrics.figures import FigureReader
 from wattmesh.controller.metrics.signals import carbon_metrics
 from wattmesh.controller.process.loops import Loop
-from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.signals.lines import carbon_line, forecast_view, skill_lines
 from wattmesh.controller.status.status import last_known
@@ -62,10 +62,10 @@ def journal(sqlite_journal: Journal) -> Journal:
 
 
 @pytest.fixture
-def pulse() -> Pulse:
+def loop_facts() -> LoopFacts:
     """What a daemon knows that decides and accounts on one signal."""
     clock = SteppedClock()
-    made = Pulse(clock=clock.clock, settings=Settings(), started_s=0.0)
+    made = LoopFacts(clock=clock.clock, settings=Settings(), started_s=0.0)
     made.signals = Signals(decision=FACTS, accounting=FACTS)
     loop = Loop("cycle", 5.0, lambda: None, clock.clock)
     loop.turn()
@@ -74,9 +74,11 @@ def pulse() -> Pulse:
     return made
 
 
-def samples(journal: Journal, pulse: Pulse) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(
+    journal: Journal, loop_facts: LoopFacts
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Give every sample of the signals' metrics."""
-    found = carbon_metrics(pulse, FigureReader(journal, pulse).read())
+    found = carbon_metrics(loop_facts, FigureReader(journal, loop_facts).read())
     return {
         (each.name, tuple(sorted(each.labels.items()))): each.value
         for family in found
@@ -122,9 +124,11 @@ def test_without_a_signal_the_forecast_says_what_to_do(journal: Journal) -> None
     assert skill_lines("") == ()
 
 
-def test_the_metrics_tell_rung_age_breaker_and_skill(journal: Journal, pulse: Pulse) -> None:
+def test_the_metrics_tell_rung_age_breaker_and_skill(
+    journal: Journal, loop_facts: LoopFacts
+) -> None:
     """Exactly one rung is 1; the ages are those of the forecast and of the answer."""
-    found = samples(journal, pulse)
+    found = samples(journal, loop_facts)
     rungs = {
         rung: value(found, "wattmesh_grid_signal_rung", rung=rung)
         for rung in ("issued", "profile", "static", "none")
@@ -150,9 +154,9 @@ def unknown(rules: str, found: dict[tuple[str, tuple[tuple[str, str], ...]], flo
     return (asked - names) | {f"{name}={word}" for name, word in labels - exported}
 
 
-def test_alerts_ask_only_for_what_is_exported(journal: Journal, pulse: Pulse) -> None:
+def test_alerts_ask_only_for_what_is_exported(journal: Journal, loop_facts: LoopFacts) -> None:
     """A rule on a metric that nobody exports never fires; so does one on a label's wrong word."""
-    rules, found = RULES.read_text(), samples(journal, pulse)
+    rules, found = RULES.read_text(), samples(journal, loop_facts)
     assert unknown(rules, found) == set()
     # The sabotaged twins.
     assert unknown(rules.replace("_poll_state", "_pol_state"), found)
@@ -202,24 +206,24 @@ def line(**changes: object) -> CarbonLine:
     ],
 )
 def test_status_says_what_a_signal_needs(
-    pulse: Pulse, changes: dict[str, object], words: tuple[str, ...]
+    loop_facts: LoopFacts, changes: dict[str, object], words: tuple[str, ...]
 ) -> None:
     """A sentence where a person must act, with what goes on meanwhile; none where nobody must."""
-    pulse.started_s = pulse.clock.monotonic() - FIRST_ANSWER_S
-    view = replace(last_known(pulse, None), carbon=line(**changes))
-    said = [each for each in troubles(view, pulse) if "neso" in each or "static" in each]
+    loop_facts.started_s = loop_facts.clock.monotonic() - FIRST_ANSWER_S
+    view = replace(last_known(loop_facts, None), carbon=line(**changes))
+    said = [each for each in troubles(view, loop_facts) if "neso" in each or "static" in each]
     assert len(said) == bool(words)
     for word in words:
         assert word in said[0]
 
 
-def test_a_signal_that_was_never_heard_is_waited_for_at_the_start(pulse: Pulse) -> None:
+def test_a_signal_that_was_never_heard_is_waited_for_at_the_start(loop_facts: LoopFacts) -> None:
     """A daemon on its first day is not red in its first seconds; a refusal is told at once."""
-    pulse.started_s = pulse.clock.monotonic() - FIRST_ANSWER_S + 1.0
+    loop_facts.started_s = loop_facts.clock.monotonic() - FIRST_ANSWER_S + 1.0
     unheard = {"trouble": "neso has not answered yet.", "rung": "none"}
     for state, told in (("", False), ("refused", True), ("failed", True)):
-        view = replace(last_known(pulse, None), carbon=line(**unheard, state=state))
-        assert any("neso" in each for each in troubles(view, pulse)) == told, state
+        view = replace(last_known(loop_facts, None), carbon=line(**unheard, state=state))
+        assert any("neso" in each for each in troubles(view, loop_facts)) == told, state
 
 
 def test_a_signal_that_is_only_booked_with_needs_no_forecast(journal: Journal) -> None:

@@ -83,8 +83,8 @@ def answers(served: Served) -> dict[str, Any]:
 
 def metrics(served: Served) -> list[Metric]:
     """Collect every metric."""
-    reader = FigureReader(served.journal, served.pulse)
-    return list(FiguresCollector(served.pulse, Jobs(), reader.read).collect())
+    reader = FigureReader(served.journal, served.loop_facts)
+    return list(FiguresCollector(served.loop_facts, Jobs(), reader.read).collect())
 
 
 @pytest.mark.parametrize("flag", list(WORLDS))

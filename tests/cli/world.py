@@ -30,7 +30,7 @@ from wattmesh.controller.cycle.fleet import FleetSnapshot
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.carbon.forecasts import Forecast
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.controller.pulse import NewestSample, NewestTurn, Signals
+from wattmesh.controller.loop_facts import NewestSample, NewestTurn, Signals
 from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.policies.decision import (
     Action,
@@ -104,7 +104,7 @@ def lived(served: Served, world: World) -> Life:
     plan = RunPlan(catalogue=world.catalogue, deadline_after_s=3000.0)
     life.begin(plan=plan, tokens_total=1_500_000)
     life.live(6)
-    moved(journal, served.pulse.lead.epoch or 0, begun=slot(6), ended=slot(7))
+    moved(journal, served.loop_facts.lead.epoch or 0, begun=slot(6), ended=slot(7))
     life.layout, life.power_w, life.rate, life.slots = B, 150.0, 500.0, 7
     read = [gpu for gpu in life.gpus if gpu not in world.unread]
     rows = [energy(6, 3_000_000, gpu_uuid=gpu, quality=world.joules) for gpu in read]
@@ -140,20 +140,22 @@ def readings(served: Served, world: World) -> tuple[PowerReading, ...]:
 def everything(served: Served, world: World) -> None:
     """Let a daemon have everything to show."""
     lived(served, world)
-    pulse, now = served.pulse, served.clock.wall
+    loop_facts, now = served.loop_facts, served.clock.wall
     facts = SignalFacts(signal=world.signal, interval_s=SLOT_S, stale_after_s=5400.0)
-    pulse.signals = Signals(decision=facts, accounting=facts)
+    loop_facts.signals = Signals(decision=facts, accounting=facts)
     served.journal.carbon.fetched(world.signal, now, ok=True)
     limits = {"cluster": BudgetSection(grams=3.0), "llm": BudgetSection(grams=90.0)}
-    pulse.settings = pulse.settings.model_copy(update={"budget": limits})
+    loop_facts.settings = loop_facts.settings.model_copy(update={"budget": limits})
     told = readings(served, world)
-    pulse.sampled = NewestSample(monotonic_s=served.clock.monotonic_s, sample=Sample(readings=told))
-    pulse.exporter.observe(
+    loop_facts.sampled = NewestSample(
+        monotonic_s=served.clock.monotonic_s, sample=Sample(readings=told)
+    )
+    loop_facts.exporter.observe(
         Sample(readings=told), {each.gpu_uuid: DeviceTotal(booked_mj=9_000) for each in told}
     )
     decided(served, world, expected(served, world))
     capped(served, world)
-    PeriodRoll(served.journal, pulse).turn()
+    PeriodRoll(served.journal, loop_facts).turn()
     served.cycle.turn()
 
 
@@ -212,32 +214,32 @@ def decided(served: Served, world: World, forecast: int) -> None:
         grid=observations.slots([300.0, 100.0], start=now),
     )
     report = CycleReport(at=now, sentence=f"llm: {REASON}.", decisions=(made,), observation=seen)
-    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
+    served.loop_facts.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
 
 
 def capped(served: Served, world: World) -> None:
     """Let an operator have capped the power, and a node have refused rows."""
-    pulse, now = served.pulse, served.clock.wall
+    loop_facts, now = served.loop_facts, served.clock.wall
     told = node(at=now)
     devices = {gpu: {**each, "quality": world.joules} for gpu, each in told.devices.items()}
     refused = {"rows": 2, "energy_j": 12.0, "why": "its line is unknown"}
-    pulse.fleet = replace(
-        pulse.fleet,
+    loop_facts.fleet = replace(
+        loop_facts.fleet,
         nodes=(replace(told, devices=devices, facts={**told.facts, "refused": refused}),),
     )
     until = (now + timedelta(hours=2)).isoformat()
     answer = served.post("/v1/powercap", {"cap_w": 1200.0, "until": until, "reason": "hot"})
     assert answer.status == 200, answer.body
-    row, before = served.journal.caps.standing(now)[0], pulse.turned
+    row, before = served.journal.caps.standing(now)[0], loop_facts.turned
     assert row is not None
     assert before is not None
     assert before.report.observation is not None
-    _, cap = apply(before.report.observation, row, pulse.fleet.nodes, ())
-    pulse.snapshot = FleetSnapshot.of(
+    _, cap = apply(before.report.observation, row, loop_facts.fleet.nodes, ())
+    loop_facts.snapshot = FleetSnapshot.of(
         served.clock.monotonic_s,
         served.journal.runs.all(now),
-        pulse.fleet.nodes,
+        loop_facts.fleet.nodes,
         frozen="",
         cap=cap,
     )
-    pulse.turned = replace(before, report=replace(before.report, cap=cap))
+    loop_facts.turned = replace(before, report=replace(before.report, cap=cap))

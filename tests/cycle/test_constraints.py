@@ -13,7 +13,7 @@ from tests.cycle.test_cycle import journal
 from wattmesh.controller.accounting.own_budgets import own_budgets
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.loop_facts import LoopFacts, Signals
 from wattmesh.controller.settings.model import PolicySection
 from wattmesh.controller.settings.read import parse
 from wattmesh.policies.decision import BudgetLeft, Mode, RunView
@@ -53,9 +53,9 @@ def test_what_was_trained_over_the_window_is_read_where_a_level_asks_for_it(
 
 def test_a_run_hears_of_its_own_budget_and_of_no_other(journal: Journal, tmp_path: Path) -> None:
     """Nine grams of five are spent; the cluster's five are nobody's share."""
-    pulse = exhaust(journal, tmp_path)
-    (line,) = (each for each in pulse.budgets.lines if each.name == "llm")
-    budgets = own_budgets(pulse)
+    loop_facts = exhaust(journal, tmp_path)
+    (line,) = (each for each in loop_facts.budgets.lines if each.name == "llm")
+    budgets = own_budgets(loop_facts)
     view = BudgetLeft(left_g=-4.0, unpriced_j=line.unpriced_j, until=line.end)
     assert budgets == {"llm": view}
     assert observed(journal, None, budgets).budget == view
@@ -67,26 +67,26 @@ def test_grams_of_another_signal_are_never_a_plans_budget(
     journal: Journal, tmp_path: Path, kind: str | None
 ) -> None:
     """Decided on marginal intensities, or without any."""
-    pulse: Pulse = exhaust(journal, tmp_path)
-    facts = pulse.signals.decision
+    loop_facts: LoopFacts = exhaust(journal, tmp_path)
+    facts = loop_facts.signals.decision
     assert facts is not None
     other = None
     if kind is not None:
         text = str(SIGNAL).replace(":average:", f":{kind}:")
         assert text != str(SIGNAL)
         other = replace(facts, signal=type(SIGNAL).parse(text))
-    pulse.signals = Signals(decision=other, accounting=facts)
-    assert own_budgets(pulse) == {}
+    loop_facts.signals = Signals(decision=other, accounting=facts)
+    assert own_budgets(loop_facts) == {}
 
 
 def test_grams_of_a_budget_are_those_where_power_is_measured(
     journal: Journal, tmp_path: Path
 ) -> None:
     """A facility of PUE 1.25 has four grams left of five."""
-    pulse = exhaust(journal, tmp_path)
+    loop_facts = exhaust(journal, tmp_path)
     text = (
         '[site]\nenergy_boundary = "facility"\npue = 1.25\n'
         "[runs.llm]\n[budget.cluster]\ngrams = 5.0\n[budget.llm]\ngrams = 5.0\n"
     )
-    pulse.settings = parse(text, where=tmp_path / "wattmesh.toml")
-    assert own_budgets(pulse)["llm"].left_g == pytest.approx(-4.0 / 1.25)
+    loop_facts.settings = parse(text, where=tmp_path / "wattmesh.toml")
+    assert own_budgets(loop_facts)["llm"].left_g == pytest.approx(-4.0 / 1.25)

@@ -93,9 +93,9 @@ def serve(parts: Parts) -> None:
 
 def call(parts: Parts, method: str, target: str, body: Any = None) -> Any:
     """Ask the daemon, whose lease is renewed as its loop would."""
-    if parts.pulse.lead.epoch is not None:
+    if parts.loop_facts.lead.epoch is not None:
         parts.leases.turn()
-    answer = ask(parts.pulse.settings.api.socket, method, target, body)
+    answer = ask(parts.loop_facts.settings.api.socket, method, target, body)
     assert answer.status == 200, answer.body
     return answer.body
 
@@ -103,14 +103,14 @@ def call(parts: Parts, method: str, target: str, body: Any = None) -> Any:
 def gpus(parts: Parts) -> tuple[str, ...]:
     """Name the GPUs."""
     parts.sampler.turn()
-    sampled = parts.pulse.sampled
+    sampled = parts.loop_facts.sampled
     assert sampled is not None
     return tuple(each.gpu_uuid for each in sampled.sample.readings)
 
 
 def register(parts: Parts) -> None:
     """Let a run on all four devices introduce itself, as this process, which computes on them."""
-    library = parts.pulse.settings.power.library
+    library = parts.loop_facts.settings.power.library
     assert library is not None
     for gpu in FakeNvml.open(library.parent).gpus:
         gpu.process(os.getpid())
@@ -197,17 +197,17 @@ def test_who_has_lost_the_lead_judges_by_the_journal(start: Start, clock: Steppe
     register(parts)
     clock.pass_s(40.0)
     call(parts, "POST", f"/v1/runs/{messages.RUN}/heartbeat", messages.heartbeat())
-    epoch = parts.pulse.lead.epoch
+    epoch = parts.loop_facts.lead.epoch
     assert epoch is not None
-    parts.journal.leadership.release(parts.pulse.lead.leader, epoch)
+    parts.journal.leadership.release(parts.loop_facts.lead.leader, epoch)
     assert parts.journal.leadership.acquire("another", 20.0) == epoch + 1
     parts.leases.turn()
-    assert parts.pulse.lead.epoch is None
+    assert parts.loop_facts.lead.epoch is None
     (row,) = parts.journal.runs.all(clock.wall)
     assert (row.state, row.last_seen_at) == ("live", clock.wall - timedelta(seconds=40))
     parts.journal.leadership.release("another", epoch + 1)
     parts.leases.turn()
-    assert parts.pulse.lead.epoch == epoch + 2
+    assert parts.loop_facts.lead.epoch == epoch + 2
     assert parts.journal.runs.all(clock.wall)[0].state == "live"
     clock.pass_s(31.0)
     assert parts.journal.runs.all(clock.wall)[0].state == "lost"
@@ -261,7 +261,7 @@ def test_a_run_is_charged_for_its_gpus_from_its_registration(
     """Claims follow the journal: before it registered, and after it finished, GPUs are idle."""
     parts = start()
     serve(parts)
-    assert parts.pulse.snapshot is None
+    assert parts.loop_facts.snapshot is None
     parts.cycle.turn()
     assert holders(parts) == set()
     register(parts)
@@ -275,7 +275,7 @@ def test_a_run_is_charged_for_its_gpus_from_its_registration(
 
 def holders(parts: Parts) -> set[str]:
     """Name the runs that hold a device."""
-    snapshot = parts.pulse.snapshot
+    snapshot = parts.loop_facts.snapshot
     claims = snapshot.claims if snapshot else None
     assert claims is not None
     return {claim.run for claim in claims.values()}
@@ -312,7 +312,7 @@ def test_an_ended_budget_period_is_closed_once(start: Start, clock: SteppedClock
     """The first hour of a new day closes the day before with its grams, and only once."""
     parts = start(more='[budget.cluster]\ngrams = 10.0\nperiod = "day"\n')
     serve(parts)
-    roll = PeriodRoll(parts.journal, parts.pulse)
+    roll = PeriodRoll(parts.journal, parts.loop_facts)
     for _ in range(3):
         roll.turn()
     clock.pass_s(86_400.0)
@@ -349,7 +349,7 @@ def test_only_what_is_decided_or_booked_with_is_forecast_and_any_signal_for_who_
     text = (tmp_path / "trace.csv").read_text()
     (tmp_path / "fr.csv").write_text(text.replace(",GB,", ",FR,"))
     parts = start(more=CARBON + FURTHER)
-    home, further = (each.signal for each in parts.pulse.signals.all)
+    home, further = (each.signal for each in parts.loop_facts.signals.all)
     parts.start()
     wait_for(lambda: parts.journal.carbon.known_until(further) is not None, "the fallback")
     wait_for(lambda: parts.journal.forecasts.newest(home), "its forecast")
@@ -361,7 +361,7 @@ def test_only_what_is_decided_or_booked_with_is_forecast_and_any_signal_for_who_
     assert "No decision rests on this signal" in shown["sentence"]
     assert parts.journal.forecasts.newest(further) == ()
     assert call(parts, "GET", f"/v1/carbon/forecast?signal={home}")["signal"] == str(home)
-    asked = ask(parts.pulse.settings.api.socket, "GET", "/v1/carbon/forecast?signal=csv")
+    asked = ask(parts.loop_facts.settings.api.socket, "GET", "/v1/carbon/forecast?signal=csv")
     assert (asked.status, "or several" in asked.body["error"]) == (404, True)
 
 
@@ -372,7 +372,7 @@ def test_a_carbon_feed_that_stops_is_said_everywhere(start: Start, clock: Steppe
     register(parts)
     source = parts.accounting_source
     forecaster = Forecaster(parts.journal, source.signal, source.series)
-    poll = PollDuty(Poller(source, parts.journal), forecaster, parts.pulse, parts.cycle.wake)
+    poll = PollDuty(Poller(source, parts.journal), forecaster, parts.loop_facts, parts.cycle.wake)
     poll.turn()
     parts.cycle.turn()
     assert call(parts, "GET", "/v1/status")["carbon"]["trouble"] == ""

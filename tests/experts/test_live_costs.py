@@ -16,7 +16,7 @@ from tests.builders import messages
 from tests.daemon.process import Answer
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.pulse import NewestSample
+from wattmesh.controller.loop_facts import NewestSample
 from wattmesh.errors import JournalUnavailable
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import OfflineSweep
@@ -64,10 +64,12 @@ class World:
 
     def act(self, *, strength: float, mode: Mode = Mode.ACT) -> None:
         """Let the settings say how far routers may lean."""
-        pulse = self.served.pulse
-        section = pulse.settings.runs["llama-8b"].model_copy(update={"expert_strength": strength})
+        loop_facts = self.served.loop_facts
+        section = loop_facts.settings.runs["llama-8b"].model_copy(
+            update={"expert_strength": strength}
+        )
         runs = {"llama-8b": section}
-        pulse.settings = pulse.settings.model_copy(update={"mode": mode, "runs": runs})
+        loop_facts.settings = loop_facts.settings.model_copy(update={"mode": mode, "runs": runs})
 
     def beat(self) -> None:
         """The run says that it lives, as its thread does."""
@@ -120,7 +122,7 @@ class World:
             for gpu in GPUS
         )
         newest = NewestSample(monotonic_s=clock.monotonic_s, sample=Sample(readings=readings))
-        self.served.pulse.sampled = newest
+        self.served.loop_facts.sampled = newest
         self.served.experts.turn()
 
     def save_steps(self, count: int) -> None:
@@ -253,8 +255,8 @@ def test_a_stepped_wall_clock_teaches_nothing(world: World) -> None:
     world.save_steps(3)
     before = world.told()
     world.served.clock.step_wall(7200.0)
-    world.served.pulse.trusted.take_steps()
-    assert world.served.pulse.trusted.held_s() > 0
+    world.served.loop_facts.trusted.take_steps()
+    assert world.served.loop_facts.trusted.held_s() > 0
     world.save_steps(2)
     assert world.told().scores == before.scores
     assert world.told().version == before.version
@@ -263,7 +265,7 @@ def test_a_stepped_wall_clock_teaches_nothing(world: World) -> None:
 def test_a_standby_says_nothing(world: World) -> None:
     """Its memory may be old; a run keeps what it has."""
     world.save_steps(3)
-    world.served.pulse.lead = replace(world.served.pulse.lead, epoch=None)
+    world.served.loop_facts.lead = replace(world.served.loop_facts.lead, epoch=None)
     assert (world.told().version, world.told().scores) == (0, {})
     assert world.report().status == 503
 

@@ -13,7 +13,7 @@ from tests.builders.observations import observation
 from tests.experts.test_live_costs import GPUS, RATE, World
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.expert_costs.strength import price_of
-from wattmesh.controller.pulse import NewestTurn
+from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView
 
 __all__ = ["open_folder", "served", "settings"]
@@ -42,10 +42,10 @@ class SteeredWorld(World):
     def steer(self, *, most: float = 0.2, freeze_at: float = 0.8) -> None:
         """Let the settings say so."""
         self.act(strength=most)
-        pulse = self.served.pulse
+        loop_facts = self.served.loop_facts
         told = {"expert_control": True, "expert_freeze_at": freeze_at}
-        runs = {"llama-8b": pulse.settings.runs["llama-8b"].model_copy(update=told)}
-        pulse.settings = pulse.settings.model_copy(update={"runs": runs})
+        runs = {"llama-8b": loop_facts.settings.runs["llama-8b"].model_copy(update=told)}
+        loop_facts.settings = loop_facts.settings.model_copy(update={"runs": runs})
 
     def boundary(self, **other: Any) -> float:
         """Pass a save step: the ranks agree on what was told, count, and hear the next."""
@@ -54,7 +54,7 @@ class SteeredWorld(World):
             self.leans["variation"] += abs(told.strength - self.leans["strength"])
             self.leans |= {"strength": told.strength, "stopped": told.stopped}
         self.pass_s(55.0)
-        self.served.pulse.turned = turn(self.grid, self.served.clock.monotonic_s)
+        self.served.loop_facts.turned = turn(self.grid, self.served.clock.monotonic_s)
         self.read()
         self.pass_s(5.0)
         assert self.report(**self.leans, gap=self.gap, **other).status == 200

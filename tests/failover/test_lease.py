@@ -15,9 +15,9 @@ from wattmesh.controller.daemon.lease import TERM_SHARE, Lease
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.leadership import SILENT_S, check_epoch
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.process.change_signal import ChangeSignal
 from wattmesh.controller.process.loops import LoopState
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.model import Settings
 from wattmesh.controller.status.status import last_known
 from wattmesh.errors import JournalUnavailable
@@ -32,10 +32,10 @@ class Daemon:
         """Stand by under a name."""
         self.clock = SteppedClock()
         self.clock.wall = datetime.now(UTC)
-        self.pulse = Pulse(clock=self.clock.clock, settings=Settings(), started_s=0.0)
+        self.loop_facts = LoopFacts(clock=self.clock.clock, settings=Settings(), started_s=0.0)
         self.lease = Lease(
             journal.leadership,
-            self.pulse,
+            self.loop_facts,
             name,
             LEASE_S,
             lambda _: None,
@@ -43,7 +43,7 @@ class Daemon:
         )
         self.context = RequestContext(
             journal=journal,
-            pulse=self.pulse,
+            loop_facts=self.loop_facts,
             changes=ChangeSignal(),
             plan_for=lambda _: RunPlan(),
             wake=lambda: None,
@@ -66,9 +66,9 @@ def test_a_leader_that_cannot_renew_acts_no_longer_than_its_term(sqlite_journal:
     one.clock.pass_s(0.1)
     with pytest.raises(StandsBy, match="another one may lead by now"):
         one.context.act()
-    assert not one.pulse.leading
-    one.pulse.loops["cycle"] = lambda: LoopState(name="cycle", every_s=5.0)
-    told = last_known(one.pulse, None, unanswered_s=LEASE_S)
+    assert not one.loop_facts.leading
+    one.loop_facts.loops["cycle"] = lambda: LoopState(name="cycle", every_s=5.0)
+    told = last_known(one.loop_facts, None, unanswered_s=LEASE_S)
     assert (told.leading, told.epoch) == (False, 1), "nor does its screen claim to lead"
     assert one.context.lead() == 1
     one.lease.turn()
@@ -99,13 +99,13 @@ def test_a_daemon_whose_clock_is_wrong_does_not_take_the_lead(server: Journal, d
     one = Daemon(server, "one")
     one.clock.wall += timedelta(days=days)
     one.lease.turn()
-    assert one.pulse.lead.epoch is None
+    assert one.loop_facts.lead.epoch is None
     way = "ahead of" if days > 0 else "behind"
-    assert f"clock is 400 d {way} the database's" in one.pulse.trusted.doubt()
+    assert f"clock is 400 d {way} the database's" in one.loop_facts.trusted.doubt()
     one.clock.wall = datetime.now(UTC)
     one.clock.pass_s(0.0)
     one.lease.turn()
-    assert one.pulse.lead.epoch == 1
+    assert one.loop_facts.lead.epoch == 1
 
 
 def test_a_leader_whose_clock_goes_wrong_keeps_the_lead_and_closes_nothing(
@@ -117,15 +117,15 @@ def test_a_leader_whose_clock_goes_wrong_keeps_the_lead_and_closes_nothing(
     one.clock.wall += timedelta(hours=2)
     one.lease.turn()
     assert one.context.act() == 1
-    assert one.pulse.trusted.doubt()
+    assert one.loop_facts.trusted.doubt()
     two.lease.turn()
-    assert two.pulse.lead.epoch is None
+    assert two.loop_facts.lead.epoch is None
     one.lease.release()
-    one.pulse.lead = replace(one.pulse.lead, epoch=None)
+    one.loop_facts.lead = replace(one.loop_facts.lead, epoch=None)
     one.lease.turn()
-    assert one.pulse.lead.epoch is None
+    assert one.loop_facts.lead.epoch is None
     two.lease.turn()
-    assert two.pulse.lead.epoch == 2
+    assert two.loop_facts.lead.epoch == 2
 
 
 def test_a_leader_that_says_nothing_in_a_transaction_loses_the_row(server: Journal) -> None:

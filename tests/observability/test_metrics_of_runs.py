@@ -18,12 +18,12 @@ from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import OutboxFill
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.metrics import figures
 from wattmesh.controller.metrics.figures import FigureReader
 from wattmesh.controller.metrics.nodes import node_metrics
 from wattmesh.controller.metrics.runs import run_metrics
 from wattmesh.controller.metrics.storage import storage_metrics
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.policies.decision import Action, Decision, Mode
 from wattmesh.reconfig.switch import SwitchState
@@ -65,8 +65,8 @@ def samples(metrics: object) -> Found:
 
 def told(journal: Journal, clock: SteppedClock) -> Found:
     """Read the metrics of runs as a scrape does."""
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=0.0)
-    return samples(run_metrics(pulse, FigureReader(journal, pulse).read()))
+    loop_facts = LoopFacts(clock=clock.clock, settings=Settings(), started_s=0.0)
+    return samples(run_metrics(loop_facts, FigureReader(journal, loop_facts).read()))
 
 
 def value(found: Found, name: str, **labels: str) -> float | None:
@@ -185,8 +185,8 @@ def test_a_run_that_is_seldom_switched_keeps_its_newest_switch(
     """However many other runs were switched since."""
     epoch = journal.leadership.acquire("d", 60.0) or 0
     ordered(journal, epoch, "p0", at=clock.wall)
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=0.0)
-    reader = FigureReader(journal, pulse)
+    loop_facts = LoopFacts(clock=clock.clock, settings=Settings(), started_s=0.0)
+    reader = FigureReader(journal, loop_facts)
     reader.read()
     journal.switches.close("p0", SwitchState.ABANDONED, detail="", now=clock.wall, epoch=epoch)
     reader.read()
@@ -195,7 +195,7 @@ def test_a_run_that_is_seldom_switched_keeps_its_newest_switch(
         other = f"r{number}"
         register(journal, run=other, name=other, incarnation=other)
         ordered(journal, epoch, f"p{number + 1}", run=other, at=after(100.0 + number))
-    found = samples(run_metrics(pulse, reader.read()))
+    found = samples(run_metrics(loop_facts, reader.read()))
     name = "wattmesh_run_switch_timestamp_seconds"
     assert value(found, name, run_id="r", state="abandoned") == clock.wall.timestamp()
     assert value(found, name, run_id="r2", state="ordered") == after(102.0).timestamp()
@@ -205,8 +205,10 @@ def test_only_silent_nodes_have_a_series(clock: SteppedClock) -> None:
     """A thousand nodes that are heard add none."""
     clock.step_wall((node(1, "").last_seen_at - clock.wall).total_seconds() + 1.0)
     nodes = (*(node(number, "") for number in range(1000)), node(1001, "", age_s=300.0))
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=0.0, fleet=Fleet(nodes=nodes))
-    found = samples(node_metrics(pulse))
+    loop_facts = LoopFacts(
+        clock=clock.clock, settings=Settings(), started_s=0.0, fleet=Fleet(nodes=nodes)
+    )
+    found = samples(node_metrics(loop_facts))
     assert value(found, "wattmesh_nodes", state="heard") == 1000
     assert value(found, "wattmesh_nodes", state="silent") == 1
     assert value(found, "wattmesh_node_silent_seconds", node="n1001") == 300.0

@@ -18,10 +18,10 @@ from tests.laws.processes import loaded_after
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cli.policy import plan_bands, plan_chart, plan_picture
 from wattmesh.controller.cli.policy.plan_screen import screen
+from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.controller.metrics.planner import plan_metrics
 from wattmesh.controller.planner.asking import Planning, PlanState
 from wattmesh.controller.planner.view import no_look, plan_answer
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status.trouble import PLANS_FAILED, troubles
 from wattmesh.controller.views import as_json
@@ -257,13 +257,13 @@ def test_nothing_is_drawn_of_no_plan(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "x.png").exists()
 
 
-def failing(times: int) -> Pulse:
+def failing(times: int) -> LoopFacts:
     """A daemon whose planner failed so often in a row."""
     clock = SteppedClock()
     planning = Planning(failed=times, in_a_row=times, trouble="the planning process ended")
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
-    pulse.planning = lambda: planning
-    return pulse
+    loop_facts = LoopFacts(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
+    loop_facts.planning = lambda: planning
+    return loop_facts
 
 
 def test_a_planner_that_goes_on_failing_needs_a_look() -> None:

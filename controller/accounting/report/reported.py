@@ -3,7 +3,7 @@
 from wattmesh.controller.accounting.budget_plans import BudgetPlans
 from wattmesh.controller.accounting.report.month import ReportSettings
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.pulse import Pulse, Signals
+from wattmesh.controller.loop_facts import LoopFacts, Signals
 from wattmesh.controller.settings.model import Settings
 
 
@@ -29,10 +29,10 @@ def reported(settings: Settings, signals: Signals) -> ReportSettings:
     )
 
 
-def bounds_of(pulse: Pulse) -> dict[str, float]:
+def bounds_of(loop_facts: LoopFacts) -> dict[str, float]:
     """Give, by run, the least grams its newest plan still needs, in the site's energy boundary."""
-    decisions = pulse.turned.report.decisions if pulse.turned else ()
-    pue = pulse.settings.site.pue_milli() / 1000
+    decisions = loop_facts.turned.report.decisions if loop_facts.turned else ()
+    pue = loop_facts.settings.site.pue_milli() / 1000
     return {
         each.run: each.plan_bound_g * pue for each in decisions if each.plan_bound_g is not None
     }

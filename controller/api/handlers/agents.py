@@ -39,7 +39,7 @@ def readings(context: RequestContext, call: Call) -> dict[str, Any]:
     """Take a delivery of a node's agent; a repeated one is acknowledged and changes nothing."""
     call.as_agent(context)
     context.act()
-    node, source = call.path["node"], context.pulse.settings.power.source
+    node, source = call.path["node"], context.loop_facts.settings.power.source
     if source != "agents":
         raise Conflict(
             f'This daemon\'s power.source is "{source}"; set it to "agents" and restart it, so '
@@ -51,10 +51,10 @@ def readings(context: RequestContext, call: Call) -> dict[str, Any]:
         applied = _deliver(context, node, report)
     except InputInvalid as error:
         if not _taken(context, node, call.body):
-            context.pulse.node_faults.note(node, str(error))
+            context.loop_facts.node_faults.note(node, str(error))
             raise
         return {"ok": True, "applied": False}
-    context.pulse.node_faults.clear(node)
+    context.loop_facts.node_faults.clear(node)
     answer: dict[str, Any] = {"ok": True, "applied": applied}
     if report.fresh:
         answer["baselines"] = [asdict(each) for each in context.journal.nodes.baselines(node)]
@@ -107,7 +107,7 @@ def retire(context: RequestContext, call: Call) -> Done:
     node = call.path["node"]
     if not context.journal.nodes.retire(node, context.now):
         raise NotFound(f"No node {node!r} is expected.")
-    context.pulse.node_faults.clear(node)
+    context.loop_facts.node_faults.clear(node)
     context.wake()
     return Done(done=f"{node} is retired; its GPUs count in no coverage.", changed=(node,))
 
@@ -211,11 +211,11 @@ def _fresh(context: RequestContext) -> FleetSnapshot:
     Raises:
         RetryLater: there is none, or it is too old to be told; leases run out meanwhile.
     """
-    pulse, snapshot = context.pulse, context.pulse.snapshot
+    loop_facts, snapshot = context.loop_facts, context.loop_facts.snapshot
     if snapshot is None:
         raise RetryLater("The first control cycle has not ended yet; ask again.")
-    age_s = pulse.clock.monotonic() - snapshot.monotonic_s
-    if age_s > max(OLDEST_SNAPSHOT_S, 3 * pulse.settings.loops.cycle_s):
+    age_s = loop_facts.clock.monotonic() - snapshot.monotonic_s
+    if age_s > max(OLDEST_SNAPSHOT_S, 3 * loop_facts.settings.loops.cycle_s):
         raise RetryLater(
             f"The journal was last read {age_s:.0f} s ago, so no clock or cap is ordered "
             "for any GPU; operators' caps stay until they end."
@@ -233,10 +233,10 @@ def _answer(
         row.devices if row else (),
         runs,
         epoch=epoch,
-        mode=context.pulse.settings.mode,
+        mode=context.loop_facts.settings.mode,
         frozen=snapshot.frozen,
         cap=snapshot.cap,
-        journal=context.pulse.lead.journal,
+        journal=context.loop_facts.lead.journal,
     )
     here = row.devices if row else {}
     owners = [each.on(here) for each in holders(runs, context.now, seen=True)]

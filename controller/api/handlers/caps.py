@@ -28,8 +28,8 @@ def show(context: RequestContext, call: Call) -> PowerCap:
     """Give the cap in force, and how it is kept."""
     return PowerCap(
         at=context.now,
-        cap=cap_line(context.pulse, context.now),
-        announced=announced_caps(context.pulse, context.now),
+        cap=cap_line(context.loop_facts, context.now),
+        announced=announced_caps(context.loop_facts, context.now),
         trouble=_refusing_actuators(context),
     )
 
@@ -41,7 +41,7 @@ def order(context: RequestContext, call: Call) -> Done:
     """
     epoch = context.act()
     call.as_operator(context, "order a power cap")
-    days = context.pulse.settings.actuator.obligation_days
+    days = context.loop_facts.settings.actuator.obligation_days
     cap_w, until = _watts(call), _until(call, context.now, days)
     start = _start(call, context.now, until)
     reason = call.text("reason", default="by hand")
@@ -58,9 +58,9 @@ def order(context: RequestContext, call: Call) -> Done:
         reason=reason,
         now=context.now,
         epoch=epoch,
-        unstepped=context.pulse.trusted.unstepped(context.now),
+        unstepped=context.loop_facts.trusted.unstepped(context.now),
     )
-    said = marks.sentence(sentence(planned, context.now), power_flags(context.pulse))
+    said = marks.sentence(sentence(planned, context.now), power_flags(context.loop_facts))
     context.journal.events.add("power_cap", f"{call.who} ({reason}): {said}", context.now)
     context.wake()
     tail = f" It takes the place of the cap of {watts(before.cap_w)}." if before else ""
@@ -79,7 +79,7 @@ def _announce(context: RequestContext, call: Call, planned: CapNow, epoch: int) 
         Conflict: as many are announced as may be.
     """
     row, caps = planned.row, context.journal.caps
-    unstepped = context.pulse.trusted.unstepped(context.now)
+    unstepped = context.loop_facts.trusted.unstepped(context.now)
     if len(caps.standing(context.now, unstepped)[1]) >= MOST_ANNOUNCED:
         raise Conflict(
             f"{MOST_ANNOUNCED} power caps are announced, and more may not be; "
@@ -87,7 +87,7 @@ def _announce(context: RequestContext, call: Call, planned: CapNow, epoch: int) 
         )
     caps.announce(row.cap_w, row.start, row.until, by=row.by, reason=row.reason, epoch=epoch)
     said = f"{announcement(row, context.now)} {expected(planned)}"
-    said = marks.sentence(said, power_flags(context.pulse))
+    said = marks.sentence(said, power_flags(context.loop_facts))
     context.journal.events.add("power_cap", f"{call.who} ({row.reason}): {said}", context.now)
     context.wake()
     fenced = "".join(f" {each}" for each in _refusing_actuators(context))
@@ -98,7 +98,7 @@ def end(context: RequestContext, call: Call) -> Done:
     """End the cap in force; its boards return to their limits in steps."""
     epoch = context.act()
     call.as_operator(context, "end a power cap")
-    unstepped = context.pulse.trusted.unstepped(context.now)
+    unstepped = context.loop_facts.trusted.unstepped(context.now)
     ended = context.journal.caps.end(by=call.who, now=context.now, epoch=epoch, unstepped=unstepped)
     if ended is None:
         return Done(done=f"No power cap is in force.{_still_announced(context)}")
@@ -116,7 +116,7 @@ def withdraw(context: RequestContext, call: Call) -> Done:
     """Take back every announced cap that has not begun."""
     epoch = context.act()
     call.as_operator(context, "withdraw a power cap")
-    unstepped = context.pulse.trusted.unstepped(context.now)
+    unstepped = context.loop_facts.trusted.unstepped(context.now)
     rows = context.journal.caps.withdraw(
         by=call.who, now=context.now, epoch=epoch, unstepped=unstepped
     )
@@ -130,7 +130,7 @@ def withdraw(context: RequestContext, call: Call) -> Done:
 
 
 def _still_announced(context: RequestContext) -> str:
-    unstepped = context.pulse.trusted.unstepped(context.now)
+    unstepped = context.loop_facts.trusted.unstepped(context.now)
     _, ahead = context.journal.caps.standing(context.now, unstepped)
     if not ahead:
         return ""
@@ -144,7 +144,7 @@ def _planned(context: RequestContext, row: CapRow) -> CapNow:
         Conflict: the cap would have no effect; the sentence says what to do first.
         RetryLater: no cycle has ended yet.
     """
-    mode, turned = context.pulse.settings.mode, context.pulse.turned
+    mode, turned = context.loop_facts.settings.mode, context.loop_facts.turned
     if mode is not Mode.ACT:
         raise Conflict(
             f'The daemon\'s mode is {mode.value}, so no board is limited; set mode = "act" in the '
@@ -154,11 +154,15 @@ def _planned(context: RequestContext, row: CapRow) -> CapNow:
         raise RetryLater("The first control cycle has not ended yet; ask again.")
     report = turned.report
     seen = report.cap.before if report.cap else turned.report.observation
-    _, planned = apply(seen, row, context.pulse.fleet.nodes, context.journal.runs.all(context.now))
+    _, planned = apply(
+        seen, row, context.loop_facts.fleet.nodes, context.journal.runs.all(context.now)
+    )
     if not planned.obeying and (fenced := _refusing_actuators(context)):
         raise Conflict(f"No board obeys. {' '.join(fenced)}")
-    shared = shared_boards(context.pulse.fleet.nodes, context.now)
-    if not planned.obeying and len(shared) == len(boards(context.pulse.fleet.nodes, context.now)):
+    shared = shared_boards(context.loop_facts.fleet.nodes, context.now)
+    if not planned.obeying and len(shared) == len(
+        boards(context.loop_facts.fleet.nodes, context.now)
+    ):
         raise Conflict(
             f"No board obeys: all {len(shared)} GPUs are shared (MIG, or a virtual GPU), and a "
             "shared GPU is read and never set; turn MIG off where a cap is to hold "
@@ -181,9 +185,12 @@ def _planned(context: RequestContext, row: CapRow) -> CapNow:
 
 
 def _refusing_actuators(context: RequestContext) -> tuple[str, ...]:
-    pulse = context.pulse
+    loop_facts = context.loop_facts
     return sentences(
-        pulse.fleet.nodes, context.now, journal=pulse.lead.journal, epoch=pulse.lead.epoch or 0
+        loop_facts.fleet.nodes,
+        context.now,
+        journal=loop_facts.lead.journal,
+        epoch=loop_facts.lead.epoch or 0,
     )
 
 

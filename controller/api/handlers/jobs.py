@@ -68,9 +68,9 @@ def register(context: RequestContext, call: Call) -> dict[str, Any]:
             now=context.now,
             epoch=epoch,
             plan=_plan(context, message),
-            most=context.pulse.settings.api.runs_per_user,
+            most=context.loop_facts.settings.api.runs_per_user,
             node=call.peer.node,
-            doubted=context.pulse.trusted.held_s() > 0,
+            doubted=context.loop_facts.trusted.held_s() > 0,
         )
     context.journal.runs.processes.see(message.run, call.peer.pid)
     if taken:
@@ -82,7 +82,7 @@ def register(context: RequestContext, call: Call) -> dict[str, Any]:
             call.peer.uid,
         )
         context.wake()
-    mode = context.pulse.settings.mode
+    mode = context.loop_facts.settings.mode
     every_s = context.journal.runs.liveness.heartbeat_s
     welcome: dict[str, Any] = replace(answer, mode=mode.value, heartbeat_s=every_s).to_json()
     return welcome
@@ -140,7 +140,10 @@ def _remembered(context: RequestContext, call: Call) -> bool:
     node = call.peer.node
     if node in (HERE, ANY):
         return True
-    return context.journal.run_nodes.remembered(call.path["run"], context.pulse.lead.epoch) == node
+    return (
+        context.journal.run_nodes.remembered(call.path["run"], context.loop_facts.lead.epoch)
+        == node
+    )
 
 
 def progress(context: RequestContext, call: Call) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def check_acted_on(context: RequestContext, row: RunRow) -> None:
     Raises:
         Conflict: something has to be done first; the sentence says what.
     """
-    mode = context.pulse.settings.mode
+    mode = context.loop_facts.settings.mode
     frozen = row.frozen or context.journal.runs.frozen_all()
     if mode is not Mode.ACT:
         raise Conflict(

@@ -76,7 +76,7 @@ def find(context: RequestContext, call: Call) -> RunOrders:
         owner_uid=row.owner_uid,
         orders=Orders(
             order=order,
-            epoch=context.pulse.lead.epoch or 0,
+            epoch=context.loop_facts.lead.epoch or 0,
             frozen=bool(row.frozen or context.journal.runs.frozen_all()),
         ),
     )
@@ -107,14 +107,14 @@ class OrderBoard:
             return failure(error, request.url.path)
         except RetryLater:
             return success(
-                self._stamped(Orders(epoch=self._context.pulse.lead.epoch or 0)).to_json()
+                self._stamped(Orders(epoch=self._context.loop_facts.lead.epoch or 0)).to_json()
             )
         except Exception as error:
             return failure(error, request.url.path)
 
     def _stamped(self, found: Orders) -> Orders:
         """Add the daemon's mode, as its settings are at this moment."""
-        return replace(found, mode=self._context.pulse.settings.mode.value)
+        return replace(found, mode=self._context.loop_facts.settings.mode.value)
 
     async def _newest(self, received: Received, call: Call, wait_s: float) -> Orders:
         """Wait up to `wait_s` for an order that the caller does not know; give the newest."""
@@ -132,7 +132,7 @@ class OrderBoard:
 
     async def _look(self, received: Received, call: Call, rings: int) -> RunOrders:
         """Give a run's orders: from memory if it had none and no signal has come since."""
-        name, epoch = call.path["run"], self._context.pulse.lead.epoch
+        name, epoch = call.path["run"], self._context.loop_facts.lead.epoch
         quiet = self._quiet.get(name)
         if quiet is not None and quiet.rings == rings and quiet.found.orders.epoch == epoch:
             return quiet.found

@@ -53,14 +53,14 @@ MOST_TOLD = 20
 
 def read_status(context: RequestContext, call: Call) -> StatusView:
     """Show the whole daemon on one screen."""
-    pulse = context.pulse
+    loop_facts = context.loop_facts
     try:
-        view = status(context.journal, pulse)
+        view = status(context.journal, loop_facts)
     except JournalUnavailable as error:
-        if pulse.outage is None:
-            pulse.journal_failed(str(error))
-        return last_known(pulse, pulse.newest_status)
-    pulse.newest_status = view
+        if loop_facts.outage is None:
+            loop_facts.journal_failed(str(error))
+        return last_known(loop_facts, loop_facts.newest_status)
+    loop_facts.newest_status = view
     return view
 
 
@@ -75,31 +75,31 @@ def readyz(context: RequestContext, call: Call) -> dict[str, Any]:
     Raises:
         RetryLater: it does not, and why.
     """
-    pulse = context.pulse
-    if pulse.outage is not None:
-        raise RetryLater(pulse.outage.sentence)
-    state = pulse.loops["cycle"]()
-    since_s = pulse.clock.monotonic() - (state.last_progress_s or pulse.started_s)
+    loop_facts = context.loop_facts
+    if loop_facts.outage is not None:
+        raise RetryLater(loop_facts.outage.sentence)
+    state = loop_facts.loops["cycle"]()
+    since_s = loop_facts.clock.monotonic() - (state.last_progress_s or loop_facts.started_s)
     if since_s > 3 * state.every_s + 10:
         raise RetryLater(
             f"The control cycle has not ended a turn for {since_s:.0f} s; it should every "
             f"{state.every_s:g} s."
         )
-    return {"ok": True, "leading": pulse.leading, "sentence": cycle_line(pulse).sentence}
+    return {"ok": True, "leading": loop_facts.leading, "sentence": cycle_line(loop_facts).sentence}
 
 
 def runs(context: RequestContext, call: Call) -> dict[str, Any]:
     """List every run the journal knows."""
     now = context.now
     rows = context.journal.runs.all(now)
-    return {"runs": run_lines(context.journal, context.pulse, rows, now)}
+    return {"runs": run_lines(context.journal, context.loop_facts, rows, now)}
 
 
 def run(context: RequestContext, call: Call) -> dict[str, Any]:
     """Show one run: its line, its catalogue and its newest switches."""
     row, limit = context.run(call.path["run"], call.peer), _limit(call)
     return {
-        "run": run_line(context.journal, context.pulse, row, context.now),
+        "run": run_line(context.journal, context.loop_facts, row, context.now),
         "catalogue": catalogue_json(row.catalogue),
         "baseline": row.baseline,
         "registered_at": row.registered_at,
@@ -117,7 +117,7 @@ def spent(context: RequestContext, call: Call) -> Spent:
     row = context.run(call.path["run"], call.peer)
     line = budgets.line_of(row.run, context.journal.ledger.lately(row.run))
     carbon_g = None if line.unpriced_j and not line.carbon_g else line.carbon_g
-    why = why_unread(context.pulse, row) if not line.energy_j else ""
+    why = why_unread(context.loop_facts, row) if not line.energy_j else ""
     if line.energy_j and carbon_g is None:
         why = _why_no_grams(context, line)
     if row.state == "finished":
@@ -148,7 +148,7 @@ def why(context: RequestContext, call: Call) -> dict[str, Any]:
     row = context.run(call.path["run"], call.peer)
     told, switches = story(context, row, _limit(call))
     return {
-        "run": run_line(context.journal, context.pulse, row, context.now),
+        "run": run_line(context.journal, context.loop_facts, row, context.now),
         "decisions": told,
         "switches": switches,
         "transitions": {
@@ -180,13 +180,13 @@ def _signals_by_forecast(context: RequestContext, rows: Sequence[DecisionRow]) -
 
 def plan(context: RequestContext, call: Call) -> PlanAnswer:
     """Show the plan of one run: its point in each hour and the forecast, or why it has none."""
-    row, pulse = context.run(call.path["run"], call.peer), context.pulse
-    seen = pulse.turned.report.observation if pulse.turned else None
+    row, loop_facts = context.run(call.path["run"], call.peer), context.loop_facts
+    seen = loop_facts.turned.report.observation if loop_facts.turned else None
     view = next((each for each in seen.runs if each.run == row.run), None) if seen else None
     if seen is None or view is None:
         return no_look(row.run, row.name, finished=row.state == "finished")
-    state = pulse.planning().runs.get(row.run, PlanState())
-    decision = pulse.decisions().get(row.run)
+    state = loop_facts.planning().runs.get(row.run, PlanState())
+    decision = loop_facts.decisions().get(row.run)
     return plan_answer(seen, view, state, decision.reason if decision else "")
 
 
@@ -215,8 +215,8 @@ def events(context: RequestContext, call: Call) -> dict[str, Any]:
 
 def budget(context: RequestContext, call: Call) -> BudgetView:
     """Show the grams spent and saved, with the baseline of each saving."""
-    settings, now = context.pulse.settings, context.now
-    signal, bounds = _signal(context), bounds_of(context.pulse)
+    settings, now = context.loop_facts.settings, context.now
+    signal, bounds = _signal(context), bounds_of(context.loop_facts)
     zone = settings.site.timezone
     periods = tuple(
         replace(
@@ -228,7 +228,7 @@ def budget(context: RequestContext, call: Call) -> BudgetView:
             context.journal, settings.budget, zone, now, signal=signal, bounds=bounds
         )
     )
-    pue, covered = settings.site.pue_milli() / 1000, context.pulse.gpu_coverage
+    pue, covered = settings.site.pue_milli() / 1000, context.loop_facts.gpu_coverage
     return budgets.budget(
         context.journal,
         now,
@@ -236,13 +236,13 @@ def budget(context: RequestContext, call: Call) -> BudgetView:
         periods,
         pue=pue,
         covered=covered,
-        why_unread=partial(why_unread, context.pulse),
+        why_unread=partial(why_unread, context.loop_facts),
     )
 
 
 def audit(context: RequestContext, call: Call) -> dict[str, Any]:
     """Show every slot of one run, in every scenario."""
-    pue = context.pulse.settings.site.pue_milli() / 1000
+    pue = context.loop_facts.settings.site.pue_milli() / 1000
     row = context.run(call.path["run"], call.peer)
     found = audits.audit(context.journal, row, _signal(context), pue)
     reopened = reopenings(context.journal, row.registered_at, row.finished_at or context.now)
@@ -251,7 +251,7 @@ def audit(context: RequestContext, call: Call) -> dict[str, Any]:
 
 def carbon_now(context: RequestContext, call: Call) -> dict[str, Any]:
     """Show both grid signals now."""
-    now, signals = context.now, context.pulse.signals
+    now, signals = context.now, context.loop_facts.signals
     return {
         "at": now,
         "carbon": carbon_line(context.journal, signals.decision, now, exogenous=signals.exogenous),
@@ -269,7 +269,7 @@ def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
 
     Of another signal that is polled, what is expected of it.
     """
-    signals, name = context.pulse.signals, call.query.get("signal", "")
+    signals, name = context.loop_facts.signals, call.query.get("signal", "")
     if not name:
         return forecast_view(
             context.journal, signals.decision, context.now, exogenous=signals.exogenous
@@ -295,7 +295,7 @@ def carbon_forecast(context: RequestContext, call: Call) -> ForecastView:
 def carbon_history(context: RequestContext, call: Call) -> dict[str, Any]:
     """List past intervals, each with its quality."""
     hours = call.number("hours", default=24.0, lowest=0.001, highest=24.0 * 400)
-    facts = context.pulse.signals.accounting or context.pulse.signals.decision
+    facts = context.loop_facts.signals.accounting or context.loop_facts.signals.decision
     if facts is None:
         return {"signal": "", "points": []}
     now = context.now
@@ -314,7 +314,7 @@ def carbon_history(context: RequestContext, call: Call) -> dict[str, Any]:
 
 def _signal(context: RequestContext) -> str:
     """Name the accounting signal; "" when there is none."""
-    return accounting_signal(context.pulse.signals)
+    return accounting_signal(context.loop_facts.signals)
 
 
 def _limit(call: Call) -> int:

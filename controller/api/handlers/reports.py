@@ -30,26 +30,26 @@ MOST_SWITCHES = 100
 
 def month(context: RequestContext, call: Call) -> MonthReport:
     """Report a month: joules and grams of runs and lines, in every scenario."""
-    settings, now = context.pulse.settings, context.now
+    settings, now = context.loop_facts.settings, context.now
     zone, name = settings.site.timezone, call.query.get("month")
     period = month_named(name, zone) if name else period_of(now, "month", zone)
     if period.start > now:
         raise InputInvalid(f"{period.name} has not begun; the present month is the newest")
-    return report(context.journal, period, reported(settings, context.pulse.signals), now)
+    return report(context.journal, period, reported(settings, context.loop_facts.signals), now)
 
 
 def one_run(context: RequestContext, call: Call) -> RunReport:
     """Report one run: what it spent and saved, and when."""
     row, journal = context.run(call.path["run"], call.peer), context.journal
-    pue = context.pulse.settings.site.pue_milli() / 1000
+    pue = context.loop_facts.settings.site.pue_milli() / 1000
     totals = journal.ledger.between(*EVER, row.run)
     spent = run_budget(journal, row, totals, run_saving(journal, row), pue=pue)
     if spent.energy_j is None:
-        spent = replace(spent, unread=why_unread(context.pulse, row))
+        spent = replace(spent, unread=why_unread(context.loop_facts, row))
     slots = run_slots(journal.database, row.run)
     return RunReport(
         at=context.now,
-        line=run_line(journal, context.pulse, row, context.now),
+        line=run_line(journal, context.loop_facts, row, context.now),
         spent=spent,
         boundary=boundary(pue),
         registered_at=row.registered_at,
@@ -65,7 +65,7 @@ def reopen(context: RequestContext, call: Call) -> Done:
     """Reopen a month that was closed wrongly; the old figures are kept, with who did it."""
     epoch = context.act()
     call.as_operator(context, "open a closed month again")
-    zone, now = context.pulse.settings.site.timezone, context.now
+    zone, now = context.loop_facts.settings.site.timezone, context.now
     name, reason = month_named(call.path["month"], zone).name, call.text("reason")
     done = context.journal.budgets.reopen(
         name, zone, by=call.who, reason=reason, now=now, epoch=epoch
@@ -74,9 +74,9 @@ def reopen(context: RequestContext, call: Call) -> Done:
         raise Conflict(f"{name} ({zone}) is not closed, so it cannot be reopened.")
     said = f"{name} ({zone}) was reopened by {call.who}: {reason}."
     context.journal.events.add("reopened", said, now)
-    known = context.pulse.budgets
+    known = context.loop_facts.budgets
     ahead = tuple(each for each in known.sealed_ahead if each != name)
-    context.pulse.budgets = replace(known, sealed_ahead=ahead)
+    context.loop_facts.budgets = replace(known, sealed_ahead=ahead)
     return Done(
         done=f"Reopened {name}: the old figures stay in its report and in audits, and it "
         "is closed again 48 h after its end, once nothing in it is provisional.",
@@ -88,11 +88,11 @@ def replan(context: RequestContext, call: Call) -> Done:
     """Plan the rest of a budget's period anew, and accept what was spent so far."""
     context.act()
     call.as_operator(context, "plan a budget anew")
-    name, settings, now = call.path["name"], context.pulse.settings, context.now
+    name, settings, now = call.path["name"], context.loop_facts.settings, context.now
     if name not in settings.budget:
         known = ", ".join(sorted(settings.budget)) or "none"
         raise NotFound(f"There is no budget {name!r} in the settings; there is: {known}.")
-    plans = plans_of(context.journal, settings, context.pulse.signals)
+    plans = plans_of(context.journal, settings, context.loop_facts.signals)
     row = plans.anew(name, now, call.who)
     context.journal.budgets.add(row)
     context.journal.events.add("plan", f"Budget {name}: {row.why}.", now)

@@ -60,8 +60,10 @@ class StatusBoard:
 
     def _from_memory(self) -> StatusView:
         """Give the last known screen, marked as such."""
-        pulse = self._context.pulse
-        return last_known(pulse, pulse.newest_status, self._context.journal.database.unanswered_s())
+        loop_facts = self._context.loop_facts
+        return last_known(
+            loop_facts, loop_facts.newest_status, self._context.journal.database.unanswered_s()
+        )
 
 
 def status_endpoint(

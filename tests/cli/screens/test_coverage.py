@@ -10,7 +10,7 @@ from tests.telemetry.world import World
 from wattmesh.controller.cli.accounting import budget_screen
 from wattmesh.controller.cli.runs import status_screen
 from wattmesh.controller.cycle.fleet import GpusRead
-from wattmesh.controller.pulse import NewestSample, Pulse
+from wattmesh.controller.loop_facts import LoopFacts, NewestSample
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status.status import power_line
 from wattmesh.controller.status.trouble import troubles
@@ -58,16 +58,16 @@ def test_an_estimated_saving_says_why() -> None:
 def test_the_power_line_keeps_gpus_and_hosts_apart() -> None:
     """Processors are not GPUs: neither in watts nor in the count."""
     clock = SteppedClock()
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
+    loop_facts = LoopFacts(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
     gpu = World("G0").read()[0]
     cpu = "cpu:n1:package-0"
     host = replace(gpu, gpu_uuid=cpu, power_w=75.0, component=component_of(cpu))
     sample = Sample(readings=(gpu, host))
-    pulse.sampled = NewestSample(monotonic_s=clock.monotonic_s, sample=sample)
-    pulse.fleet = replace(
-        pulse.fleet, gpus=GpusRead(known=frozenset({"G0", "G1"}), lately=frozenset({"G0"}))
+    loop_facts.sampled = NewestSample(monotonic_s=clock.monotonic_s, sample=sample)
+    loop_facts.fleet = replace(
+        loop_facts.fleet, gpus=GpusRead(known=frozenset({"G0", "G1"}), lately=frozenset({"G0"}))
     )
-    line = power_line(pulse)
+    line = power_line(loop_facts)
     assert (line.total_w, line.hosts_w, line.gpus) == (100.0, 75.0, 1)
     assert (line.covered, line.to_cover, line.clocks) == (1, 2, 0)
 
@@ -75,14 +75,14 @@ def test_the_power_line_keeps_gpus_and_hosts_apart() -> None:
 def test_what_is_wrong_with_sensors_and_coverage_stands_among_the_troubles() -> None:
     """Once each, with what to do; and nothing while all is well."""
     clock = SteppedClock()
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
+    loop_facts = LoopFacts(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
     well = status_view()
-    assert troubles(well, pulse) == ()
+    assert troubles(well, loop_facts) == ()
     gpu = World("G0").read()[0]
     meter = replace(gpu, gpu_uuid="node:n1:psu", power_w=20.0, component=Component.NODE)
-    pulse.exporter.observe(Sample(readings=(gpu, meter)), {})
+    loop_facts.exporter.observe(Sample(readings=(gpu, meter)), {})
     short = replace(well, power=facts.power(covered=56, to_cover=64))
-    said = troubles(short, pulse)
+    said = troubles(short, loop_facts)
     assert len(said) == 2
     assert any("Coverage 56 of 64 GPUs" in each and "retire" in each for each in said)
     assert any("node's meter reads 20 W" in each for each in said)

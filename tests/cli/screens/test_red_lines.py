@@ -20,10 +20,10 @@ from wattmesh.controller.accounting.spending import PeriodLine
 from wattmesh.controller.carbon_views import ExogenousLine
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.journal.nodes.node_store import NodeRow
+from wattmesh.controller.loop_facts import Budgets, LoopFacts, NewestSample
 from wattmesh.controller.planner.asking import Planning
 from wattmesh.controller.process.loops import LoopState
 from wattmesh.controller.process.trusted_time import HOLD_S
-from wattmesh.controller.pulse import Budgets, NewestSample, Pulse
 from wattmesh.controller.settings.read import Settings
 from wattmesh.controller.status import trouble
 from wattmesh.controller.views import CapLine, PointLine
@@ -40,7 +40,7 @@ class Site:
     def __init__(self) -> None:
         """Begin well, an hour after the start."""
         self.clock = SteppedClock()
-        self.pulse = Pulse(
+        self.loop_facts = LoopFacts(
             clock=self.clock.clock, settings=Settings(), started_s=self.clock.monotonic_s
         )
         self.clock.pass_s(HOLD_S)
@@ -48,7 +48,7 @@ class Site:
 
     def red(self) -> tuple[str, ...]:
         """Give the red lines."""
-        return trouble.troubles(self.view, self.pulse)
+        return trouble.troubles(self.view, self.loop_facts)
 
     def show(self, **changes: Any) -> None:
         """Change what the view shows."""
@@ -57,13 +57,13 @@ class Site:
     def loop(self, **changes: Any) -> None:
         """Let the sampler be as told."""
         state = LoopState(name="sampler", every_s=5.0, last_progress_s=self.clock.monotonic_s)
-        self.pulse.loops["sampler"] = lambda: replace(state, **changes)
+        self.loop_facts.loops["sampler"] = lambda: replace(state, **changes)
 
     def node(self, **told: Any) -> None:
         """Let one node's agent tell something."""
         heard = self.clock.wall
         told_of = NodeRow(node="n1", boot_id="b", last_seen_at=heard, devices={}, facts=told)
-        self.pulse.fleet = Fleet(nodes=(told_of,))
+        self.loop_facts.fleet = Fleet(nodes=(told_of,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def planning(in_a_row: int) -> Callable[[Site], None]:
     """Let plans fail so often in a row."""
 
     def change(site: Site) -> None:
-        site.pulse.planning = lambda: Planning(in_a_row=in_a_row, trouble="it was killed")
+        site.loop_facts.planning = lambda: Planning(in_a_row=in_a_row, trouble="it was killed")
 
     return change
 
@@ -160,7 +160,7 @@ def budget(alert: str) -> Callable[[Site], None]:
             restated_g=0.0,
             alert=alert,
         )
-        site.pulse.budgets = Budgets(lines=(line,))
+        site.loop_facts.budgets = Budgets(lines=(line,))
 
     return change
 
@@ -169,7 +169,7 @@ def obeys(why: str) -> Callable[[Site], None]:
     """Let the actuator of a node obey us, or refuse us by its fence."""
 
     def change(site: Site) -> None:
-        site.pulse.lead = replace(site.pulse.lead, epoch=3, journal="ours")
+        site.loop_facts.lead = replace(site.loop_facts.lead, epoch=3, journal="ours")
         site.node(applied=Applied(mode="enforce", epoch=9, fenced=why, journal=THEIRS).to_json())
 
     return change
@@ -181,20 +181,20 @@ def meter(watts: float) -> Callable[[Site], None]:
     def change(site: Site) -> None:
         gpu = World("G0").read()[0]
         psu = replace(gpu, gpu_uuid="node:n1:psu", power_w=watts, component=Component.NODE)
-        site.pulse.exporter.observe(Sample(readings=(gpu, psu)), {})
+        site.loop_facts.exporter.observe(Sample(readings=(gpu, psu)), {})
 
     return change
 
 
 def outage(site: Site) -> None:
     """Let the journal not answer."""
-    site.pulse.journal_failed("the journal is locked")
+    site.loop_facts.journal_failed("the journal is locked")
 
 
 def answers(site: Site) -> None:
     """Let it answer again."""
     outage(site)
-    site.pulse.journal_answered()
+    site.loop_facts.journal_answered()
 
 
 def stepped(site: Site) -> None:
@@ -205,7 +205,7 @@ def stepped(site: Site) -> None:
 def stepped_long_ago(site: Site) -> None:
     """And wait until it is believed."""
     stepped(site)
-    site.pulse.trusted.doubt()
+    site.loop_facts.trusted.doubt()
     site.clock.pass_s(HOLD_S + 1)
 
 
@@ -213,9 +213,9 @@ def refused(sentence: str) -> Callable[[Site], None]:
     """Let a node's delivery be refused, and taken again where there is no sentence."""
 
     def change(site: Site) -> None:
-        site.pulse.node_faults.note("n1", "2 rows of the future")
+        site.loop_facts.node_faults.note("n1", "2 rows of the future")
         if not sentence:
-            site.pulse.node_faults.clear("n1")
+            site.loop_facts.node_faults.clear("n1")
 
     return change
 
@@ -234,22 +234,24 @@ LINES = (
     ),
     Line(
         "was not taken",
-        lambda site: setattr(site.pulse, "settings_trouble", "The settings file was not taken."),
-        lambda site: setattr(site.pulse, "settings_trouble", ""),
+        lambda site: setattr(
+            site.loop_facts, "settings_trouble", "The settings file was not taken."
+        ),
+        lambda site: setattr(site.loop_facts, "settings_trouble", ""),
     ),
     Line(
         "The agents' certificate",
         lambda site: setattr(
-            site.pulse, "certificate_trouble", "The agents' certificate ends: make it anew."
+            site.loop_facts, "certificate_trouble", "The agents' certificate ends: make it anew."
         ),
-        lambda site: setattr(site.pulse, "certificate_trouble", ""),
+        lambda site: setattr(site.loop_facts, "certificate_trouble", ""),
     ),
     Line("No plan can be made", planning(trouble.PLANS_FAILED), planning(trouble.PLANS_FAILED - 1)),
     Line("The wall clock was stepped", stepped, stepped_long_ago),
     Line(
         "is closed and has not ended",
-        lambda site: setattr(site.pulse, "budgets", Budgets(sealed_ahead=("2027-01",))),
-        lambda site: setattr(site.pulse, "budgets", Budgets()),
+        lambda site: setattr(site.loop_facts, "budgets", Budgets(sealed_ahead=("2027-01",))),
+        lambda site: setattr(site.loop_facts, "budgets", Budgets()),
     ),
     Line(
         "refuses to answer, and will until you mend it",
@@ -355,7 +357,7 @@ def sampled(site: Site, troubles: tuple[tuple[str, str], ...]) -> None:
     """Let the newest sample say what it could not read."""
     reading = World("G0").read()
     sample = Sample(readings=tuple(reading), troubles=troubles)
-    site.pulse.sampled = NewestSample(monotonic_s=site.clock.monotonic_s, sample=sample)
+    site.loop_facts.sampled = NewestSample(monotonic_s=site.clock.monotonic_s, sample=sample)
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.words)
@@ -375,8 +377,8 @@ def test_a_loop_that_waits_for_the_journal_is_not_told_to_be_restarted() -> None
     """While the journal hangs, a loop stands for as long; longer than that is its own fault."""
     site = Site()
     site.loop(last_progress_s=site.clock.monotonic_s - 60.0)
-    assert trouble.troubles(site.view, site.pulse, journal_hangs_s=30.0) == ()
-    (said,) = trouble.troubles(site.view, site.pulse, journal_hangs_s=20.0)
+    assert trouble.troubles(site.view, site.loop_facts, journal_hangs_s=30.0) == ()
+    (said,) = trouble.troubles(site.view, site.loop_facts, journal_hangs_s=20.0)
     assert "systemctl restart wattmesh" in said
 
 

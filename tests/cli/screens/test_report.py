@@ -28,7 +28,7 @@ from wattmesh.controller.cli.accounting.report_screen import screen
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.journal import Journal
-from wattmesh.controller.pulse import Signals
+from wattmesh.controller.loop_facts import Signals
 from wattmesh.controller.settings.read import load
 from wattmesh.controller.views import as_json
 from wattmesh.reconfig.wire import Finish

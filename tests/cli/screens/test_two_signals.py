@@ -18,7 +18,7 @@ from wattmesh.controller.cli import words
 from wattmesh.controller.cli.accounting import report_picture
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
-from wattmesh.controller.pulse import Signals
+from wattmesh.controller.loop_facts import Signals
 from wattmesh.controller.settings.model import BudgetSection
 from wattmesh.telemetry.carbon import Signal
 
@@ -44,7 +44,7 @@ class Grams:
 @pytest.fixture
 def reloaded(served: Served) -> Grams:
     """Six slots in one signal, a reload, six slots in the other; idle GPUs beside."""
-    journal, pulse = served.journal, served.pulse
+    journal, loop_facts = served.journal, served.loop_facts
     intensity(journal, [100.0 + 13 * n for n in range(40)], signal=DIRECT)
     intensity(journal, [171.0 + 17 * n for n in range(40)], signal=LIFECYCLE)
     life = Life(journal=journal, power_w=321.0, signal=DIRECT)
@@ -56,10 +56,10 @@ def reloaded(served: Served) -> Grams:
         life.live(6)
     served.clock.pass_s(12 * SLOT_S)
     facts = SignalFacts(signal=LIFECYCLE, interval_s=SLOT_S, stale_after_s=5400.0)
-    pulse.signals = Signals(decision=facts, accounting=facts)
+    loop_facts.signals = Signals(decision=facts, accounting=facts)
     limits = {"cluster": BudgetSection(grams=500.0), "llm": BudgetSection(grams=90.0)}
-    pulse.settings = pulse.settings.model_copy(update={"budget": limits})
-    PeriodRoll(journal, pulse).turn()
+    loop_facts.settings = loop_facts.settings.model_copy(update={"budget": limits})
+    PeriodRoll(journal, loop_facts).turn()
     served.cycle.turn()
     rows = journal.ledger.emissions(scenario="actual")
     run, idle_grams = Counter[str](), Counter[str]()
@@ -185,7 +185,7 @@ def test_the_end_of_a_period_is_told_in_both(served: Served, reloaded: Grams) ->
     """An event a month later: the limit's own signal, and the other one beside."""
     served.clock.pass_s(period_of(slot(0), "month", "UTC").end.timestamp() - slot(12).timestamp())
     served.clock.pass_s(3600.0)
-    PeriodRoll(served.journal, served.pulse).turn()
+    PeriodRoll(served.journal, served.loop_facts).turn()
     ended = [
         each.detail
         for each in served.journal.events.list(50)

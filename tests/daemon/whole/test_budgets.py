@@ -17,9 +17,9 @@ from wattmesh.controller.accounting.report.reported import plans_of, reported
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.journal import Journal
+from wattmesh.controller.loop_facts import Lead, LoopFacts, Signals
 from wattmesh.controller.metrics.budgets import budget_metrics
 from wattmesh.controller.process.loops import Loop
-from wattmesh.controller.pulse import Lead, Pulse, Signals
 from wattmesh.controller.settings.read import parse
 from wattmesh.controller.status.status import status
 from wattmesh.errors import FixInput
@@ -39,9 +39,9 @@ def clock() -> SteppedClock:
 
 
 @pytest.fixture
-def pulse(tmp_path: Path, clock: SteppedClock) -> Pulse:
+def loop_facts(tmp_path: Path, clock: SteppedClock) -> LoopFacts:
     """A daemon's facts, leading, with one budget."""
-    made = Pulse(clock=clock.clock, settings=_settings(tmp_path, 1000.0), started_s=0.0)
+    made = LoopFacts(clock=clock.clock, settings=_settings(tmp_path, 1000.0), started_s=0.0)
     facts_of = SignalFacts(signal=SIGNAL, interval_s=3600.0, stale_after_s=7200.0)
     made.signals = Signals(decision=facts_of, accounting=facts_of)
     made.lead = Lead(epoch=1)
@@ -93,9 +93,11 @@ def sample(metrics: list[Metric], name: str, **labels: str) -> float | None:
     return None
 
 
-def test_a_plan_is_frozen_once_and_says_when_it_was_late(journal: Journal, pulse: Pulse) -> None:
+def test_a_plan_is_frozen_once_and_says_when_it_was_late(
+    journal: Journal, loop_facts: LoopFacts
+) -> None:
     """Nobody ran when the month began: it is planned from what was known then, and only once."""
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     for _ in range(3):
         roll.turn()
     (row,) = journal.budgets.plans("cluster", NOVEMBER)
@@ -110,24 +112,24 @@ def test_a_plan_is_frozen_once_and_says_when_it_was_late(journal: Journal, pulse
 
 
 def test_a_plan_waits_a_turn_for_the_history_it_rests_on(
-    journal: Journal, pulse: Pulse, clock: SteppedClock
+    journal: Journal, loop_facts: LoopFacts, clock: SteppedClock
 ) -> None:
     """A daemon that was just set up is still fetching; when nothing comes, it plans evenly."""
     clock.pass_s(60 * 86_400)
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     roll.turn()
     assert journal.budgets.plans("cluster", clock.wall) == ()
-    assert pulse.budgets.lines[0].planned_at is None
+    assert loop_facts.budgets.lines[0].planned_at is None
     roll.turn()
     (row,) = journal.budgets.plans("cluster", clock.wall)
     assert row.why.endswith("rests on an even intensity and an even load")
 
 
 def test_a_new_month_is_planned_at_its_border(
-    journal: Journal, pulse: Pulse, clock: SteppedClock
+    journal: Journal, loop_facts: LoopFacts, clock: SteppedClock
 ) -> None:
     """In the first hour of December there is a plan of it; November's stays."""
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     roll.turn()
     clock.pass_s((datetime(2026, 12, 1, 0, 30, tzinfo=UTC) - clock.wall).total_seconds())
     roll.turn()
@@ -138,58 +140,60 @@ def test_a_new_month_is_planned_at_its_border(
 
 
 def test_another_limit_is_another_plan_and_the_old_one_stays(
-    journal: Journal, pulse: Pulse, tmp_path: Path
+    journal: Journal, loop_facts: LoopFacts, tmp_path: Path
 ) -> None:
     """A reload with another limit: a new row, with what it was before."""
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     roll.turn()
-    pulse.settings = _settings(tmp_path, 1500.0)
+    loop_facts.settings = _settings(tmp_path, 1500.0)
     roll.turn()
     roll.turn()
     old, new = journal.budgets.plans("cluster", NOVEMBER)
     assert (old.curve.limit_ug, new.curve.limit_ug) == (1000 * G, 1500 * G)
     assert new.why.startswith("the limit of 1000 g became one of 1500 g;")
-    assert pulse.budgets.lines[0].limit_g == 1500.0
+    assert loop_facts.budgets.lines[0].limit_g == 1500.0
 
 
-def test_who_does_not_lead_writes_nothing_but_looks(journal: Journal, pulse: Pulse) -> None:
+def test_who_does_not_lead_writes_nothing_but_looks(
+    journal: Journal, loop_facts: LoopFacts
+) -> None:
     """A standby's status tells alerts too."""
-    pulse.lead = replace(pulse.lead, epoch=None)
+    loop_facts.lead = replace(loop_facts.lead, epoch=None)
     book(journal, NOVEMBER, 1200.0)
-    PeriodRoll(journal, pulse).turn()
+    PeriodRoll(journal, loop_facts).turn()
     assert journal.budgets.plans("cluster", NOVEMBER) == ()
     assert journal.events.list(10) == ()
-    assert pulse.budgets.lines[0].urgency == "exhausted"
-    assert pulse.budgets.lines[0].planned_at is None
+    assert loop_facts.budgets.lines[0].urgency == "exhausted"
+    assert loop_facts.budgets.lines[0].planned_at is None
 
 
 def test_an_exhausted_budget_is_said_everywhere_and_once(
-    journal: Journal, pulse: Pulse, tmp_path: Path
+    journal: Journal, loop_facts: LoopFacts, tmp_path: Path
 ) -> None:
     """Status, metrics and one event; when the limit is raised, one more that it is over."""
     book(journal, NOVEMBER + 5 * HOUR, 1200.0)
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     roll.turn()
     roll.turn()
-    view = status(journal, pulse)
+    view = status(journal, loop_facts)
     (said,) = (each for each in view.trouble if each.startswith("budget cluster: 1.2 kg sim of"))
     assert "a budget stops no run" in said
-    metrics = list(budget_metrics(pulse))
+    metrics = list(budget_metrics(loop_facts))
     assert sample(metrics, "wattmesh_budget_alert", urgency="exhausted") == 1.0
     assert sample(metrics, "wattmesh_budget_alert", urgency="fast") == 0.0
     assert sample(metrics, "wattmesh_budget_residual_grams", budget="cluster") == -200.0
     ended = sample(metrics, "wattmesh_budget_exhausted_timestamp_seconds")
     assert ended == (NOVEMBER + 6 * HOUR).timestamp()
     assert len(events(journal, "budget")) == 1
-    pulse.settings = _settings(tmp_path, 5000.0)
+    loop_facts.settings = _settings(tmp_path, 5000.0)
     roll.turn()
     assert events(journal, "budget")[1:] == ["Budget cluster is on course again."]
 
 
-def test_what_is_not_known_has_no_sample(journal: Journal, pulse: Pulse) -> None:
+def test_what_is_not_known_has_no_sample(journal: Journal, loop_facts: LoopFacts) -> None:
     """Nothing was booked: no burn, no course, no end; the limit and the plan are known."""
-    PeriodRoll(journal, pulse).turn()
-    metrics = list(budget_metrics(pulse))
+    PeriodRoll(journal, loop_facts).turn()
+    metrics = list(budget_metrics(loop_facts))
     assert sample(metrics, "wattmesh_budget_limit_grams", budget="cluster") == 1000.0
     assert (sample(metrics, "wattmesh_budget_planned_grams") or 0) > 0
     for name in ("burn_ratio", "on_course_grams", "exhausted_timestamp_seconds"):
@@ -197,17 +201,17 @@ def test_what_is_not_known_has_no_sample(journal: Journal, pulse: Pulse) -> None
 
 
 def test_a_budget_planned_anew_accepts_what_was_spent(
-    journal: Journal, pulse: Pulse, clock: SteppedClock
+    journal: Journal, loop_facts: LoopFacts, clock: SteppedClock
 ) -> None:
     """The burn is 1 again and the limit is what it was; with nothing left it is refused."""
     book(journal, NOVEMBER, *[1.9] * (19 * 24 + 12))
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     roll.turn()
-    assert pulse.budgets.lines[0].urgency == "slow"
-    plans = plans_of(journal, pulse.settings, pulse.signals)
+    assert loop_facts.budgets.lines[0].urgency == "slow"
+    plans = plans_of(journal, loop_facts.settings, loop_facts.signals)
     journal.budgets.add(plans.anew("cluster", clock.wall, "ada (uid 7)"))
     roll.turn()
-    line = pulse.budgets.lines[0]
+    line = loop_facts.budgets.lines[0]
     assert "made anew by ada (uid 7) after 889 g" in line.plan
     assert line.expected_g == pytest.approx(line.spent_g, rel=1e-6)
     assert line.limit_g == 1000.0
@@ -218,10 +222,10 @@ def test_a_budget_planned_anew_accepts_what_was_spent(
 
 
 def test_windows_reach_over_the_border_of_a_month(
-    journal: Journal, pulse: Pulse, clock: SteppedClock
+    journal: Journal, loop_facts: LoopFacts, clock: SteppedClock
 ) -> None:
     """On the second of December a week's burn is known: November's plan is its other half."""
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     roll.turn()
     clock.pass_s((datetime(2026, 12, 2, tzinfo=UTC) - clock.wall).total_seconds())
     plan = journal.budgets.plans("cluster", NOVEMBER)[0].curve
@@ -229,18 +233,18 @@ def test_windows_reach_over_the_border_of_a_month(
     hours = [first + number * HOUR for number in range(10 * 24)]
     book(journal, first, *((plan.by(at + HOUR) - plan.by(at)) / G or 1.0 for at in hours))
     roll.turn()
-    ratios = [each.ratio for each in pulse.budgets.lines[0].burns]
+    ratios = [each.ratio for each in loop_facts.budgets.lines[0].burns]
     assert None not in ratios
     assert ratios[3] == pytest.approx(1.0, rel=0.1)
 
 
 def test_an_ended_month_is_closed_by_the_leader_once_it_is_settled(
-    journal: Journal, pulse: Pulse, clock: SteppedClock
+    journal: Journal, loop_facts: LoopFacts, clock: SteppedClock
 ) -> None:
     """Not within 48 hours, not while a row is provisional; then there is an event and a row."""
     book(journal, NOVEMBER + HOUR, 5.0)
     book(journal, NOVEMBER + 2 * HOUR, 5.0, quality="provisional")
-    roll = PeriodRoll(journal, pulse)
+    roll = PeriodRoll(journal, loop_facts)
     clock.pass_s((datetime(2026, 12, 2, tzinfo=UTC) - clock.wall).total_seconds())
     roll.turn()
     clock.pass_s(3 * 86_400)
@@ -257,7 +261,7 @@ def test_an_ended_month_is_closed_by_the_leader_once_it_is_settled(
         f"Closed 2026-11 (UTC): 11 g sim in {SIGNAL} for 2 kJ sim."
     ]
     book(journal, NOVEMBER + 2 * HOUR, 7.0)
-    site = reported(pulse.settings, pulse.signals)
+    site = reported(loop_facts.settings, loop_facts.signals)
     assert close(journal, site, clock.wall) == ()
     assert journal.budgets.closed("2026-11", "UTC") == closed
 
@@ -271,10 +275,10 @@ def asked(rules: str, metrics: list[Metric]) -> set[str]:
     return names | (set(re.findall(r'\w+="\w+"', expressions)) - words)
 
 
-def test_alerts_ask_only_for_what_is_exported(journal: Journal, pulse: Pulse) -> None:
+def test_alerts_ask_only_for_what_is_exported(journal: Journal, loop_facts: LoopFacts) -> None:
     """A rule on a metric or a word that nobody exports never fires: the sabotaged twins."""
-    PeriodRoll(journal, pulse).turn()
-    rules, metrics = RULES.read_text(), list(budget_metrics(pulse))
+    PeriodRoll(journal, loop_facts).turn()
+    rules, metrics = RULES.read_text(), list(budget_metrics(loop_facts))
     assert rules.count("- alert:") == 3
     assert asked(rules, metrics) == set()
     assert asked(rules.replace("budget_alert", "budgets_alert"), metrics)

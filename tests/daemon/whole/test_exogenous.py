@@ -73,9 +73,9 @@ def test_a_daemon_polls_what_is_named_and_says_when_it_is_silent(start: Start) -
             lambda: any("exogenous:open_meteo" in each.job for each in parts.jobs.totals()),
             "the end of that poll",
         )
-        series = parts.pulse.signals.exogenous[0]
+        series = parts.loop_facts.signals.exogenous[0]
         parts.journal.exogenous.fetched(
-            series, parts.pulse.clock.now(), ok=False, detail="another place", refused=True
+            series, parts.loop_facts.clock.now(), ok=False, detail="another place", refused=True
         )
         view = call(parts, "GET", "/v1/status")
         assert any("open_meteo:home refuses to answer" in each for each in view["trouble"])

@@ -35,12 +35,12 @@ from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
+from wattmesh.controller.loop_facts import LoopFacts, Signals
 from wattmesh.controller.metrics import scrapes
 from wattmesh.controller.metrics.figures import FigureReader
 from wattmesh.controller.metrics.metrics import MetricsServer
 from wattmesh.controller.process.loops import Loop
 from wattmesh.controller.process.scheduler import Jobs
-from wattmesh.controller.pulse import Pulse, Signals
 from wattmesh.controller.settings.read import Settings
 from wattmesh.errors import FixInput
 from wattmesh.reconfig.catalogue import SwitchCost
@@ -110,14 +110,14 @@ def booked(journal: Journal, clock: SteppedClock, energy_mj: int = 3_600_000) ->
 
 def server(journal: Journal, clock: SteppedClock) -> MetricsServer:
     """Serve the figures on any free port."""
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
+    loop_facts = LoopFacts(clock=clock.clock, settings=Settings(), started_s=clock.monotonic_s)
     facts_of = SignalFacts(signal=SIGNAL, interval_s=1800.0, stale_after_s=5400.0)
     reported = replace(facts_of, signal=REPORTED)
-    pulse.signals = Signals(decision=facts_of, accounting=facts_of, reports=(reported,))
+    loop_facts.signals = Signals(decision=facts_of, accounting=facts_of, reports=(reported,))
     loop = Loop("cycle", 5.0, lambda: None, clock.clock)
     loop.turn()
-    pulse.loops["cycle"] = lambda: loop.state
-    made = MetricsServer(("127.0.0.1", 0), journal, pulse, Jobs())
+    loop_facts.loops["cycle"] = lambda: loop.state
+    made = MetricsServer(("127.0.0.1", 0), journal, loop_facts, Jobs())
     made.start()
     return made
 
@@ -199,7 +199,7 @@ def test_a_loop_that_never_ended_a_turn_has_an_age(journal: Journal, clock: Step
     """A first cycle that hangs is as old as the daemon, so that its alert fires."""
     served = server(journal, clock)
     state = Loop("cycle", 5.0, lambda: None, clock.clock).state
-    served._collector._pulse.loops["cycle"] = lambda: state
+    served._collector._loop_facts.loops["cycle"] = lambda: state
     clock.monotonic_s += 400.0
     samples = scrape(served)
     served.stop()
@@ -344,12 +344,12 @@ def test_names_follow_the_practice(journal: Journal, clock: SteppedClock) -> Non
 def test_an_address_in_use_is_a_sentence(journal: Journal, clock: SteppedClock) -> None:
     """A taken port names the setting; no address means no server at all."""
     served = server(journal, clock)
-    pulse = Pulse(clock=clock.clock, settings=Settings(), started_s=0.0)
-    other = MetricsServer(("127.0.0.1", served.port or 0), journal, pulse, Jobs())
+    loop_facts = LoopFacts(clock=clock.clock, settings=Settings(), started_s=0.0)
+    other = MetricsServer(("127.0.0.1", served.port or 0), journal, loop_facts, Jobs())
     with pytest.raises(FixInput, match=r"change metrics\.listen"):
         other.start()
     served.stop()
-    off = MetricsServer(None, journal, pulse, Jobs())
+    off = MetricsServer(None, journal, loop_facts, Jobs())
     off.start()
     assert off.port is None
     off.stop()

@@ -11,9 +11,9 @@ from tests.builders.runs import PLAN
 from tests.daemon.whole.test_budgets import events, sample
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.daemon.point_watch import AGREES, OFF, PointWatch
+from wattmesh.controller.loop_facts import Lead
 from wattmesh.controller.metrics.figures import FigureReader
 from wattmesh.controller.metrics.points import point_metrics
-from wattmesh.controller.pulse import Lead
 
 __all__ = ["open_folder", "served", "settings"]
 
@@ -28,8 +28,8 @@ def live(served: Served, life: Life, count: int) -> None:
 
 def look(served: Served) -> None:
     """A daemon that has just started looks at the points."""
-    served.pulse.points = {}
-    PointWatch(served.journal, served.pulse, lambda _: GRID).turn()
+    served.loop_facts.points = {}
+    PointWatch(served.journal, served.loop_facts, lambda _: GRID).turn()
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_an_alarm_is_an_event_once_whoever_looks(served: Served, slow: Life) -> 
 
 def test_the_alert_rule_names_metrics_that_are_served(served: Served, slow: Life) -> None:
     """Both ratios, and 1 for each quantity that alarms."""
-    reader = FigureReader(served.journal, served.pulse)
-    metrics = list(point_metrics(served.pulse, reader.read()))
+    reader = FigureReader(served.journal, served.loop_facts)
+    metrics = list(point_metrics(served.loop_facts, reader.read()))
     place = {"run": "llm", "run_id": "r", "point": "A"}
     assert sample(metrics, "wattmesh_run_point_throughput_ratio", **place) == pytest.approx(0.8)
     power = sample(metrics, "wattmesh_run_point_power_ratio", **place, flags="simulated")
@@ -91,18 +91,18 @@ def test_the_alert_rule_names_metrics_that_are_served(served: Served, slow: Life
 
 def test_a_standby_looks_and_writes_nothing(served: Served, slow: Life) -> None:
     """Its own screen shows the alarm; the event is the leader's."""
-    served.pulse.lead = Lead()
+    served.loop_facts.lead = Lead()
     slow.rate, slow.power_w = 1000.0, 400.0
     live(served, slow, 16)
     look(served)
-    assert [each.speed_alarm for each in served.pulse.points["r"]] == [False]
+    assert [each.speed_alarm for each in served.loop_facts.points["r"]] == [False]
     assert events(served.journal, AGREES) == []
 
 
 def test_a_clock_in_doubt_leaves_what_was_known(served: Served, slow: Life) -> None:
     """After a step nothing is compared by dates that may be wrong."""
-    known = served.pulse.points
+    known = served.loop_facts.points
     served.clock.step_wall(86_400.0)
-    served.pulse.trusted.take_steps()
-    PointWatch(served.journal, served.pulse, lambda _: GRID).turn()
-    assert served.pulse.points is known
+    served.loop_facts.trusted.take_steps()
+    PointWatch(served.journal, served.loop_facts, lambda _: GRID).turn()
+    assert served.loop_facts.points is known

@@ -70,7 +70,7 @@ class Site:
 
     def __post_init__(self) -> None:
         """Make the job that has a memory."""
-        self.periods = PeriodRoll(self.journal, self.parts.pulse)
+        self.periods = PeriodRoll(self.journal, self.parts.loop_facts)
 
     @property
     def journal(self) -> Journal:
@@ -87,12 +87,12 @@ class Site:
 
     def roll(self) -> None:
         """Let the jobs run that delete, close and settle: before any loop has looked."""
-        Housekeeping(self.journal, self.parts.pulse).turn()
+        Housekeeping(self.journal, self.parts.loop_facts).turn()
         self.periods.turn()
 
     def call(self, method: str, target: str, body: Any = None) -> Any:
         """Ask the daemon."""
-        answer = ask(self.parts.pulse.settings.api.socket, method, target, body)
+        answer = ask(self.parts.loop_facts.settings.api.socket, method, target, body)
         assert answer.status == 200, answer.body
         return answer.body
 
@@ -110,7 +110,7 @@ class Site:
         if reboot:
             self.clock.boot, self.clock.monotonic_s = "boot-2", 5.0
         self.parts = started(self.folder, self.url, self.clock)
-        self.periods = PeriodRoll(self.journal, self.parts.pulse)
+        self.periods = PeriodRoll(self.journal, self.parts.loop_facts)
 
 
 def started(folder: Path, url: str, clock: SteppedClock) -> Parts:
@@ -147,7 +147,7 @@ def site(tmp_path: Path, journal_url: str) -> Iterator[Site]:
 
 def book(site: Site) -> None:
     """Book a slot of each of the last 80 days, priced in the site's own signal, and events."""
-    signals = site.parts.pulse.signals
+    signals = site.parts.loop_facts.signals
     assert signals.accounting is not None
     rows = []
     for day in range(80):
@@ -230,15 +230,15 @@ def test_a_step_is_not_forgotten_by_a_restart(tmp_path: Path, kill: bool) -> Non
         site.restart(kill=kill)
         site.turn()
         assert "stepped forward by 400 d" in site.trouble()
-        left_s = site.parts.pulse.trusted.held_s()
+        left_s = site.parts.loop_facts.trusted.held_s()
         assert left_s == pytest.approx(HOLD_S / 2, abs=60.0)
         site.restart(kill=kill, reboot=True)
         site.turn()
         # A clean stop wrote down what was left; after kill -9 more of it may be.
-        assert left_s - 1.0 <= site.parts.pulse.trusted.held_s() <= HOLD_S
+        assert left_s - 1.0 <= site.parts.loop_facts.trusted.held_s() <= HOLD_S
         assert kept(site) == before
         site.turn(HOLD_S)
-        assert site.parts.pulse.trusted.doubt() == ""
+        assert site.parts.loop_facts.trusted.doubt() == ""
         assert kept(site) != before
 
 
@@ -314,14 +314,14 @@ def test_a_step_neither_ends_nor_prolongs_a_power_cap(tmp_path: Path) -> None:
 
 def capped(site: Site, lasts_s: float) -> None:
     """Cap all boards, as an operator does who reads the clock as it is."""
-    now, epoch = site.clock.wall, site.parts.pulse.lead.epoch or 0
+    now, epoch = site.clock.wall, site.parts.loop_facts.lead.epoch or 0
     until = now + timedelta(seconds=lasts_s)
     site.journal.caps.order(1000.0, until, by="ana", reason="hot", now=now, epoch=epoch)
 
 
 def in_force(site: Site) -> float | None:
     """Give what nodes are told and people are shown, which must be one story."""
-    snapshot, shown = site.parts.pulse.snapshot, site.call("GET", "/v1/powercap")["cap"]
+    snapshot, shown = site.parts.loop_facts.snapshot, site.call("GET", "/v1/powercap")["cap"]
     told = snapshot.cap.row.cap_w if snapshot is not None and snapshot.cap is not None else None
     assert told == (shown["cap_w"] if shown else None)
     return told
@@ -347,14 +347,14 @@ def test_a_step_while_no_daemon_ran_is_noticed(tmp_path: Path) -> None:
             site.clock.boot = "boot-1"
             site.restart(kill=True)
             site.turn(HOLD_S + MARK_S)
-            assert site.parts.pulse.trusted.doubt() == "", name
+            assert site.parts.loop_facts.trusted.doubt() == "", name
             before = kept(site)
             site.clock.pass_s(away_s)
             site.clock.step_wall(step_s)
             site.clock.boot = boot
             site.clock.monotonic_s -= 0.0 if boot == "boot-1" else 9e9
             site.restart(kill=True)
-            said = site.parts.pulse.trusted.doubt()
+            said = site.parts.loop_facts.trusted.doubt()
             assert bool(said) is bool(words), (name, said)
             assert words in said, (name, said)
             site.turn()
@@ -393,14 +393,14 @@ def test_an_unsynchronised_clock_seals_nothing(site: Site) -> None:
     site.turn(100 * DAY_S)
     assert kept(site) == before
     assert "The kernel says that the wall clock is not synchronised" in site.trouble()
-    settings = site.parts.pulse.settings
+    settings = site.parts.loop_facts.settings
     vouched = settings.journal.model_copy(update={"trust_clock": True})
     for believed, told in (
         (settings, None),
         (settings.model_copy(update={"journal": vouched}), False),
     ):
-        site.parts.pulse.settings, site.clock.synchronised = believed, told
-        assert site.parts.pulse.trusted.doubt() == ""
+        site.parts.loop_facts.settings, site.clock.synchronised = believed, told
+        assert site.parts.loop_facts.trusted.doubt() == ""
     site.turn()
     assert kept(site) != before
 
@@ -431,7 +431,7 @@ def test_a_run_lives_through_a_step_and_back(tmp_path: Path, step_s: float) -> N
     with site_at(tmp_path, f"sqlite:///{tmp_path}/journal.db") as site:
         path, clock = f"/v1/runs/{messages.RUN}", site.clock
         site.call("POST", f"{path}/register", messages.register())
-        epoch = site.parts.pulse.lead.epoch
+        epoch = site.parts.loop_facts.lead.epoch
         assert put_order(site.journal, order(1, "p", messages.RUN), site.clock.wall)
         site.turn()
         (run,) = site.call("GET", "/v1/status")["runs"]
@@ -448,7 +448,7 @@ def test_a_run_lives_through_a_step_and_back(tmp_path: Path, step_s: float) -> N
             (seen,) = site.call("GET", "/v1/status")["runs"]
             assert (seen["state"], seen["deadline"]) == ("live", run["deadline"])
             assert seen["switch"] is not None
-        assert site.parts.pulse.lead.epoch == epoch
+        assert site.parts.loop_facts.lead.epoch == epoch
         assert len(site.journal.switches.history(messages.RUN)) == 1
         # Beyond the hour it is given up like any other that takes too long.
         site.turn(HOLD_S)

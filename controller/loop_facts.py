@@ -133,7 +133,7 @@ class NewestTurn:
 
 
 @dataclass(slots=True)
-class Pulse:
+class LoopFacts:
     """The newest facts; one instance per daemon.
 
     Attributes:
