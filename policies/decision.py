@@ -179,6 +179,8 @@ class PlanView:
         level, budget: what is wrong with the service level and the budget, each as a clause; ""
             when it is kept, or when there is none.
         slots, options: how many slots, and what to be at in each, the plan was chosen from.
+        sharing: how many runs share a power cap by the joint plan that it keeps to; 0: it was made
+            in what the cap leaves the run with all others where they are, or under no cap.
     """
 
     made_at: datetime
@@ -193,6 +195,7 @@ class PlanView:
     budget: str = ""
     slots: int = 0
     options: int = 0
+    sharing: int = 0
 
     @property
     def finish_at(self) -> datetime:

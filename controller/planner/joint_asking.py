@@ -13,14 +13,14 @@ ALONE = "each run plans alone in what the cap leaves it"
 
 def joint_terms(seen: Observation) -> JointTerms:
     """Give what a joint plan of now would rest on; empty where no cap is shared."""
-    caps: tuple[object, ...] = () if seen.cap is None else ((seen.cap.cap_w, seen.cap.until),)
+    force = None if seen.cap is None else (seen.cap.until, seen.cap.cap_w)
     ahead = {(e.start, e.until, e.cap_w) for run in seen.runs for e in run.caps_ahead}
-    caps += tuple(sorted(ahead))
-    if not caps:
+    # To a run that sleeps the cap in force is one to come.
+    caps = frozenset(each for each in ahead if each[1:] != force)
+    if not caps and force is None:
         return JointTerms()
-    return JointTerms(
-        caps=caps, runs={run.run: terms(seen, run) for run in seen.runs if not run.unreadable}
-    )
+    runs = {run.run: terms(seen, run) for run in seen.runs if not run.unreadable}
+    return JointTerms(force=force, ahead=caps, runs=runs)
 
 
 def joint_moment(seen: Observation) -> Key:

@@ -108,13 +108,13 @@ class JointWorker:
     def _look(self, seen: Observation) -> None:
         """Take in a new observation once, however many runs it has."""
         self._seen, self._terms = seen, joint_terms(seen)
-        if not self._terms.caps:
+        if not self._terms.capped:
             self._asked, self._wish = (), None
             if not self._state.waiting:
                 self._state = JointState()
             return
         # A run that ended asks for a new plan as well: the others may use its room.
-        key = (self._terms.caps, self._terms.runs, joint_moment(seen))
+        key = (self._terms.force, self._terms.ahead, self._terms.runs, joint_moment(seen))
         if self._stopping or key == self._asked or self._monotonic() < self._again_s:
             return
         self._asked = key
