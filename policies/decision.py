@@ -274,6 +274,8 @@ class RunView:
         suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
             `current` then say where it was. `wakes_at`: when its launcher starts it again at the
             latest, whoever lives then.
+        refused_s: since its launcher refused to hold its next launch, where it did so the last time
+            that it was asked; `refused`: why, as a clause.
         queued_s: since it left for another size; None: it did not. Until its next launch begins it
             does not train. `held_as`: what holds that launch, as people find it; `wakes_at`: from
             when on one of the old size may begin as well.
@@ -326,6 +328,8 @@ class RunView:
     trouble: str = ""
     suspended_s: float | None = None
     wakes_at: datetime | None = None
+    refused_s: float | None = None
+    refused: str = ""
     queued_s: float | None = None
     held_as: str = ""
     plan: PlanView | None = None
