@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from wattmesh.controller.planner.asking import AGAIN, Key, terms
+from wattmesh.controller.planner.asking import AGAIN, Key, terms, why_forecast_forbids
 from wattmesh.controller.planner.joint_state import JointState, JointTerms
 from wattmesh.policies.decision import Observation
 from wattmesh.policies.words import moment
@@ -34,6 +34,16 @@ def joint_moment(seen: Observation) -> Key:
         tuple(run.live for run in seen.runs),
         seen.now.timestamp() // AGAIN.total_seconds(),
     )
+
+
+def why_not_asked(seen: Observation) -> str:
+    """Say why no joint plan can be asked for under the caps there are, as a clause."""
+    now = () if seen.cap is None else (seen.cap.runs_w,)
+    leaves = (*now, *(each.runs_w for run in seen.runs for each in run.caps_ahead))
+    if all(each is None for each in leaves):
+        return "it is not known that the cap is kept, so nor is what it leaves all runs together"
+    forbids = why_forecast_forbids(seen) if len(seen.runs) > 1 else ""
+    return forbids or "fewer than two runs can be planned under it"
 
 
 def shared_clause(state: JointState, now: datetime) -> str:

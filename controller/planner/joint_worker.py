@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wattmesh.controller.planner.asking import Key, why_none
-from wattmesh.controller.planner.joint_asking import joint_moment, joint_terms
+from wattmesh.controller.planner.joint_asking import joint_moment, joint_terms, why_not_asked
 from wattmesh.controller.planner.joint_state import JointState, JointTerms
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import JointRequest, JointResult, read_joint, to_line
@@ -159,7 +159,7 @@ class JointWorker:
         seen = wish.seen
         asked = joint_question(seen, lambda run: not why_none(seen, run))
         if asked is None:
-            return JointState(reason="fewer than two runs can be planned under it")
+            return JointState(reason=why_not_asked(seen))
         line = to_line(JointRequest(joint=asked, solve_s=self._solve_s))
         try:
             result = read_joint(self._process.ask(line, self._solve_s + self._grace_s))

@@ -219,9 +219,15 @@ def test_nothing_is_planned_with_runs_that_are_silent_or_on_a_guess_of_the_grid(
         seen = sharing(2, RUNS_W)
         silent = replace(seen, runs=(replace(seen.runs[0], live=False), seen.runs[1]))
         guessed = replace(seen, carbon=replace(seen.carbon, rung=Rung.STATIC))
-        for each in (silent, guessed):
+        assert seen.cap is not None
+        unkept = replace(seen, cap=replace(seen.cap, runs_w=None))
+        for each, why in (
+            (silent, "fewer than two runs"),
+            (guessed, "plans are made only from a forecast that was issued"),
+            (unkept, "it is not known that the cap is kept"),
+        ):
             settled(worker, each)
-            assert "fewer than two runs" in worker.state.reason
+            assert why in worker.state.reason
         assert child.pid is None
         settled(worker, sharing(2, 100.0))
         assert worker.state.reason.startswith("run run")
