@@ -24,13 +24,23 @@ def joint_terms(seen: Observation) -> JointTerms:
 
 
 def joint_moment(seen: Observation) -> Key:
-    """Give the key whose change asks for a new joint plan: grid, caps, who reports, time."""
-    carbon = seen.carbon
+    """Give the key whose change asks for a new joint plan: grid, caps, who reports, time.
+
+    Of a cap it tells whether it is known to be kept, as when actuators have answered.
+    """
+    carbon, cap = seen.carbon, seen.cap
+    ahead = {
+        (e.start, e.until, e.cap_w)
+        for run in seen.runs
+        for e in run.caps_ahead
+        if e.runs_w is not None
+    }
     return (
         carbon.slots[0].start if carbon.slots else None,
         carbon.forecast,
         carbon.rung,
-        seen.cap is None,
+        cap is not None and cap.runs_w is not None,
+        tuple(sorted(ahead)),
         tuple(run.live for run in seen.runs),
         seen.now.timestamp() // AGAIN.total_seconds(),
     )

@@ -223,14 +223,11 @@ def test_what_no_run_uses_is_kept_once_for_all_runs_that_are_left_out() -> None:
     runs_w = sum(used_w) + unused_w
     seen = sharing(5, runs_w)
     rooms_w = [each + unused_w for each in used_w]
+    bare = [replace(each, catalogue=None, current=None) for each in seen.runs]
     for left_out in range(4):
-        runs = tuple(
-            replace(each, room_w=room_w, **({"catalogue": None, "current": None} if bare else {}))
-            for each, room_w, bare in zip(
-                seen.runs, rooms_w, [n < left_out for n in range(5)], strict=True
-            )
-        )
-        asked = joint_question(replace(seen, runs=runs))
+        mixed = (*bare[:left_out], *seen.runs[left_out:])
+        runs = [replace(each, room_w=w) for each, w in zip(mixed, rooms_w, strict=True)]
+        asked = joint_question(replace(seen, runs=tuple(runs)))
         assert asked is not None
         kept_w = sum(used_w[:left_out]) + (unused_w if left_out else 0.0)
         assert [*{*asked.limit_w}] == [pytest.approx(runs_w - kept_w)]
