@@ -179,6 +179,8 @@ class PlanView:
         level, budget: what is wrong with the service level and the budget, each as a clause; ""
             when it is kept, or when there is none.
         slots, options: how many slots, and what to be at in each, the plan was chosen from.
+        sharing: how many runs share a power cap by the joint plan that it keeps to; 0: it was made
+            in what the cap leaves the run with all others where they are, or under no cap.
     """
 
     made_at: datetime
@@ -193,6 +195,7 @@ class PlanView:
     budget: str = ""
     slots: int = 0
     options: int = 0
+    sharing: int = 0
 
     @property
     def finish_at(self) -> datetime:
@@ -271,6 +274,8 @@ class RunView:
         suspended_s: since it was suspended to save carbon; None while it trains. `layout` and
             `current` then say where it was. `wakes_at`: when its launcher starts it again at the
             latest, whoever lives then.
+        refused_s: since its launcher refused to hold its next launch, where it did so the last time
+            that it was asked; `refused`: why, as a clause.
         queued_s: since it left for another size; None: it did not. Until its next launch begins it
             does not train. `held_as`: what holds that launch, as people find it; `wakes_at`: from
             when on one of the old size may begin as well.
@@ -323,6 +328,8 @@ class RunView:
     trouble: str = ""
     suspended_s: float | None = None
     wakes_at: datetime | None = None
+    refused_s: float | None = None
+    refused: str = ""
     queued_s: float | None = None
     held_as: str = ""
     plan: PlanView | None = None

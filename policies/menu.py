@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from wattmesh.policies.decision import SUSPENDS, PolicySettings, RunView, Sleep
 from wattmesh.policies.slowing import needs_w
-from wattmesh.quantities import watts
+from wattmesh.quantities import duration, watts
 from wattmesh.reconfig.catalogue import (
     PAUSED,
     Catalogue,
@@ -21,6 +21,10 @@ from wattmesh.reconfig.catalogue import (
 )
 
 UNKNOWN_WAIT = "nobody measured how long it takes until they are there again (switch.reacquire_s)"
+
+
+REST_S = 900.0
+"""How long a launcher that refused is not asked again: each time costs a checkpoint."""
 
 
 def why_not(point: OperatingPoint, run: RunView, policy: PolicySettings) -> str:
@@ -95,6 +99,15 @@ def _cannot(point: OperatingPoint, run: RunView) -> str:
     return ""
 
 
+def rests(run: RunView) -> str:
+    """Say that a run's launcher refused lately to hold its next launch, as a clause."""
+    if run.refused_s is None or run.refused_s >= REST_S:
+        return ""
+    return (
+        f"its launcher would not hold its next launch {duration(run.refused_s)} ago ({run.refused})"
+    )
+
+
 def resized(point: OperatingPoint, run: RunView) -> bool:
     """Say whether the run would go to `point` as a launch of another number of ranks."""
     return run.resizes and point.layout.world_size != run.world_size
@@ -105,7 +118,9 @@ def _wrong_size(point: OperatingPoint, run: RunView) -> str:
     ranks, held = point.layout.world_size, max(run.gpus_held, run.world_size)
     if resized(point, run):
         known = run.catalogue is not None and run.catalogue.switch.reacquire_s is not None
-        return "" if known else f"{point.id} needs other GPUs, and {UNKNOWN_WAIT}"
+        if not known:
+            return f"{point.id} needs other GPUs, and {UNKNOWN_WAIT}"
+        return f"{point.id} needs other GPUs, and {rests(run)}" if rests(run) else ""
     if max(point.gpus, ranks) > held:
         return f"{point.id} needs {point.gpus} GPUs and the run holds {held}"
     if ranks < run.world_size and "parking" not in run.capabilities:
@@ -138,7 +153,8 @@ def why_not_sleep(run: RunView, policy: PolicySettings) -> str:
     """Say why a run may not be put to sleep by a plan, as a clause; "" when it may."""
     if policy.sleep is Sleep.NEVER:
         return "the settings let no plan stop a run (policy.sleep)"
-    return cannot_sleep(run, policy) or (_unmeasured(run) if policy.sleep is Sleep.MEASURED else "")
+    found = cannot_sleep(run, policy) or rests(run)
+    return found or (_unmeasured(run) if policy.sleep is Sleep.MEASURED else "")
 
 
 def cannot_sleep(run: RunView, policy: PolicySettings) -> str:

@@ -64,6 +64,11 @@ AT_PACE = "at_pace_s"
 at normal pace, with compilation. It is sent by repeating the last state."""
 
 
+REFUSED = "refused"
+"""Key in the evidence of a switch that was rolled back before anything was left: why the launcher
+holds no next launch. The run trained on in the same processes."""
+
+
 def advance(current: SwitchState, reported: SwitchState) -> bool:
     """Tell whether `reported` moves a switch on from `current`.
 

@@ -108,6 +108,8 @@ class Register(Message):
         capabilities: abilities of the run, e.g. "in_place", "restart", "parking",
             "fixed_data_parallel", `OBSERVED`, `GPUS_UNKNOWN`, those of
             `Fingerprint.to_capabilities`.
+        asked_s: seconds since this launch first asked to be let in, as no daemon may have answered;
+            None: a launch of before, which does not say.
     """
 
     run: ranges.RunId
@@ -129,6 +131,7 @@ class Register(Message):
     pid: ranges.Pid = 0
     host: ranges.Label = ""
     protocol: ranges.Serial = PROTOCOL
+    asked_s: ranges.Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ def run_view(
     changes = [each.updated_at for each in confirmed[:1]]
     changes += [launches.woken[0]] if launches.woken else []
     asleep_at = row.asleep_at if row.state == "asleep" else None
-    queued = row.state == "queued"
+    queued, refusal = row.state == "queued", history.refusal
     today = [each for each in history.rows if (now - each.created_at).total_seconds() < DAY_S]
     return RunView(
         run=row.run,
@@ -192,6 +192,8 @@ def run_view(
         capabilities=row.capabilities,
         suspended_s=age_s(asleep_at, now) if asleep_at else None,
         wakes_at=row.wakes_at if asleep_at or queued else None,
+        refused_s=age_s(refusal.updated_at, now) if refusal else None,
+        refused=refusal.refused if refusal else "",
         queued_s=age_s(row.last_seen_at, now) if queued else None,
         held_as=row.held_as if queued else "",
         trouble=row.trouble,

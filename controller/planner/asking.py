@@ -103,7 +103,7 @@ def moment(seen: Observation, run: RunView) -> Key:
 
 def why_none(seen: Observation, run: RunView) -> str:
     """Say why no plan can be asked for, as a clause; "" when one can."""
-    return _not_known(run) or _nothing_to_plan(seen, run) or _why_forecast_forbids(seen)
+    return _not_known(run) or _nothing_to_plan(seen, run) or why_forecast_forbids(seen)
 
 
 def _not_known(run: RunView) -> str:
@@ -127,8 +127,8 @@ def _nothing_to_plan(seen: Observation, run: RunView) -> str:
     return "its deadline has passed" if case.guard.time_left_s <= 0 else ""
 
 
-def _why_forecast_forbids(seen: Observation) -> str:
-    """Say that the grid's forecast does not allow plans; "" when it does."""
+def why_forecast_forbids(seen: Observation) -> str:
+    """Say that the grid's forecast allows no plan of any run, as a clause; "" when it does."""
     carbon = seen.carbon
     if carbon.trouble or not carbon.slots:
         return f"the grid signal cannot be used ({clause(carbon.trouble) or 'it has no value'})"

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from wattmesh.controller.planner.asking import AGAIN, Key, terms
+from wattmesh.controller.planner.asking import AGAIN, Key, terms, why_forecast_forbids
 from wattmesh.controller.planner.joint_state import JointState, JointTerms
 from wattmesh.policies.decision import Observation
 from wattmesh.policies.words import moment
@@ -13,27 +13,47 @@ ALONE = "each run plans alone in what the cap leaves it"
 
 def joint_terms(seen: Observation) -> JointTerms:
     """Give what a joint plan of now would rest on; empty where no cap is shared."""
-    caps: tuple[object, ...] = () if seen.cap is None else ((seen.cap.cap_w, seen.cap.until),)
+    force = None if seen.cap is None else (seen.cap.until, seen.cap.cap_w)
     ahead = {(e.start, e.until, e.cap_w) for run in seen.runs for e in run.caps_ahead}
-    caps += tuple(sorted(ahead))
-    if not caps:
+    # To a run that sleeps the cap in force is one to come.
+    caps = frozenset(each for each in ahead if each[1:] != force)
+    if not caps and force is None:
         return JointTerms()
-    return JointTerms(
-        caps=caps, runs={run.run: terms(seen, run) for run in seen.runs if not run.unreadable}
-    )
+    runs = {run.run: terms(seen, run) for run in seen.runs if not run.unreadable}
+    return JointTerms(force=force, ahead=caps, runs=runs)
 
 
 def joint_moment(seen: Observation) -> Key:
-    """Give the key whose change asks for a new joint plan: grid, caps, who reports, time."""
-    carbon = seen.carbon
+    """Give the key whose change asks for a new joint plan: grid, caps, who reports, time.
+
+    Of a cap it tells whether it is known to be kept, as when actuators have answered.
+    """
+    carbon, cap = seen.carbon, seen.cap
+    ahead = {
+        (e.start, e.until, e.cap_w)
+        for run in seen.runs
+        for e in run.caps_ahead
+        if e.runs_w is not None
+    }
     return (
         carbon.slots[0].start if carbon.slots else None,
         carbon.forecast,
         carbon.rung,
-        seen.cap is None,
+        cap is not None and cap.runs_w is not None,
+        tuple(sorted(ahead)),
         tuple(run.live for run in seen.runs),
         seen.now.timestamp() // AGAIN.total_seconds(),
     )
+
+
+def why_not_asked(seen: Observation) -> str:
+    """Say why no joint plan can be asked for under the caps there are, as a clause."""
+    now = () if seen.cap is None else (seen.cap.runs_w,)
+    leaves = (*now, *(each.runs_w for run in seen.runs for each in run.caps_ahead))
+    if all(each is None for each in leaves):
+        return "it is not known that the cap is kept, so nor is what it leaves all runs together"
+    forbids = why_forecast_forbids(seen) if len(seen.runs) > 1 else ""
+    return forbids or "fewer than two runs can be planned under it"
 
 
 def shared_clause(state: JointState, now: datetime) -> str:

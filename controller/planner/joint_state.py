@@ -17,16 +17,31 @@ Rooms = Mapping[str, tuple[RoomStep, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointTerms:
-    """What a joint plan rests on: the caps, and every run with its own terms."""
+    """What a joint plan rests on: the caps, and every run with its own terms.
 
-    caps: Key = ()
+    Attributes:
+        force: end and watts of the cap in force; None: none is.
+        ahead: start, end and watts of each cap that is announced.
+    """
+
+    force: tuple[datetime, float] | None = None
+    ahead: frozenset[tuple[datetime, datetime, float]] = frozenset()
     runs: Mapping[str, Key] = field(default_factory=dict)
 
+    @property
+    def capped(self) -> bool:
+        """Whether a cap is in force or announced."""
+        return self.force is not None or bool(self.ahead)
+
     def hold(self, now: "JointTerms") -> bool:
-        """Say whether a plan made under these terms may be followed under those of now."""
-        return self.caps == now.caps and all(
-            self.runs.get(run) == each for run, each in now.runs.items()
-        )
+        """Say whether a plan made under these terms may be followed under those of now.
+
+        A cap that was announced and has begun is the one that was planned for.
+        """
+        ahead = {each for each in self.ahead if each[1:] != now.force}
+        begun = len(ahead) < len(self.ahead) and self.force is None
+        same = (self.force == now.force or begun) and ahead == now.ahead
+        return same and all(self.runs.get(run) == each for run, each in now.runs.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from wattmesh.controller.planner.asking import Key, why_none
-from wattmesh.controller.planner.joint_asking import joint_moment, joint_terms
+from wattmesh.controller.planner.joint_asking import joint_moment, joint_terms, why_not_asked
 from wattmesh.controller.planner.joint_state import JointState, JointTerms
 from wattmesh.controller.planner.process import PlannerFailed, PlanProcess
 from wattmesh.controller.planner.wire import JointRequest, JointResult, read_joint, to_line
@@ -108,13 +108,13 @@ class JointWorker:
     def _look(self, seen: Observation) -> None:
         """Take in a new observation once, however many runs it has."""
         self._seen, self._terms = seen, joint_terms(seen)
-        if not self._terms.caps:
+        if not self._terms.capped:
             self._asked, self._wish = (), None
             if not self._state.waiting:
                 self._state = JointState()
             return
         # A run that ended asks for a new plan as well: the others may use its room.
-        key = (self._terms.caps, self._terms.runs, joint_moment(seen))
+        key = (self._terms.force, self._terms.ahead, self._terms.runs, joint_moment(seen))
         if self._stopping or key == self._asked or self._monotonic() < self._again_s:
             return
         self._asked = key
@@ -159,7 +159,7 @@ class JointWorker:
         seen = wish.seen
         asked = joint_question(seen, lambda run: not why_none(seen, run))
         if asked is None:
-            return JointState(reason="fewer than two runs can be planned under it")
+            return JointState(reason=why_not_asked(seen))
         line = to_line(JointRequest(joint=asked, solve_s=self._solve_s))
         try:
             result = read_joint(self._process.ask(line, self._solve_s + self._grace_s))

@@ -61,11 +61,15 @@ class _Desk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """A question in the queue. Kept as observed: it is turned into numbers outside the cycle."""
+    """A question in the queue. Kept as observed: it is turned into numbers outside the cycle.
+
+    `sharing`: how many runs have a room by the joint plan that this run's is of; 0: it has none.
+    """
 
     seen: Observation
     run: RunView
     terms: Key
+    sharing: int = 0
 
 
 class PlanWorker:
@@ -103,18 +107,18 @@ class PlanWorker:
 
     def newest(self, seen: Observation, run: RunView) -> PlanView | None:
         """Give the newest valid plan of a run, however old; ask for a newer one if it is due."""
-        now_terms, clause = terms(seen, run), ""
-        if self._joint is not None:
-            room = self._joint.room(seen, run.run)
-            run = replace(run, shared_room=room) if room else run
-            clause = shared_clause(self._joint.state, seen.now) if room else ""
+        now_terms, shared = terms(seen, run), JointState()
+        if self._joint is not None and (room := self._joint.room(seen, run.run)):
+            run, shared = replace(run, shared_room=room), self._joint.state
+        clause = shared_clause(shared, seen.now)
         with self._changed:
             self._forget_ended(seen)
             context = self._desks.setdefault(run.run, _Desk())
             if context.state.shared != clause:
                 context.state = replace(context.state, shared=clause)
             if run.open_switch is None:
-                self._wish(context, seen, run, now_terms)
+                wish = _Wish(seen=seen, run=run, terms=now_terms, sharing=len(shared.rooms))
+                self._wish(context, wish)
             plan = context.state.plan
             return plan if plan is not None and context.state.terms == now_terms else None
 
@@ -149,10 +153,10 @@ class PlanWorker:
             del self._desks[gone]
             self._wishes.pop(gone, None)
 
-    def _wish(self, context: _Desk, seen: Observation, run: RunView, now_terms: Key) -> None:
+    def _wish(self, context: _Desk, wish: _Wish) -> None:
         """Queue a question if what a plan depends on has changed."""
-        now_moment = moment(seen, run)
-        key = (*now_terms, *now_moment)
+        seen, run = wish.seen, wish.run
+        key = (*wish.terms, *moment(seen, run))
         if context.asked == key or self._monotonic() < context.again_s or self._stopping:
             return
         reason = why_none(seen, run)
@@ -162,7 +166,7 @@ class PlanWorker:
             context.state = replace(context.state, reason=reason)
             return
         context.asked, context.state = key, replace(context.state, reason="")
-        self._wishes[run.run] = _Wish(seen=seen, run=run, terms=now_terms)
+        self._wishes[run.run] = wish
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="planner", daemon=True)
             self._thread.start()
@@ -231,8 +235,9 @@ class PlanWorker:
             )
             context = self._desks.get(wish.run.run)
             if context is not None:
+                plan = replace(result.plan, sharing=wish.sharing) if result.plan else None
                 context.state = PlanState(
-                    plan=result.plan,
+                    plan=plan,
                     terms=wish.terms,
                     reason=result.reason,
                     solve_s=result.seconds,

@@ -86,6 +86,8 @@ def seconds(limit: str) -> timedelta | None:
     if not dash and len(parts) == 1:
         whole = [0, numbers[0], 0]
     hours, minutes, rest = whole
+    if int(days or 0) >= UNLIMITED.days:
+        return UNLIMITED
     return timedelta(days=int(days or 0), hours=hours, minutes=minutes, seconds=rest)
 
 

@@ -185,18 +185,16 @@ def _limit_w(
     What a run that is left out may use now is taken off: nothing is planned with it.
     """
     spans: list[tuple[datetime | None, datetime, float]] = []
-    others = [run for run in seen.runs if run.run not in known]
     if seen.cap is not None and seen.cap.runs_w is not None:
-        taken_w = sum(max(0.0, run.room_w or 0.0) for run in others)
-        spans.append((None, seen.cap.until, seen.cap.runs_w - taken_w))
-    ahead: dict[tuple[datetime, datetime, float], float] = {}
+        now_w = {run.run: run.room_w for run in seen.runs if run.room_w is not None}
+        spans.append((None, seen.cap.until, _left_w(seen.cap.runs_w, now_w, known)))
+    ahead: dict[tuple[datetime, datetime, float], dict[str, float]] = {}
     for run in seen.runs:
         for each in run.caps_ahead:
             if each.runs_w is not None:
                 key = (each.start, each.until, each.runs_w)
-                taken_w = 0.0 if run.run in known else max(0.0, each.room_w)
-                ahead[key] = ahead.get(key, 0.0) + taken_w
-    spans += [(*key[:2], key[2] - taken_w) for key, taken_w in ahead.items()]
+                ahead.setdefault(key, {})[run.run] = each.room_w
+    spans += [(*key[:2], _left_w(key[2], rooms_w, known)) for key, rooms_w in ahead.items()]
     limit = [
         min(
             (
@@ -209,3 +207,13 @@ def _limit_w(
         for start in starts
     ]
     return tuple(limit) if any(each is not None for each in limit) else None
+
+
+def _left_w(runs_w: float, rooms_w: Mapping[str, float], known: Mapping[str, Question]) -> float:
+    """Give the watts of a cap that are left for the runs that are planned.
+
+    Each room has in it all that nobody uses, which the runs that are left out can take once only.
+    """
+    others_w = [max(0.0, room_w) for run, room_w in rooms_w.items() if run not in known]
+    unused_w = (sum(rooms_w.values()) - runs_w) / (len(rooms_w) - 1) if len(rooms_w) > 1 else 0.0
+    return runs_w - sum(others_w) + max(0, len(others_w) - 1) * max(0.0, unused_w)

@@ -54,10 +54,17 @@ def follow(context: RunContext) -> Decision | None:
         decision = _go(context, guard, current, target, step)
     return replace(
         decision,
-        reason=f"{decision.reason.rstrip('.')}{_not_kept(plan)}.",
+        reason=f"{decision.reason.rstrip('.')}{_by_whom(plan)}{_not_kept(plan)}.",
         price_mu=plan.price_mu,
         plan_bound_g=plan.bound_g,
     )
+
+
+def _by_whom(plan: PlanView) -> str:
+    """Say that the run's watts are by a joint plan, to end a sentence."""
+    if not plan.sharing:
+        return ""
+    return f"; its watts under the power cap are by the joint plan of {plan.sharing} runs"
 
 
 def _not_kept(plan: PlanView) -> str:

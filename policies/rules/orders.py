@@ -6,6 +6,8 @@ validated, or one at which the guard cannot keep the deadline. It needs no carbo
 Invariant: while an order cannot be carried out, every cycle says so until it is withdrawn.
 """
 
+from dataclasses import replace
+
 from wattmesh.policies.decision import Decision
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.menu import why_not
@@ -32,7 +34,9 @@ def _to_a_point(context: RunContext) -> Decision:
         return _refused(context, f"its catalogue has no such point, only {', '.join(known)}")
     if run.current is not None and target.id == run.current.id:
         return context.hold("operator", "an operator ordered it here")
-    why = why_not(target, run, context.seen.policy) or _too_late(context, target)
+    # Who orders it may know that the launcher takes it again.
+    asked = replace(run, refused_s=None)
+    why = why_not(target, asked, context.seen.policy) or _too_late(context, target)
     if why:
         return _refused(context, why)
     if context.missing[0] == "no_progress":

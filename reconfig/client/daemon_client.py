@@ -69,6 +69,7 @@ class DaemonClient:
         """
         self._link = link
         self._register = register
+        self._asked_s = time.monotonic()
         self._outbox = outbox
         self._fence = fence
         self._phase = phase
@@ -216,7 +217,8 @@ class DaemonClient:
         self._wake.clear()
 
     def _introduce(self) -> None:
-        answer = self._call("register", self._register.to_json())
+        told = replace(self._register, asked_s=round(time.monotonic() - self._asked_s, 3))
+        answer = self._call("register", told.to_json())
         if answer.accepted:
             self._once_registered = True
             self._heartbeats.pace(answer.body)

@@ -33,10 +33,13 @@ from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.probe import probing
 from wattmesh.reconfig.state.held import LIVE_SHARE
 from wattmesh.reconfig.state.state import State
-from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch import REFUSED, SwitchState
 from wattmesh.reconfig.wire import Finish, Order, SwitchMode
 
 log = logging.getLogger(__name__)
+
+MOST_SAID = 200
+"""Characters of a launcher's refusal that go into the evidence of a switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,7 +398,9 @@ class Boundary:
             kept = "not asleep" if sleeps else f"still {story.generation.layout}"
             if leads:
                 log.error("training goes on: %s, because %s", kept, told)
-            story.tell(SwitchState.ROLLED_BACK, detail=f"{kept}: {told}")
+            said = answer.problem if answer and answer.problem else told
+            refused: Evidence = {REFUSED: said[:MOST_SAID]}
+            story.tell(SwitchState.ROLLED_BACK, detail=f"{kept}: {told}", evidence=refused)
             self._orders.end()
             return
         story.tell(SwitchState.STOPPING, detail=f"the next launch is held by {held_as}")

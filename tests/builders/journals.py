@@ -35,6 +35,7 @@ def fresh_file(path: Path) -> Journal:
 
 def put_back_to_0012(connection: sqlite3.Connection) -> None:
     """Give an open SQLite journal the shape of revision 0012, with no row of grams."""
+    connection.execute("ALTER TABLE incarnations DROP COLUMN waited_us")
     connection.execute("DROP VIEW emissions")
     for name in ("emission_rows", "emission_prices", "ledger_names"):
         connection.execute(f"DROP TABLE {name}")

@@ -217,6 +217,22 @@ def test_a_run_that_cannot_be_planned_keeps_its_room() -> None:
     assert {*asked.limit_w} == {None, 2800.0}
 
 
+def test_what_no_run_uses_is_kept_once_for_all_runs_that_are_left_out() -> None:
+    """Each of them could take it, and not all of them: the others still share the rest."""
+    used_w, unused_w = (800.0, 900.0, 1000.0, 600.0, 600.0), 500.0
+    runs_w = sum(used_w) + unused_w
+    seen = sharing(5, runs_w)
+    rooms_w = [each + unused_w for each in used_w]
+    bare = [replace(each, catalogue=None, current=None) for each in seen.runs]
+    for left_out in range(4):
+        mixed = (*bare[:left_out], *seen.runs[left_out:])
+        runs = [replace(each, room_w=w) for each, w in zip(mixed, rooms_w, strict=True)]
+        asked = joint_question(replace(seen, runs=tuple(runs)))
+        assert asked is not None
+        kept_w = sum(used_w[:left_out]) + (unused_w if left_out else 0.0)
+        assert [*{*asked.limit_w}] == [pytest.approx(runs_w - kept_w)]
+
+
 def test_rooms_are_given_by_time_where_a_cap_holds() -> None:
     """One run trains fast while the other is slow: more than each alone would be left."""
     asked = joint_question(announced_to(sharing(2, 0.0), FAST_W + SLOW_W, (FAST_W + SLOW_W) / 2))

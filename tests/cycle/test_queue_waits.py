@@ -20,9 +20,17 @@ SIZES = ((A, ("g0", "g1", "g2", "g3")), (B, ("h0", "h1")))
 
 
 def train(
-    journal: Journal, stated_s: float | None, waits_s: Sequence[float], *, comes_back: bool = False
+    journal: Journal,
+    stated_s: float | None,
+    waits_s: Sequence[float],
+    *,
+    comes_back: bool = False,
+    asked_s: float | None = 0.0,
 ) -> None:
-    """Let a run go to another size again and again, or come back in its own each time."""
+    """Let a run go to another size again and again, or come back in its own each time.
+
+    `asked_s`: for how long each launch has asked when it is let in; None: it does not say.
+    """
     switch = replace(CATALOGUE.switch, reacquire_s=stated_s)
     job = replace(CATALOGUE, release=Release.RELEASED, switch=switch)
     for number, wait_s in enumerate((0.0, *waits_s)):
@@ -39,6 +47,7 @@ def train(
             ranks=tuple(range(len(gpus))),
             world_size=len(gpus),
             gpus=gpus,
+            asked_s=asked_s,
         )
         if number == len(waits_s):
             return
@@ -85,3 +94,12 @@ def test_a_launch_that_came_back_in_its_old_size_is_no_measured_wait(journal: Jo
     """It waited as long as its order said; counted, each failure would make the next one longer."""
     train(journal, 600.0, [1500.0] * 25, comes_back=True)
     assert counted(journal) == 600.0
+
+
+@pytest.mark.parametrize(("asked_s", "counted_s"), [(0.0, 2400.0), (1800.0, 600.0), (None, 60.0)])
+def test_time_without_a_daemon_is_no_wait_for_nodes(
+    journal: Journal, asked_s: float | None, counted_s: float
+) -> None:
+    """The launch trained, and nobody let it in; one that does not say since when is left out."""
+    train(journal, 60.0, [2400.0] * 19, asked_s=asked_s)
+    assert counted(journal) == counted_s

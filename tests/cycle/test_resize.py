@@ -16,10 +16,11 @@ from wattmesh.controller.cycle.fleet import holder
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.status.waiting import queued_line
-from wattmesh.policies.decision import RESIZES, SUSPENDS, Action
+from wattmesh.policies.decision import RESIZES, SUSPENDS, Action, PolicySettings
+from wattmesh.policies.menu import REST_S, why_not
 from wattmesh.reconfig.catalogue import Release
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch import REFUSED, SwitchState
 from wattmesh.reconfig.wire import SwitchMode
 
 ABLE = ("in_place", "parking", "restart", SUSPENDS, RESIZES)
@@ -326,3 +327,28 @@ def test_a_daemon_that_dies_after_any_report_of_a_resize_loses_nothing(
     assert view(anew, back).failed_switches == 0
     assert anew.switches.open("r") is None
     anew.close()
+
+
+def test_a_launcher_that_refuses_is_asked_again_later_and_freezes_nothing(
+    journal: Journal, plans: Wants
+) -> None:
+    """A checkpoint for each refusal would be dear; an operator's order does not wait for that."""
+    refusal = {REFUSED: "Slurm does not answer"}
+    for number in range(3):
+        at_s = 5.0 + number * (REST_S + 60.0)
+        report(journal, step=2 + number, at=T0 + timedelta(seconds=at_s))
+        (said,) = turn(journal, at=T0 + timedelta(seconds=at_s)).decisions
+        assert (said.action, said.target) == (Action.SWITCH, "B"), said.reason
+        step_switch(journal, SwitchState.ROLLED_BACK, at_s=at_s + 5.0, evidence=refusal)
+        rests = T0 + timedelta(seconds=at_s + 10.0)
+        report(journal, step=2 + number, at=rests)
+        (said,) = turn(journal, at=rests).decisions
+        assert said.action is Action.HOLD, said.reason
+        assert len(journal.switches.history("r")) == number + 1
+    shown = view(journal, rests)
+    assert (shown.failed_switches, shown.frozen, shown.refused_s) == (0, "", 5.0)
+    why = why_not(GIVES_BACK.points[1], shown, PolicySettings())
+    assert why.endswith("would not hold its next launch 5 s ago (Slurm does not answer)")
+    journal.runs.order_point("r", "B", by="anna", reason="by hand", now=rests)
+    (ordered,) = turn(journal, at=rests).decisions
+    assert (ordered.action, ordered.kind) == (Action.SWITCH, "operator"), ordered.reason

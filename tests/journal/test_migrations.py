@@ -64,7 +64,8 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
         VIEWS.create_all(connection)  # the table it was
         for name in ("protocol", "progress_at", "pause_share", "asleep_at", "wakes_at", "held_as"):
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
-        connection.exec_driver_sql("ALTER TABLE incarnations DROP COLUMN asleep_release")
+        for name in ("asleep_release", "waited_us"):
+            connection.exec_driver_sql(f"ALTER TABLE incarnations DROP COLUMN {name}")
         for name in (
             *("clock_marks", "reopened_periods", "identity", "ledger_changes", "schema_floor"),
             *("node_devices", "node_tokens", "run_nodes", "exogenous_points"),

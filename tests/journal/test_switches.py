@@ -9,7 +9,8 @@ import pytest
 from tests.builders.runs import T0, UID, B, after, order, put_order, register, transition
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import Fenced, InputInvalid, Refused
-from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch import REFUSED, SwitchState
+from wattmesh.reconfig.wire import SwitchMode
 
 STEPS = (
     SwitchState.ANNOUNCED,
@@ -114,6 +115,27 @@ def test_failures_in_a_row_end_with_a_success_or_a_thaw(journal: Journal, epoch:
         assert failures(journal) == count
     journal.runs.thaw("r", by="anna", now=after(10))
     assert failures(journal) == 0
+
+
+def test_what_a_launcher_refused_is_no_failure(journal: Journal, epoch: int) -> None:
+    """The run left nothing; only for its own word, and only where it went back."""
+    refused, suspend = {REFUSED: "Slurm does not answer"}, SwitchMode.SUSPEND
+    for n in range(3):
+        ordered = replace(order(epoch, f"p{n}"), mode=suspend)
+        put_order(journal, ordered, after(n))
+        told = replace(transition(SwitchState.ROLLED_BACK, f"p{n}"), evidence=refused)
+        journal.switches.record(told, owner_uid=UID, now=after(n))
+    history = journal.switches.histories().of("r")
+    assert failures(journal) == 0
+    assert history.refusal is not None
+    assert (history.refusal.plan, history.refusal.refused) == ("p2", "Slurm does not answer")
+    for n, state in enumerate((SwitchState.FAILED, SwitchState.ROLLED_BACK), 3):
+        put_order(journal, replace(order(epoch, f"p{n}"), mode=suspend), after(n))
+        said = refused if state is SwitchState.FAILED else {}
+        told = replace(transition(state, f"p{n}"), evidence=said)
+        journal.switches.record(told, owner_uid=UID, now=after(n))
+        assert failures(journal) == n - 2
+        assert journal.switches.histories().of("r").refusal is None
 
 
 def test_a_stepped_clock_reorders_nothing(journal: Journal, epoch: int) -> None:

@@ -20,7 +20,7 @@ from wattmesh.controller.planner.joint_worker import JointWorker
 from wattmesh.controller.planner.process import PlanProcess
 from wattmesh.controller.planner.view import plan_answer
 from wattmesh.controller.planner.worker import Patience, PlanWorker
-from wattmesh.policies.decision import Action, Observation, Rung
+from wattmesh.policies.decision import Action, CapView, Observation, Rung
 from wattmesh.policies.rules.follow import FRESH
 
 RUNS_W = 2 * FAST_W + SLOW_W
@@ -103,6 +103,30 @@ def test_a_plan_for_runs_that_ended_meanwhile_holds_for_the_others(
         assert state.rooms
 
 
+def test_a_plan_made_ahead_of_a_cap_is_followed_when_that_begins() -> None:
+    """It was made for it; where another cap holds, or one was withdrawn, each plans alone."""
+    ahead = announced_to(sharing(3, RUNS_W), RUNS_W, FAST_W)
+    (coming,) = ahead.runs[0].caps_ahead
+    begun = replace(
+        ahead,
+        now=coming.start,
+        cap=CapView(cap_w=coming.cap_w, until=coming.until, runs_w=RUNS_W),
+        runs=tuple(replace(each, caps_ahead=()) for each in ahead.runs),
+    )
+    known = joint_terms(ahead)
+    assert known.hold(joint_terms(begun))
+    sleeps = replace(begun.runs[2], caps_ahead=(coming,))
+    assert known.hold(joint_terms(replace(begun, runs=(*begun.runs[:2], sleeps))))
+    assert begun.cap is not None
+    other = replace(begun.cap, cap_w=coming.cap_w - 1.0)
+    later = replace(begun.cap, until=coming.until + timedelta(hours=1))
+    for cap in (other, later):
+        assert not known.hold(joint_terms(replace(begun, cap=cap)))
+    assert not known.hold(joint_terms(replace(begun, cap=None)))  # withdrawn
+    assert not known.hold(joint_terms(replace(ahead, cap=other)))  # one more meanwhile
+    assert not joint_terms(begun).hold(known)
+
+
 def test_each_run_plans_in_the_room_that_the_joint_plan_leaves_it() -> None:
     """The cycle gets on at once; the plan says whose room it is; a decision stays under the cap."""
     with joint() as (shared, _), process() as child:
@@ -114,8 +138,7 @@ def test_each_run_plans_in_the_room_that_the_joint_plan_leaves_it() -> None:
 
         def followed() -> bool:
             runs = think(seen, worker)[0].runs
-            state = worker.planning()
-            return not (state.waiting or state.joint.waiting) and all(each.plan for each in runs)
+            return all(each.plan is not None and each.plan.sharing == 3 for each in runs)
 
         wait_for(followed, "plans in the rooms")
         planned, decisions = think(seen, worker)
@@ -128,6 +151,11 @@ def test_each_run_plans_in_the_room_that_the_joint_plan_leaves_it() -> None:
             answer = plan_answer(planned, each, worker.planning().runs[each.run], "")
             assert answer.plan is not None
             assert "joint plan of 3 runs" in answer.plan.cap
+        # The journal keeps the reason, so that `why` says it of any hour.
+        assert all(
+            "watts under the power cap are by the joint plan of 3 runs" in each.reason
+            for each in decisions
+        )
         # Three at `fast` need more than there is: none may go there while all others stay.
         assert all(each.action is not Action.SWITCH for each in decisions)
         worker.stop()
@@ -191,9 +219,15 @@ def test_nothing_is_planned_with_runs_that_are_silent_or_on_a_guess_of_the_grid(
         seen = sharing(2, RUNS_W)
         silent = replace(seen, runs=(replace(seen.runs[0], live=False), seen.runs[1]))
         guessed = replace(seen, carbon=replace(seen.carbon, rung=Rung.STATIC))
-        for each in (silent, guessed):
+        assert seen.cap is not None
+        unkept = replace(seen, cap=replace(seen.cap, runs_w=None))
+        for each, why in (
+            (silent, "fewer than two runs"),
+            (guessed, "plans are made only from a forecast that was issued"),
+            (unkept, "it is not known that the cap is kept"),
+        ):
             settled(worker, each)
-            assert "fewer than two runs" in worker.state.reason
+            assert why in worker.state.reason
         assert child.pid is None
         settled(worker, sharing(2, 100.0))
         assert worker.state.reason.startswith("run run")

@@ -222,6 +222,8 @@ def test_any_answer_of_nodes_is_read_without_an_error(first: str, second: str, t
         ("1-02", 93600),
         ("2-00:30:00", 174600),
         ("UNLIMITED", UNLIMITED.total_seconds()),
+        ("999999999-00", UNLIMITED.total_seconds()),
+        ("9999999999-00:00", UNLIMITED.total_seconds()),
         ("INVALID", None),
         ("1-", None),
         ("1:2:3:4", None),

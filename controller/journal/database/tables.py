@@ -87,6 +87,7 @@ INCARNATIONS = Table(
     Column("gpus", Text, nullable=False, default="[]"),
     Column("released", Text, nullable=False, default="[]"),
     Column("asleep_release", String(16), nullable=False, default=""),
+    Column("waited_us", BigInteger),
 )
 
 STAYS = Table(

@@ -349,9 +349,18 @@ def _best_single(
 
 
 def succeed(
-    connection: Connection, row: Row[Any], message: Register, now: datetime, seen_us: int
+    connection: Connection,
+    row: Row[Any],
+    message: Register,
+    now: datetime,
+    seen_us: int,
+    *,
+    doubted: bool = False,
 ) -> None:
-    """Replace the launch before by this one; the one before ended when it was last seen."""
+    """Replace the launch before by this one; the one before ended when it was last seen.
+
+    `doubted`: the wall clock may be wrong, so how long this launch waited is not known.
+    """
     restarts = row.finish_reason == RESTART
     released = _given_back(row, message, ours=restarts)
     values = {
@@ -367,7 +376,11 @@ def succeed(
         .where(INCARNATIONS.c.ended_at.is_(None))
         .values(ended_at=seen_us, end_reason="superseded")
     )
-    upsert(connection, INCARNATIONS, [incarnation_row(message, now, released)])
+    began = {**incarnation_row(message, now, released), "waited_us": None}
+    if restarts and message.asked_s is not None and not doubted:
+        # The daemon may have been away: only the launch knows since when it is there.
+        began["waited_us"] = max(0, to_us(now) - round(message.asked_s * 1e6) - row.last_seen_at)
+    upsert(connection, INCARNATIONS, [began])
 
 
 def _given_back(row: Row[Any], message: Register, *, ours: bool) -> list[str]:

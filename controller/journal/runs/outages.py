@@ -30,6 +30,7 @@ _LAUNCHES = (
         INCARNATIONS.c.ended_at,
         INCARNATIONS.c.end_reason,
         INCARNATIONS.c.asleep_release,
+        INCARNATIONS.c.waited_us,
         # Names of GPUs are equally long: as long a list is one of as many.
         func.length(INCARNATIONS.c.gpus).label("size"),
     )
@@ -64,13 +65,14 @@ class Launches:
         """How long each launch of another size waited for its nodes, and began; oldest first.
 
         Those that came back in the old size are left out: they waited as long as we told them to.
+        So are those that do not say since when they ask: the daemon may have been away.
         """
         return [
-            max(0, after.started_at - before.ended_at) / 1e6
+            after.waited_us / 1e6
             for before, after in pairwise(self.rows)
             if before.end_reason == RESTART
             and before.asleep_release == Release.RELEASED
-            and before.ended_at is not None
+            and after.waited_us is not None
             and before.size != after.size
         ]
 

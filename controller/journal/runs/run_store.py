@@ -170,7 +170,8 @@ class RunStore:
                 if row.incarnation != message.incarnation:
                     check_launches(connection, message, owner_uid, now=now, node=node)
                     seen_at, _ = self.liveness.last_heard(LaunchStatus.of(row))
-                    succeed(connection, row, message, now, to_us(seen_at))
+                    seen_us = to_us(seen_at)
+                    succeed(connection, row, message, now, seen_us, doubted=doubted)
                 elif not row.finish_reason or row.finish_reason.startswith(EXPIRED):
                     more = OBSERVED in message.capabilities and knows_more(row, message)
                     taken = more or bool(row.finish_reason)

@@ -29,8 +29,8 @@ from wattmesh.controller.journal.leadership import check_epoch
 from wattmesh.controller.journal.runs.run_store import speaker
 from wattmesh.controller.journal.runs.stays import note_stay
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.switch import AT_PACE, FINAL, SwitchState, advance, position
-from wattmesh.reconfig.wire import Order, Transition
+from wattmesh.reconfig.switch import AT_PACE, FINAL, REFUSED, SwitchState, advance, position
+from wattmesh.reconfig.wire import Order, SwitchMode, Transition
 
 UG = 1_000_000
 
@@ -39,6 +39,9 @@ REMEMBERED = 50
 
 _COUNTED = (SwitchState.FAILED, SwitchState.ROLLED_BACK, SwitchState.CONFIRMED)
 """The endings that tell whether a run's switches work; an abandoned switch does not."""
+
+_HANDED_OVER = (SwitchMode.SUSPEND, SwitchMode.RESIZE)
+"""Those for which a launcher holds the next launch."""
 
 # Made once: building a statement costs more than SQLite takes to run it.
 _OF_RUNS = select(RUNS.c.run).where(
@@ -94,6 +97,12 @@ class SwitchRow:
         return _seconds(self.evidence.get("total_s"))
 
     @property
+    def refused(self) -> str:
+        """Why the launcher held no next launch, so that the run left nothing; "" otherwise."""
+        why = self.evidence.get(REFUSED)
+        return why if self.state is SwitchState.ROLLED_BACK and isinstance(why, str) else ""
+
+    @property
     def at_pace_s(self) -> float | None:
         """Seconds until the first step at normal pace had ended; None: that was not observed."""
         return _seconds(self.evidence.get(AT_PACE))
@@ -129,14 +138,24 @@ class SwitchHistory:
         """The switch that has not ended."""
         return next((each for each in self.rows if each.state not in FINAL), None)
 
+    @property
+    def refusal(self) -> SwitchRow | None:
+        """The newest switch to sleep or another size, where its launcher refused it."""
+        ended = (each for each in self.rows if each.state in _COUNTED)
+        newest = next((each for each in ended if each.order.mode in _HANDED_OVER), None)
+        return newest if newest is not None and newest.refused else None
+
     def failures_in_a_row(self, thawed_at: datetime | None) -> int:
-        """Count failed and rolled-back switches since the last confirmed one, or the thaw."""
+        """Count failed and rolled-back switches since the last confirmed one, or the thaw.
+
+        One that a launcher refused is none: the run left nothing, and need not be looked at.
+        """
         since = itertools.takewhile(
             lambda row: (
                 row.state is not SwitchState.CONFIRMED
                 and (thawed_at is None or row.updated_at > thawed_at)
             ),
-            (each for each in self.rows if each.state in _COUNTED),
+            (each for each in self.rows if each.state in _COUNTED and not each.refused),
         )
         return sum(1 for _ in since)
 

@@ -18,7 +18,7 @@ from wattmesh.reconfig.hook.launching.sleep import bounded
 from wattmesh.reconfig.launcher.contract import HeldLaunch, HeldState, NextLaunch
 from wattmesh.reconfig.launcher.own_clock import OwnClock
 from wattmesh.reconfig.launcher.supervisor import EXIT_REFUSED, EXIT_STOPPED
-from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch import REFUSED, SwitchState
 from wattmesh.reconfig.wire import SUSPENDS, Order, SwitchMode
 
 Undisturbed = Callable[[int, str], dict[int, float]]
@@ -133,6 +133,7 @@ def test_a_run_without_an_alarm_trains_on(
     assert daemon.states()[-1] is SwitchState.ROLLED_BACK
     told = "not asleep: the launcher did not answer"
     assert daemon.heard.transitions[-1].detail.startswith(told)
+    assert daemon.heard.transitions[-1].evidence[REFUSED] == "the launcher did not answer"
     assert left_nothing(run)
 
 
@@ -220,6 +221,7 @@ def test_a_run_whose_other_size_is_not_held_trains_on(
     assert daemon.states()[-1] is SwitchState.ROLLED_BACK
     told = "still dp2: the launcher did not answer"
     assert daemon.heard.transitions[-1].detail.startswith(told)
+    assert daemon.heard.transitions[-1].evidence[REFUSED] == "the launcher did not answer"
     assert left_nothing(run)
 
 

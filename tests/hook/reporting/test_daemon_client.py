@@ -94,6 +94,23 @@ def test_reports_survive_an_absence_of_the_daemon(tmp_path: Path, socket_path: P
     assert list((tmp_path / "outbox").glob("*.json")) == []
 
 
+def test_a_launch_says_for_how_long_it_asked_to_be_let_in(
+    tmp_path: Path, socket_path: Path
+) -> None:
+    """A daemon that comes back does not take its own absence for a wait for nodes."""
+    began_s = time.monotonic()
+    speaking = client(socket_path, tmp_path / "outbox")
+    alone_s = time.monotonic()
+    until(lambda: time.monotonic() - alone_s > 0.2, "a while without a daemon")
+    with FakeDaemon(socket_path, tmp_path, []) as daemon:
+        until(lambda: daemon.heard.registers, "registered")
+        heard_s = time.monotonic()
+        speaking.close(5.0)
+    told_s = daemon.heard.registers[0].asked_s
+    assert told_s is not None
+    assert 0.2 < told_s <= heard_s - began_s
+
+
 def test_an_absence_is_one_line_in_the_log_and_its_end_another(
     tmp_path: Path, socket_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

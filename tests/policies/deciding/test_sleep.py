@@ -90,6 +90,12 @@ def test_a_sleep_that_ends_before_it_begins_is_not_ordered() -> None:
             "switch.reacquire_s",
         ),
         (
+            {"refused_s": 60.0, "refused": "no answer"},
+            PolicySettings(),
+            "its launcher would not hold its next launch 1 min ago (no answer)",
+        ),
+        ({"refused_s": 900.0, "refused": "no answer"}, PolicySettings(), ""),
+        (
             {"current": replace(A, evidence=Evidence.MEASURED)},
             PolicySettings(),
             "not validated",
