@@ -207,6 +207,16 @@ class Guard:
         failed = self._worst_s(current, self.attempts - 1, current, wait_s, failed_s)
         return min(success, failed)
 
+    def slack_placed_s(self, point: OperatingPoint) -> float:
+        """Give the slack that a placement of experts leaves at `point` in the worst case.
+
+        It is a switch that ends where it began, and may fail like any.
+        """
+        wait_s, switch_s = self.lag_s(point), self.times.longest_s(point)
+        success = self._worst_s(point, self.attempts_after, point, wait_s, switch_s)
+        failed_s = self._failed_s(switch_s)
+        return min(success, self._worst_s(point, self.attempts - 1, point, wait_s, failed_s))
+
     def asleep_slack_s(self) -> float:
         """Give the seconds a suspended run could sleep on and still be in time."""
         return self._asleep_s(self.attempts, self.tokens_left, self.usable_s)

@@ -80,7 +80,9 @@ class PlacementWish(Message):
     Attributes:
         placement: by layer of experts, the expert in each row of its stacks.
         reason: why; the journal keeps it.
+        gpus: for how many ranks of an expert-parallel group it was made; 0: not said.
     """
 
     placement: Placement
     reason: ranges.Said
+    gpus: Annotated[int, ranges.Whole(0, ranges.MOST_RANKS, "as a number of GPUs")] = 0

@@ -377,7 +377,8 @@ KeepHours = Annotated[float, Real(0.0, 720.0, "hours")]
 Rows = Annotated[int, Whole(0, INT4, "rows")]
 
 ExpertTokens = Annotated[int, Whole(0, MOST_COUNTED, "expert-tokens")]
-CostScore = Annotated[float, Real(-2.0, 2.0, "deviations from the mean cost")]
+LARGEST_SCORE = 2.0
+CostScore = Annotated[float, Real(-LARGEST_SCORE, LARGEST_SCORE, "deviations from the mean cost")]
 LeanStrength = Annotated[float, Real(0.0, 8.0, "as a strength")]
 LeanVariation = Annotated[float, Real(0.0, 1e9, "as a sum of changes")]
 LossGap = Annotated[float, Real(-1e6, 1e6, "of the loss")]

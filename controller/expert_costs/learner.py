@@ -8,13 +8,18 @@ that the journal does not have as a sentence.
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from wattmesh.controller.expert_costs.reports import TokenReports
 from wattmesh.controller.expert_costs.sentences import EXPERT_COSTS, sentence
-from wattmesh.controller.expert_costs.strength import StrengthLoop, price_of
+from wattmesh.controller.expert_costs.strength import (
+    StrengthLoop,
+    leans_by,
+    price_of,
+    trained,
+)
 from wattmesh.controller.expert_costs.views import (
     NOT_REPORTED,
     ExpertCostsView,
@@ -24,6 +29,8 @@ from wattmesh.controller.expert_costs.views import (
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import LoopFacts
+from wattmesh.controller.pulse import Pulse
+from wattmesh.controller.settings.model import RunSection
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
 from wattmesh.policies.experts.live_spans import (
@@ -35,7 +42,12 @@ from wattmesh.policies.experts.live_spans import (
 )
 from wattmesh.policies.experts.published import Telling, learned_more, telling
 from wattmesh.policies.experts.scores import Scores, scored
-from wattmesh.policies.experts.strength import StrengthLimits, StrengthStep
+from wattmesh.policies.experts.strength import (
+    StrengthLimits,
+    StrengthStep,
+    allowed,
+    scores_stay,
+)
 from wattmesh.telemetry.readings import Quality
 
 log = logging.getLogger(__name__)
@@ -100,11 +112,12 @@ class CostLearner:
             # Wall time was stepped: moments before and after it cannot be compared.
             self._marks.clear()
             for run in named:
-                self._reports.drop(run)
                 known = self._runs.get(run, Learning())
                 known.costs = replace(known.costs, before=None)
-            return
         rows = {row.run: row for row in self._journal.runs.open(now) if row.run in named}
+        if pulse.trusted.held_s() > 0:
+            self._guard_only(rows, named, now)
+            return
         self._reports.keep(rows)
         for run in self._runs.keys() - rows.keys():
             del self._runs[run]
@@ -113,6 +126,20 @@ class CostLearner:
         for row in live:
             with loop_facts.isolation.alone(row.run, "learning what its experts cost"):
                 self._learn(row, now)
+
+    def _guard_only(self, rows: Mapping[str, RunRow], named: Sequence[str], now: datetime) -> None:
+        """Learn nothing of what was counted, but let quality stop a lean: that needs no clock."""
+        for run in named:
+            counts = self._reports.take(run, lambda _: True)
+            row, learning = rows.get(run), self._runs.get(run)
+            if row is None or learning is None or learning.telling.told is None:
+                continue
+            with self._pulse.isolation.alone(run, "learning what its experts cost"):
+                for count in counts:
+                    self._steer(row, learning, count, differ=False)
+                stops = learning.step is not None and learning.step.stopped
+                if stops and not learning.telling.told.stopped and not self._is_frozen(row):
+                    self._publish(row, sorted(row.gpus_used), learning, now)
 
     def _read(self, rows: list[RunRow], now: datetime) -> None:
         """Add the newest reading of every GPU of these runs."""
@@ -163,9 +190,12 @@ class CostLearner:
             scores = scored(gpus, learning.costs.costs, times=learning.costs.times)
             learning.telling = learned_more(learning.telling, scores)
             self._steer(row, learning, count, differ=not scores.neutral_because)
-        if row.frozen or self._journal.runs.frozen_all():
+        if self._is_frozen(row):
             return
         self._publish(row, gpus, learning, now)
+
+    def _is_frozen(self, row: RunRow) -> bool:
+        return bool(row.frozen or self._journal.runs.frozen_all())
 
     def _steer(self, row: RunRow, learning: Learning, count: RunCount, *, differ: bool) -> None:
         """Decide the strength anew, of a run whose strength wattmesh may move."""
@@ -175,6 +205,10 @@ class CostLearner:
             return
         limits = StrengthLimits(most=section.expert_strength, freeze_at=section.expert_freeze_at)
         price = price_of(self._loop_facts.turned, self._loop_facts.clock.monotonic())
+        limits, told = _limits(section), learning.telling.told
+        # A checkpoint from before the stop does not know of it.
+        count = replace(count, stopped=count.stopped or (told is not None and told.stopped))
+        price = price_of(self._pulse.turned, self._pulse.clock.monotonic())
         learning.step = learning.loop.step(count, row, limits, price=price, differ=differ)
 
     def _strength(self, row: RunRow, learning: Learning) -> StrengthStep:
@@ -182,12 +216,17 @@ class CostLearner:
         section = self._loop_facts.settings.runs.get(row.name)
         none = StrengthStep(strength=0.0, stopped=False, why="")
         if self._loop_facts.settings.mode is not Mode.ACT or section is None:
+        if section is None:
             return none
+        acts, most = self._pulse.settings.mode is Mode.ACT, section.expert_strength
         if not section.expert_control:
-            return replace(none, strength=section.expert_strength)
+            return replace(none, strength=most) if acts else none
         told = learning.telling.told
         held = replace(none, strength=told.strength, stopped=told.stopped) if told else none
-        return learning.step or held
+        step = learning.step or held
+        if not acts:
+            return replace(none, stopped=step.stopped)
+        return step if step.strength <= most else replace(step, strength=most, why=allowed(most))
 
     def _publish(self, row: RunRow, gpus: list[str], learning: Learning, now: datetime) -> None:
         costs, told = learning.costs.costs, learning.telling.told
@@ -198,7 +237,15 @@ class CostLearner:
         if told is not None and not costs:
             # Nothing is missing: all is learned anew, in another layout. Only strength may change.
             scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
+        elif (
+            told is not None
+            and self._scores_stay(row, learning)
+            and told.by_gpu.keys() == set(gpus)
+        ):
+            scores = Scores(by_gpu=told.by_gpu, neutral_because=told.neutral_because)
         step = self._strength(row, learning)
+        if learning.step is not None and learning.step.strength != step.strength:
+            learning.step = step  # so that it goes on from there, in mode `act` again
         newer = telling(
             learning.telling, scores, step.strength, now.timestamp(), stopped=step.stopped
         )
@@ -210,6 +257,13 @@ class CostLearner:
             learning.telling = newer
         if self._holds(gpus, costs, now):
             learning.held_at_s = self._loop_facts.clock.monotonic()
+
+    def _scores_stay(self, row: RunRow, learning: Learning) -> bool:
+        """Return whether the scores of a run whose strength wattmesh moves are settled."""
+        section, newest = self._pulse.settings.runs.get(row.name), learning.loop.before
+        if section is None or not section.expert_control or newest is None:
+            return False
+        return scores_stay(leans_by(newest), trained(row), _limits(section))
 
     def _holds(self, gpus: list[str], costs: Mapping[str, TokenCost], now: datetime) -> bool:
         """Return whether every GPU was read lately, and is as it was when it was learned."""
@@ -253,6 +307,10 @@ class CostLearner:
             )
         spans = min(each.spans for each in learning.costs.costs.values())
         return f"learned from {spans} spans of each GPU, which is too little to tell them apart"
+
+
+def _limits(section: RunSection) -> StrengthLimits:
+    return StrengthLimits(most=section.expert_strength, freeze_at=section.expert_freeze_at)
 
 
 def _lines(learning: Learning | None) -> tuple[GpuCostLine, ...]:

@@ -50,17 +50,27 @@ class StrengthLoop:
         # Of a run that does not lean a pair only shows that it is measured: it says 0.
         self.gap = smoothed(self.gap, count.gap) if leans else (None if count.gap is None else 0.0)
         return next_strength(
-            RunStrength(strength=count.strength, variation=count.variation, stopped=count.stopped),
+            leans_by(count),
             StrengthFacts(
                 gap=self.gap,
                 fresh=count.gap is not None,
                 largest_load=_largest_load(before, count),
                 price=price,
-                trained=row.tokens / row.tokens_total if row.tokens_total > 0 else None,
+                trained=trained(row),
                 differ=differ,
             ),
             limits,
         )
+
+
+def leans_by(count: RunCount) -> RunStrength:
+    """Return what a run says that it leans by."""
+    return RunStrength(strength=count.strength, variation=count.variation, stopped=count.stopped)
+
+
+def trained(row: RunRow) -> float | None:
+    """Return the share of a run's tokens that is done; None: not known."""
+    return row.tokens / row.tokens_total if row.tokens_total > 0 else None
 
 
 def price_of(turn: NewestTurn | None, monotonic_s: float) -> float | None:

@@ -39,6 +39,8 @@ BLOCKS = frozenset(
         "DeepseekV3MoE",
     }
 )
+BUFFERS = ("lean_bias_X", "lean_X")
+
 TESTED = "5.24"
 """Version of transformers whose classes this was tested on."""
 
@@ -74,13 +76,15 @@ class HuggingFaceRouters:
                 "no mixture of Mixtral, Qwen2-MoE, Qwen3-MoE, DeepSeek-V2 or DeepSeek-V3 is in "
                 "this model"
             )
+        if any("lean_X" in gate._buffers for gate in self._gates):
+            raise InputInvalid("the mixtures of this model have such hooks already; hook them once")
         for gate in self._gates:
-            for name in ("lean_bias_X", "lean_X"):
+            for name in BUFFERS:
                 gate.register_buffer(name, torch.zeros(_experts(gate), device=gate.weight.device))
             gate.lean_counts_X = torch.zeros(_experts(gate), device=gate.weight.device)
             gate.register_forward_hook(self._answer)
+            gate.register_load_state_dict_pre_hook(_without_a_lean)
             gate.register_load_state_dict_post_hook(self._loaded)
-        self._factors_X = torch.ones(_experts(self._gates[0]), dtype=torch.float64)
 
     def set_costs(self, costs: Sequence[float], strength: float) -> str:
         """Take costs as `EnergyRouter.set_costs` does; without a lean, biases are 0 again."""
@@ -90,8 +94,6 @@ class HuggingFaceRouters:
         reason = reason or unusable(costs, strength, min(experts))
         given = [0.0] * min(experts) if reason else [float(each) for each in costs]
         lean = torch.tensor([strength * each if each else 0.0 for each in given])
-        factors = load_factors(given, 0.0 if reason else strength, self._cap)
-        self._factors_X = torch.tensor(factors, dtype=torch.float64)
         for gate in self._gates:
             if reason or not lean.any():
                 gate.lean_X.zero_()
@@ -111,8 +113,12 @@ class HuggingFaceRouters:
             gate.lean_counts_X.zero_()
             if not gate.lean_X.any() or self.mode not in (RouterMode.TILT, RouterMode.DUAL):
                 continue
-            factors_X = self._factors_X.to(counts_X.device)
-            target_X = counts_X.mean() * (factors_X if self.mode is RouterMode.TILT else self._cap)
+            aim_X: Tensor | float = self._cap
+            if self.mode is RouterMode.TILT:
+                # From the buffer: a launch that was told no costs goes on as the one before.
+                factors = load_factors(gate.lean_X.tolist(), 1.0, self._cap)
+                aim_X = torch.tensor(factors, dtype=torch.float64, device=counts_X.device)
+            target_X = counts_X.mean() * aim_X
             bias_X = gate.lean_bias_X + self._rate * torch.sign(target_X - counts_X)
             prices = self.mode is RouterMode.DUAL
             gate.lean_bias_X.copy_(bias_X.clamp_max(0.0) if prices else bias_X)
@@ -130,6 +136,8 @@ class HuggingFaceRouters:
             said = (logits_NX, weights_NP, chosen_NP)
         if torch.is_grad_enabled():
             rows_M = chosen_NP.detach().flatten()
+            if gate.lean_counts_X.device != rows_M.device:  # the model was moved, or got its memory
+                gate.lean_counts_X = torch.zeros(_experts(gate), device=rows_M.device)
             gate.lean_counts_X += torch.bincount(rows_M, minlength=_experts(gate))
         return said
 
@@ -177,6 +185,16 @@ def _within_groups(gate: Any, choice_NX: Tensor, *, by_two: bool) -> Tensor:
     kept_NG = torch.zeros_like(score_NG, dtype=torch.bool).scatter(1, best, True)
     left_NGX = each_NGX.masked_fill(~kept_NG.unsqueeze(-1), float("-inf"))
     return left_NGX.flatten(-2)
+
+
+def _without_a_lean(
+    gate: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any, **__: Any
+) -> None:
+    """Let a checkpoint from before the hooks be loaded: nothing leans in it."""
+    for name in BUFFERS:
+        own = gate._buffers[name]
+        if f"{prefix}weight" in state_dict and own is not None:
+            state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(own))
 
 
 def _experts(gate: Any) -> int:

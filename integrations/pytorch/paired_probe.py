@@ -4,11 +4,13 @@
 
 Without the lean a router of mode `soft` or `dual` chooses by its scores alone. The lean of `tilt`
 is in its bias, so that is set to where this batch's loads would be what they are without it.
-Invariant: everything is as it was afterwards, to the bit; without a lean both losses are one.
+Invariant: everything is as it was afterwards, to the bit; without a lean both losses are one; and a
+pair that cannot be measured is none, so that it proves nothing.
 
 Shape suffixes: N tokens, X experts.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,25 +23,36 @@ from torch.distributed import ProcessGroup
 from wattmesh.integrations.pytorch.router import EnergyRouter, Routed, RouterMode
 from wattmesh.reconfig.state.state import State
 
+log = logging.getLogger(__name__)
+
 HALVINGS = 24
 """Of the step of a bias that is searched: from a score's range to a part in ten million of it."""
+
+UNSEEN = (
+    "paired probe: a router was not seen to choose, as in a compiled model; no pair is measured, "
+    "so the strength does not rise. Let the probe call the model uncompiled."
+)
 
 
 def paired_probe(
     probe: Callable[[State], float],
     routers: Callable[[State], Iterable[EnergyRouter]],
     group: ProcessGroup | None = None,
-) -> Callable[[State], tuple[float, float]]:
+) -> Callable[[State], tuple[float, float] | None]:
     """Make what measures a pair of losses: with the lean, without it. Collective.
+
+    What it makes gives None, and says so once, where a router of mode `tilt` was not seen to choose
+    (`torch.compile` leaves out hooks that come after it): then there is no plain loss.
 
     Args:
         probe: loss of a fixed batch, forward only, as `attach` takes it.
         routers: of a state.
         group: ranks with the same routers, whose tokens count together; None: all.
     """
+    told: list[str] = []
 
     @torch.no_grad()
-    def measure(state: State) -> tuple[float, float]:
+    def measure(state: State) -> tuple[float, float] | None:
         found = list(routers(state))
         seen: dict[int, list[Tensor]] = {}
 
@@ -54,6 +67,12 @@ def paired_probe(
                 handle.remove()
         if not any(_leans(router) for router in found):
             return leaning, leaning
+        blind = [each for each in found if _tilts(each) and id(each) not in seen]
+        if _anywhere(blind, found, group):
+            if not told:
+                told.append(UNSEEN)
+                log.warning("%s", UNSEEN)
+            return None
         with ExitStack() as stack:
             for router in found:
                 stack.enter_context(_upright(router, seen.get(id(router), []), group))
@@ -67,12 +86,28 @@ def _leans(router: EnergyRouter) -> bool:
     return router.mode is not RouterMode.OFF and bool(router.lean_X.any())
 
 
+def _tilts(router: EnergyRouter) -> bool:
+    return router.mode is RouterMode.TILT and _leans(router)
+
+
+def _anywhere(
+    blind: list[EnergyRouter], found: list[EnergyRouter], group: ProcessGroup | None
+) -> bool:
+    """Return whether any rank has routers that were not seen. Collective."""
+    if not dist.is_initialized():
+        return bool(blind)
+    device = found[0].bias_X.device
+    count = torch.tensor([len(blind)], device=device)
+    dist.all_reduce(count, group=group)
+    return bool(count.item())
+
+
 @contextmanager
 def _upright(router: EnergyRouter, scores: list[Tensor], group: ProcessGroup | None) -> Any:
     """Take the lean off a router for a while."""
     bias_X, lean_X = router.bias_X.clone(), router.lean_X.clone()
     try:
-        if router.mode is RouterMode.TILT and _leans(router):
+        if _tilts(router):
             router.bias_X.copy_(_balanced(router, scores, group))
         router.lean_X.zero_()
         yield

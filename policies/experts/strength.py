@@ -4,7 +4,7 @@ It follows the carbon price below the operator's clamp, slowly, and only with pr
 holds. Invariants: the strength is within [0, clamp]; no change but a way down that quality or the
 operator asks for is larger than the slew limit; over a run the changes sum to no more than
 `variation`, the last way back to 0 included; from `freeze_at` on only quality and the operator move
-it; and once quality has stopped it, it is 0 for the rest of the run.
+it, and scores stay, too; and once quality has stopped it, it is 0 for the rest of the run.
 """
 
 from dataclasses import dataclass
@@ -91,6 +91,18 @@ class StrengthStep:
     why: str
 
 
+def scores_stay(now: RunStrength, trained: float | None, limits: StrengthLimits) -> bool:
+    """Return whether a run's scores stay as they are: lean is their product with the strength.
+
+    So they move no router while its learning rate decays, nor beyond `variation`: other scores may
+    cost twice the strength (from one end of their range to the other), and the way back to 0 once.
+    """
+    if now.strength <= 0:
+        return False
+    late = trained is not None and trained >= limits.freeze_at
+    return late or now.variation + 3.0 * now.strength > limits.variation
+
+
 def smoothed(before: float | None, gap: float | None) -> float | None:
     """Add a paired probe to their moving average; what is not known changes nothing."""
     if gap is None:
@@ -111,9 +123,13 @@ def next_strength(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits
             f"{limits.gap:.2%}: it goes back to 0 and stays there",
         )
     if now.strength > limits.most:
-        why = f"the settings allow {limits.most:g}"
-        return StrengthStep(strength=limits.most, stopped=False, why=why)
+        return StrengthStep(strength=limits.most, stopped=False, why=allowed(limits.most))
     return _followed(now, facts, limits)
+
+
+def allowed(most: float) -> str:
+    """Say that the settings allow no more."""
+    return f"the settings allow {most:g}"
 
 
 def _followed(now: RunStrength, facts: StrengthFacts, limits: StrengthLimits) -> StrengthStep:

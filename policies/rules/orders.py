@@ -71,6 +71,17 @@ def _too_late(context: RunContext, target: OperatingPoint) -> str:
     )
 
 
+def placement_too_late(context: RunContext) -> str:
+    """Say that the deadline would be missed by a placement of experts; "" when not."""
+    guard, current = context.guard, context.run.current
+    if guard is None or current is None or (slack_s := guard.slack_placed_s(current)) >= 0.0:
+        return ""
+    return (
+        f"with {count(guard.tokens_left)} tokens left and the deadline in "
+        f"{duration(guard.time_left_s)} the run may end {duration(-slack_s)} late after it"
+    )
+
+
 def _faster(current: OperatingPoint, target: OperatingPoint) -> bool:
     """Say whether the order goes to a faster point, so that it cannot make the run later."""
     return target.tokens_per_s > current.tokens_per_s

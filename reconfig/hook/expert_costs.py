@@ -41,7 +41,7 @@ class AgreedCosts:
     """What all ranks agreed on, as extra state of the checkpoint.
 
     Attributes:
-        variation: sum of all changes of the strength over the run.
+        variation: sum of all changes of the lean over the run, as changes of the strength.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,7 @@ class AgreedCosts:
 
     def agree(self, costs: ExpertCostScores) -> None:
         """Hold these from now on."""
-        before = self.costs
-        self.variation += abs(costs.strength - (before.strength if before else 0.0))
+        self.variation += _moved(self.costs, costs)
         self._told = costs.to_json()
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,6 +201,24 @@ class RankExpertCosts:
         if leads:
             said = costs.neutral_because or f"strength {costs.strength:g}"
             log.info("expert costs, version %d: %s", costs.version, said)
+
+
+def _moved(before: ExpertCostScores | None, after: ExpertCostScores) -> float:
+    """Return how far the lean moved, as the change of strength that may move it as far.
+
+    Other scores at one strength move routers, too: at most as the strength does at the largest.
+    """
+    if before is None:
+        return after.strength
+    moves = (
+        abs(
+            after.strength * after.scores.get(gpu, 0.0)
+            - before.strength * before.scores.get(gpu, 0.0)
+        )
+        for gpu in {*before.scores, *after.scores}
+    )
+    lean = max(moves, default=0.0) / ranges.LARGEST_SCORE
+    return max(abs(after.strength - before.strength), lean)
 
 
 def _summed(tokens: torch.Tensor) -> torch.Tensor:

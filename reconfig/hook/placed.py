@@ -4,11 +4,14 @@ Invariant: a rank trains with a placement only if its own `build` says that it r
 digest and the probe prove the rest, as of any switch.
 """
 
+from torch import nn
+
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import placement as placements
 from wattmesh.reconfig.client.orders import ExpertsStanding
 from wattmesh.reconfig.launch.generation import Generation
 from wattmesh.reconfig.placement import Placement
+from wattmesh.reconfig.state.names import canonical, parameters_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.wire import Order
 
@@ -27,6 +30,18 @@ def check(state: State, generation: Generation) -> None:
                 "declares no stacks of experts; set State.experts."
             )
         return
+    unknown = sorted(set(found.layer_of) - _own_names(state))
+    if unknown:
+        raise InputInvalid(
+            f"build: State.experts.layer_of names {unknown[0]!r}, which is no parameter or buffer "
+            "on this rank; use the names of the state dict, of this rank's parts."
+        )
+    outside = [each for each in found.layer_of.values() if not 0 <= each < found.layers]
+    if outside:
+        raise InputInvalid(
+            f"build: State.experts.layer_of names layer {outside[0]} of {found.layers} layers of "
+            "experts; they count from 0, those without experts left out."
+        )
     told = placements.problem(found.placement, layers=found.layers, experts=found.experts)
     if told:
         raise InputInvalid(f"build: State.experts.placement cannot be: {told}.")
@@ -35,6 +50,15 @@ def check(state: State, generation: Generation) -> None:
             "build: it placed the experts otherwise than Ranks.placement asked; give that "
             "placement to the model and to State.experts."
         )
+
+
+def _own_names(state: State) -> set[str]:
+    """Return the names, in state dicts, of what the parts of the model on this rank hold."""
+    return {name for part in state.modules for name in (*parameters_of(part), *_buffers_of(part))}
+
+
+def _buffers_of(part: nn.Module) -> set[str]:
+    return {canonical(name) for name, _ in part.named_buffers()}
 
 
 def standing(state: State, *, own_save: bool) -> ExpertsStanding | None:

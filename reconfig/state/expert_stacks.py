@@ -33,8 +33,7 @@ class ExpertStacks:
         """Give the order of every tensor in which experts are not in the order of their numbers.
 
         Args:
-            slots: by parameter, the names of its optimizer slots and averages; each counts if it
-                has the parameter's rows.
+            slots: by parameter, the names of its optimizer slots and averages that have its rows.
         """
         if not self.placement:
             return {}

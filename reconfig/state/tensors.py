@@ -183,7 +183,8 @@ def _orders(state: State, tensors: Mapping[str, torch.Tensor]) -> dict[str, tupl
     of_parameter: dict[str, list[str]] = {name: [] for name in state.experts.layer_of}
     for key, tensor in tensors.items():
         owner = _owner_among(key, of_parameter)
-        if owner and tensor.dim() > 0:
+        whole = tensors.get(f"{MODEL}{owner}")
+        if whole is not None and tensor.shape == whole.shape:
             of_parameter[owner].append(key)
     return state.experts.orders(of_parameter)
 

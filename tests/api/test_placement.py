@@ -1,5 +1,7 @@
 """`POST /v1/runs/{run}/placement`: an order like any, and what cannot be is said at once."""
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,16 +9,33 @@ import pytest
 from tests.api.conftest import Served
 from tests.api.test_operators import set_mode
 from tests.builders import messages
+from tests.builders.observations import NOW, observation, run
+from wattmesh.controller.cycle.cycle import CycleReport
+from wattmesh.controller.pulse import NewestTurn
 from wattmesh.policies.decision import Mode
+from wattmesh.policies.run_context import examine
 from wattmesh.reconfig.wire import Order
 
 PLACEMENT = "/v1/runs/llama-8b/placement"
 WISH = {"placement": [[1, 0, 3, 2], [0, 1, 2, 3]], "reason": "traffic"}
 
 
+def looked(served: Served, slack_s: float = 3600.0) -> None:
+    """The run has registered, and a cycle saw it with so much slack to its deadline."""
+    served.register()
+    view = run(run=messages.RUN)
+    guard = examine(observation(view), view).guard
+    assert guard is not None
+    assert view.current is not None
+    more_s = slack_s - guard.slack_s(view.current)
+    view = replace(view, deadline=(view.deadline or NOW) + timedelta(seconds=more_s))
+    report = CycleReport(at=NOW, sentence="", observation=observation(view))
+    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
+
+
 def test_a_placement_is_an_order_in_the_layout_that_the_run_has(served: Served) -> None:
     """The row with who and why is there before the answer; the run is told where experts go."""
-    served.register()
+    looked(served)
     before = served.journal.runs.find("llama-8b", served.clock.wall)
     assert before is not None
     found = served.post(PLACEMENT, WISH)
@@ -68,3 +87,25 @@ def test_nobody_is_ordered_outside_mode_act_or_without_a_reason(served: Served) 
     served.post("/v1/freeze", {"run": messages.RUN, "reason": "debugging"})
     assert "debugging" in served.post(PLACEMENT, WISH).body["error"]
     assert served.journal.switches.open(messages.RUN) is None
+
+
+def test_a_placement_that_makes_a_run_late_is_refused(served: Served) -> None:
+    """Half a minute of slack, a switch of a minute: one sentence, as for an order to a point."""
+    served.register()
+    assert "no cycle has looked at the run yet" in served.post(PLACEMENT, WISH).body["error"]
+    looked(served, slack_s=30.0)
+    found = served.post(PLACEMENT, WISH)
+    assert found.status == 409
+    assert "are not placed anew, because with 36 M tokens left" in found.body["error"]
+    assert "late after it" in found.body["error"]
+    assert served.journal.switches.open(messages.RUN) is None
+
+
+def test_a_placement_of_another_group_of_gpus_is_refused(served: Served) -> None:
+    """Made for four ranks of an expert-parallel group, where the run has one."""
+    looked(served)
+    found = served.post(PLACEMENT, {**WISH, "gpus": 4})
+    assert found.status == 422
+    assert "a placement on 4 GPUs, and llama-8b trains as" in found.body["error"]
+    assert "1 ranks in an expert-parallel group" in found.body["error"]
+    assert served.post(PLACEMENT, {**WISH, "gpus": 1}).status == 200

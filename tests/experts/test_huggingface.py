@@ -188,3 +188,45 @@ def test_what_does_not_look_as_expected_is_one_sentence() -> None:
     gate.forward = lambda x: x @ gate.weight.T
     with pytest.raises(InputInvalid, match="does not give"):
         hooked(batch(0))
+
+
+def test_a_checkpoint_from_before_the_hooks_is_loaded_and_nothing_leans() -> None:
+    """Strictly, over a lean; a checkpoint that lacks a gate's own weight is still refused."""
+    plain = block("mixtral").state_dict()
+    hooked = block("mixtral")
+    routers = HuggingFaceRouters([hooked])
+    routers.set_costs(COSTS, 0.5)
+    hooked.load_state_dict(plain)
+    assert torch.equal(hooked(batch(1)), block("mixtral")(batch(1)))
+    with pytest.raises(RuntimeError, match=r"gate\.weight"):
+        hooked.load_state_dict({name: w for name, w in plain.items() if name != "gate.weight"})
+
+
+def test_a_launch_that_was_told_no_costs_keeps_the_lean_that_it_loads() -> None:
+    """Its biases move towards the same loads, bit for bit; not back to equal ones."""
+    told, loaded = block("mixtral"), block("mixtral")
+    first, second = HuggingFaceRouters([told]), HuggingFaceRouters([loaded])
+    first.set_costs(COSTS, 0.5)
+    loaded.load_state_dict(told.state_dict())
+    # Loads that are even: an equal target would move nothing.
+    counts = torch.full((1, EXPERTS), 64.0)
+    for each in (first, second):
+        each.rebalance(counts)
+    gates: list[Any] = [told.gate, loaded.gate]
+    assert torch.equal(gates[0].lean_bias_X, gates[1].lean_bias_X)
+    assert bool((gates[0].lean_bias_X[::2] < 0).all())
+    assert bool((gates[0].lean_bias_X[1::2] > 0).all())
+
+
+def test_hooks_before_the_model_has_its_memory_count_and_are_not_made_twice() -> None:
+    """Made on the meta device; a second set of hooks would choose anew from the first one's."""
+    with torch.device("meta"):
+        model = block("mixtral")
+    routers = HuggingFaceRouters([model])
+    model.to_empty(device="cpu")
+    for each in (*model.parameters(), *model.buffers()):
+        nn.init.zeros_(each)
+    model(batch(1))
+    assert float(routers.counts().sum()) == 256 * PER_TOKEN
+    with pytest.raises(InputInvalid, match="hook them once"):
+        HuggingFaceRouters([model])

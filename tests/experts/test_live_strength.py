@@ -1,7 +1,8 @@
 """The strength of a live run: it follows what the run and the grid say; `why` has each change."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.expert_costs.strength import price_of
 from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import CarbonView
+from wattmesh.controller.pulse import NewestTurn
+from wattmesh.policies.decision import CarbonView, Mode
+from wattmesh.reconfig.expert_wire import ExpertCostScores
+from wattmesh.reconfig.hook.expert_costs import AgreedCosts
 
 __all__ = ["open_folder", "served", "settings"]
 
@@ -46,6 +51,11 @@ class SteeredWorld(World):
         told = {"expert_control": True, "expert_freeze_at": freeze_at}
         runs = {"llama-8b": loop_facts.settings.runs["llama-8b"].model_copy(update=told)}
         loop_facts.settings = loop_facts.settings.model_copy(update={"runs": runs})
+
+    def steer_in(self, mode: Mode) -> None:
+        """Let the daemon be in a mode, and everything else as it is."""
+        pulse = self.served.pulse
+        pulse.settings = pulse.settings.model_copy(update={"mode": mode})
 
     def boundary(self, **other: Any) -> float:
         """Pass a save step: the ranks agree on what was told, count, and hear the next."""
@@ -107,6 +117,111 @@ def test_quality_stops_it_for_good_also_over_a_restart_of_the_daemon(world: Stee
     assert {world.boundary() for _ in range(4)} == {0.0}
     assert world.told().stopped
     assert world.told().version > 0
+
+
+def test_a_checkpoint_from_before_the_stop_does_not_undo_it(world: SteeredWorld) -> None:
+    """The launch after says that it leans and was not stopped: 0 at once, for good."""
+    while world.boundary() < 0.1:
+        pass
+    before = dict(world.leans)
+    world.gap = 0.02
+    while world.boundary() > 0.0:
+        pass
+    world.gap = 0.001
+    world.boundary()
+    world.leans = before
+    assert {world.boundary() for _ in range(4)} == {0.0}
+    assert world.told().stopped
+
+
+def test_another_mode_takes_the_lean_back_and_gives_no_more_than_a_step_after(
+    world: SteeredWorld,
+) -> None:
+    """Nothing of 0.2 is left once mode was `advise`; a lower clamp counts at once, too."""
+    while world.boundary() < 0.2:
+        pass
+    world.boundary()
+    world.steer(most=0.15)
+    world.served.experts.turn()
+    assert world.told().strength == 0.15
+    world.steer()
+    world.served.experts.turn()
+    assert world.told().strength == 0.15
+    world.steer_in(Mode.ADVISE)
+    world.served.experts.turn()
+    assert world.told().strength == 0.0
+    world.steer()
+    world.served.experts.turn()
+    assert world.told().strength == 0.0
+    assert 0.0 < world.boundary() <= 0.05 + 1e-9
+
+
+def test_another_mode_does_not_undo_a_stop(world: SteeredWorld) -> None:
+    """Stopped for quality, told in mode `advise`, then in `act` again: 0."""
+    while world.boundary() < 0.1:
+        pass
+    world.gap = 0.02
+    while world.boundary() > 0.0:
+        pass
+    world.gap = 0.001
+    world.boundary()
+    for mode in (Mode.ADVISE, Mode.ACT):
+        world.steer_in(mode)
+        assert {world.boundary() for _ in range(3)} == {0.0}
+        assert world.told().stopped
+
+
+def test_quality_stops_a_lean_while_a_step_of_the_clock_holds(world: SteeredWorld) -> None:
+    """Nothing is learned for an hour, and what is bad for the loss ends all the same."""
+    while world.boundary() < 0.1:
+        pass
+    world.served.clock.wall += timedelta(hours=3)
+    world.gap = 0.001
+    strength = world.told().strength
+    assert {world.boundary() for _ in range(2)} == {strength}
+    assert world.served.pulse.trusted.held_s() > 0
+    world.gap = 0.02
+    assert world.boundary() == 0.0
+    assert world.told().stopped
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_scores_stay_while_the_learning_rate_decays(world: SteeredWorld, frozen: bool) -> None:
+    """GPUs that come to cost the same move no router from `freeze_at` on; before, they do."""
+    while world.boundary() < 0.2:
+        pass
+    if frozen:
+        body = messages.progress(tokens=850_000)
+        assert world.served.post(f"/v1/runs/{messages.RUN}/progress", body).status == 200
+    told = world.told().scores
+    assert any(told.values())
+    world.joules = dict.fromkeys(world.joules, 0.003)
+    for _ in range(25):
+        world.boundary()
+    now = world.told()
+    assert (now.scores == told) is frozen
+    assert any(now.scores.values()) is frozen
+    assert now.strength == pytest.approx(0.2)
+
+
+def test_other_scores_are_changes_of_the_lean_too() -> None:
+    """A change of strength counts as itself; scores that flip as far as they move a router."""
+    agreed = AgreedCosts()
+    costs = ExpertCostScores(
+        run=messages.RUN, version=1, strength=0.2, age_s=0.0, scores={"a": -1.0, "b": 1.0}
+    )
+    spent = []
+    for each in (
+        costs,
+        replace(costs, scores={"a": 0.0, "b": 0.0}),
+        replace(costs, scores={"a": -2.0, "b": 2.0}),
+        replace(costs, scores={"a": 2.0, "b": -2.0}),
+        replace(costs, strength=0.0, scores={"a": 2.0, "b": -2.0}),
+    ):
+        before = agreed.variation
+        agreed.agree(each)
+        spent.append(agreed.variation - before)
+    assert spent == pytest.approx([0.2, 0.1, 0.2, 0.4, 0.2])
 
 
 @pytest.mark.parametrize(

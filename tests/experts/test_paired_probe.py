@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch import nn
 
 from tests.experts.test_router import COSTS, batches, router, shares
 from wattmesh.integrations.pytorch.paired_probe import paired_probe
@@ -32,7 +33,7 @@ def test_without_costs_both_losses_are_one(mode: RouterMode) -> None:
     """A router that does not lean is probed once."""
     found = router(mode)
     probe, loads = cost_of(found)
-    leaning, plain = paired_probe(probe, lambda _: [found])(STATE)
+    leaning, plain = paired_probe(probe, lambda _: [found])(STATE) or (0.0, 1.0)
     assert leaning == plain
     assert len(loads) == 1
 
@@ -50,7 +51,7 @@ def test_the_lean_is_taken_off_for_one_probe_and_put_back_to_the_bit(mode: Route
         shares(found, 300)
     before = {name: each.clone() for name, each in found.state_dict().items()}
     probe, loads = cost_of(found)
-    leaning, plain = paired_probe(probe, lambda _: [found])(STATE)
+    leaning, plain = paired_probe(probe, lambda _: [found])(STATE) or (0.0, 1.0)
     assert len(loads) == 2
     assert all(torch.equal(before[name], each) for name, each in found.state_dict().items())
     cheap_before, cheap = (float(each[:3].sum() / each.sum()) for each in loads)
@@ -62,6 +63,30 @@ def test_the_lean_is_taken_off_for_one_probe_and_put_back_to_the_bit(mode: Route
         assert leaning > plain
     else:
         assert torch.equal(loads[1], even[1][0]) or mode is RouterMode.DUAL
+
+
+def test_a_router_that_is_not_seen_to_choose_proves_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Compiled before it is probed, it answers without hooks: no pair, and one sentence once."""
+    found = router(RouterMode.TILT)
+    found.set_costs(COSTS, 0.5)
+    compiled = torch.compile(nn.Sequential(found), backend="eager")
+
+    def probe(_: State) -> float:
+        return float(compiled(batches(1, 64)[0]).weights_NP.detach().sum())
+
+    with torch.no_grad():
+        probe(STATE)
+    measure = paired_probe(probe, lambda _: [found])
+    before = found.bias_X.clone()
+    assert [measure(STATE), measure(STATE)] == [None, None]
+    assert torch.equal(found.bias_X, before)
+    assert caplog.text.count("was not seen to choose") == 1
+    by_hand = paired_probe(
+        lambda _: float(found(batches(1, 64)[0]).weights_NP.detach().sum()), lambda _: [found]
+    )
+    assert by_hand(STATE) is not None
 
 
 def test_a_gap_is_relative_and_what_is_no_number_is_the_worst_or_unknown() -> None:

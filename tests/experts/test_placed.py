@@ -1,6 +1,7 @@
 """A placement of experts: what fits, what is stored, what is computed; without any process."""
 
 import random
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -19,7 +20,12 @@ from wattmesh.integrations.pytorch.gradients import expert_squares
 from wattmesh.reconfig import placement
 from wattmesh.reconfig.checkpoint.digest import pieces_of
 from wattmesh.reconfig.client.orders import ExpertsStanding, OrderAnswer, judge
+from wattmesh.reconfig.hook import placed
+from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.state.boxes import boxes_of
+from wattmesh.reconfig.state.expert_stacks import ExpertStacks
+from wattmesh.reconfig.state.state import State
+from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Order, SwitchMode
 
@@ -66,6 +72,53 @@ def test_slots_are_the_inverse_and_the_natural_order_is_none(rows: list[int]) ->
     told = (natural, tuple(rows))
     assert placement.settled(told) == (() if tuple(rows) == natural else told)
     assert placement.moved((), told) == sum(a != b for a, b in zip(natural, rows, strict=True))
+
+
+def placed_state(layer_of: dict[str, int]) -> tuple[State, Generation]:
+    """One stack that is placed, whose optimizer keeps its steps as a tensor of one element."""
+    part = nn.Module()
+    part.w, part.dense = nn.Parameter(torch.zeros(3, 2)), nn.Parameter(torch.zeros(3))
+    rule = torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9)
+    for each in part.parameters():
+        rule.state[each] = {"step": torch.zeros(1), "momentum_buffer": torch.zeros_like(each)}
+    rows = ((2, 0, 1),)
+    stacks = ExpertStacks(layers=1, experts=3, layer_of=layer_of, placement=rows)
+    generation = Generation(
+        number=1,
+        purpose=Purpose.START,
+        run="r",
+        incarnation="i",
+        attempt=1,
+        layout=HERE.layout,
+        ranks=HERE.ranks,
+        placement=rows,
+    )
+    return State(modules=[part], optimizers=[rule], experts=stacks), generation
+
+
+def test_slots_with_a_row_for_each_expert_are_placed_and_no_others() -> None:
+    """A count of steps of shape (1,) is stored as it is; momentum lies as its parameter does."""
+    state, generation = placed_state({"w": 0})
+    placed.check(state, generation)
+    named = name_all(state)
+    assert set(named.orders) == {"model.w", "optim.state.w.momentum_buffer"}
+    assert "optim.state.w.step" in named.boxes
+    assert "model.dense" in named.boxes
+
+
+@pytest.mark.parametrize(
+    ("layer_of", "why"),
+    [
+        ({"w": 0, "v": 0}, "names 'v', which is no parameter or buffer on this rank"),
+        ({"_orig_mod.w": 0}, "use the names of the state dict"),
+        ({"w": 1}, "names layer 1 of 1 layers of experts"),
+        ({"w": -1}, "names layer -1 of 1"),
+    ],
+)
+def test_stacks_that_are_none_are_refused_at_build(layer_of: dict[str, int], why: str) -> None:
+    """A name nobody has, or a layer that is none: one sentence before anything is trained."""
+    with pytest.raises(InputInvalid, match=re.escape(why)):
+        placed.check(*placed_state(layer_of))
 
 
 STANDING = replace(HERE, experts=ExpertsStanding(layers=1, experts=3, placement=((2, 0, 1),)))

@@ -307,3 +307,16 @@ def test_an_empty_batch_is_routed() -> None:
 def test_unusable_accepts_what_is_right() -> None:
     """Whole numbers too, and the edge of the range."""
     assert unusable([2, -2], 8, 2) == ""
+
+
+def test_soft_changes_nothing_that_another_gate_holds() -> None:
+    """A gate that keeps its output for the gradient, or gives back its input: both stay whole."""
+    found = EnergyRouter(8, 8, 2, mode=RouterMode.SOFT)
+    found.gate = nn.Sequential(nn.Linear(8, 8), nn.Tanh())  # type: ignore[assignment]
+    found.set_costs((1.0, -1.0) * 4, 0.5)
+    torch.autograd.backward(found(torch.randn(5, 8)).weights_NP.sum())
+    found.gate = nn.Identity()  # type: ignore[assignment]
+    x = torch.randn(5, 8)
+    before = x.clone()
+    found(x)
+    assert torch.equal(x, before)

@@ -2,7 +2,7 @@
 
 The placement is a switch in the layout that the run has, so it is an order like any: its row is
 committed before the run can fetch it, and the run proves or takes back what it does. Invariant:
-only a person asks for it, and the job may still say no.
+only a person asks for it, the deadline guard permits it, and the job may still say no.
 """
 
 import uuid
@@ -10,8 +10,11 @@ import uuid
 from wattmesh.controller.api.handlers.operators import check_acted_on
 from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
 from wattmesh.controller.cycle.act import BOUNDARIES_VALID, OPERATOR
+from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.views import Done
 from wattmesh.errors import InputInvalid
+from wattmesh.policies.rules.orders import placement_too_late
+from wattmesh.policies.run_context import examine
 from wattmesh.reconfig import placement as placements
 from wattmesh.reconfig.expert_wire import PlacementWish
 from wattmesh.reconfig.wire import Order, SwitchMode
@@ -34,7 +37,13 @@ def place(context: RequestContext, call: Call) -> Done:
             f"{row.name} is only observed, so no expert of it can be placed; `wattmesh.attach` in "
             "its script lets it be moved"
         )
+    if wish.gpus and wish.gpus != row.layout.ep:
+        raise InputInvalid(
+            f"That is a placement on {wish.gpus} GPUs, and {row.name} trains as {row.layout}, with "
+            f"{row.layout.ep} ranks in an expert-parallel group; give a file with so many GPUs"
+        )
     check_acted_on(context, row)
+    _check_in_time(context, row)
     point = row.point.id if row.point is not None else ""
     order = Order(
         plan=str(uuid.uuid4()),
@@ -74,3 +83,24 @@ def place(context: RequestContext, call: Call) -> Done:
         ),
         changed=(row.run,),
     )
+
+
+def _check_in_time(context: RequestContext, row: RunRow) -> None:
+    """Refuse a placement after which the deadline guard cannot keep the run's deadline.
+
+    Raises:
+        Conflict: it would be late, or no cycle has looked at the run yet.
+    """
+    if row.deadline is None:
+        return
+    turn = context.pulse.turned
+    seen = turn.report.observation if turn is not None else None
+    view = next((each for each in seen.runs if each.run == row.run), None) if seen else None
+    if seen is None or view is None:
+        raise Conflict(
+            f"{row.name} has a deadline, and no cycle has looked at the run yet; ask again in a "
+            "moment."
+        )
+    why = placement_too_late(examine(seen, view))
+    if why:
+        raise Conflict(f"The experts of {row.name} are not placed anew, because {why}.")

@@ -95,7 +95,8 @@ def place(
     if out is not None:
         write_placement(out, answer)
     if run is not None:
-        wish = {"placement": rows_of(answer), "reason": reason}
+        rows, gpus = rows_of(answer), len(answer["gpus"])
+        wish = {"placement": rows, "gpus": gpus, "reason": reason}
         told = DaemonConnection(socket).post(f"/v1/runs/{segment(run)}/placement", wish)
         answer["done"] = told["done"]
     if as_json:

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from dataclasses import replace
 
 from wattmesh.errors import CallHuman, FixInput, Refused
 from wattmesh.reconfig import ranges
@@ -59,6 +60,7 @@ class LaunchLeader:
         """Decide how this launch begins, tell the daemon, and announce generation 1."""
         self._folder.stop_file.unlink(missing_ok=True)
         asleep.awake(self._folder)
+        wanted = replace(wanted, own_save=job.save is not None)
         begun = first_generation(self._folder, self._claim.identity, wanted)
         generation = begun.generation
         self._launch_store.put("attempt", self._claim.identity.attempt)

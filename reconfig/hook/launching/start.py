@@ -31,13 +31,15 @@ RESTART_TRIES = 1
 class AttachRequest:
     """What the caller of `attach` asked for; used where no checkpoint says otherwise.
 
-    `launched`: how many ranks the launcher started.
+    `launched`: how many ranks the launcher started. `own_save`: whether the job's own checkpointer
+    writes, which stores the rows of experts as they lie.
     """
 
     layout: Layout
     ranks: tuple[int, ...] | None
     launched: int
     seekable: bool = True
+    own_save: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,13 @@ def first_generation(
             f"{path} belongs to run {header.run}, this folder is run {identity.run}'s: "
             "checkpoints of two runs were mixed; move one of them away."
         )
+    if wanted.own_save and header.placement:
+        # The checkpoint has experts by number, so this is the same function.
+        log.warning(
+            "the experts lie in the order of their numbers again: the job's own checkpointer "
+            "stores them as they lie."
+        )
+        header = replace(header, placement=())
     restart = _restart(folder, identity, path, header, wanted.launched)
     if restart is not None:
         return FirstGeneration(generation=restart)
