@@ -28,8 +28,8 @@ from wattmesh.integrations.pytorch.averages import begin_average, move_average
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.layout import Layout
 
-BATCH, LENGTH, WORDS, SAMPLES = 8, 12, 50, 60
-"""BATCH is global; SAMPLES make an epoch of seven steps and a half; WORDS are not divided by 4."""
+BATCH, LENGTH, WORDS, SAMPLES = 8, 12, 50, 36
+"""BATCH is global; SAMPLES make an epoch of four steps and a half; WORDS are not divided by 4."""
 
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -45,6 +45,7 @@ class Has:
     Attributes:
         turns: (step, layout) of every switch that is ordered.
         heads: query heads, and those of keys and values.
+        numbered: samples come in their order, with their numbers; else shuffled.
         mixed: products in bf16 of parameters in `dtype`, by FSDP2.
         kill_at: rank 1 kills itself once, after this step was logged.
         spoil: "" or what is broken on purpose.
@@ -55,12 +56,14 @@ class Has:
     kind: str = "llama"
     layout: str = "dp4"
     turns: list[tuple[int, str]] = field(default_factory=list)
-    steps: int = 12
+    steps: int = 8
+    layers: int = 1
     heads: tuple[int, int] = (8, 4)
     dtype: str = "float64"
     tied: bool = True
     dropout: float = 0.0
     mixed: bool = False
+    numbered: bool = False
     kill_at: int = 0
     spoil: str = ""
 
@@ -74,12 +77,12 @@ class Has:
         return json.dumps(asdict(self))
 
 
-def config_of(has: Has, **changed: Any) -> PreTrainedConfig:
-    """A configuration that is tiny; words that are not divided by four ranks."""
+def config_of(has: Has) -> PreTrainedConfig:
+    """A configuration that is tiny."""
     given: dict[str, Any] = {
         "hidden_size": 32,
         "intermediate_size": 48,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": has.layers,
         "num_attention_heads": has.heads[0],
         "num_key_value_heads": has.heads[1],
         "head_dim": 4,
@@ -89,7 +92,7 @@ def config_of(has: Has, **changed: Any) -> PreTrainedConfig:
         "attention_dropout": has.dropout,
         "use_cache": False,
     }
-    made: PreTrainedConfig = KINDS[has.kind][0](**{**given, **changed})
+    made: PreTrainedConfig = KINDS[has.kind][0](**given)
     return made
 
 
@@ -128,34 +131,35 @@ def make_optimizer(model: nn.Module) -> Any:
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
 
 
-class Sentences(Dataset[dict[str, Tensor]]):
+class Sentences(Dataset[dict[str, Any]]):
     """Each sample is drawn from its number."""
 
     def __len__(self) -> int:
         """An epoch."""
         return SAMPLES
 
-    def __getitem__(self, place: int) -> Tensor:
-        """A sentence in which each word follows from the one before, but for noise."""
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        """A sentence in which each word follows from the one before."""
         drawn = torch.Generator().manual_seed(place)
         start, step = torch.randint(WORDS, (2,), generator=drawn).tolist()
-        return (start + torch.arange(LENGTH) * (1 + step % 3)) % WORDS
+        words_S = (start + torch.arange(LENGTH) * (1 + step % 3)) % WORDS
+        return {"input_ids": words_S, "sample_numbers": place}
 
 
-def make_loader(first: int, rank: int, ranks: int) -> Iterable[Tensor]:
+def make_loader(has: Has, first: int, rank: int, ranks: int) -> Iterable[dict[str, Tensor]]:
     """This rank's batches."""
-    order = huggingface.RankBatches(SAMPLES, BATCH, first, rank, ranks, shuffle_seed=5)
-    return DataLoader(Sentences(), batch_sampler=order)
+    if has.spoil == "skewed" and ranks == 1:
+        first += 1
+    seed = None if has.numbered else 5
+    order = huggingface.RankBatches(SAMPLES, BATCH, first, rank, ranks, shuffle_seed=seed)
+    for batch in DataLoader(Sentences(), batch_sampler=order):
+        # A place is the number in the run's order where nothing was shuffled.
+        yield batch if has.numbered else {"input_ids": batch["input_ids"]}
 
 
-def skewed_loader(first: int, rank: int, ranks: int) -> Iterable[Tensor]:
-    """The sabotaged twin: in some layouts it begins one sample late."""
-    return make_loader(first + (1 if ranks == 2 else 0), rank, ranks)
-
-
-def train_step(model: Any, optimizer: Any, schedule: Any, batch_BS: Tensor) -> Tensor:
+def train_step(model: Any, optimizer: Any, schedule: Any, batch: dict[str, Tensor]) -> Tensor:
     """One optimizer step of microbatches of one sample; ranks synchronize at the last one."""
-    parts = batch_BS.split(1)
+    parts = batch["input_ids"].split(1)
     total = torch.zeros((), dtype=torch.float64)
     for number, part_BS in enumerate(parts, start=1):
         if isinstance(model, FSDPModule):
@@ -180,7 +184,7 @@ def alone(has: Has) -> tuple[dict[int, float], float]:
     model = make_model(has)
     optimizer, schedule = make_optimizer(model)
     average = begin_average([model])
-    batches = iter(make_loader(0, 0, 1))
+    batches = iter(make_loader(has, 0, 0, 1))
     losses = {}
     for step in range(1, has.steps + 1):
         losses[step] = float(train_step(model, optimizer, schedule, next(batches)))
@@ -205,7 +209,7 @@ def main() -> int:
         "hf",
         partial(make_model, has),
         make_optimizer,
-        skewed_loader if has.spoil == "skewed" else make_loader,
+        partial(make_loader, has),
         global_batch=BATCH,
         seq_len=LENGTH,
         layout=Layout.from_text(has.layout),
@@ -216,11 +220,13 @@ def main() -> int:
         boundary_every=2,
         reporter=script if rank == 0 else None,
     )
+    average = 0.0
     for loss in huggingface.train(session, train_step):
-        average = sum_of(session.state.averages["ema"])
+        step, layout = session.position.step, str(session.generation.layout)
+        if step == has.steps:
+            average = sum_of(session.state.averages["ema"])
         if session.leads:
-            step, layout = session.position.step, str(session.generation.layout)
-            line = {"step": step, "loss": loss, "layout": layout, "ema": average}
+            line = {"step": step, "loss": loss, "layout": layout}
             with (out / "steps.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         mark = out / "killed"
@@ -228,6 +234,7 @@ def main() -> int:
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
+        (out / "ema").write_text(repr(average))
         ends = [[each[0], str(each[1]), each[2]] for each in script.ends()]
         (out / "switches.json").write_text(json.dumps(ends))
     return 0

@@ -9,7 +9,6 @@ from tests.hook.harness import Zygote, _Forked
 from tests.huggingface.job import Has
 from wattmesh.reconfig.launcher.supervisor import Launch, Supervisor
 
-RANKS = 4
 PATIENCE_S = 150.0
 """A busy machine takes its time; nothing waits for this long when all is well."""
 
@@ -17,8 +16,9 @@ PATIENCE_S = 150.0
 class MovedRun:
     """One run: a folder, what the job has, and what it wrote."""
 
-    def __init__(self, zygote: Zygote, folder: Path, **has: Any) -> None:
-        """Prepare a run of four ranks in `folder`."""
+    def __init__(self, zygote: Zygote, folder: Path, nproc: int = 4, **has: Any) -> None:
+        """Prepare a run of `nproc` ranks in `folder`."""
+        self.nproc = nproc
         self.zygote = zygote
         self.out = folder / "out"
         self.out.mkdir(parents=True)
@@ -29,13 +29,13 @@ class MovedRun:
     def launch(self, environment: Mapping[str, str]) -> Launch:
         """Start the ranks (the supervisor's launcher protocol)."""
         merged = {"HF_JOB": self.has.to_text(), **environment}
-        number = self.zygote.start(RANKS, merged, self.out, "tests.huggingface.job:main")
+        number = self.zygote.start(self.nproc, merged, self.out, "tests.huggingface.job:main")
         return _Forked(self.zygote, number)
 
     def once(self) -> int:
         """Launch once and wait; gives the exit status."""
         environment = {"HF_JOB": self.has.to_text()}
-        number = self.zygote.start(RANKS, environment, self.out, "tests.huggingface.job:main")
+        number = self.zygote.start(self.nproc, environment, self.out, "tests.huggingface.job:main")
         return self.zygote.wait(number, PATIENCE_S)
 
     def supervised(self) -> int:
@@ -56,6 +56,10 @@ class MovedRun:
         """The layouts trained in, one after the other."""
         names = [line["layout"] for line in self.lines()]
         return [name for n, name in enumerate(names) if n == 0 or names[n - 1] != name]
+
+    def average(self) -> float:
+        """The number that the average of the parameters came to in the end."""
+        return float((self.out / "ema").read_text())
 
     def switches(self) -> list[list[Any]]:
         """Of every ordered switch of the last launch: its step, how it ended, and why."""
