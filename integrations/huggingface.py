@@ -5,7 +5,7 @@
     build_state     a State for one layout
     sharded         a model, cut by its `tp_plan` and sharded by FSDP2
     clip_grad_norm  the norm over parameters that lie on different meshes
-    RankBatches     a batch sampler that begins at any sample, in any layout
+    in_order        a loader over a data set, that begins at any sample in any layout
 
 The model is made whole on every rank, then cut by transformers' own styles.
 
@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import Optimizer
-from torch.utils.data import Sampler
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
@@ -38,7 +37,7 @@ from wattmesh.integrations.pytorch.gradients import (
     sum_over_ranks,
 )
 from wattmesh.integrations.pytorch.meshes import Meshes
-from wattmesh.integrations.pytorch.optimizer import ShardAdamW
+from wattmesh.integrations.pytorch.ordered_data import NumberedBatch, RankLoader, in_order
 from wattmesh.reconfig.hook import session as hook
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch.group import mean_over_ranks
@@ -60,8 +59,7 @@ EMBEDDING = "embedding_rowwise"
 SUMMED = "replicated_with_grad_allreduce"
 """Style of what is whole on every rank, and sees only this rank's heads (Qwen3's q_norm)."""
 
-NUMBERS = "sample_numbers"
-"""Key of a batch under which its samples' numbers in the run's data order may come."""
+__all__ = ["NumberedBatch", "attach", "build_state", "clip_grad_norm", "in_order", "sharded", "train"]
 
 TrainStep = Callable[[Any, Optimizer, Any, Any], Tensor]
 """The script's `train_step(model, optimizer, schedule, batch)`: one optimizer step, its loss."""
@@ -75,7 +73,8 @@ class Recipe:
         model: makes the model, the same on every rank, on the CPU.
         optimizer: makes the optimizer of a sharded model, or (optimizer, schedule).
         loader: gives the batches of one data parallel rank: `loader(first, rank, ranks)` begins at
-            the global sample `first` and gives `global_batch / ranks` samples at a time.
+            the global sample `first` and gives `global_batch / ranks` samples at a time, without
+            end; as NumberedBatch where the session shall see which. `in_order` makes one.
         global_batch: samples of an optimizer step, over all ranks.
         seq_len: tokens of a sample, and of the probe's.
         device: "cpu" or "cuda".
@@ -85,7 +84,7 @@ class Recipe:
 
     model: Callable[[], nn.Module]
     optimizer: Callable[[Any], Any]
-    loader: Callable[[int, int, int], Iterable[Any]]
+    loader: RankLoader
     global_batch: int
     seq_len: int
     device: str = "cpu"
@@ -97,7 +96,7 @@ def attach(
     name: str,
     model: Callable[[], nn.Module],
     optimizer: Callable[[Any], Any],
-    loader: Callable[[int, int, int], Iterable[Any]],
+    loader: RankLoader,
     *,
     global_batch: int,
     seq_len: int,
@@ -158,7 +157,9 @@ def train(session: Session, train_step: TrainStep) -> Iterator[float]:
 def _one_step(state: State, train_step: TrainStep) -> tuple[float, Any]:
     """Do a step; nothing of the model outlives this frame."""
     batch = next(state.batches)
-    numbers = batch.pop(NUMBERS, ()) if isinstance(batch, dict) else ()
+    numbers: Any = ()
+    if isinstance(batch, NumberedBatch):
+        numbers, batch = batch
     (model,), (optimizer,) = state.modules, state.optimizers
     loss = mean_over_ranks(train_step(model, optimizer, state.extra.get("schedule"), batch))
     if "ema" in state.averages:
@@ -178,7 +179,6 @@ def build_state(recipe: Recipe, layout: Layout, ranks: Ranks) -> State:
     model = sharded(recipe.model(), meshes, recipe.mp_policy)
     made = recipe.optimizer(model)
     optimizer, schedule = made if isinstance(made, tuple) else (made, None)
-    _check_optimizer(optimizer, layout)
     mine, of = meshes.place.data_rank(layout), layout.data_parallel
 
     def loader(position: Position) -> Iterable[Any]:
@@ -376,19 +376,6 @@ class _SumGradients:
         return total
 
 
-def _check_optimizer(optimizer: Optimizer, layout: Layout) -> None:
-    """Refuse an optimizer that hands parameters on different meshes to one operator."""
-    if isinstance(optimizer, ShardAdamW):
-        return
-    for group in optimizer.param_groups:
-        if layout.tp > 1 and (group.get("foreach") or group.get("fused")):
-            raise InputInvalid(
-                "transformers: under tp parameters lie on two meshes, which torch's foreach and "
-                "fused optimizers do not take; leave both away, or use wattmesh.integrations."
-                "pytorch.optimizer.ShardAdamW."
-            )
-
-
 def clip_grad_norm(model: nn.Module, max_norm: float) -> float:
     """Scale gradients down to a global norm of at most `max_norm`; gives the norm. Collective.
 
@@ -399,50 +386,6 @@ def clip_grad_norm(model: nn.Module, max_norm: float) -> float:
     norm = float(squares.sqrt())
     clip(gradients, norm + 1e-6, max_norm)  # torch adds as much
     return norm
-
-
-class RankBatches(Sampler[list[int]]):
-    """The places in a data set that one data parallel rank reads, from a global sample on; endless.
-
-    For `DataLoader(data, batch_sampler=...)`, in place of a DistributedSampler.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        global_batch: int,
-        first: int,
-        rank: int,
-        ranks: int,
-        *,
-        shuffle_seed: int | None = None,
-    ) -> None:
-        """Begin at sample `first` of the run.
-
-        Args:
-            size: samples of the data set; every epoch has each once.
-            global_batch: samples of a step, over all ranks.
-            first, rank, ranks: as a `loader` gets them.
-            shuffle_seed: orders each epoch anew, the same on every rank; None: as they lie.
-        """
-        self._size, self._batch = size, global_batch
-        self._first, self._each = first + rank * (global_batch // ranks), global_batch // ranks
-        self._seed = shuffle_seed
-        self._epoch, self._order = -1, torch.arange(size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Give this rank's part of one global batch after another."""
-        at = self._first
-        while True:
-            yield [self._place(number) for number in range(at, at + self._each)]
-            at += self._batch
-
-    def _place(self, number: int) -> int:
-        epoch, place = divmod(number, self._size)
-        if self._seed is not None and epoch != self._epoch:
-            drawn = torch.Generator().manual_seed(self._seed + epoch)
-            self._epoch, self._order = epoch, torch.randperm(self._size, generator=drawn)
-        return int(self._order[place])
 
 
 def _rule(name: str) -> str:

@@ -8,7 +8,7 @@ Shape suffixes: B samples of a batch, S positions, N tokens of a batch, V words.
 import json
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import LlamaConfig, MistralConfig, PreTrainedConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.mistral.modeling_mistral import MistralForCausalLM
@@ -45,7 +45,7 @@ class Has:
     Attributes:
         turns: (step, layout) of every switch that is ordered.
         heads: query heads, and those of keys and values.
-        numbered: samples come in their order, with their numbers; else shuffled.
+        optimizer: "" | "fused" | "master": torch's AdamW, or one that keeps copies in fp32.
         mixed: products in bf16 of parameters in `dtype`, by FSDP2.
         kill_at: rank 1 kills itself once, after this step was logged.
         spoil: "" or what is broken on purpose.
@@ -63,7 +63,7 @@ class Has:
     tied: bool = True
     dropout: float = 0.0
     mixed: bool = False
-    numbered: bool = False
+    optimizer: str = ""
     kill_at: int = 0
     spoil: str = ""
 
@@ -122,44 +122,70 @@ def _norm(module: Any, x_BSD: Tensor) -> Tensor:
     return scaled
 
 
-def make_optimizer(model: nn.Module) -> Any:
+class MasterAdamW(torch.optim.Optimizer):
+    """AdamW in fp32 of parameters in bf16, with copies of its own, as mixed-precision recipes have."""
+
+    def __init__(self, groups: Any, lr: float, eps: float) -> None:
+        """Keep nothing yet."""
+        super().__init__(groups, {"lr": lr, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Step the copies, and round the parameters from them."""
+        del closure
+        for group in self.param_groups:
+            for each in (each for each in group["params"] if each.grad is not None):
+                state = self.state[each]
+                if not state:
+                    state["master"] = each.detach().float()
+                    state["exp_avg"] = torch.zeros_like(state["master"])
+                    state["exp_avg_sq"] = torch.zeros_like(state["master"])
+                gradient = each.grad.float()
+                state["exp_avg"].mul_(0.9).add_(gradient, alpha=0.1)
+                state["exp_avg_sq"].mul_(0.99).add_(gradient * gradient, alpha=0.01)
+                state["master"].mul_(1 - group["lr"] * group["weight_decay"])
+                ratio = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"])
+                state["master"].sub_(ratio * group["lr"])
+                each.copy_(state["master"])
+
+
+def make_optimizer(has: Has, model: nn.Module) -> Any:
     """AdamW in two groups, and a learning rate that falls."""
     flat = [each for each in model.parameters() if each.dim() < 2]
     wide = [each for each in model.parameters() if each.dim() >= 2]
     groups = [{"params": wide, "weight_decay": 0.1}, {"params": flat, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1e-2, eps=1e-4)
+    optimizer: torch.optim.Optimizer
+    if has.optimizer == "master":
+        optimizer = MasterAdamW(groups, lr=1e-2, eps=1e-4)
+    else:
+        optimizer = torch.optim.AdamW(groups, lr=1e-2, eps=1e-4, fused=has.optimizer == "fused")
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
 
 
-class Sentences(Dataset[dict[str, Any]]):
-    """Each sample is drawn from its number."""
+class Sentences(Dataset[Tensor]):
+    """Each sample is drawn from its place."""
 
     def __len__(self) -> int:
         """An epoch."""
         return SAMPLES
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
+    def __getitem__(self, place: int) -> Tensor:
         """A sentence in which each word follows from the one before."""
         drawn = torch.Generator().manual_seed(place)
         start, step = torch.randint(WORDS, (2,), generator=drawn).tolist()
-        words_S = (start + torch.arange(LENGTH) * (1 + step % 3)) % WORDS
-        return {"input_ids": words_S, "sample_numbers": place}
+        words_S: Tensor = (start + torch.arange(LENGTH) * (1 + step % 3)) % WORDS
+        return words_S
 
 
-def make_loader(has: Has, first: int, rank: int, ranks: int) -> Iterable[dict[str, Tensor]]:
+def make_loader(has: Has, first: int, rank: int, ranks: int) -> Iterable[Any]:
     """This rank's batches."""
-    if has.spoil == "skewed" and ranks == 1:
-        first += 1
-    seed = None if has.numbered else 5
-    order = huggingface.RankBatches(SAMPLES, BATCH, first, rank, ranks, shuffle_seed=seed)
-    for batch in DataLoader(Sentences(), batch_sampler=order):
-        # A place is the number in the run's order where nothing was shuffled.
-        yield batch if has.numbered else {"input_ids": batch["input_ids"]}
+    late = 1 if has.spoil == "skewed" and ranks == 1 else 0
+    return huggingface.in_order(Sentences(), BATCH, shuffle_seed=5)(first + late, rank, ranks)
 
 
-def train_step(model: Any, optimizer: Any, schedule: Any, batch: dict[str, Tensor]) -> Tensor:
-    """One optimizer step of microbatches of one sample; ranks synchronize at the last one."""
-    parts = batch["input_ids"].split(1)
+def train_step(model: Any, optimizer: Any, schedule: Any, batch_BS: Tensor) -> Tensor:
+    """One optimizer step of microbatches of two samples; ranks synchronize at the last one."""
+    parts = batch_BS.split(2)
     total = torch.zeros((), dtype=torch.float64)
     for number, part_BS in enumerate(parts, start=1):
         if isinstance(model, FSDPModule):
@@ -182,12 +208,12 @@ def train_step(model: Any, optimizer: Any, schedule: Any, batch: dict[str, Tenso
 def alone(has: Has) -> tuple[dict[int, float], float]:
     """Train in this process without anything of ours; the losses, and the average's sum."""
     model = make_model(has)
-    optimizer, schedule = make_optimizer(model)
+    optimizer, schedule = make_optimizer(has, model)
     average = begin_average([model])
-    batches = iter(make_loader(has, 0, 0, 1))
+    batches: Iterator[Any] = iter(make_loader(has, 0, 0, 1))
     losses = {}
     for step in range(1, has.steps + 1):
-        losses[step] = float(train_step(model, optimizer, schedule, next(batches)))
+        losses[step] = float(train_step(model, optimizer, schedule, next(batches).batch))
         move_average([model], average, 0.9)
     return losses, sum_of(average)
 
@@ -203,12 +229,14 @@ def main() -> int:
     torch.set_num_threads(1)
     has = Has.from_environment()
     out, rank = Path(has.out), int(os.environ["RANK"])
+    if has.spoil == "untied":
+        huggingface._tie_again = lambda modules, names: None
     script = Script(Turn(step=step, layout=Layout.from_text(to)) for step, to in has.turns)
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     session = huggingface.attach(
         "hf",
         partial(make_model, has),
-        make_optimizer,
+        partial(make_optimizer, has),
         partial(make_loader, has),
         global_batch=BATCH,
         seq_len=LENGTH,
@@ -217,7 +245,7 @@ def main() -> int:
         steps=has.steps,
         mp_policy=bf16 if has.mixed else None,
         ema_decay=0.9,
-        boundary_every=2,
+        boundary_every=1,
         reporter=script if rank == 0 else None,
     )
     average = 0.0
