@@ -59,7 +59,15 @@ EMBEDDING = "embedding_rowwise"
 SUMMED = "replicated_with_grad_allreduce"
 """Style of what is whole on every rank, and sees only this rank's heads (Qwen3's q_norm)."""
 
-__all__ = ["NumberedBatch", "attach", "build_state", "clip_grad_norm", "in_order", "sharded", "train"]
+__all__ = [
+    "NumberedBatch",
+    "attach",
+    "build_state",
+    "clip_grad_norm",
+    "in_order",
+    "sharded",
+    "train",
+]
 
 TrainStep = Callable[[Any, Optimizer, Any, Any], Tensor]
 """The script's `train_step(model, optimizer, schedule, batch)`: one optimizer step, its loss."""
@@ -112,10 +120,17 @@ def attach(
 
     Args:
         name: what people call the run.
-        model, optimizer, loader, global_batch, seq_len, device, mp_policy, ema_decay: as in Recipe.
+        model: makes the whole model; all of these as in Recipe.
+        optimizer: makes its optimizer, or (optimizer, schedule).
+        loader: gives a data parallel rank's batches from a global sample on.
+        global_batch: samples of an optimizer step, over all ranks.
+        seq_len: tokens of a sample.
         checkpoint_dir: the run's folder.
         layout: where to begin; None shards over all launched ranks.
         steps: the run is done after so many; 0 leaves it to `Session.finish`.
+        device: "cpu" or "cuda".
+        mp_policy: FSDP2's mixed precision.
+        ema_decay: of an average of the parameters; 0: none.
         settings: passed on to `wattmesh.attach`, as `probe` or `boundary_every`.
     """
     recipe = Recipe(
@@ -219,7 +234,7 @@ def check_layout(layout: Layout, global_batch: int) -> None:
 
 def probe(state: State, *, seq_len: int) -> float:
     """Return the loss of two fixed sequences, the same ones on every rank. Collective."""
-    (model,) = state.modules
+    model: Any = state.modules[0]
     was_training = model.training
     words = model.config.get_text_config().vocab_size
     drawn = torch.Generator().manual_seed(1)
@@ -255,14 +270,16 @@ def sharded(model: nn.Module, meshes: Meshes, mp_policy: MixedPrecisionPolicy | 
         )
     if meshes.layout.tp > 1:
         _cut(model, meshes)
-    policy = {} if mp_policy is None else {"mp_policy": mp_policy}
+    policy = mp_policy or MixedPrecisionPolicy()
     plan = model.fsdp_plan or {}
     blocks = [
-        module for name, module in model.named_modules() if "*" in (key := _rule(name)) and key in plan
+        module
+        for name, module in model.named_modules()
+        if "*" in (key := _rule(name)) and key in plan
     ]
     for each in reversed(blocks):
-        fully_shard(each, mesh=meshes.data, **policy)
-    fully_shard(model, mesh=meshes.data, **policy)
+        fully_shard(each, mesh=meshes.data, mp_policy=policy)
+    fully_shard(model, mesh=meshes.data, mp_policy=policy)
     return model
 
 
@@ -367,7 +384,7 @@ class _SumGradients:
             return
         for name, each in module.named_parameters(recurse=False):
             if each.requires_grad and self._hooked.get(name) is not each:
-                each.register_hook(self._sum)
+                each.register_hook(self._sum)  # type: ignore[no-untyped-call]
                 self._hooked[name] = each
 
     def _sum(self, gradient: Tensor) -> Tensor:

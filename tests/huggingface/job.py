@@ -113,7 +113,7 @@ def _compute_norms_exactly(model: nn.Module) -> None:
     """Keep norms in fp64: transformers computes them in fp32, whatever the parameters are."""
     for each in model.modules():
         if type(each).__name__.endswith("RMSNorm"):
-            each.forward = partial(_norm, each)  # type: ignore[method-assign]
+            each.forward = partial(_norm, each)
 
 
 def _norm(module: Any, x_BSD: Tensor) -> Tensor:
@@ -123,14 +123,14 @@ def _norm(module: Any, x_BSD: Tensor) -> Tensor:
 
 
 class MasterAdamW(torch.optim.Optimizer):
-    """AdamW in fp32 of parameters in bf16, with copies of its own, as mixed-precision recipes have."""
+    """AdamW in fp32 of parameters in bf16, with fp32 copies of its own."""
 
     def __init__(self, groups: Any, lr: float, eps: float) -> None:
         """Keep nothing yet."""
         super().__init__(groups, {"lr": lr, "eps": eps, "weight_decay": 0.0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Step the copies, and round the parameters from them."""
         del closure
         for group in self.param_groups:
@@ -185,17 +185,18 @@ def make_loader(has: Has, first: int, rank: int, ranks: int) -> Iterable[Any]:
 
 def train_step(model: Any, optimizer: Any, schedule: Any, batch_BS: Tensor) -> Tensor:
     """One optimizer step of microbatches of two samples; ranks synchronize at the last one."""
-    parts = batch_BS.split(2)
+    sharded = isinstance(model, FSDPModule)
+    parts = torch.split(batch_BS, 2)
     total = torch.zeros((), dtype=torch.float64)
     for number, part_BS in enumerate(parts, start=1):
-        if isinstance(model, FSDPModule):
+        if sharded:
             model.set_requires_gradient_sync(number == len(parts))
         logits_NV = model(input_ids=part_BS).logits[:, :-1].flatten(0, 1)
         logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
         loss = nn.functional.cross_entropy(logits_NV, part_BS[:, 1:].flatten()) / len(parts)
         torch.autograd.backward(loss)
         total += loss.detach()
-    if isinstance(model, FSDPModule):
+    if sharded:
         huggingface.clip_grad_norm(model, 0.5)
     else:
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -220,7 +221,9 @@ def alone(has: Has) -> tuple[dict[int, float], float]:
 
 def sum_of(average: dict[str, Tensor]) -> float:
     """One number that any change of the average would change."""
-    whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in average.values()]
+    whole = [
+        each.full_tensor() if hasattr(each, "full_tensor") else each for each in average.values()
+    ]
     return sum(float(each.double().square().sum()) for each in whole)
 
 

@@ -1,4 +1,4 @@
-"""Running the job of `job`: launched by the zygote, under the real supervisor where it is killed."""
+"""Running the job of `job`: launched by the zygote, supervised where it is killed."""
 
 import json
 from collections.abc import Mapping

@@ -106,9 +106,7 @@ def _half_tied() -> Any:
         (_half_tied, "are one tensor, and the tensor-parallel plan cuts them in two ways"),
     ],
 )
-def test_a_model_that_would_be_cut_wrongly_is_refused(
-    made: Callable[[], Any], words: str
-) -> None:
+def test_a_model_that_would_be_cut_wrongly_is_refused(made: Callable[[], Any], words: str) -> None:
     """A style that was never tested, half a head, an adapter, half of a tie."""
     with pytest.raises(InputInvalid, match=words):
         huggingface.sharded(made(), Meshes.make(Layout(tp=4)), None)

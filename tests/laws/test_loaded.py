@@ -16,7 +16,8 @@ RUN_BY_OTHERS = ("__main__", "migrations.env")
 
 
 IN_TRAINING = tuple(
-    f"wattmesh.integrations.{name}" for name in ("pytorch", "torchtitan", "deepspeed")
+    f"wattmesh.integrations.{name}"
+    for name in ("pytorch", "torchtitan", "deepspeed", "huggingface")
 )
 """Building blocks and adapters that live inside a training process."""
 
