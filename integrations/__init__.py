@@ -6,7 +6,6 @@ The map:
     slurm/         batch jobs that follow each other: other sizes, sleep
     pytorch/       parallelism in five dimensions, from PyTorch's own parts
     deepspeed.py   DeepSpeed ZeRO jobs: switched by restart, into another world size or stage
-    huggingface.py transformers (5.24): causal models under FSDP2 and their tensor-parallel plans
     mlflow.py      MLflow: a run's energy and grams beside its loss
     tensorboard.py TensorBoard: a run's energy and grams beside its loss
     torchrun.py    the launcher: starts a training job and starts it again

@@ -9,4 +9,5 @@ from tests.hook.harness import Zygote
 def ranks(zygote: Zygote) -> Zygote:
     """Forks ranks that need not import transformers, each for itself."""
     zygote.load("tests.huggingface.job")
+    zygote.load("tests.huggingface.documented")
     return zygote

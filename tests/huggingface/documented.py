@@ -1,11 +1,16 @@
 """The script of docs/huggingface.md without us, and with the lines of its diff, on two ranks."""
 
+import importlib
 import os
 from typing import Any
 
 import torch
 
 from tests.docs.blocks import block
+
+# What the page's script imports late, imported here once for all ranks.
+importlib.import_module("transformers.models.auto.modeling_auto")
+importlib.import_module("transformers.models.llama.modeling_llama")
 
 PAGE, HEADING = "docs/huggingface.md", "A script"
 

@@ -23,8 +23,9 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.mistral.modeling_mistral import MistralForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from wattmesh.integrations import huggingface
+from wattmesh.integrations.pytorch import huggingface
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
+from wattmesh.integrations.pytorch.huggingface import sharding
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.layout import Layout
 
@@ -233,7 +234,7 @@ def main() -> int:
     has = Has.from_environment()
     out, rank = Path(has.out), int(os.environ["RANK"])
     if has.spoil == "untied":
-        huggingface._tie_again = lambda modules, names: None
+        sharding._tie_again = lambda modules, names: None
     script = Script(Turn(step=step, layout=Layout.from_text(to)) for step, to in has.turns)
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     session = huggingface.attach(

@@ -13,7 +13,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralForCausalLM
 
 from tests.huggingface.job import Has, make_model
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations import huggingface
+from wattmesh.integrations.pytorch import huggingface
 from wattmesh.integrations.pytorch.meshes import Meshes
 from wattmesh.reconfig.layout import Layout
 

@@ -16,8 +16,7 @@ RUN_BY_OTHERS = ("__main__", "migrations.env")
 
 
 IN_TRAINING = tuple(
-    f"wattmesh.integrations.{name}"
-    for name in ("pytorch", "torchtitan", "deepspeed", "huggingface")
+    f"wattmesh.integrations.{name}" for name in ("pytorch", "torchtitan", "deepspeed")
 )
 """Building blocks and adapters that live inside a training process."""
 
