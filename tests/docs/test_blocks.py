@@ -38,7 +38,8 @@ from wattmesh.reconfig.wire import Progress, Transition
 
 README, ATTACH, OBSERVE = "README.md", "docs/attach.md", "docs/observe.md"
 INSTALL, CARBON = "docs/install.md", "docs/carbon-signals.md"
-PAGES = (README, ATTACH, OBSERVE, INSTALL, CARBON)
+HUGGINGFACE = "docs/huggingface.md"
+PAGES = (README, ATTACH, OBSERVE, INSTALL, CARBON, HUGGINGFACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +233,11 @@ TITAN = "test_the_documented_lines_train_to_the_end"
 ZERO = "test_the_documented_lines_leave_and_go_on"
 SIGNALS = HeldBy("tests/carbon/test_sources.py::test_examples_of_the_manual_are_settings")
 NODE = "tests/docs/test_install.py::test_a_{}_node_is_made_upgraded_and_removed_as_the_page_says"
+FACE = HeldBy(
+    "tests/huggingface/test_documented.py::"
+    "test_the_script_with_the_lines_trains_what_it_trains_without",
+    "tests/huggingface/documented.py",
+)
 ON_HEAD, ON_GPU = HeldBy(NODE.format("head")), HeldBy(NODE.format("gpu"))
 
 TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
@@ -253,6 +259,8 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
         f"tests/torchtitan/test_trainer.py::{TITAN}", "tests/torchtitan/documented.py"
     ),
     (ATTACH, "DeepSpeed", 1): HeldBy(f"tests/zero/test_restart.py::{ZERO}", "tests/zero/job.py"),
+    (HUGGINGFACE, "A script", 1): FACE,
+    (HUGGINGFACE, "A script", 2): FACE,
     (OBSERVE, "Observe a script", 1): observed,
     (OBSERVE, "Observe a script", 2): shell,
     (OBSERVE, "In your experiment tracker", 1): tracked,

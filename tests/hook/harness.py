@@ -95,6 +95,10 @@ class Zygote:
         self._send(request)
         return self._number
 
+    def load(self, module: str) -> None:
+        """Import what is slow to import once, for every rank that is started from now on."""
+        self._send({"load": module})
+
     def end(self, number: int) -> None:
         """Ask a launch's agent to end its ranks."""
         self._send({"end": number})

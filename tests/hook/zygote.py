@@ -3,8 +3,8 @@
 What torch imports late (with the first optimizer, half a second of each rank) is imported too.
 
     python -m tests.hook.zygote      JSON lines in: {"id", "nproc", "environment", "out",
-                                     "job", "hosts"?} or {"end": id}; out: {"id", "pids"},
-                                     {"id", "agents"}, {"id", "status"}
+                                     "job", "hosts"?}, {"end": id} or {"load": module};
+                                     out: {"id", "pids"}, {"id", "agents"}, {"id", "status"}
 
 Each launch has its own agent process, which behaves like torchrun's: it hosts the store in a
 process apart, ends the other ranks by SIGTERM when one fails, and by SIGKILL 30 s later. With
@@ -63,6 +63,11 @@ def main() -> None:
 
 
 def _serve(request: dict[str, Any], agents: dict[int, int]) -> None:
+    if "load" in request:
+        importlib.import_module(request["load"])
+        gc.collect()
+        gc.freeze()
+        return
     if "end" in request:
         for pid, number in agents.items():
             if number == request["end"]:

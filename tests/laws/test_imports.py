@@ -125,6 +125,7 @@ def _outside(module: Module) -> set[str]:
 
 ADAPTED = {
     "wattmesh.controller.cli.services.demo": {"examples"},
+    "wattmesh.integrations.pytorch.huggingface.sharding": {"transformers"},
     "wattmesh.integrations.torchtitan": {"torchtitan"},
 }
 """What a module finds by itself: an adapter, which only who has what it adapts imports; `wattmesh

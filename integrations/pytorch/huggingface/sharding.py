@@ -1,0 +1,184 @@
+"""A model of transformers, cut by its own tensor-parallel plan and sharded by FSDP2.
+
+The model is made whole on every rank, then cut by transformers' own styles, but for two of its
+ways: tied weights are untied before and tied after, and gradients of norms that see a part of the
+heads are summed as they come.
+
+Invariant: a plan under which the model would compute something else is refused before the model is
+changed.
+"""
+
+import re
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.meshes import Meshes
+
+try:
+    from transformers import PreTrainedModel
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+except ImportError as error:
+    raise ImportError(
+        "wattmesh.integrations.pytorch.huggingface needs transformers 5.24 in the training "
+        f"environment ({error})."
+    ) from error
+
+LINEAR = frozenset({"colwise", "rowwise", "colwise_gather_output"})
+EMBEDDING = "embedding_rowwise"
+SUMMED = "replicated_with_grad_allreduce"
+"""Style of what is whole on every rank, and sees only this rank's heads (Qwen3's q_norm)."""
+
+
+def sharded(model: nn.Module, meshes: Meshes, mp_policy: MixedPrecisionPolicy | None) -> nn.Module:
+    """Cut a whole model by its `tp_plan` where tp > 1, and shard it by FSDP2; in place.
+
+    Blocks are sharded by the `*` rules of the model's `fsdp_plan`, all else with its root.
+
+    Raises:
+        InputInvalid: this is no model of transformers, or its plan does not fit the layout.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise InputInvalid(
+            f"transformers: the script makes a {type(model).__name__}, which is no PreTrainedModel "
+            "and has no tensor-parallel plan; attach it by a `build` of your own."
+        )
+    empty = next((name for name, each in model.named_parameters() if each.is_meta), "")
+    if empty:
+        raise InputInvalid(
+            f"transformers: {empty} is on the meta device and has no values; make the model with "
+            "its weights on the CPU."
+        )
+    if meshes.layout.tp > 1:
+        _cut(model, meshes)
+    policy = mp_policy or MixedPrecisionPolicy()
+    plan = model.fsdp_plan or {}
+    blocks = [
+        module
+        for name, module in model.named_modules()
+        if "*" in (key := _rule(name)) and key in plan
+    ]
+    for each in reversed(blocks):
+        fully_shard(each, mesh=meshes.data, mp_policy=policy)
+    fully_shard(model, mesh=meshes.data, mp_policy=policy)
+    return model
+
+
+def _cut(model: Any, meshes: Meshes) -> None:
+    tp = meshes.layout.tp
+    mesh = meshes.parameters["tp"]
+    plan: dict[str, str] = model._expand_parallel_plan(model.tp_plan or {})
+    modules = dict(model.named_modules())
+    _check_plan(model, plan, modules, tp)
+    tied = _tied(model)
+    for names in tied:
+        _untie(modules, names)
+    summed = [name for name, style in plan.items() if style == SUMMED]
+    apply_tensor_parallelism(
+        model, mesh, {name: style for name, style in plan.items() if style != SUMMED}
+    )
+    for name in summed:
+        if name in modules:
+            modules[name].register_forward_pre_hook(_SumGradients(mesh.get_group()))
+    for names in tied:
+        _tie_again(modules, names)
+
+
+def _check_plan(model: Any, plan: dict[str, str], modules: dict[str, nn.Module], tp: int) -> None:
+    """Refuse what transformers would cut wrongly, or in a way that no test of ours has seen."""
+    if not plan:
+        raise InputInvalid(
+            f"transformers: {type(model).__name__} has no tensor-parallel plan, so tp = {tp} is "
+            "not possible; set `model.tp_plan` where the model is made."
+        )
+    config = model.config.get_text_config()
+    for what in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, what, None) or 0
+        for count in heads if isinstance(heads, list) else [heads]:
+            if count % tp:
+                raise InputInvalid(
+                    f"transformers: {what} = {count} cannot be shared by tp = {tp} ranks: a head "
+                    "would be cut in two."
+                )
+    for name, style in plan.items():
+        kind = {EMBEDDING: nn.Embedding} | dict.fromkeys(LINEAR, nn.Linear)
+        if style != SUMMED and style not in kind:
+            raise InputInvalid(
+                f"transformers: {name} has the tensor-parallel style {style}; tested are "
+                f"{', '.join(sorted(LINEAR | {EMBEDDING, SUMMED}))}."
+            )
+        # A parameter's own entry is held by its module's.
+        if style in kind and name in modules and type(modules[name]) is not kind[style]:
+            raise InputInvalid(
+                f"transformers: {name} is a {type(modules[name]).__name__}, and its style {style} "
+                f"cuts a {kind[style].__name__}; adapters and quantized layers are not cut."
+            )
+
+
+def _tied(model: nn.Module) -> list[list[str]]:
+    """List the names of each parameter that has more than one."""
+    names: dict[int, list[str]] = {}
+    for name, each in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(each), []).append(name)
+    return [each for each in names.values() if len(each) > 1]
+
+
+def _place(modules: dict[str, nn.Module], name: str) -> tuple[nn.Module, str]:
+    module, _, own = name.rpartition(".")
+    return modules[module], own
+
+
+def _untie(modules: dict[str, nn.Module], names: list[str]) -> None:
+    """Give each name a parameter of its own: transformers finds only the first name of one."""
+    for module, own in (_place(modules, name) for name in names[1:]):
+        tied: Any = module._parameters[own]
+        module._parameters[own] = nn.Parameter(tied.detach(), requires_grad=tied.requires_grad)
+
+
+def _tie_again(modules: dict[str, nn.Module], names: list[str]) -> None:
+    """Make one parameter of those that were one before each was cut by its own rule."""
+    places = [_place(modules, name) for name in names]
+    first: Any = places[0][0]._parameters[places[0][1]]
+    for (module, own), name in zip(places, names, strict=True):
+        found: Any = module._parameters[own]
+        if getattr(found, "placements", None) != getattr(first, "placements", None):
+            raise InputInvalid(
+                f"transformers: {names[0]} and {name} are one tensor, and the tensor-parallel plan "
+                "cuts them in two ways; give both a rule that cuts the vocabulary."
+            )
+        module._parameters[own] = first
+
+
+class _SumGradients:
+    """Sums the gradients of a module's own parameters over ranks that each saw a part of the heads.
+
+    On the gradient that comes, not on what has been accumulated: transformers' own hook would sum
+    the first microbatch again where FSDP2 synchronizes only the last.
+    """
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+        self._hooked: dict[str, nn.Parameter] = {}
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        for name, each in module.named_parameters(recurse=False):
+            if each.requires_grad and self._hooked.get(name) is not each:
+                each.register_hook(self._sum)  # type: ignore[no-untyped-call]
+                self._hooked[name] = each
+
+    def _sum(self, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total, group=self._group)
+        return total
+
+
+def _rule(name: str) -> str:
+    """Return a module's name as plans have it, with `*` for the number of a layer."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
