@@ -29,7 +29,6 @@ from wattmesh.controller.expert_costs.views import (
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
 from wattmesh.controller.loop_facts import LoopFacts
-from wattmesh.controller.pulse import Pulse
 from wattmesh.controller.settings.model import RunSection
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, TokenCost
@@ -115,7 +114,7 @@ class CostLearner:
                 known = self._runs.get(run, Learning())
                 known.costs = replace(known.costs, before=None)
         rows = {row.run: row for row in self._journal.runs.open(now) if row.run in named}
-        if pulse.trusted.held_s() > 0:
+        if loop_facts.trusted.held_s() > 0:
             self._guard_only(rows, named, now)
             return
         self._reports.keep(rows)
@@ -134,7 +133,7 @@ class CostLearner:
             row, learning = rows.get(run), self._runs.get(run)
             if row is None or learning is None or learning.telling.told is None:
                 continue
-            with self._pulse.isolation.alone(run, "learning what its experts cost"):
+            with self._loop_facts.isolation.alone(run, "learning what its experts cost"):
                 for count in counts:
                     self._steer(row, learning, count, differ=False)
                 stops = learning.step is not None and learning.step.stopped
@@ -203,22 +202,19 @@ class CostLearner:
         if section is None or not section.expert_control:
             learning.step = None
             return
-        limits = StrengthLimits(most=section.expert_strength, freeze_at=section.expert_freeze_at)
-        price = price_of(self._loop_facts.turned, self._loop_facts.clock.monotonic())
         limits, told = _limits(section), learning.telling.told
         # A checkpoint from before the stop does not know of it.
         count = replace(count, stopped=count.stopped or (told is not None and told.stopped))
-        price = price_of(self._pulse.turned, self._pulse.clock.monotonic())
+        price = price_of(self._loop_facts.turned, self._loop_facts.clock.monotonic())
         learning.step = learning.loop.step(count, row, limits, price=price, differ=differ)
 
     def _strength(self, row: RunRow, learning: Learning) -> StrengthStep:
         """Return what the run is told to lean by, as its settings and the daemon's mode allow."""
         section = self._loop_facts.settings.runs.get(row.name)
         none = StrengthStep(strength=0.0, stopped=False, why="")
-        if self._loop_facts.settings.mode is not Mode.ACT or section is None:
         if section is None:
             return none
-        acts, most = self._pulse.settings.mode is Mode.ACT, section.expert_strength
+        acts, most = self._loop_facts.settings.mode is Mode.ACT, section.expert_strength
         if not section.expert_control:
             return replace(none, strength=most) if acts else none
         told = learning.telling.told
@@ -260,7 +256,7 @@ class CostLearner:
 
     def _scores_stay(self, row: RunRow, learning: Learning) -> bool:
         """Return whether the scores of a run whose strength wattmesh moves are settled."""
-        section, newest = self._pulse.settings.runs.get(row.name), learning.loop.before
+        section, newest = self._loop_facts.settings.runs.get(row.name), learning.loop.before
         if section is None or not section.expert_control or newest is None:
             return False
         return scores_stay(leans_by(newest), trained(row), _limits(section))

@@ -145,15 +145,11 @@ class EnergyRouter(nn.Module):
         return Routed(chosen_NP, weights_NP, scores_NX)
 
     def _is_watched(self) -> bool:
-        """Return whether a hook of the gate holds what it gave, so that it must not be changed."""
-        return torch_compat.is_hooked(self.gate)
         """Return whether somebody else may hold what the gate gave, so that it must not be changed.
 
         A hook of the gate may, and so may a gate of another kind, for its gradient or as its input.
         """
-        gate = self.gate
-        hooked = gate._forward_hooks or gate._backward_hooks or gate._backward_pre_hooks
-        return bool(hooked) or type(gate) is not nn.Linear
+        return torch_compat.is_hooked(self.gate) or type(self.gate) is not nn.Linear
 
     @torch.no_grad()
     def set_costs(self, costs: Sequence[float], strength: float) -> str:

@@ -11,7 +11,7 @@ from tests.api.test_operators import set_mode
 from tests.builders import messages
 from tests.builders.observations import NOW, observation, run
 from wattmesh.controller.cycle.cycle import CycleReport
-from wattmesh.controller.pulse import NewestTurn
+from wattmesh.controller.loop_facts import NewestTurn
 from wattmesh.policies.decision import Mode
 from wattmesh.policies.run_context import examine
 from wattmesh.reconfig.wire import Order
@@ -30,7 +30,7 @@ def looked(served: Served, slack_s: float = 3600.0) -> None:
     more_s = slack_s - guard.slack_s(view.current)
     view = replace(view, deadline=(view.deadline or NOW) + timedelta(seconds=more_s))
     report = CycleReport(at=NOW, sentence="", observation=observation(view))
-    served.pulse.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
+    served.loop_facts.turned = NewestTurn(monotonic_s=served.clock.monotonic_s, report=report)
 
 
 def test_a_placement_is_an_order_in_the_layout_that_the_run_has(served: Served) -> None:

@@ -15,8 +15,6 @@ from tests.experts.test_live_costs import GPUS, RATE, World
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.expert_costs.strength import price_of
 from wattmesh.controller.loop_facts import NewestTurn
-from wattmesh.policies.decision import CarbonView
-from wattmesh.controller.pulse import NewestTurn
 from wattmesh.policies.decision import CarbonView, Mode
 from wattmesh.reconfig.expert_wire import ExpertCostScores
 from wattmesh.reconfig.hook.expert_costs import AgreedCosts
@@ -54,8 +52,8 @@ class SteeredWorld(World):
 
     def steer_in(self, mode: Mode) -> None:
         """Let the daemon be in a mode, and everything else as it is."""
-        pulse = self.served.pulse
-        pulse.settings = pulse.settings.model_copy(update={"mode": mode})
+        loop_facts = self.served.loop_facts
+        loop_facts.settings = loop_facts.settings.model_copy(update={"mode": mode})
 
     def boundary(self, **other: Any) -> float:
         """Pass a save step: the ranks agree on what was told, count, and hear the next."""
@@ -179,7 +177,7 @@ def test_quality_stops_a_lean_while_a_step_of_the_clock_holds(world: SteeredWorl
     world.gap = 0.001
     strength = world.told().strength
     assert {world.boundary() for _ in range(2)} == {strength}
-    assert world.served.pulse.trusted.held_s() > 0
+    assert world.served.loop_facts.trusted.held_s() > 0
     world.gap = 0.02
     assert world.boundary() == 0.0
     assert world.told().stopped

@@ -93,7 +93,7 @@ def _check_in_time(context: RequestContext, row: RunRow) -> None:
     """
     if row.deadline is None:
         return
-    turn = context.pulse.turned
+    turn = context.loop_facts.turned
     seen = turn.report.observation if turn is not None else None
     view = next((each for each in seen.runs if each.run == row.run), None) if seen else None
     if seen is None or view is None:
