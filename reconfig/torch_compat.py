@@ -74,6 +74,15 @@ def buffers(module: Any) -> dict[str, Any]:
     return found
 
 
+def parameters(module: Any) -> dict[str, Any]:
+    """Return the dict of a module's own parameters, some maybe None.
+
+    Writing to it changes the module.
+    """
+    found: dict[str, Any] = part_of(module, "_parameters")
+    return found
+
+
 def saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:
     """Yield a module's own persistent buffers, by name."""
     left_out = part_of(module, "_non_persistent_buffers_set")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.router import LOAD_CAP, RouterMode, load_factors, unusable
+from wattmesh.reconfig import torch_compat
 
 GATES = frozenset(
     {
@@ -76,7 +77,7 @@ class HuggingFaceRouters:
                 "no mixture of Mixtral, Qwen2-MoE, Qwen3-MoE, DeepSeek-V2 or DeepSeek-V3 is in "
                 "this model"
             )
-        if any("lean_X" in gate._buffers for gate in self._gates):
+        if any("lean_X" in torch_compat.buffers(gate) for gate in self._gates):
             raise InputInvalid("the mixtures of this model have such hooks already; hook them once")
         for gate in self._gates:
             for name in BUFFERS:
@@ -192,7 +193,7 @@ def _without_a_lean(
 ) -> None:
     """Let a checkpoint from before the hooks be loaded: nothing leans in it."""
     for name in BUFFERS:
-        own = gate._buffers[name]
+        own = torch_compat.buffers(gate)[name]
         if f"{prefix}weight" in state_dict and own is not None:
             state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(own))
 

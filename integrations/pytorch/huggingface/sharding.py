@@ -19,6 +19,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.meshes import Meshes
+from wattmesh.reconfig import torch_compat
 
 try:
     from transformers import PreTrainedModel
@@ -72,7 +73,7 @@ def sharded(model: nn.Module, meshes: Meshes, mp_policy: MixedPrecisionPolicy | 
 def _cut(model: Any, meshes: Meshes) -> None:
     tp = meshes.layout.tp
     mesh = meshes.parameters["tp"]
-    plan: dict[str, str] = model._expand_parallel_plan(model.tp_plan or {})
+    plan: dict[str, str] = torch_compat.part_of(model, "_expand_parallel_plan")(model.tp_plan or {})
     modules = dict(model.named_modules())
     _check_plan(model, plan, modules, tp)
     tied = _tied(model)
@@ -136,22 +137,24 @@ def _place(modules: dict[str, nn.Module], name: str) -> tuple[nn.Module, str]:
 def _untie(modules: dict[str, nn.Module], names: list[str]) -> None:
     """Give each name a parameter of its own: transformers finds only the first name of one."""
     for module, own in (_place(modules, name) for name in names[1:]):
-        tied: Any = module._parameters[own]
-        module._parameters[own] = nn.Parameter(tied.detach(), requires_grad=tied.requires_grad)
+        tied: Any = torch_compat.parameters(module)[own]
+        torch_compat.parameters(module)[own] = nn.Parameter(
+            tied.detach(), requires_grad=tied.requires_grad
+        )
 
 
 def _tie_again(modules: dict[str, nn.Module], names: list[str]) -> None:
     """Make one parameter of those that were one before each was cut by its own rule."""
     places = [_place(modules, name) for name in names]
-    first: Any = places[0][0]._parameters[places[0][1]]
+    first: Any = torch_compat.parameters(places[0][0])[places[0][1]]
     for (module, own), name in zip(places, names, strict=True):
-        found: Any = module._parameters[own]
+        found: Any = torch_compat.parameters(module)[own]
         if getattr(found, "placements", None) != getattr(first, "placements", None):
             raise InputInvalid(
                 f"transformers: {names[0]} and {name} are one tensor, and the tensor-parallel plan "
                 "cuts them in two ways; give both a rule that cuts the vocabulary."
             )
-        module._parameters[own] = first
+        torch_compat.parameters(module)[own] = first
 
 
 class _SumGradients:
