@@ -106,7 +106,8 @@ def test_a_state_on_disk_is_the_same_state(tmp_path: Path) -> None:
 
 def test_the_pure_checks_load_no_torch() -> None:
     """`configs validate` may judge what a job found; gathering is the job's."""
-    pure = ("verdict", "whole", "samples", "masks", "ragged", "trials")
+    checks = (f"checks.{name}" for name in ("samples", "masks", "ragged", "trials", "seeds"))
+    pure = ("verdict", "whole", *checks)
     names = (*pure, "script", "shelf")
     code = "\n".join(f"import wattmesh.reconfig.equivalence.{name}" for name in names)
     assert "torch" not in loaded_after(code)
