@@ -224,6 +224,10 @@ def test_a_launch_that_asks_no_more_and_one_that_asks_anew_resume(
     assert run.losses() == untouched
 
 
+MEASURED: dict[str, Any] = {"MEASURES": "pairs", "WORSE_FROM": "15"}
+"""The job measures pairs, and says from that step on that leaning is worse than it is."""
+
+
 class SteeringDaemon(CostDaemon):
     """Moves the strength by the daemon's own rule, on a grid as it is all day."""
 
@@ -267,10 +271,10 @@ def test_a_run_is_trained_under_the_strength_controller_to_its_stop(
 ) -> None:
     """Up by steps as pairs are measured; a worse one ends the lean, in the launch after, too."""
     run = CostedRun(zygote, tmp_path / "steered")
-    url, steers = f"unix://{socket_path}", {"MEASURES": "pairs", "WORSE_FROM": "15"}
+    url = f"unix://{socket_path}"
     awaited = {str(EVERY * (n + 1)): n for n in range(1, 7)}
     with SteeringDaemon(socket_path, tmp_path) as daemon:
-        run.launch(url=url, STEPS="21", AWAITED=json.dumps(awaited), **steers)
+        run.launch(url=url, STEPS="21", AWAITED=json.dumps(awaited), **MEASURED)
         counts, steps = list(daemon.counts), list(daemon.steps)
     leans = [0.0, 0.0, 0.05, 0.1, 0.1, 0.1, 0.0][: len(counts)]
     assert len(leans) >= 6
@@ -282,7 +286,7 @@ def test_a_run_is_trained_under_the_strength_controller_to_its_stop(
     assert any(gaps[1:5]), "what leans was measured"
     assert [step.stopped for step in steps[:6]] == [False] * 5 + [True]
     assert "more than 0.50%" in steps[5].why
-    run.launch(STEPS="24", **steers)
+    run.launch(STEPS="24", **MEASURED)
     for rank in range(2):
         lean = [max(line["lean"], default=0.0) for line in run.lines(rank)]
         expected = [0.0] * 8 + [0.05] * 3 + [0.1] * 9 + [0.0] * 4

@@ -234,9 +234,8 @@ def test_a_job_with_its_own_checkpointer_has_its_experts_by_number_again(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That one stores rows as they lie; the checkpoint to load has them by number anyway."""
-    read = start.read_whole
     rows = ((1, 0),)
-    monkeypatch.setattr(start, "read_whole", lambda path: replace(read(path), placement=rows))
+    monkeypatch.setattr(start, "read_whole", lambda path: replace(read_whole(path), placement=rows))
     asked = wanted(2, Layout(dp_shard=2))
     begun = first_generation(folder, identity(folder), asked)
     assert begun.generation.placement == rows
