@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from wattmesh.integrations.pytorch.expert_costs import hand_to
+from wattmesh.integrations.pytorch.paired_probe import paired_probe
 from wattmesh.integrations.pytorch.router import EnergyRouter
 from wattmesh.reconfig.client import cost_client
 from wattmesh.reconfig.expert_wire import ExpertCostScores
@@ -32,7 +33,8 @@ class Mixture(nn.Module):
     def __init__(self) -> None:
         """Make them."""
         super().__init__()
-        self.router = EnergyRouter(WIDTH, EXPERTS, 2, mode="dual")
+        mode, rate = ("tilt", 1e-2) if "MEASURES" in os.environ else ("dual", 1e-3)
+        self.router = EnergyRouter(WIDTH, EXPERTS, 2, mode=mode, bias_rate=rate)
         self.experts = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / 3)
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
@@ -61,6 +63,8 @@ class CostedJob:
         self.steps = int(os.environ.get("STEPS", STEPS))
         self.awaited: dict[str, int | str] = json.loads(os.environ.get("AWAITED", "{}"))
         self.told: list[Any] = []
+        self.worse_from = int(os.environ.get("WORSE_FROM", "0"))
+        self.measure = paired_probe(self.probe, lambda state: [router_of(state)])
         hand = hand_to(
             lambda state: [router_of(state)],
             lambda _: HELD[self.rank] if dist.get_world_size() == 2 else range(EXPERTS),
@@ -137,10 +141,18 @@ class CostedJob:
         counts_X = router.counts_X.clone()
         router.rebalance(counts_X)
         own = HELD[self.rank] if len(session.generation.ranks) == 2 else range(EXPERTS)
-        session.count_expert_tokens(counts_X[list(own)], 0.25, paired=(1.01, 1.0))
+        session.count_expert_tokens(counts_X[list(own)], 0.25, paired=self.pair(state))
         told = float(loss.detach())
         session.report(tokens=64, samples=64, loss=told)
         return told
+
+    def pair(self, state: State) -> tuple[float, float] | None:
+        """Measure a pair where the test wants that, worse by a tenth from one of its steps on."""
+        if "MEASURES" not in os.environ:
+            return 1.01, 1.0
+        pair = self.measure(state)
+        worse = pair is not None and 0 < self.worse_from <= state.position.step
+        return (1.1 * pair[1], pair[1]) if pair is not None and worse else pair
 
     def wait(self, session: Session, version: int | str | None) -> None:
         """Wait until the client has left these costs (-1: that there are none), or for a mark."""

@@ -64,9 +64,7 @@ class PlacedJob(TinyJob):
         how = self.wrong[self.builds] if self.builds < len(self.wrong) else ""
         self.builds += 1
         assert state.experts is not None
-        if how == "undeclared":
-            state.experts = None
-        elif how == "ignored":
+        if how == "ignored":
             state.experts = replace(state.experts, placement=())
         elif how == "routed by number":
             for each in (m for module in state.modules for m in module.modules()):

@@ -4,16 +4,21 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
-from tests.experts.costed_job import GPUS, STEPS
+from tests.experts.costed_job import EVERY, GPUS, STEPS
 from tests.hook.conftest import socket_path
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import Zygote
 from tests.hook.unix_http import called
+from wattmesh.controller.expert_costs.strength import StrengthLoop
+from wattmesh.controller.journal.runs.run_store import RunRow
+from wattmesh.policies.experts.live_spans import RunCount
+from wattmesh.policies.experts.strength import StrengthLimits, StrengthStep
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores, ExpertTokenReport
 from wattmesh.reconfig.hook.expert_costs import KEY, RankExpertCosts, by_gpu, usable
 from wattmesh.reconfig.launch.generation import Generation, Purpose
@@ -217,6 +222,77 @@ def test_a_launch_that_asks_no_more_and_one_that_asks_anew_resume(
     for steps, asks in ((3, False), (6, True), (9, False), (12, True)):
         run.launch(asks=asks, STEPS=str(steps))
     assert run.losses() == untouched
+
+
+MEASURED: dict[str, Any] = {"MEASURES": "pairs", "WORSE_FROM": "15"}
+"""The job measures pairs, and says from that step on that leaning is worse than it is."""
+
+
+class SteeringDaemon(CostDaemon):
+    """Moves the strength by the daemon's own rule, on a grid as it is all day."""
+
+    def __init__(self, path: Path, marks: Path) -> None:
+        """Nothing was counted yet."""
+        self.loop = StrengthLoop()
+        self.steps: list[StrengthStep] = []
+        nothing = replace(COSTS, version=0, strength=0.0, scores={}).to_json() | {"run": "RUN"}
+        super().__init__(path, marks, raw=json.dumps(nothing).encode())
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Decide a step for each count, and tell it as a version of its own."""
+        if method == "POST" and called(path) == "expert-tokens":
+            heard = ExpertTokenReport.from_json(body)
+            count = RunCount(
+                at_s=0.0,
+                launch=heard.incarnation,
+                layout=str(heard.layout),
+                tokens=heard.tokens,
+                strength=heard.strength,
+                variation=heard.variation,
+                stopped=heard.stopped,
+                gap=heard.gap,
+            )
+            row = cast(RunRow, SimpleNamespace(tokens=0, tokens_total=1))
+            # Five experts on two GPUs are never even: no cap on loads here.
+            limits = StrengthLimits(most=0.1, freeze_at=0.8, load_cap=9.0)
+            step = self.loop.step(count, row, limits, price=1.0, differ=True)
+            self.steps.append(step)
+            self.raw, self.then = (
+                None,
+                replace(
+                    COSTS, version=len(self.steps), strength=step.strength, stopped=step.stopped
+                ),
+            )
+        return super().answer(method, path, body)
+
+
+def test_a_run_is_trained_under_the_strength_controller_to_its_stop(
+    zygote: Zygote, tmp_path: Path, socket_path: Path
+) -> None:
+    """Up by steps as pairs are measured; a worse one ends the lean, in the launch after, too."""
+    run = CostedRun(zygote, tmp_path / "steered")
+    url = f"unix://{socket_path}"
+    awaited = {str(EVERY * (n + 1)): n for n in range(1, 7)}
+    with SteeringDaemon(socket_path, tmp_path) as daemon:
+        run.launch(url=url, STEPS="21", AWAITED=json.dumps(awaited), **MEASURED)
+        counts, steps = list(daemon.counts), list(daemon.steps)
+    leans = [0.0, 0.0, 0.05, 0.1, 0.1, 0.1, 0.0][: len(counts)]
+    assert len(leans) >= 6
+    assert [count.strength for count in counts] == pytest.approx(leans)
+    assert counts[5].variation == pytest.approx(0.1)
+    gaps = [count.gap for count in counts]
+    assert all(gap is not None and abs(gap) < 0.005 for gap in gaps[:5]), gaps
+    assert gaps[0] == 0.0
+    assert any(gaps[1:5]), "what leans was measured"
+    assert [step.stopped for step in steps[:6]] == [False] * 5 + [True]
+    assert "more than 0.50%" in steps[5].why
+    run.launch(STEPS="24", **MEASURED)
+    for rank in range(2):
+        lean = [max(line["lean"], default=0.0) for line in run.lines(rank)]
+        expected = [0.0] * 8 + [0.05] * 3 + [0.1] * 9 + [0.0] * 4
+        assert lean == pytest.approx(expected)
+    assert run.losses(0) == run.losses(1)
+    assert all(math.isfinite(loss) for loss in run.losses())
 
 
 def rank_costs() -> tuple[RankExpertCosts, State, list[ExpertCostScores]]:

@@ -106,6 +106,21 @@ def test_slots_with_a_row_for_each_expert_are_placed_and_no_others() -> None:
     assert "model.dense" in named.boxes
 
 
+def test_a_build_that_declares_no_stacks_or_other_rows_is_refused() -> None:
+    """Where experts are placed; a job whose experts lie by number need declare nothing."""
+    state, generation = placed_state({"w": 0})
+    assert state.experts is not None
+    with pytest.raises(InputInvalid, match=r"otherwise than Ranks\.placement asked"):
+        placed.check(state, replace(generation, placement=()))
+    state.experts = replace(state.experts, placement=((0, 1, 1),))
+    with pytest.raises(InputInvalid, match="does not place each of 3 experts once"):
+        placed.check(state, generation)
+    state.experts = None
+    with pytest.raises(InputInvalid, match="declares no stacks"):
+        placed.check(state, generation)
+    placed.check(state, replace(generation, placement=()))
+
+
 @pytest.mark.parametrize(
     ("layer_of", "why"),
     [

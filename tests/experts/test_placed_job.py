@@ -33,8 +33,8 @@ from wattmesh.reconfig.wire import SwitchMode
 __all__ = ["socket_path"]
 
 EP2 = Layout(dp_shard=2, ep=2)
-EP2_OF_4 = Layout(dp_shard=4, ep=2)
-EP4_TP = Layout(dp_shard=2, tp=2, ep=4)
+TP2 = Layout(tp=2)
+"""Every expert on both ranks, half of its width on each."""
 Placement = tuple[tuple[int, ...], ...]
 STEPS = at_step(len(STEPS_OF) + 1) + EVERY
 
@@ -95,12 +95,11 @@ def test_experts_are_placed_at_save_steps_and_no_bit_of_a_loss_moves(
 ) -> None:
     """Placed in the switch to another layout, moved back as they lie: the losses of neither."""
     (first,) = placements(1)
-    ranks = (0, 1, 2, 3)
     wishes = [
-        Wish(layout=EP4_TP, ranks=ranks, at=1, placement=first),
-        Wish(layout=EP2_OF_4, ranks=ranks, at=2),
+        Wish(layout=TP2, ranks=(0, 1), at=1, placement=first),
+        Wish(layout=EP2, ranks=(0, 1), at=2),
     ]
-    run = PlacedRun(zygote, tmp_path / "placed", EP2_OF_4, 4)
+    run = PlacedRun(zygote, tmp_path / "placed", EP2, 4)
     with run.ordered(socket_path, wishes) as daemon:
         assert run.once() == 0, run.log()
     assert daemon.states()[-1] is SwitchState.CONFIRMED, run.log()
@@ -111,10 +110,10 @@ def test_experts_are_placed_at_save_steps_and_no_bit_of_a_loss_moves(
             assert each.evidence["digest_before"] == each.evidence["digest_after"]
     assert header_of_newest(run.checkpoints)["placement"] == [list(rows) for rows in first]
     moved = sum(n != expert for rows in first for n, expert in enumerate(rows))
-    assert f"to dp2 tp2 ep4 with {moved} experts placed anew in place at step 1" in run.log()
-    assert "to dp4 ep2 in place at step 2" in run.log()
+    assert f"to tp2 with {moved} experts placed anew in place at step 1" in run.log()
+    assert "to dp2 ep2 in place at step 2" in run.log()
 
-    plain = PlacedRun(zygote, tmp_path / "plain", EP2_OF_4, 4)
+    plain = PlacedRun(zygote, tmp_path / "plain", EP2, 4)
     with plain.ordered(socket_path, [replace(each, placement=()) for each in wishes]):
         assert plain.once() == 0, plain.log()
     assert run.losses() == plain.losses()
@@ -155,9 +154,8 @@ def test_killed_at_each_step_of_a_placement_experts_lie_as_before_or_as_ordered(
 def test_a_build_that_does_not_place_as_asked_is_taken_back(
     zygote: Zygote, tmp_path: Path, socket_path: Path, untouched: dict[int, float]
 ) -> None:
-    """What is not declared is refused, what is routed or stacked otherwise moves the probe."""
+    """What is built otherwise is refused; what is routed or stacked otherwise moves the probe."""
     how = {
-        "undeclared": "declares no stacks",
         "ignored": "otherwise than Ranks.placement asked",
         "routed by number": "probe",
         "one stack forgotten": "probe",

@@ -6,6 +6,8 @@ only a person asks for it, the deadline guard permits it, and the job may still 
 """
 
 import uuid
+from dataclasses import replace
+from datetime import timedelta
 
 from wattmesh.controller.api.handlers.operators import check_acted_on
 from wattmesh.controller.api.request_context import Call, Conflict, RequestContext
@@ -101,6 +103,7 @@ def _check_in_time(context: RequestContext, row: RunRow) -> None:
             f"{row.name} has a deadline, and no cycle has looked at the run yet; ask again in a "
             "moment."
         )
-    why = placement_too_late(examine(seen, view))
+    ago_s = context.loop_facts.clock.monotonic() - turn.monotonic_s if turn is not None else 0.0
+    why = placement_too_late(examine(replace(seen, now=seen.now + timedelta(seconds=ago_s)), view))
     if why:
         raise Conflict(f"The experts of {row.name} are not placed anew, because {why}.")

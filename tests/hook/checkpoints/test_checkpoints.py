@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, Run, Zygote, until, worst_difference
 from wattmesh.errors import CallHuman, CheckpointDamaged, InputInvalid
 from wattmesh.reconfig.checkpoint.checkpoint import prune, read_whole
+from wattmesh.reconfig.hook.launching import start
 from wattmesh.reconfig.hook.launching.start import AttachRequest, first_generation, newest_whole
 from wattmesh.reconfig.launch.attempt import LaunchIdentity
 from wattmesh.reconfig.launch.folder import RunFolder
@@ -226,6 +228,20 @@ def test_a_launch_with_fewer_ranks_takes_the_layout_it_asked_for(folder: RunFold
     assert begun.generation.step == 15
     with pytest.raises(InputInvalid, match="started 1 ranks; launch at least 2"):
         first_generation(folder, identity(folder), wanted(1, Layout(tp=2)))
+
+
+def test_a_job_with_its_own_checkpointer_has_its_experts_by_number_again(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That one stores rows as they lie; the checkpoint to load has them by number anyway."""
+    rows = ((1, 0),)
+    monkeypatch.setattr(start, "read_whole", lambda path: replace(read_whole(path), placement=rows))
+    asked = wanted(2, Layout(dp_shard=2))
+    begun = first_generation(folder, identity(folder), asked)
+    assert begun.generation.placement == rows
+    own = first_generation(folder, identity(folder), replace(asked, own_save=True))
+    assert own.generation.placement == ()
+    assert "in the order of their numbers again" in caplog.text
 
 
 def test_checkpoints_of_another_run_call_a_human(folder: RunFolder) -> None:
