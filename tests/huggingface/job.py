@@ -46,6 +46,7 @@ class Has:
     Attributes:
         turns: (step, layout) of every switch that is ordered.
         heads: query heads, and those of keys and values.
+        whole_attention: leave it out of the plan, for fewer heads than tp ranks.
         optimizer: "" | "fused" | "master": torch's AdamW, or one that keeps copies in fp32.
         mixed: products in bf16 of parameters in `dtype`, by FSDP2.
         kill_at: rank 1 kills itself once, after this step was logged.
@@ -62,6 +63,7 @@ class Has:
     heads: tuple[int, int] = (8, 4)
     dtype: str = "float64"
     tied: bool = True
+    whole_attention: bool = False
     dropout: float = 0.0
     mixed: bool = False
     optimizer: str = ""
@@ -103,6 +105,8 @@ def make_model(has: Has) -> Any:
     model = KINDS[has.kind][1](config_of(has)).to(getattr(torch, has.dtype))
     if has.dtype == "float64":
         _compute_norms_exactly(model)
+    if has.whole_attention:
+        model.tp_plan = {key: each for key, each in model.tp_plan.items() if "attn" not in key}
     if has.spoil == "unsummed":
         model.tp_plan = {
             key: style for key, style in model.tp_plan.items() if not key.endswith("_norm")

@@ -75,7 +75,10 @@ def test_a_qwen_with_norms_of_its_heads_goes_from_replicas_to_tp4_and_back(
 def test_mixed_precision_is_moved_and_a_pipeline_is_refused_in_a_sentence(
     ranks: Zygote, tmp_path: Path
 ) -> None:
-    """Products in bf16 of fp32 parameters; an order to pp2 is taken back, and it trains on."""
+    """Products in bf16 of fp32 parameters; an order to pp2 is taken back, and it trains on.
+
+    All its heads share one of keys, so that attention stays whole on each tp rank.
+    """
     run = MovedRun(
         ranks,
         tmp_path,
@@ -86,6 +89,8 @@ def test_mixed_precision_is_moved_and_a_pipeline_is_refused_in_a_sentence(
         steps=3,
         dtype="float32",
         mixed=True,
+        heads=(8, 1),
+        whole_attention=True,
     )
     assert run.once() == 0, run.log()
     assert run.layouts() == ["tp2", "dp2"], run.log()

@@ -125,6 +125,14 @@ def test_without_tensor_parallel_no_plan_is_needed() -> None:
         huggingface.sharded(made, Meshes.make(Layout(dp_shard=4)), None)
 
 
+def test_attention_that_is_left_out_of_the_plan_may_have_any_heads() -> None:
+    """The way out for models with fewer heads of keys than tp ranks."""
+    model: Any = _llama(heads=(8, 1), whole_attention=True)
+    huggingface.sharded(model, Meshes.make(Layout(tp=4)), None)
+    assert model.model.layers[0].mlp.up_proj.weight.to_local().shape == (12, 32)
+    assert model.model.layers[0].self_attn.k_proj.weight.to_local().shape == (4, 32)
+
+
 def test_torch_s_own_clipping_does_not_take_what_lies_on_two_meshes() -> None:
     """The reason for `clip_grad_norm`; once torch does, it may go."""
     model: Any = huggingface.sharded(_llama(), Meshes.make(Layout(tp=4)), None)

@@ -30,8 +30,14 @@ except ImportError as error:
         f"environment ({error})."
     ) from error
 
-LINEAR = frozenset({"colwise", "rowwise", "colwise_gather_output"})
-EMBEDDING = "embedding_rowwise"
+CUTS: dict[str, tuple[type[nn.Module], int]] = {
+    "colwise": (nn.Linear, 0),
+    "colwise_gather_output": (nn.Linear, 0),
+    "embedding_rowwise": (nn.Embedding, 0),
+    "rowwise": (nn.Linear, 1),
+}
+"""Styles that tests have seen: what each cuts, and which dim of its weight."""
+
 SUMMED = "replicated_with_grad_allreduce"
 """Style of what is whole on every rank, and sees only this rank's heads (Qwen3's q_norm)."""
 
@@ -75,8 +81,9 @@ def _cut(model: Any, meshes: Meshes) -> None:
     mesh = meshes.parameters["tp"]
     plan: dict[str, str] = torch_compat.part_of(model, "_expand_parallel_plan")(model.tp_plan or {})
     modules = dict(model.named_modules())
-    _check_plan(model, plan, modules, tp)
     tied = _tied(model)
+    _check_plan(model, plan, tp)
+    _check_styles(plan, modules, tied)
     for names in tied:
         _untie(modules, names)
     summed = [name for name, style in plan.items() if style == SUMMED]
@@ -90,13 +97,15 @@ def _cut(model: Any, meshes: Meshes) -> None:
         _tie_again(modules, names)
 
 
-def _check_plan(model: Any, plan: dict[str, str], modules: dict[str, nn.Module], tp: int) -> None:
-    """Refuse what transformers would cut wrongly, or in a way that no test of ours has seen."""
+def _check_plan(model: Any, plan: dict[str, str], tp: int) -> None:
+    """Refuse a model without a plan, and one whose heads would be cut in two."""
     if not plan:
         raise InputInvalid(
             f"transformers: {type(model).__name__} has no tensor-parallel plan, so tp = {tp} is "
             "not possible; set `model.tp_plan` where the model is made."
         )
+    if not any("attn" in name or "attention" in name for name in plan):
+        return
     config = model.config.get_text_config()
     for what in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(config, what, None) or 0
@@ -104,20 +113,31 @@ def _check_plan(model: Any, plan: dict[str, str], modules: dict[str, nn.Module],
             if count % tp:
                 raise InputInvalid(
                     f"transformers: {what} = {count} cannot be shared by tp = {tp} ranks: a head "
-                    "would be cut in two."
+                    "would be cut in two; attention left out of `model.tp_plan` stays whole."
                 )
+
+
+def _check_styles(
+    plan: dict[str, str], modules: dict[str, nn.Module], tied: list[list[str]]
+) -> None:
+    """Refuse what transformers would cut wrongly, or in a way that no test of ours has seen."""
     for name, style in plan.items():
-        kind = {EMBEDDING: nn.Embedding} | dict.fromkeys(LINEAR, nn.Linear)
-        if style != SUMMED and style not in kind:
+        if style not in {*CUTS, SUMMED}:
             raise InputInvalid(
                 f"transformers: {name} has the tensor-parallel style {style}; tested are "
-                f"{', '.join(sorted(LINEAR | {EMBEDDING, SUMMED}))}."
+                f"{', '.join(sorted({*CUTS, SUMMED}))}."
             )
         # A parameter's own entry is held by its module's.
-        if style in kind and name in modules and type(modules[name]) is not kind[style]:
+        if style in CUTS and name in modules and type(modules[name]) is not CUTS[style][0]:
             raise InputInvalid(
                 f"transformers: {name} is a {type(modules[name]).__name__}, and its style {style} "
-                f"cuts a {kind[style].__name__}; adapters and quantized layers are not cut."
+                f"cuts a {CUTS[style][0].__name__}; adapters and quantized layers are not cut."
+            )
+    for names in tied:
+        if len({CUTS.get(plan.get(name, ""), (None, None))[1] for name in names}) > 1:
+            raise InputInvalid(
+                f"transformers: {' and '.join(names)} are one tensor, and the tensor-parallel plan "
+                "cuts them in two ways; give both a rule that cuts the vocabulary."
             )
 
 
@@ -145,15 +165,9 @@ def _untie(modules: dict[str, nn.Module], names: list[str]) -> None:
 
 def _tie_again(modules: dict[str, nn.Module], names: list[str]) -> None:
     """Make one parameter of those that were one before each was cut by its own rule."""
-    places = [_place(modules, name) for name in names]
-    first: Any = torch_compat.parameters(places[0][0])[places[0][1]]
-    for (module, own), name in zip(places, names, strict=True):
-        found: Any = torch_compat.parameters(module)[own]
-        if getattr(found, "placements", None) != getattr(first, "placements", None):
-            raise InputInvalid(
-                f"transformers: {names[0]} and {name} are one tensor, and the tensor-parallel plan "
-                "cuts them in two ways; give both a rule that cuts the vocabulary."
-            )
+    (module, own), *others = [_place(modules, name) for name in names]
+    first = torch_compat.parameters(module)[own]
+    for module, own in others:
         torch_compat.parameters(module)[own] = first
 
 
