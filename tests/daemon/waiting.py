@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_for(condition: Callable[[], object], what: str, limit_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, limit_s: float = 180.0) -> None:
     """Poll until `condition` is true; fail with `what` after `limit_s`."""
     until = time.monotonic() + limit_s
     while not condition():
