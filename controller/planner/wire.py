@@ -7,6 +7,7 @@ half an answer. Nothing is pickled.
 import json
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,6 +16,8 @@ from wattmesh.errors import InputInvalid
 from wattmesh.policies.cluster.joint_question import JointAnswer, JointQuestion
 from wattmesh.policies.decision import PlanView
 from wattmesh.policies.planner.mpc import Question
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +71,7 @@ def read_request(line: bytes) -> SolveRequest:
     Raises:
         InputInvalid: the line is not a question.
     """
-    try:
-        return _request_adapter().validate_json(line)
-    except ValidationError as error:
-        raise InputInvalid(f"no question: {_first(error)}") from error
+    return _read(_request_adapter(), line, "question")
 
 
 def read_joint_request(line: bytes) -> JointRequest:
@@ -80,10 +80,7 @@ def read_joint_request(line: bytes) -> JointRequest:
     Raises:
         InputInvalid: the line is no such question.
     """
-    try:
-        return _joint_request_adapter().validate_json(line)
-    except ValidationError as error:
-        raise InputInvalid(f"no joint question: {_first(error)}") from error
+    return _read(_joint_request_adapter(), line, "joint question")
 
 
 def read_joint(line: bytes) -> JointResult:
@@ -92,10 +89,7 @@ def read_joint(line: bytes) -> JointResult:
     Raises:
         InputInvalid: the line is no such answer.
     """
-    try:
-        return _joint_result_adapter().validate_json(line)
-    except ValidationError as error:
-        raise InputInvalid(f"no joint answer: {_first(error)}") from error
+    return _read(_joint_result_adapter(), line, "joint answer")
 
 
 def read_result(line: bytes) -> SolveResult:
@@ -104,10 +98,14 @@ def read_result(line: bytes) -> SolveResult:
     Raises:
         InputInvalid: the line is not an answer.
     """
+    return _read(_result_adapter(), line, "answer")
+
+
+def _read(adapter: TypeAdapter[T], line: bytes, what: str) -> T:
     try:
-        return _result_adapter().validate_json(line)
+        return adapter.validate_json(line)
     except ValidationError as error:
-        raise InputInvalid(f"no answer: {_first(error)}") from error
+        raise InputInvalid(f"no {what}: {_first(error)}") from error
 
 
 @cache

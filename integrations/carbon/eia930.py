@@ -23,14 +23,13 @@ from wattmesh.integrations.carbon.reading.mixed_hours import (
     checked_factors,
     model_name,
 )
-from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
+from wattmesh.integrations.carbon.reading.told_hours import HOUR, ToldHours
+from wattmesh.telemetry.carbon import CarbonBatch, Signal
 
 BASE_URL = "https://api.eia.gov/v2"
 PATH = "/electricity/rto/fuel-type-data/data/"
-HOUR = timedelta(hours=1)
 ORIGIN = datetime(2019, 1, 1, tzinfo=UTC)
 LAG = timedelta(hours=24)
-TRAILING = timedelta(hours=72)
 LABELS = ("ending", "starting")
 ROWS = 5000
 """Most rows of one answer in JSON."""
@@ -42,7 +41,7 @@ _FORM = "%Y-%m-%dT%H"
 HTTP_FORBIDDEN = 403
 
 
-class Eia930:
+class Eia930(ToldHours):
     """One balancing authority as a series of hours (`Provider`)."""
 
     def __init__(
@@ -76,52 +75,11 @@ class Eia930:
         factors = checked_factors(own, DIRECT_G_PER_KWH)
         self._zone = zone
         self._credentials = Credentials.parameter("api_key", key)
-        self._model = model_name(MODEL, own)
-        self._mixed = MixedHours(signal=self.signal, factors_g_per_kwh=factors, model=self._model)
         self._shift = HOUR if label == "ending" else timedelta()
         self._http = http or JsonHttp(base_url)
-
-    @property
-    def signal(self) -> Signal:
-        """The identity of the series."""
-        return Signal(provider="eia930", zone=self._zone)
-
-    @property
-    def series(self) -> Series:
-        """Hours of UTC, told about a day late, without a forecast."""
-        return Series(
-            interval_s=HOUR.total_seconds(),
-            origin=ORIGIN,
-            cadence_s=HOUR.total_seconds(),
-            lag_s=LAG.total_seconds(),
-            trailing=TRAILING,
-        )
-
-    @property
-    def breaker_state(self) -> str:
-        """What happens to a poll now: closed, open or half-open."""
-        return self._http.breaker_state
-
-    def capabilities(self, now: datetime) -> Capabilities:
-        """Say what is served; asking shows whether the key and the authority are known.
-
-        Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the key or the zone is wrong.
-        """
-        batch = self.latest(now)
-        newest = max((point.end for point in batch.points), default=None)
-        told = f"The newest hour ends at {newest:%Y-%m-%d %H:%M} UTC." if newest else ""
-        return Capabilities(
-            latest=True, history=True, forecast=False, models=(self._model,), detail=told
-        )
-
-    def latest(self, now: datetime) -> CarbonBatch:
-        """Fetch the hours of the last three days.
-
-        Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the key or the zone is wrong.
-        """
-        return self.history(now - TRAILING, now, now=now)
+        signal, model = Signal(provider="eia930", zone=zone), model_name(MODEL, own)
+        super().__init__(signal=signal, model=model, origin=ORIGIN, lag=LAG, asks=self._http)
+        self._mixed = MixedHours(signal=signal, factors_g_per_kwh=factors, model=model)
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
         """Fetch the hours that begin in [start, end), in pages of 5000 rows.
@@ -137,10 +95,6 @@ class Eia930:
             if begin is not None and start <= begin < end:
                 hours.setdefault(begin, {})[fuel] = energy_mwh
         return self._mixed.batch(hours, refused, now)
-
-    def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Return nothing: EIA forecasts demand, not the mix."""
-        return CarbonBatch(points=())
 
     def _rows(self, start: datetime, end: datetime) -> Iterator[Any]:
         """Fetch the rows whose label is in [start, end], page by page.

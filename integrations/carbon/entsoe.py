@@ -16,12 +16,12 @@ from wattmesh.integrations.carbon.reading.entsoe_platform import BASE_URL, Entso
 from wattmesh.integrations.carbon.reading.entsoe_xml import Acknowledgement, MarketDocument
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.mixed_hours import (
-    HOUR,
     MixedHours,
     checked_factors,
     model_name,
 )
-from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, Series, Signal
+from wattmesh.integrations.carbon.reading.told_hours import HOUR, ToldHours
+from wattmesh.telemetry.carbon import CarbonBatch, Signal
 
 LIGNITE_G_PER_KWH = 1070.0
 """407 g per kWh of heat (raw lignite; Landesamt fuer Umwelt Brandenburg, emission factors by
@@ -56,13 +56,12 @@ STORAGE = frozenset({"B10", "B25"})
 
 ORIGIN = datetime(2015, 1, 1, tzinfo=UTC)
 LAG = timedelta(hours=2)
-TRAILING = timedelta(hours=72)
 SPAN = timedelta(days=14)
 """Of one request: some 20,000 points in quarter hours, 2 MB."""
 MODEL = "ENTSO-E mix"
 
 
-class EntsoeMix:
+class EntsoeMix(ToldHours):
     """One zone as a series of hours (`Provider`)."""
 
     def __init__(
@@ -89,55 +88,11 @@ class EntsoeMix:
         own = dict(factors_g_per_kwh or {})
         self._zone, self._area = zone, area_of(zone)
         self._platform = EntsoePlatform(token=token, base_url=base_url, http=http)
-        self._model = model_name(MODEL, own)
-        self._mixed = MixedHours(
-            signal=self.signal,
-            factors_g_per_kwh=checked_factors(own, FACTORS_G_PER_KWH),
-            model=self._model,
-        )
+        signal, model = Signal(provider="entsoe", zone=zone), model_name(MODEL, own)
+        super().__init__(signal=signal, model=model, origin=ORIGIN, lag=LAG, asks=self._platform)
+        factors = checked_factors(own, FACTORS_G_PER_KWH)
+        self._mixed = MixedHours(signal=signal, factors_g_per_kwh=factors, model=model)
         self._storage = STORAGE - own.keys()
-
-    @property
-    def signal(self) -> Signal:
-        """The identity of the series."""
-        return Signal(provider="entsoe", zone=self._zone)
-
-    @property
-    def series(self) -> Series:
-        """Hours of UTC, told within a few hours, without a forecast."""
-        return Series(
-            interval_s=HOUR.total_seconds(),
-            origin=ORIGIN,
-            cadence_s=HOUR.total_seconds(),
-            lag_s=LAG.total_seconds(),
-            trailing=TRAILING,
-        )
-
-    @property
-    def breaker_state(self) -> str:
-        """What happens to a poll now: closed, open or half-open."""
-        return self._platform.breaker_state
-
-    def capabilities(self, now: datetime) -> Capabilities:
-        """Say what is served; asking shows whether token and zone are known.
-
-        Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the token or the zone is wrong.
-        """
-        batch = self.latest(now)
-        newest = max((point.end for point in batch.points), default=None)
-        told = f"The newest hour ends at {newest:%Y-%m-%d %H:%M} UTC." if newest else ""
-        return Capabilities(
-            latest=True, history=True, forecast=False, models=(self._model,), detail=told
-        )
-
-    def latest(self, now: datetime) -> CarbonBatch:
-        """Fetch the hours of the last three days.
-
-        Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the token or the zone is wrong.
-        """
-        return self.history(now - TRAILING, now, now=now)
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
         """Fetch the hours that begin in [start, end), in requests of 14 days.
@@ -168,10 +123,6 @@ class EntsoeMix:
                 f"{end:%Y-%m-%d %H:%M} UTC ({nothing[:120]})"
             )
         return self._mixed.batch(hours, refused, now, comes_within=LAG)
-
-    def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Return nothing: the platform forecasts wind, sun and load, not the mix."""
-        return CarbonBatch(points=())
 
     def _hours(
         self, document: MarketDocument, refused: list[str]

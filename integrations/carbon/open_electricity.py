@@ -27,16 +27,15 @@ from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
 from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.integrations.carbon.reading.credentials import Credentials
 from wattmesh.integrations.carbon.reading.http import JsonHttp
-from wattmesh.telemetry.carbon import Capabilities, CarbonBatch, CarbonPoint, Series, Signal
+from wattmesh.integrations.carbon.reading.told_hours import HOUR, ToldHours
+from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
 
 BASE_URL = "https://api.openelectricity.org.au"
 PATH = "/v4/data/network/"
-HOUR = timedelta(hours=1)
 ORIGIN = datetime(2010, 1, 1, tzinfo=UTC)
 LAG = timedelta(hours=2)
 """Before that an hour may lack dispatch intervals that come late."""
-TRAILING = timedelta(hours=72)
 SPAN = timedelta(days=25)
 """Of one request; hourly ones may be 32 days long (docs: Data Limits)."""
 REMEMBERED = timedelta(days=10)
@@ -66,7 +65,7 @@ class _GroupSeen:
     last: datetime
 
 
-class OpenElectricity:
+class OpenElectricity(ToldHours):
     """One network or region as a series of hours (`Provider`)."""
 
     def __init__(
@@ -88,47 +87,9 @@ class OpenElectricity:
         self._zone, self._network = zone, NETWORKS[zone]
         self._credentials = Credentials.header("Authorization", key, scheme="Bearer")
         self._http = http or JsonHttp(base_url)
+        signal = Signal(provider="open_electricity", zone=zone, gas="CO2eq")
+        super().__init__(signal=signal, model=MODEL, origin=ORIGIN, lag=LAG, asks=self._http)
         self._seen: dict[str, _GroupSeen] = {}
-
-    @property
-    def signal(self) -> Signal:
-        """The identity of the series."""
-        return Signal(provider="open_electricity", zone=self._zone, gas="CO2eq")
-
-    @property
-    def series(self) -> Series:
-        """Hours of UTC, told within two hours, without a forecast."""
-        return Series(
-            interval_s=HOUR.total_seconds(),
-            origin=ORIGIN,
-            cadence_s=HOUR.total_seconds(),
-            lag_s=LAG.total_seconds(),
-            trailing=TRAILING,
-        )
-
-    @property
-    def breaker_state(self) -> str:
-        """What happens to a poll now: closed, open or half-open."""
-        return self._http.breaker_state
-
-    def capabilities(self, now: datetime) -> Capabilities:
-        """Say what is served; asking shows whether the key is known.
-
-        Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the key is wrong.
-        """
-        batch = self.latest(now)
-        newest = max((point.end for point in batch.points), default=None)
-        said = f"The newest hour ends at {newest:%Y-%m-%d %H:%M} UTC." if newest else ""
-        return Capabilities(latest=True, history=True, forecast=False, models=(MODEL,), detail=said)
-
-    def latest(self, now: datetime) -> CarbonBatch:
-        """Fetch the hours of the last three days.
-
-        Raises:
-            SourceUnavailable: nothing usable came. SourceRefused: the key is wrong.
-        """
-        return self.history(now - TRAILING, now, now=now)
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
         """Fetch the hours that begin in [start, end), in requests of 25 days.
@@ -153,10 +114,6 @@ class OpenElectricity:
                 f"{end:%Y-%m-%d %H:%M} UTC"
             )
         return self._batch(values["energy"], values["emissions"], refused, now)
-
-    def forecast(self, hours: float, *, now: datetime) -> CarbonBatch:
-        """Return nothing: there is no forecast of the mix."""
-        return CarbonBatch(points=())
 
     def _ask(self, first: datetime, last: datetime) -> Any:
         """Fetch both metrics."""

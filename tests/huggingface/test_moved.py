@@ -47,7 +47,7 @@ def test_a_llama_goes_through_three_layouts_is_killed_and_trains_what_it_would_a
 def test_the_step_that_was_lost_is_done_again(llama: MovedRun) -> None:
     """In the layout it was killed in, from the checkpoint before."""
     assert any("launching again from step 2" in line for line in llama.said), llama.said
-    assert [line["step"] for line in llama.lines()] == [1, 2, 3, 3, 4, 5]
+    assert [line["step"] for line in llama.trained()] == [1, 2, 3, 3, 4, 5]
     assert llama.switches() == [[3, "confirmed", ""]]
 
 
@@ -119,7 +119,7 @@ def test_bf16_parameters_dropout_and_fp32_copies_go_on_bit_for_bit_after_a_kill(
     )
     assert run.supervised() == 0, run.log()
     assert run.layouts() == ["dp2", "tp2"], run.log()
-    lost, again = (line["loss"] for line in run.lines() if line["step"] == 3)
+    lost, again = (line["loss"] for line in run.trained() if line["step"] == 3)
     assert lost == again
     without, _ = alone(replace(run.has, dropout=0.0))
     assert worst_difference(run.losses(), without) > ROUNDED  # so the masks were there

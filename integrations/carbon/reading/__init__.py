@@ -12,5 +12,6 @@ The map:
     json_shape.py   where an unknown service keeps its values, as the settings declare it
     mixed_hours.py  hours of a generation mix to points of a series
     rows.py         converts a provider's rows to points
+    told_hours.py   what providers of hours that are told late share
     trace.py        the file format of recorded traces
 """

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.reading.believed import PlausibilityFilter, refusal
 from wattmesh.integrations.carbon.reading.fuel_mix import Mix, derived
+from wattmesh.integrations.carbon.reading.told_hours import HOUR
 from wattmesh.telemetry.carbon import CarbonBatch, CarbonPoint, Signal
 from wattmesh.telemetry.readings import Quality
 
-HOUR = timedelta(hours=1)
 REMEMBERED = timedelta(days=10)
 """A fuel is expected from this long before its first value until this long after its last one."""
 
