@@ -244,14 +244,15 @@ def standby(site: LiveSite, port: int) -> Iterator[None]:
 
 
 def write_site(folder: Path) -> None:
-    """Write the recorded day and the catalogue."""
+    """Write recorded days that last for 45 minutes of tests, and the catalogue."""
     head = (
         "zone,timestamp_utc,carbon_intensity_gco2eq_per_kwh,kind,emission_factor_type,"
         "forecast_gco2_per_kwh"
     )
     rows = [
-        f"GB,2023-06-{day}T{hour:02d}:{half}:00Z,{150 + 3 * hour},average,direct,{152 + 3 * hour}"
-        for day in (14, 15, 16)
+        f"GB,2023-06-{day:02d}T{hour:02d}:{half}:00Z,{150 + 3 * hour},average,direct,"
+        f"{152 + 3 * hour}"
+        for day in range(1, 29)
         for hour in range(24)
         for half in ("00", "30")
     ]

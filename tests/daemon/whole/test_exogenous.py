@@ -74,8 +74,13 @@ def test_a_daemon_polls_what_is_named_and_says_when_it_is_silent(start: Start) -
             "the end of that poll",
         )
         series = parts.loop_facts.signals.exogenous[0]
-        parts.journal.exogenous.fetched(
-            series, parts.loop_facts.clock.now(), ok=False, detail="another place", refused=True
-        )
-        view = call(parts, "GET", "/v1/status")
-        assert any("open_meteo:home refuses to answer" in each for each in view["trouble"])
+
+        def refusal_is_told() -> bool:
+            """Note a refusal and look; a poll that ends between the two is answered again."""
+            parts.journal.exogenous.fetched(
+                series, parts.loop_facts.clock.now(), ok=False, detail="elsewhere", refused=True
+            )
+            view = call(parts, "GET", "/v1/status")
+            return any("open_meteo:home refuses to answer" in each for each in view["trouble"])
+
+        wait_for(refusal_is_told, "the refusal among the troubles")
