@@ -110,10 +110,7 @@ class FakeDaemon(UnixHttp):
             return 404, {"error": "unknown run"}
         if call == "progress":
             heard.progress.append(Progress.from_json(body))
-            # One that nobody may have heard yet stays, however late it is.
-            late = self._open and heard.progress[-1].step > self._open.valid_until_step
-            if late and self._marked == self._served:
-                self._open = None
+            self._close_if_late(heard.progress[-1].step)
         elif call == "heartbeat":
             heard.heartbeats.append(Heartbeat.from_json(body))
             return 200, HeartbeatAnswer(heartbeat_s=self.heartbeat_s).to_json()
@@ -124,6 +121,13 @@ class FakeDaemon(UnixHttp):
         elif call == "order":
             return 200, Orders(order=self._next_order(), epoch=1, mode=self.mode).to_json()
         return 200, {}
+
+    def _close_if_late(self, step: int) -> None:
+        """Close an order past its time; one that nobody may have heard or judged yet stays."""
+        if self._open and self._marked == self._served:
+            at = self._wishes[self._served - 1].at
+            if step > max(at, self._open.valid_until_step):
+                self._open = None
 
     def _follow(self, transition: Transition) -> None:
         self.heard.transitions.append(transition)

@@ -36,7 +36,9 @@ class Place:
             lines.append(f'wattmesh_gpu_power_watts{{{name},window="instant"}} {true.power_w}')
         return "\n".join([*lines, ""]) if lines else ""
 
-    def profiled(self, power: PowerKind, at_b: Callable[["Place"], object]) -> Profile:
+    def profiled(
+        self, power: PowerKind, at_b: Callable[["Place"], object], longest_s: float = 6.0
+    ) -> Profile:
         """Profile the acting job; when it begins at B, something happens."""
         where = JobPower(kind=power, library=str(self.fake.library), url=self.url)
 
@@ -48,7 +50,8 @@ class Place:
             if text == "B (1 rank) trains":
                 at_b(self)
 
-        job = replace(JOB, power=where, warm_switches=False, precision=0.5, longest_s=6.0)
+        job = replace(JOB, power=where, warm_switches=False, precision=0.5)
+        job = replace(job, longest_s=longest_s)
         return profile(job, self.folder / "p", tell, launcher=launcher)
 
 
@@ -66,7 +69,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def test_an_agents_page_measures(place: Place) -> None:
     """Watts of the layout's GPUs, and of the one that it parks."""
-    found = place.profiled(PowerKind.AGENT, lambda _: None)
+    found = place.profiled(PowerKind.AGENT, lambda _: None, longest_s=120.0)
     a, b = found.catalogue.points
     assert a.power_w == pytest.approx(1000, rel=0.2)
     assert b.power_w == pytest.approx(300, rel=0.2)

@@ -219,14 +219,15 @@ def test_a_job_that_takes_no_order_is_ended(tmp_path: Path) -> None:
 )
 def test_a_job_that_cannot_be_measured_says_why(tmp_path: Path, act: Act, sentence: str) -> None:
     """One clear sentence each, and no catalogue."""
-    job = replace(JOB, tokens_per_step=100, start_limit_s=2.0)
+    limit_s = 2.0 if "within 2 s" in sentence else 180.0
+    job = replace(JOB, tokens_per_step=100, start_limit_s=limit_s)
     with pytest.raises(WattmeshError, match=sentence):
         profiled(tmp_path / "p", act, job)
 
 
 def test_a_job_that_trains_another_batch_than_its_file_states_is_refused(tmp_path: Path) -> None:
     """Also where nobody states the tokens of a step."""
-    job = replace(JOB, global_batch=7, seq_len=16, start_limit_s=2.0)
+    job = replace(JOB, global_batch=7, seq_len=16, start_limit_s=180.0)
     with pytest.raises(WattmeshError, match="reports 100 tokens for a step, and its file says "):
         profiled(tmp_path / "p", ACT, job)
 
