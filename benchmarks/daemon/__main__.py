@@ -4,12 +4,12 @@
 
 A real daemon on a migrated SQLite journal decides every 5 s about one job on 8 simulated GPUs
 (site.py): a real agent reads them once a second, a real actuator can set their clocks, the
-job reports and asks for orders once a second through the agent, and `/metrics` is scraped 4 times a
-minute. The plan that the daemon keeps is looked at with each scrape: were it ever of less than
-720 slots x 7 points, there would be no figures. Memory is the peak of the daemon and, of its
-planning process, of what the two do not share; the share of a core is theirs and the agent's, which
-reads the GPUs. Nothing was tuned on these figures but the order of starting (READY before the first
-poll) and idle wake-ups.
+job reports once a second and waits for orders as its client does, through the agent, and
+`/metrics` is scraped 4 times a minute. The plan that the daemon keeps is looked at with each
+scrape: were it ever of less than 720 slots x 7 points, there would be no figures. Memory is the
+peak of the daemon and, of its planning process, of what the two do not share; the share of a core
+is theirs and the agent's, which reads the GPUs. Nothing was tuned on these figures but the order of
+starting (READY before the first poll) and idle wake-ups.
 """
 
 import argparse

@@ -17,14 +17,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from wattmesh.reconfig.client.daemon_client import ORDER_WAIT_S
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.wire import Progress, Register
 from wattmesh.telemetry.fake_nvml import Board, FakeNvml
@@ -201,7 +204,7 @@ class Site:
             time.sleep(0.2)
 
     def report(self) -> None:
-        """Report progress, then wait a second for an order, as a job's daemon client does."""
+        """Report progress, then train for a second."""
         self.reports += 1
         lock = self.fake.gpus[0].truth().lock_mhz
         report = Progress(
@@ -220,7 +223,13 @@ class Site:
         status = self._relayed("POST", "progress", report.to_json())
         if status != 200:
             raise RuntimeError(f"a report was answered with {status}: {_log(self.folder)}")
-        self._relayed("GET", "order?wait=1")
+        time.sleep(1.0)
+
+    def ask_for_orders(self, over: threading.Event) -> None:
+        """Ask for orders until the site ends, as the thread of a job's daemon client does."""
+        while not over.is_set():
+            if self._relayed("GET", f"order?wait={ORDER_WAIT_S:g}") != 200:
+                over.wait(1.0)
 
     def plan(self) -> dict[str, Any] | None:
         """Give the plan that the daemon keeps; None while there is none."""
@@ -278,9 +287,13 @@ def site(folder: Path) -> Iterator[Site]:
         for gpu in fake.gpus:
             gpu.load(0.8)
             gpu.process(child.pid, lingers=True)
+        over = threading.Event()
+        asker = running.enter_context(ThreadPoolExecutor(1))
         agent = running.enter_context(_process(folder, "controller.agent"))
+        running.callback(over.set)
         made = Site(folder=folder, fake=fake, agent=agent, running=running)
         made.register()
+        asker.submit(made.ask_for_orders, over)
         yield made
 
 

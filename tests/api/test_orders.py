@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.api.conftest import Served
 from tests.api.test_jobs import put_order
 from tests.builders import messages
+from tests.daemon.waiting import wait_for
 from wattmesh.controller.journal.database import identity
 from wattmesh.reconfig.wire import Orders
 
@@ -103,6 +104,17 @@ def test_a_standby_looks_each_time(served: Served) -> None:
     assert served.get(TARGET).body["order"] is None
     put_order(served)
     assert served.get(TARGET).body["order"]["plan"] == "plan-1"
+
+
+def test_a_waiting_call_at_a_standby_sees_what_the_leader_ordered(served: Served) -> None:
+    """Without a signal, and long before the wait is over."""
+    served.register()
+    served.loop_facts.lead = replace(served.loop_facts.lead, epoch=None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(served.get, f"{TARGET}?wait=60")
+        wait_for(lambda: served.changes._waiters, "the call to wait")
+        put_order(served)
+        assert waiting.result(50.0).body["order"]["plan"] == "plan-1"
 
 
 def test_a_wait_beyond_reason_is_refused(served: Served) -> None:

@@ -25,6 +25,8 @@ from wattmesh.errors import RetryLater
 from wattmesh.reconfig.wire import Orders
 
 LONGEST_WAIT_S = 60.0
+STANDBY_WAIT_S = 1.0
+"""A standby hears no signal of the leader's: it looks into the journal this often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,10 @@ class OrderBoard:
             order, left_s = found.orders.order, until_s - time.monotonic()
             if left_s <= 0 or (order is not None and order.plan != seen):
                 return found.orders
-            if not await changes.heard_after(rings, left_s) or changes.closed:
+            leads = self._context.loop_facts.lead.epoch is not None
+            patience_s = left_s if leads else min(left_s, STANDBY_WAIT_S)
+            heard = await changes.heard_after(rings, patience_s)
+            if changes.closed or not (heard or patience_s < left_s):
                 return found.orders
 
     async def _look(self, received: Received, call: Call, rings: int) -> RunOrders:
