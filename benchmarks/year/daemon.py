@@ -310,7 +310,7 @@ class Simulated:
         able = run.job.movable and run.trains(now)
         switch = self.journal.switches.open(run.job.name) if able else None
         if switch is not None and switch.state is SwitchState.ORDERED:
-            run.take(switch.plan, switch.to_point)
+            run.take(switch.switch_id, switch.to_point)
 
     def _transitions(self, run: Run, launch: int, now: datetime) -> None:
         """Report the steps of switches, as a hook would."""
@@ -329,7 +329,7 @@ class Simulated:
             run=run.job.name,
             incarnation=f"{run.job.name}-{launch}",
             attempt=launch,
-            plan=move.plan,
+            switch_id=move.switch_id,
             epoch=self.loop_facts.lead.epoch or 0,
             state=state,
             step=run.tokens // STEP_TOKENS,

@@ -152,14 +152,14 @@ def misheard(journal: Journal, runs: Sequence[Run]) -> list[str]:
     wrong = []
     for run in runs:
         rows = journal.switches.history(run.job.name, limit=MOST_SWITCHES)
-        told = {row.plan: row for row in rows}
+        told = {row.switch_id: row for row in rows}
         for move in run.moves:
-            row = told.pop(move.plan, None)
+            row = told.pop(move.switch_id, None)
             if row is None or row.state is not move.end or row.created_at > move.at:
                 wrong.append(f"{run.job.name}: its switch at {move.at} is told as {row}")
         for row in told.values():
             if row.state in (SwitchState.ROLLED_BACK, SwitchState.CONFIRMED):
-                wrong.append(f"{run.job.name}: {row.plan} is {row.state}, and was never taken")
+                wrong.append(f"{run.job.name}: {row.switch_id} is {row.state}, and was never taken")
     return wrong
 
 

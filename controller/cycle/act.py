@@ -189,7 +189,7 @@ class JournalActor:
         if ended is None:
             return False
         self._journal.switches.close(
-            switch.plan, ended.state, detail=ended.reason, now=seen.snapshot.now, epoch=epoch
+            switch.switch_id, ended.state, detail=ended.reason, now=seen.snapshot.now, epoch=epoch
         )
         level = logging.WARNING if ended.state is SwitchState.FAILED else logging.INFO
         log.log(level, "%s: switch to %s: %s", row.name, switch.to_point, ended.reason)
@@ -296,7 +296,7 @@ def _write_intent_row(
     # Keep who asked and why with the switch, because the request is deleted once it is ordered.
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
     order = Order(
-        plan=str(uuid.uuid4()),
+        switch_id=str(uuid.uuid4()),
         epoch=epoch,
         run=row.run,
         attempt=row.attempt,
@@ -321,7 +321,7 @@ def _order_sleep(
     asked = row.ordered_point == PAUSED
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
     order = Order(
-        plan=str(uuid.uuid4()),
+        switch_id=str(uuid.uuid4()),
         epoch=epoch,
         run=row.run,
         attempt=row.attempt,
@@ -350,7 +350,7 @@ def _order_to_wake(
     asked = bool(decision.target) and row.ordered_point == decision.target
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
     order = Order(
-        plan=str(uuid.uuid4()),
+        switch_id=str(uuid.uuid4()),
         epoch=epoch,
         run=row.run,
         attempt=row.attempt,

@@ -223,7 +223,7 @@ class Boundary:
         """
         state, generation = self._now
         note = SwitchNote(
-            plan=order.plan,
+            switch_id=order.switch_id,
             epoch=order.epoch,
             point=order.point,
             old_layout=generation.layout,
@@ -241,7 +241,7 @@ class Boundary:
             if self._job.leads(generation):
                 self._orders.begin(order, step=state.position.step, attempt=generation.attempt)
         except OSError as error:
-            problem = f"that order {order.plan} is begun cannot be noted on disk ({error})"
+            problem = f"that order {order.switch_id} is begun cannot be noted on disk ({error})"
         told = group.agree_on_problem(problem)
         if told:
             if self._job.leads(generation):

@@ -258,7 +258,7 @@ class Site:
             self._epoch = self.journal.leadership.acquire("daemon", 1e9) or 0
         self._plan += 1
         self._open = Order(
-            plan=f"p{self._plan}",
+            switch_id=f"p{self._plan}",
             epoch=self._epoch,
             run=self.run,
             attempt=self._attempt,
@@ -287,7 +287,7 @@ class Site:
             run=self.run,
             incarnation=f"{self.run}{self._attempt}",
             attempt=self._attempt,
-            plan=order.plan,
+            switch_id=order.switch_id,
             epoch=order.epoch,
             state=state,
             step=self._seq,
@@ -310,7 +310,7 @@ class Site:
         """End the open switch, as the cycle does."""
         assert self._open is not None
         done = self.journal.switches.close(
-            self._open.plan,
+            self._open.switch_id,
             state,
             detail="not needed any more",
             now=moment(at),

@@ -141,5 +141,5 @@ def step_switch(
     """Let the run report one step of its open switch, `at_s` after T0."""
     switch = journal.switches.history("r")[0]
     facts: dict[str, Any] = {"epoch": switch.epoch, "evidence": {}}
-    told = transition(state, switch.plan, **facts | changes)
+    told = transition(state, switch.switch_id, **facts | changes)
     journal.switches.record(told, owner_uid=UID, now=T0 + timedelta(seconds=at_s))

@@ -293,7 +293,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_resize_loses_nothing(
     cycles run before, between and after.
     """
     turn(journal, at=T0 + timedelta(seconds=2))
-    plan, back = order(journal).plan, later(125)
+    switch_id, back = order(journal).switch_id, later(125)
 
     def step(state: SwitchState, at_s: float, **facts: Any) -> Any:
         made = transition(state, plan, epoch=1, **facts)
@@ -323,7 +323,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_resize_loses_nothing(
     (done_switch,) = anew.switches.history("r")
     # An order of which nobody told that it was taken is given up after its time.
     ended = SwitchState.CONFIRMED if told else SwitchState.ABANDONED
-    assert (done_switch.plan, done_switch.state) == (plan, ended)
+    assert (done_switch.switch_id, done_switch.state) == (switch_id, ended)
     assert view(anew, back).failed_switches == 0
     assert anew.switches.open("r") is None
     anew.close()

@@ -255,7 +255,7 @@ def test_a_frozen_run_is_woken_and_its_order_stays(journal: Journal, plans: Want
     made = order(journal)
     assert (made.mode, made.layout) == (SwitchMode.RESUME, A)
     turn(journal, at=later(11))
-    assert order(journal).plan == made.plan
+    assert order(journal).switch_id == made.switch_id
 
 
 def test_an_operator_wakes_it_into_a_point(journal: Journal, plans: Wants) -> None:
@@ -413,7 +413,7 @@ def test_two_daemons_order_it_awake_once(journal: Journal, plans: Wants) -> None
     turn(journal, at=later(30))
     first = order(journal)
     turn(journal, at=later(30))
-    assert order(journal).plan == first.plan
+    assert order(journal).switch_id == first.switch_id
     assert sum(each.order.mode is SwitchMode.RESUME for each in journal.switches.history("r")) == 1
 
 
@@ -470,7 +470,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_sleep_loses_nothing(
     The launcher tells what is left, and cycles run before, between and after.
     """
     turn(journal, at=T0 + timedelta(seconds=2))
-    plan = order(journal).plan
+    plan = order(journal).switch_id
 
     def step(state: SwitchState, at_s: float) -> Any:
         facts: dict[str, Any] = {"evidence": {"total_s": 12.0}, "layout": None, "epoch": 1}
@@ -507,7 +507,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_waking_loses_nothing(
     fall_asleep(journal)
     plans.point = "B"
     turn(journal, at=later(30))
-    plan = order(journal).plan
+    plan = order(journal).switch_id
 
     def step(state: SwitchState) -> Any:
         facts: dict[str, Any] = {"evidence": {"total_s": 12.0}, "layout": B, "epoch": 1, **SECOND}
@@ -526,7 +526,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_waking_loses_nothing(
     woken = row(anew, later(31.3))
     assert (woken.state, woken.layout, woken.attempt) == ("live", B, 2)
     newest = anew.switches.history("r")[0]
-    assert (newest.plan, newest.state) == (plan, SwitchState.CONFIRMED)
+    assert (newest.switch_id, newest.state) == (plan, SwitchState.CONFIRMED)
     assert view(anew, later(31.3)).failed_switches == 0
     anew.close()
 

@@ -84,7 +84,7 @@ def test_a_training_moves_from_two_hosts_to_one_and_back_with_the_same_losses(
     hosts = {each["layout"]: each["host"] for each in lines}
     assert set(hosts) == {str(DP2_TP2), str(DP2), str(DP4)}, run.where()
     assert hosts[str(DP2)] == "host-0"
-    plans = dict.fromkeys(each.plan for each in daemon.heard.transitions)
+    plans = dict.fromkeys(each.switch_id for each in daemon.heard.transitions)
     assert [daemon.states(plan)[-1] for plan in plans] == [SwitchState.CONFIRMED] * 2
     registers = daemon.heard.registers
     assert [each.world_size for each in registers] == [4, 2, 4]

@@ -128,10 +128,10 @@ def test_a_launch_that_said_that_it_leaves_is_not_lost(
     assert value(found, "wattmesh_run_tokens_total", run="llm") == 1000
 
 
-def ordered(journal: Journal, epoch: int, plan: str, *, run: str = "r", at: datetime) -> None:
+def ordered(journal: Journal, epoch: int, switch_id: str, *, run: str = "r", at: datetime) -> None:
     """Order the run to B."""
     order = Order(
-        plan=plan,
+        switch_id=switch_id,
         epoch=epoch,
         run=run,
         attempt=1,

@@ -70,7 +70,7 @@ def asleep_run(slurm: Cluster, where: Path) -> tuple[Paper, AsleepNote]:
 def order(note: AsleepNote, ranks: int) -> Order:
     """Give an order to wake with a number of ranks."""
     return Order(
-        plan="plan-2",
+        switch_id="plan-2",
         epoch=1,
         run=note.run,
         attempt=note.attempt,

@@ -41,7 +41,7 @@ from wattmesh.controller.status.status import (
 )
 from wattmesh.controller.views import StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
-from wattmesh.reconfig.wire import Spent
+from wattmesh.reconfig.wire import SWITCH_ID_KEY, Spent
 from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import flags_of
 
@@ -152,7 +152,8 @@ def why(context: RequestContext, call: Call) -> dict[str, Any]:
         "decisions": told,
         "switches": switches,
         "transitions": {
-            each["plan"]: context.journal.switches.transitions(each["plan"]) for each in switches
+            each[SWITCH_ID_KEY]: context.journal.switches.transitions(each[SWITCH_ID_KEY])
+            for each in switches
         },
         "expert_costs": context.journal.events.list(
             MOST_TOLD, kind=EXPERT_COSTS, begins=told_of(row)

@@ -18,7 +18,7 @@ from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.marks import marked
 from wattmesh.reconfig.catalogue import PAUSED
 from wattmesh.reconfig.switch import how_equal
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire import SWITCH_ID_KEY, SwitchMode
 
 CONFIRMED = "confirmed"
 OPEN_STYLE = STRONG
@@ -49,7 +49,7 @@ def story(
     switches: Sequence[Mapping[str, Any]],
     transitions: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> list[TimelineEntry]:
-    """Put decisions and switches into one story, newest first; `transitions`: of each by its plan.
+    """Put decisions and switches into one story, newest first; `transitions`: of each by its id.
 
     A decision that became a switch appears only as that switch.
     """
@@ -58,7 +58,7 @@ def story(
     dated = len(days) > 1
     told = [each for each in decisions if not _became_switch(each, switches)]
     entries = [_decision(each, dated=dated) for each in told]
-    entries += [_switch(each, transitions.get(each["plan"], ()), dated) for each in switches]
+    entries += [_switch(each, transitions.get(each[SWITCH_ID_KEY], ()), dated) for each in switches]
     return sorted(entries, key=lambda each: each.at, reverse=True)
 
 

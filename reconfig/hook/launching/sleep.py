@@ -54,14 +54,14 @@ def hold_next_launch(
     folder, here = job.folder, story.generation
     launched = job.launch_store.launched
     request = HoldRequest(
-        key=order.plan, run=order.run, ranks=launched, wakes_at=order.wakes_at or ""
+        key=order.switch_id, run=order.run, ranks=launched, wakes_at=order.wakes_at or ""
     )
     try:
         found = newest_whole(folder)
         if found is None or found[0].name != saved.name:
-            return _no(order.plan, f"checkpoint {saved.name} cannot be read back whole")
+            return _no(order.switch_id, f"checkpoint {saved.name} cannot be read back whole")
         note = AsleepNote(
-            key=order.plan,
+            key=order.switch_id,
             run=order.run,
             attempt=job.attempt(here),
             launched=launched,
@@ -75,7 +75,7 @@ def hold_next_launch(
         asleep.write(folder.asleep_file, note)
         answer = _ask(folder, request, job.deadlines.hold_s)
     except (OSError, CallHuman) as error:
-        answer = _no(order.plan, str(error))
+        answer = _no(order.switch_id, str(error))
     if answer.problem:
         asleep.awake(folder)
     return answer
@@ -103,7 +103,7 @@ def hold_other_size(
             left_s=story.elapsed_s,
         )
         request = HoldRequest(
-            key=order.plan,
+            key=order.switch_id,
             run=order.run,
             ranks=len(order.ranks),
             back_ranks=launched,
@@ -111,7 +111,7 @@ def hold_other_size(
         )
         answer = _ask(folder, request, job.deadlines.hold_s)
     except OSError as error:
-        answer = _no(order.plan, str(error))
+        answer = _no(order.switch_id, str(error))
     if answer.problem:
         asleep.awake(folder)
         with suppress(OSError):
