@@ -192,7 +192,7 @@ class Simulated:
         return parse(text, where=self.path)
 
     def _providers(self) -> tuple[Provider, ...]:
-        """Open the providers as the settings name them, patient by the story's clock."""
+        """Open the providers as the settings name them, patient by the scenario's clock."""
 
         def http(base_url: str) -> JsonHttp:
             monotonic_s = self.cluster.time.monotonic_s
@@ -242,7 +242,7 @@ class Simulated:
         return dues
 
     def live(self, until: datetime, step: timedelta) -> None:
-        """Live through the story up to `until`."""
+        """Live through the scenario up to `until`."""
         began = self.cluster.time.now
         for now in self.cluster.moments(began, until, step):
             if now > self.cluster.time.now:
@@ -302,7 +302,7 @@ class Simulated:
         asked = [point for when, point in run.job.asked if when <= now]
         for number in self._unsaid(run, "asked", len(asked)):
             self.journal.runs.order_point(
-                run.job.name, asked[number], reason="the story says so", by="year", now=now
+                run.job.name, asked[number], reason="the scenario says so", by="year", now=now
             )
 
     def _fetch(self, run: Run, now: datetime) -> None:

@@ -65,7 +65,7 @@ evidence = "validated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a story says of one run.
+    """What a scenario says of one run.
 
     Attributes:
         layout: at which it is submitted.
@@ -135,7 +135,7 @@ class Run:
     """One run as it truly goes, up to the newest moment it was let go on to."""
 
     def __init__(self, job: Job) -> None:
-        """Take its story; nothing is trained yet."""
+        """Take its scenario; nothing is trained yet."""
         self.job = job
         self.moves: list[Move] = []
         self._world = World(job.scene())

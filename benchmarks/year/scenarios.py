@@ -1,7 +1,7 @@
-"""Stories that a simulated site lives through: its runs, and what goes wrong when.
+"""Scenarios that a simulated site lives through: its runs, and what goes wrong when.
 
-Each story names its borders and faults; the same faults are switched on at the grid server and told
-to the independent sum. Invariant: a story is data; two lives of one are the same.
+Each scenario names its borders and faults; the same faults are switched on at the grid server and
+told to the independent sum. Invariant: a scenario is data; two lives of one are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from benchmarks.year.daemon import SCALE, Site
-from benchmarks.year.oracle import Story
+from benchmarks.year.oracle import ProviderFaults
 from benchmarks.year.run import HOUR, TOKENS_PER_S, A, B, Job
 from benchmarks.year.world import at
 from wattmesh.controller.replay.world import Noise
@@ -24,8 +24,8 @@ FIRST_FAILS = Noise(switch_failure=0.5, seed=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tale:
-    """One story.
+class Scenario:
+    """One scenario.
 
     Attributes:
         silent: no GPU answers. `down`: the daemon is stopped, and started again.
@@ -60,9 +60,9 @@ class Tale:
         """From its beginning to its end."""
         return self.start, self.end
 
-    def story(self) -> Story:
+    def provider_faults(self) -> ProviderFaults:
         """Give what the independent sum must know."""
-        return Story(
+        return ProviderFaults(
             zone=self.site.zone,
             scale=SCALE,
             never=self.never,
@@ -119,9 +119,9 @@ def _job(
     )
 
 
-def month_end() -> Tale:
+def month_end() -> Scenario:
     """A month ends in India (18:30 UTC) amid a failover, an outage, a gap and a revision."""
-    return Tale(
+    return Scenario(
         site=Site(poll=2 * HOUR, price=2 * HOUR),
         start=at("2026-02-24 00:00:00"),
         end=at("2026-03-05 00:00:00"),
@@ -146,7 +146,7 @@ def month_end() -> Tale:
     )
 
 
-def clocks_change() -> Tale:
+def clocks_change() -> Scenario:
     """Clocks change in Berlin and a month ends while the provider is away for more than 72 h.
 
     One run is moved while an agent is gone for a day; another has a GPU that nobody ever reads.
@@ -154,7 +154,7 @@ def clocks_change() -> Tale:
     """
     start = at("2026-03-26 00:00:00")
     moved, half = start + 30 * HOUR, start + 31 * HOUR
-    return Tale(
+    return Scenario(
         site=Site(
             zone="DE",
             timezone="Europe/Berlin",
@@ -185,7 +185,7 @@ def clocks_change() -> Tale:
     )
 
 
-def whole_year() -> Tale:
+def whole_year() -> Scenario:
     """A year in India: each month has its runs, and something that goes wrong."""
     months = [datetime.fromisoformat(f"2026-{month:02}-01T00:00+00:00") for month in range(1, 13)]
     jobs: list[Job] = []
@@ -208,7 +208,7 @@ def whole_year() -> Tale:
 
     raised = each(4, 11, 12)
     gone = (*((GPUS[0], *span) for span in each(2, 10.6, 24)), *_gone(each(2, 21.1, 24)))
-    return Tale(
+    return Scenario(
         site=Site(
             poll=6 * HOUR,
             price=6 * HOUR,

@@ -15,8 +15,8 @@ from tests.agent.ledgers import T0, Controller, amounts, counter, row
 from tests.agent.outboxes import _closed, opened
 from tests.agent.test_api import look, settings
 from tests.api.conftest import Served, open_folder, served
-from wattmesh.controller.agent.duties import Delivering, Newest, facts
 from wattmesh.controller.agent.link import ControllerLink
+from wattmesh.controller.agent.loop_bodies import Delivering, Newest, facts
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.controller.agent.refusals import KeptBack

@@ -296,7 +296,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_resize_loses_nothing(
     switch_id, back = order(journal).switch_id, later(125)
 
     def step(state: SwitchState, at_s: float, **facts: Any) -> Any:
-        made = transition(state, plan, epoch=1, **facts)
+        made = transition(state, switch_id, epoch=1, **facts)
 
         def write(now: Journal) -> None:
             at = T0 + timedelta(seconds=at_s) if now is journal else back

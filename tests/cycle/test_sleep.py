@@ -470,11 +470,11 @@ def test_a_daemon_that_dies_after_any_report_of_a_sleep_loses_nothing(
     The launcher tells what is left, and cycles run before, between and after.
     """
     turn(journal, at=T0 + timedelta(seconds=2))
-    plan = order(journal).switch_id
+    switch_id = order(journal).switch_id
 
     def step(state: SwitchState, at_s: float) -> Any:
         facts: dict[str, Any] = {"evidence": {"total_s": 12.0}, "layout": None, "epoch": 1}
-        made = transition(state, plan, **facts)
+        made = transition(state, switch_id, **facts)
         return lambda now: now.switches.record(
             made, owner_uid=UID, now=T0 + timedelta(seconds=at_s)
         )
@@ -507,11 +507,11 @@ def test_a_daemon_that_dies_after_any_report_of_a_waking_loses_nothing(
     fall_asleep(journal)
     plans.point = "B"
     turn(journal, at=later(30))
-    plan = order(journal).switch_id
+    switch_id = order(journal).switch_id
 
     def step(state: SwitchState) -> Any:
         facts: dict[str, Any] = {"evidence": {"total_s": 12.0}, "layout": B, "epoch": 1, **SECOND}
-        made = transition(state, plan, **facts)
+        made = transition(state, switch_id, **facts)
         return lambda now: now.switches.record(made, owner_uid=UID, now=later(31.5))
 
     writes: list[Any] = [lambda now: wake(now, later(31), layout=B, ranks=(0, 1))]
@@ -526,7 +526,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_waking_loses_nothing(
     woken = row(anew, later(31.3))
     assert (woken.state, woken.layout, woken.attempt) == ("live", B, 2)
     newest = anew.switches.history("r")[0]
-    assert (newest.switch_id, newest.state) == (plan, SwitchState.CONFIRMED)
+    assert (newest.switch_id, newest.state) == (switch_id, SwitchState.CONFIRMED)
     assert view(anew, later(31.3)).failed_switches == 0
     anew.close()
 

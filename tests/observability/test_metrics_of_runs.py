@@ -12,8 +12,8 @@ from tests.builders.journals import fresh_file
 from tests.builders.runs import PLAN, T0, UID, after, progress, register
 from tests.cycle.test_fences import node
 from tests.daemon.clocks import SteppedClock
-from wattmesh.controller.agent.duties import Newest
 from wattmesh.controller.agent.knowledge import HALF_HOURS, AgentInstructions
+from wattmesh.controller.agent.loop_bodies import Newest
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import OutboxFill
 from wattmesh.controller.cycle.fleet import Fleet

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.builders.observations import NOW, B
 from tests.builders.points import point
 from wattmesh import quantities
-from wattmesh.policies import words
+from wattmesh.policies import reason_text
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,19 @@ def test_durations_are_written_at_a_human_scale(value: float, text: str) -> None
 
 def test_times_carry_what_a_person_near_now_needs() -> None:
     """Seconds when it is near, the day when it is not, and always UTC."""
-    assert words.moment(NOW + timedelta(seconds=20), NOW) == "14:00:20 UTC"
-    assert words.moment(NOW + timedelta(hours=2.5), NOW) == "16:30 UTC"
-    assert words.moment(NOW + timedelta(hours=12), NOW) == "Sat 02:00 UTC"
-    assert words.moment(NOW + timedelta(days=11), NOW) == "2026-12-01 14:00 UTC"
+    assert reason_text.moment(NOW + timedelta(seconds=20), NOW) == "14:00:20 UTC"
+    assert reason_text.moment(NOW + timedelta(hours=2.5), NOW) == "16:30 UTC"
+    assert reason_text.moment(NOW + timedelta(hours=12), NOW) == "Sat 02:00 UTC"
+    assert reason_text.moment(NOW + timedelta(days=11), NOW) == "2026-12-01 14:00 UTC"
 
 
 def test_points_are_named_with_their_layout() -> None:
     """A letter alone means nothing at 3 a.m."""
-    assert words.point(B) == "B (dp2 on 2 GPUs)"
-    assert words.point(point("C", 1, 1.0, 1.0, clock_mhz=1305)) == "C (1 rank @1305 MHz on 1 GPU)"
+    assert reason_text.point(B) == "B (dp2 on 2 GPUs)"
+    assert (
+        reason_text.point(point("C", 1, 1.0, 1.0, clock_mhz=1305))
+        == "C (1 rank @1305 MHz on 1 GPU)"
+    )
 
 
 def test_intensities_carry_their_unit() -> None:
@@ -74,7 +77,7 @@ def test_intensities_carry_their_unit() -> None:
 
 def test_another_s_sentence_fits_inside_ours() -> None:
     """One line, no period at its end."""
-    assert words.clause(" two\n switches failed. ") == "two switches failed"
+    assert reason_text.clause(" two\n switches failed. ") == "two switches failed"
 
 
 @given(st.floats(-1e15, 1e15))

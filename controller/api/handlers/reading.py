@@ -108,7 +108,7 @@ def run(context: RequestContext, call: Call) -> dict[str, Any]:
         "checkpoint_step": row.checkpoint_step,
         "host": row.host,
         "process": row.pid,
-        "switches": story(context, row, limit)[1],
+        "switches": decisions_and_switches(context, row, limit)[1],
     }
 
 
@@ -146,7 +146,7 @@ def _why_no_grams(context: RequestContext, line: ClusterLine) -> str:
 def why(context: RequestContext, call: Call) -> dict[str, Any]:
     """Give the history of one run: its decisions, its switches and their states."""
     row = context.run(call.path["run"], call.peer)
-    told, switches = story(context, row, _limit(call))
+    told, switches = decisions_and_switches(context, row, _limit(call))
     return {
         "run": run_line(context.journal, context.loop_facts, row, context.now),
         "decisions": told,
@@ -161,7 +161,7 @@ def why(context: RequestContext, call: Call) -> dict[str, Any]:
     }
 
 
-def story(
+def decisions_and_switches(
     context: RequestContext, row: RunRow, limit: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Give the newest decisions and switches of a run, newest first."""

@@ -45,13 +45,13 @@ def patient(order: Order, now: datetime) -> Order:
 
 
 def hold_next_launch(
-    job: AttachedJob, story: SwitchReporter, order: Order, saved: SavedCheckpoint
+    job: AttachedJob, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint
 ) -> HoldAnswer:
     """Have the next launch held until `order.wakes_at`; called by the leader.
 
     Unless the answer names no problem, the run must not leave.
     """
-    folder, here = job.folder, story.generation
+    folder, here = job.folder, reporter.generation
     launched = job.launch_store.launched
     request = HoldRequest(
         key=order.switch_id, run=order.run, ranks=launched, wakes_at=order.wakes_at or ""
@@ -69,7 +69,7 @@ def hold_next_launch(
             checkpoint=saved.name,
             layout=here.layout,
             ranks=here.ranks,
-            probe=float(story.note.evidence["probe_before"]),
+            probe=float(reporter.note.evidence["probe_before"]),
             seekable=job.seekable,
         )
         asleep.write(folder.asleep_file, note)
@@ -82,7 +82,7 @@ def hold_next_launch(
 
 
 def hold_other_size(
-    job: AttachedJob, story: SwitchReporter, order: Order, saved: SavedCheckpoint
+    job: AttachedJob, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint
 ) -> HoldAnswer:
     """Have a next launch of the ordered ranks held; called by the leader.
 
@@ -97,10 +97,10 @@ def hold_other_size(
             checkpoint=saved.name,
             layout=order.layout,
             ranks=order.ranks,
-            probe=float(story.note.evidence["probe_before"]),
-            switch=story.note.to_json(),
+            probe=float(reporter.note.evidence["probe_before"]),
+            switch=reporter.note.to_json(),
             resized_from=launched,
-            left_s=story.elapsed_s,
+            left_s=reporter.elapsed_s,
         )
         request = HoldRequest(
             key=order.switch_id,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,17 @@ def test_durations_use_their_largest_unit(seconds: float | None, shown: str) -> 
 )
 def test_grams_use_their_largest_unit(grams: float | None, shown: str) -> None:
     """A mass is written in the largest unit of which it has at least one; unknown is no zero."""
-    assert words.grams(grams) == shown
+    assert formats.grams(grams) == shown
 
 
 def test_unknown_is_never_zero() -> None:
     """Every formatter writes what is not known as a dash."""
-    unknown = (words.watts(None), words.rate(None), words.percent(None), words.intensity(None))
+    unknown = (
+        formats.watts(None),
+        formats.rate(None),
+        formats.percent(None),
+        formats.intensity(None),
+    )
     assert set(unknown) == {"-"}
 
 
@@ -64,21 +69,21 @@ def test_figures_have_no_exponent_and_stay_close(value: float) -> None:
 
 def test_a_sparkline_shows_the_shape() -> None:
     """The lowest value is the lowest bar, the highest the highest, and many values are averaged."""
-    assert words.sparkline([1, 5, 3, 2, 8]) == "▁▅▃▂█"
-    assert words.sparkline([3, 3]) == "▃▃"
-    assert words.sparkline([]) == ""
-    assert len(words.sparkline(range(1000))) == 24
+    assert formats.sparkline([1, 5, 3, 2, 8]) == "▁▅▃▂█"
+    assert formats.sparkline([3, 3]) == "▃▃"
+    assert formats.sparkline([]) == ""
+    assert len(formats.sparkline(range(1000))) == 24
 
 
 def test_a_bar_never_overflows() -> None:
     """A share outside 0..1 still fills between nothing and all of the bar."""
-    assert words.bar(-1, 4) == "░░░░"
-    assert words.bar(0.5, 4) == "██░░"
-    assert words.bar(2, 4) == "████"
+    assert formats.bar(-1, 4) == "░░░░"
+    assert formats.bar(0.5, 4) == "██░░"
+    assert formats.bar(2, 4) == "████"
 
 
 def test_a_time_is_shown_in_utc() -> None:
     """Times of the API are shown in UTC whatever their offset."""
-    assert words.clock("2026-11-20T15:02:10+01:00") == "14:02"
-    assert words.clock("2026-11-20T14:02:10Z", seconds=True) == "14:02:10"
-    assert words.moment("2026-11-20T14:02:10Z") == datetime(2026, 11, 20, 14, 2, 10, tzinfo=UTC)
+    assert formats.clock("2026-11-20T15:02:10+01:00") == "14:02"
+    assert formats.clock("2026-11-20T14:02:10Z", seconds=True) == "14:02:10"
+    assert formats.moment("2026-11-20T14:02:10Z") == datetime(2026, 11, 20, 14, 2, 10, tzinfo=UTC)
