@@ -73,15 +73,14 @@ class JournalActor:
                     changed |= self._settle_clock(row, seen, epoch)
         return changed
 
-    def act(
-        self, seen: JournalObservation, planned: Observation, decisions: Sequence[Decision]
-    ) -> None:
+    def act(self, seen: JournalObservation, decisions: Sequence[Decision]) -> None:
         """Record every decision and measured speed; in mode `act`, carry the decisions out.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
             JournalUnavailable: the database does not answer.
         """
+        planned = seen.observation
         self._tell_undecidable(planned, decisions)
         if seen.epoch is None:
             return
@@ -94,7 +93,7 @@ class JournalActor:
             isolation=self._isolation,
         )
         rows = {row.run: row for row in seen.snapshot.runs}
-        for decision in self._recorded(seen, seen.epoch, planned, decisions):
+        for decision in self._recorded(seen, seen.epoch, decisions):
             if planned.mode is Mode.ACT:
                 with self._isolation.alone(decision.run, "carrying out what was decided"):
                     row = rows[decision.run]
@@ -104,7 +103,6 @@ class JournalActor:
         self,
         seen: JournalObservation,
         epoch: int,
-        planned: Observation,
         decisions: Sequence[Decision],
     ) -> Sequence[Decision]:
         """Record the decisions, together if possible; return those that were recorded."""
@@ -114,8 +112,8 @@ class JournalActor:
                 some,
                 now=seen.snapshot.now,
                 epoch=epoch,
-                mode=planned.mode,
-                forecast=planned.carbon.forecast,
+                mode=seen.observation.mode,
+                forecast=seen.observation.carbon.forecast,
             )
 
         try:

@@ -10,9 +10,9 @@ from tests.builders.cycles import CATALOGUE, report, step_switch, store_day, tur
 from tests.builders.runs import T0, UID, A, B, progress, register, transition
 from tests.cycle import test_sleep
 from tests.cycle.test_sleep import Wants, another_daemon, later, order, row
-from wattmesh.controller.cycle import cycle
-from wattmesh.controller.cycle.cycle import think
+from wattmesh.controller.cycle import observe
 from wattmesh.controller.cycle.fleet import holder
+from wattmesh.controller.cycle.plans import with_plans
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.status.waiting import queued_line
@@ -58,7 +58,7 @@ def journal(journal: Journal) -> Journal:
 def plans(monkeypatch: pytest.MonkeyPatch) -> Wants:
     """What the planner says from now on; at first: B."""
     wants = Wants("B", T0 + timedelta(hours=4))
-    monkeypatch.setattr(cycle, "think", lambda seen, plans: think(seen, wants))
+    monkeypatch.setattr(observe, "with_plans", lambda seen, plans: with_plans(seen, wants))
     return wants
 
 

@@ -7,15 +7,14 @@ import pytest
 
 from tests.builders.cycles import CATALOGUE, report, step_switch, store_day, turn, view
 from tests.builders.runs import T0, UID, A, B, register, transition
-from wattmesh.controller.cycle import cycle
-from wattmesh.controller.cycle.cycle import NoPlans, think
+from wattmesh.controller.cycle import observe
+from wattmesh.controller.cycle.plans import with_plans
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.controller.settings.model import PolicySection
 from wattmesh.errors import Fenced, Refused
 from wattmesh.policies.decision import (
     SUSPENDS,
-    Decision,
     Observation,
     PlanStep,
     PlanView,
@@ -78,7 +77,7 @@ def journal(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Journal:
 def plans(monkeypatch: pytest.MonkeyPatch) -> Wants:
     """What the planner says from now on; at first: sleep."""
     wants = Wants("")
-    monkeypatch.setattr(cycle, "think", lambda seen, plans: think(seen, wants))
+    monkeypatch.setattr(observe, "with_plans", lambda seen, plans: with_plans(seen, wants))
     return wants
 
 
@@ -431,11 +430,7 @@ def test_without_plans_it_is_woken_at_once(
 ) -> None:
     """What is not known keeps nobody asleep."""
     fall_asleep(journal)
-
-    def nobody_plans(seen: Observation, plans: object) -> tuple[Observation, tuple[Decision, ...]]:
-        return think(seen, NoPlans())
-
-    monkeypatch.setattr(cycle, "think", nobody_plans)
+    monkeypatch.setattr(observe, "with_plans", with_plans)
     turn(journal, at=later(10))
     assert order(journal).mode is SwitchMode.RESUME
 
