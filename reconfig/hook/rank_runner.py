@@ -41,7 +41,7 @@ from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
 from wattmesh.reconfig.state import carried
 from wattmesh.reconfig.state.caches import MeshCaches
 from wattmesh.reconfig.state.held import LIVE_SHARE, HeldTensors
-from wattmesh.reconfig.state.slots import begin_slots
+from wattmesh.reconfig.state.optimizer.slots import begin_slots
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import (
     Named,

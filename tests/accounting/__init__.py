@@ -1,1 +1,1 @@
-"""The books against what was true: worlds whose power is known, lived through a real journal."""
+"""The ledgers against what was true: worlds whose power is known, lived through a real journal."""

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.books import story, switched
-from tests.books.cuts import Cuts, cut
-from tests.books.profile import ENOUGH, many, seen_first
-from tests.books.site import Sight, Sites, moment
-from tests.books.switched import Switched, judge_band, judge_parts, live
-from tests.books.untouched import Seen
+from tests.accounting.worlds import small_site, switched
+from tests.accounting.worlds.cuts import Cuts, cut
+from tests.accounting.worlds.profile import ENOUGH, many, seen_first
+from tests.accounting.worlds.site import Sight, Sites, moment
+from tests.accounting.worlds.switched import Switched, judge_band, judge_parts, live
+from tests.accounting.worlds.untouched import Seen
 from wattmesh.controller.accounting import saving
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.accounting.unread import Unread
@@ -112,17 +112,17 @@ def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.M
         return replace(found, carbon_aware_ug=found.carbon_aware_ug + 1)
 
     monkeypatch.setattr(saving, "_split_saving", generous)
-    site = story.live(story.begun(sites, story.MOVED))
+    site = small_site.live(small_site.begun(sites, small_site.MOVED))
     life = Switched(
-        world=story.MOVED,
-        sights=dict(story.BRIGHT),
-        told=story.TOLD,
+        world=small_site.MOVED,
+        sights=dict(small_site.BRIGHT),
+        told=small_site.TOLD,
         reports=(),
         anew=frozenset(),
         limits=True,
-        cuts=Cuts(first=cut(story.SLOT_S)),
+        cuts=Cuts(first=cut(small_site.SLOT_S)),
     )
-    at = story.MOVED.end + 30 * story.SLOT_S
+    at = small_site.MOVED.end + 30 * small_site.SLOT_S
     site.price(at)
     with pytest.raises(AssertionError):
         judge_parts(life, site, at, Seen())
@@ -131,11 +131,11 @@ def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.M
 @pytest.mark.parametrize("finishes", [True, False])
 def test_a_run_of_which_nothing_was_read_has_no_saving(sites: Sites, *, finishes: bool) -> None:
     """Moved or not, before and after it ends, in every figure; the most it spent stays."""
-    for world in (story.MOVED, story.KEPT):
+    for world in (small_site.MOVED, small_site.KEPT):
         where = replace(world, finishes=finishes)
-        site = story.begun(sites, where, dict.fromkeys(story.GPUS, Sight(since=None)))
+        site = small_site.begun(sites, where, dict.fromkeys(small_site.GPUS, Sight(since=None)))
         for until in (*range(600, where.end, 1200), where.end, where.end + 30_000):
-            story.live(site, min(until, where.end))
+            small_site.live(site, min(until, where.end))
             site.price(until)
             found, view = site.saving(until), budget(site.journal, moment(until), "")
             parts = (found.better_point_ug, found.carbon_aware_ug)

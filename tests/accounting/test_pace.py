@@ -4,39 +4,41 @@ from dataclasses import replace
 
 import pytest
 
-from tests.books import story
-from tests.books.site import Site, Sites
-from tests.books.test_found import ROUNDING_UG, sites, true_ug
-from tests.books.world import Stay
+from tests.accounting.test_found import ROUNDING_UG, sites, true_ug
+from tests.accounting.worlds import small_site
+from tests.accounting.worlds.site import Site, Sites
+from tests.accounting.worlds.world import Stay
 
 __all__ = ["sites"]
 
-S = story.SLOT_S
+S = small_site.SLOT_S
 
-SAME = {"A": story.WAYS["A"], "B": story.WAYS["A"]}
+SAME = {"A": small_site.WAYS["A"], "B": small_site.WAYS["A"]}
 """Nothing can be saved by the point B: it is as fast as A, and draws as much."""
 
 
 def paused(start: int, end: int) -> Stay:
     """Make a stay in which its processes live and train nothing: loading, compiling, evaluation."""
-    return Stay(start=start, end=end, power_mw=dict.fromkeys(story.GPUS, 80_000))
+    return Stay(start=start, end=end, power_mw=dict.fromkeys(small_site.GPUS, 80_000))
 
 
 @pytest.mark.parametrize(
     "stays",
     [
-        [paused(0, 290), story.at("A", 290, 3 * S)],
-        [paused(0, 100), story.at("A", 100, 3 * S)],
-        [story.at("A", 0, S), paused(S, 2 * S), story.at("A", 2 * S, 3 * S)],
+        [paused(0, 290), small_site.at("A", 290, 3 * S)],
+        [paused(0, 100), small_site.at("A", 100, 3 * S)],
+        [small_site.at("A", 0, S), paused(S, 2 * S), small_site.at("A", 2 * S, 3 * S)],
     ],
 )
 def test_a_slot_of_loading_is_no_training(sites: Sites, stays: list[Stay]) -> None:
     """The mean of the speed beside the median of the watts told up to 236 g of 527."""
     world = replace(
-        story.world(*stays, story.to("B", 3 * S, 3 * S + 20), story.at("B", 3 * S + 20, 20 * S)),
+        small_site.world(
+            *stays, small_site.to("B", 3 * S, 3 * S + 20), small_site.at("B", 3 * S + 20, 20 * S)
+        ),
         ways=SAME,
     )
-    site = story.live(story.begun(sites, world))
+    site = small_site.live(small_site.begun(sites, world))
     site.price(60 * S)
     found = site.saving(60 * S)
     assert found.saved_ug is not None
@@ -54,12 +56,16 @@ def test_a_stranger_in_the_first_slots_at_a_point_is_no_drift(
         return ("", "", "unattributed") if shared else mine(site, gpu, at)
 
     monkeypatch.setattr(Site, "_claim", claim)
-    stays = (story.at("A", 37, 1471), story.to("B", 1471, 1500), story.at("B", 1500, 20 * S))
-    site = story.begun(sites, story.world(*stays))
+    stays = (
+        small_site.at("A", 37, 1471),
+        small_site.to("B", 1471, 1500),
+        small_site.at("B", 1500, 20 * S),
+    )
+    site = small_site.begun(sites, small_site.world(*stays))
     for now in sorted({*range(S, 20 * S + 1, S), 1471, 1500}):
         if now % S == 0:
             site.deliver(now - S // 2)
-        story.tell(site, now)
+        small_site.tell(site, now)
         site.price(now)
     site.price(60 * S)
     found = site.saving(60 * S)

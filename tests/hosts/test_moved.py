@@ -18,7 +18,7 @@ from tests.hook.harness import DP2, DP2_TP2, DP4, PATIENT, Run, Zygote, worst_di
 from tests.hook.tiny import Options
 from tests.hosts.namespaces import REPOSITORY, TwoHosts
 from tests.hosts.run_on_hosts import HostedRun
-from tests.slurm.training import rank_server
+from tests.slurm.jobs.training import rank_server
 from wattmesh.integrations import torchrun
 from wattmesh.reconfig.launcher.launch_book import BookedState
 from wattmesh.reconfig.switch import SwitchState

@@ -7,7 +7,7 @@ from tests.daemon.waiting import wait_for
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, DP2_TP2, DP4, worst_difference
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import Training
+from tests.slurm.jobs.training import Training
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SwitchMode
 

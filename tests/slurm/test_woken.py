@@ -15,7 +15,7 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.hook.unix_http import UnixHttp
 from tests.slurm.cluster import Cluster
-from tests.slurm.paper import REPOSITORY, Paper
+from tests.slurm.jobs.paper import REPOSITORY, Paper
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.slurm import watcher
 from wattmesh.integrations.slurm.client import SlurmClient

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from wattmesh.controller.accounting.periods import Period, period_of
+from wattmesh.controller.accounting.budgets.periods import Period, period_of
 from wattmesh.controller.accounting.unclaimed import unclaimed_spent
 from wattmesh.controller.journal.energy.budgets import PlanRow
 from wattmesh.controller.journal.journal import Journal

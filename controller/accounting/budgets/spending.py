@@ -9,7 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wattmesh.controller.accounting.budget_plans import BudgetPlans, Limit, runs_of, spent_by_signal
+from wattmesh.controller.accounting.budgets.budget_plans import (
+    BudgetPlans,
+    Limit,
+    runs_of,
+    spent_by_signal,
+)
 from wattmesh.controller.journal.energy.budgets import PlanRow
 from wattmesh.controller.journal.energy.sums import TotalRow
 from wattmesh.controller.journal.journal import Journal

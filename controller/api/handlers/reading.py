@@ -14,9 +14,9 @@ from wattmesh.controller import marks
 from wattmesh.controller.accounting import audit as audits
 from wattmesh.controller.accounting import budget as budgets
 from wattmesh.controller.accounting.budget import BudgetView, ClusterLine
+from wattmesh.controller.accounting.budgets.spending import spending
 from wattmesh.controller.accounting.report.reopening import reopenings
 from wattmesh.controller.accounting.report.reported import accounting_signal, bounds_of
-from wattmesh.controller.accounting.spending import spending
 from wattmesh.controller.api.handlers.flagged import (
     audit_json,
     catalogue_json,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from wattmesh.controller.accounting.budget import boundary, run_budget
-from wattmesh.controller.accounting.periods import month_named, period_of
+from wattmesh.controller.accounting.budgets.periods import month_named, period_of
 from wattmesh.controller.accounting.report.month import report
 from wattmesh.controller.accounting.report.one_run import RunReport, stretches
 from wattmesh.controller.accounting.report.reported import plans_of, reported

@@ -9,7 +9,7 @@ Its deadlines are the ones that a joint plan has to keep.
 
 from collections.abc import Sequence
 
-from wattmesh.policies.cluster.dispatch import DispatchedRun, SlotRoom, dispatched
+from wattmesh.policies.cluster.rules.dispatch import DispatchedRun, SlotRoom, dispatched
 from wattmesh.policies.cluster.share import limits
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
 from wattmesh.policies.planner.arrays import Floats

@@ -9,7 +9,7 @@ most tokens more for a watt more.
 from collections.abc import Sequence
 from statistics import fmean
 
-from wattmesh.policies.cluster.dispatch import DispatchedRun, SlotRoom, dispatched
+from wattmesh.policies.cluster.rules.dispatch import DispatchedRun, SlotRoom, dispatched
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
 
 DAY_S = 86400.0

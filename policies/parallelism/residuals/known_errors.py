@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 
-from wattmesh.policies.parallelism.error_covariance import (
+from wattmesh.policies.parallelism.residuals.error_covariance import (
     AMPLITUDES,
     CENTRES,
     Habits,

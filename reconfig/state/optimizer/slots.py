@@ -15,7 +15,7 @@ import torch
 
 from wattmesh.reconfig.state.memory import torch_dtype
 from wattmesh.reconfig.state.names import parameters_of
-from wattmesh.reconfig.state.shards import on_shard
+from wattmesh.reconfig.state.optimizer.shards import on_shard
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.universal.folder import Checkpoint
 from wattmesh.reconfig.universal.index.index import PARAM, TensorEntry

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from tests.books.site import T0, Site, moment
+from tests.accounting.worlds.site import T0, Site, moment
 from wattmesh.telemetry.energy.ledger import SlotGrid
 
 ZONES = ("UTC", "Atlantic/Azores", "America/St_Johns")

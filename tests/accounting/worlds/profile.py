@@ -1,6 +1,6 @@
 """How many lives a property draws: a few in CI, as many as are asked for at night.
 
-WATTMESH_EXAMPLES=2000 python -m pytest tests/books -n 0 -rP
+WATTMESH_EXAMPLES=2000 python -m pytest tests/accounting -n 0 -rP
 """
 
 import os

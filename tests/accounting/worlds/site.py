@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.books.world import Span, Stay, World
+from tests.accounting.worlds.world import Span, Stay, World
 from tests.builders.journals import fresh_file
 from wattmesh.controller.accounting.accounts import Accounts
 from wattmesh.controller.accounting.saving import Saving, run_saving

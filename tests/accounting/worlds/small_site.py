@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.books.site import Sight, Site, Sites, Told, moment
-from tests.books.world import Stay, Way, World
+from tests.accounting.worlds.site import Sight, Site, Sites, Told, moment
+from tests.accounting.worlds.world import Stay, Way, World
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.energy.ledger import EnergyRow
 

@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from tests.books.cuts import Cuts, even_cuts, recut
-from tests.books.site import LAYOUTS, LIMIT_MW, T0, Sight, Site, Sites, Told, moment
-from tests.books.untouched import FACTORS, Seen
-from tests.books.world import UG_PER_MJ_MG, Span, Stay, Way, World
+from tests.accounting.worlds.cuts import Cuts, even_cuts, recut
+from tests.accounting.worlds.site import LAYOUTS, LIMIT_MW, T0, Sight, Site, Sites, Told, moment
+from tests.accounting.worlds.untouched import FACTORS, Seen
+from tests.accounting.worlds.world import UG_PER_MJ_MG, Span, Stay, Way, World
 from wattmesh.reconfig.switch import SwitchState
 
 GPUS = ("g0", "g1", "g2", "g3")

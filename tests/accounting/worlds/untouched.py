@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from tests.books.cuts import Cuts, any_cuts, recut
-from tests.books.site import LAYOUTS, Sight, Site, Sites, Told
-from tests.books.world import Span, Stay, Way, World
+from tests.accounting.worlds.cuts import Cuts, any_cuts, recut
+from tests.accounting.worlds.site import LAYOUTS, Sight, Site, Sites, Told
+from tests.accounting.worlds.world import Span, Stay, Way, World
 
 SLOT_LENGTHS = (30, 300, 1800, 3600)
 FACTORS = st.sampled_from((0.5, 0.7, 1.0, 1.3, 2.0))

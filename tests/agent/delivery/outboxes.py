@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.ledgers import T0
+from tests.agent.delivery.ledgers import T0
 from wattmesh.controller.agent.outbox import AgentOutbox
 
 OPEN: list[AgentOutbox] = []

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agent.ledgers import SLOT, T0, Controller, amounts, counter, row
-from tests.agent.outboxes import _closed, fresh, opened
+from tests.agent.delivery.ledgers import SLOT, T0, Controller, amounts, counter, row
+from tests.agent.delivery.outboxes import _closed, fresh, opened
 from wattmesh.controller.agent.coarsen import UnsentRow, coarser
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.errors import FixInput, InputInvalid, JournalUnavailable

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tests.agent.ledgers import Controller, amounts
+from tests.agent.delivery.ledgers import Controller, amounts
 from tests.agent.lives import Hardware
 from wattmesh.controller.agent.outbox import AgentOutbox
 from wattmesh.telemetry.energy.delivery import EnergyBatch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from tests.agent.ledgers import SLOT, T0, counter, row
+from tests.agent.delivery.ledgers import SLOT, T0, counter, row
 from tests.agent.test_api import READINGS, look, report, settings
 from tests.api.conftest import Served, open_folder, served_on_each
 from tests.builders import messages

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tests.agent.ledgers import T0, Controller, amounts, counter, row
-from tests.agent.outboxes import _closed, opened
+from tests.agent.delivery.ledgers import T0, Controller, amounts, counter, row
+from tests.agent.delivery.outboxes import _closed, opened
 from tests.agent.test_api import look, settings
 from tests.api.conftest import Served, open_folder, served
 from wattmesh.controller.agent.link import ControllerLink
@@ -34,7 +34,7 @@ LONG = "r" * 65
 
 HOUR = timedelta(hours=1)
 
-RULES = Path(__file__).parents[2] / "integrations/prometheus/rules/agent.yml"
+RULES = Path(__file__).parents[3] / "integrations/prometheus/rules/agent.yml"
 
 
 class Strict(Controller):

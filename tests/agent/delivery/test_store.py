@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from tests.agent.ledgers import SLOT, T0, amounts, counter, row
+from tests.agent.delivery.ledgers import SLOT, T0, amounts, counter, row
 from wattmesh.controller.api.handlers.agents import laid
 from wattmesh.controller.cycle.fleet import controls, gpus_read, own_gpus_read, sample
 from wattmesh.controller.journal.database.tables import NODES

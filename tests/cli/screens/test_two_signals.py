@@ -13,7 +13,7 @@ import pytest
 from tests.api.conftest import Served, open_folder, served, settings
 from tests.builders.accounts import SLOT_S, Life, accounts, book, energy, intensity, slot
 from tests.cli.test_marks import Show, metrics, show
-from wattmesh.controller.accounting.periods import period_of
+from wattmesh.controller.accounting.budgets.periods import period_of
 from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting import report_picture
 from wattmesh.controller.cycle.carbon_view import SignalFacts

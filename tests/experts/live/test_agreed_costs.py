@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.experts.agree_job import HOLDERS
+from tests.experts.live.agree_job import HOLDERS
 from tests.hook.harness import Zygote
 from wattmesh.integrations.pytorch.expert_costs import costs_of
 from wattmesh.reconfig.expert_wire import STALE_S
@@ -78,7 +78,7 @@ def test_an_answer_grows_old_in_the_hands_of_its_reader() -> None:
 def said(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two ranks with different versions said."""
     out = tmp_path_factory.mktemp("agree")
-    launch = zygote.start(2, {"OUT": str(out)}, out, "tests.experts.agree_job:main")
+    launch = zygote.start(2, {"OUT": str(out)}, out, "tests.experts.live.agree_job:main")
     assert zygote.wait(launch) == 0, [path.read_text() for path in out.glob("*.log")]
     return [json.loads((out / f"said-{rank}.json").read_text()) for rank in range(2)]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from tests.experts.costed_job import EVERY, GPUS, STEPS
+from tests.experts.live.costed_job import EVERY, GPUS, STEPS
 from tests.hook.conftest import socket_path
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import Zygote
@@ -84,7 +84,7 @@ class CostedRun:
     def launch(self, *, asks: bool = True, url: str = "", **other: str) -> None:
         """Launch two ranks, and wait for their end."""
         environment = {"OUT": str(self.out), "ASKS": json.dumps(asks), "WATTMESH_URL": url, **other}
-        number = self.zygote.start(2, environment, self.out, "tests.experts.costed_job:main")
+        number = self.zygote.start(2, environment, self.out, "tests.experts.live.costed_job:main")
         logs = [path.read_text() for path in self.out.glob("*.log")]
         assert self.zygote.wait(number) == 0, logs or self.logs()
 

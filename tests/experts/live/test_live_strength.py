@@ -11,7 +11,7 @@ from tests.api.conftest import Served, open_folder, served, settings
 from tests.builders import messages
 from tests.builders.carbon import slots
 from tests.builders.observations import observation
-from tests.experts.test_live_costs import GPUS, RATE, World
+from tests.experts.live.test_live_costs import GPUS, RATE, World
 from wattmesh.controller.cycle.cycle import CycleReport
 from wattmesh.controller.expert_costs.strength import price_of
 from wattmesh.controller.loop_facts import NewestTurn

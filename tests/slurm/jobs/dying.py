@@ -1,6 +1,6 @@
 """The job's supervisor, which kills itself at one step of one act, once.
 
-    DIES=hold:6 DIED=FILE python -m tests.slurm.dying run ...
+    DIES=hold:6 DIED=FILE python -m tests.slurm.jobs.dying run ...
 
 A step is a call of one of Slurm's clients, or a change of the launch book; it dies before the
 sixth one, or where the act is over by then, at its end. `hold@2:6` means the second time that it

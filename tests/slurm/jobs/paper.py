@@ -11,7 +11,7 @@ from tests.slurm.cluster import ENDED, Cluster
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.launch_book import LaunchBook, Records
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 JOB = Path(__file__).with_name("paper_job.py")
 
 SCRIPT = """#!/bin/bash

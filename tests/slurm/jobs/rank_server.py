@@ -1,6 +1,6 @@
 """Forks ranks from a process that has imported torch; a Slurm step's tasks stand for them.
 
-    python -m tests.slurm.rank_server SOCKET    serves until stdin closes
+    python -m tests.slurm.jobs.rank_server SOCKET    serves until stdin closes
 
 A task sends its environment and forwards SIGTERM; the rank ends when its task does, however.
 """

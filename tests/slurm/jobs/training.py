@@ -13,7 +13,7 @@ from tests.daemon.waiting import wait_for
 from tests.hook.harness import DP4, PATIENT
 from tests.hook.tiny import Options
 from tests.slurm.cluster import ENDED, Cluster
-from tests.slurm.paper import REPOSITORY
+from tests.slurm.jobs.paper import REPOSITORY
 
 STEPS = 45
 PATIENCE_S = 600.0

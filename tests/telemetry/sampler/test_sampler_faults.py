@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.telemetry.test_sampler import GRID, RUN
+from tests.telemetry.sampler.test_sampler import GRID, RUN
 from tests.telemetry.world import AddingBook, MemoryBook, TornBook, World
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.energy.attribution import EnergyClaim

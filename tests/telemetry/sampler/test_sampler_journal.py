@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.journals import fresh_file
-from tests.telemetry.test_sampler import GRID, RUN
+from tests.telemetry.sampler.test_sampler import GRID, RUN
 from tests.telemetry.world import World
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import JournalUnavailable

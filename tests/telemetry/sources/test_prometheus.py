@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.telemetry.prometheus_server import Prometheus, prometheus
+from tests.telemetry.sources.prometheus_server import Prometheus, prometheus
 from wattmesh.errors import SourceUnavailable
 from wattmesh.telemetry.readings import PowerReading
 from wattmesh.telemetry.sources.prometheus import PrometheusSource

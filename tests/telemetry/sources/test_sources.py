@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.telemetry.test_sampler import GRID
+from tests.telemetry.sampler.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.settings.model import (
