@@ -10,6 +10,7 @@ The map:
     closing_runs.py     keeps the results of a run before its slots are summed up
     constant_pue.py     the emissions of a run if one PUE had held all the time
     measured_points.py  what a run's points did lately, beside what its catalogue says
+    own_budgets.py      what is left of budgets that belong to one run
     run_history.py      the history of a run: its points, its pauses, its energy
     saving.py           the saving of one run
     scopes.py           whether meters and catalogue cover the GPUs alone or more of the node

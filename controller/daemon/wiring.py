@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 
 from wattmesh.controller.accounting.accounts import Accounts
-from wattmesh.controller.accounting.budgets.own_budgets import own_budgets
+from wattmesh.controller.accounting.own_budgets import own_budgets
 from wattmesh.controller.api.agents_server import agents_server
 from wattmesh.controller.api.request_context import RequestContext
 from wattmesh.controller.api.server import ApiServer

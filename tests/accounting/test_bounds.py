@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import SIGNAL, Sight, Site, Sites, moment
 from tests.accounting.worlds.world import Stay, World
 from tests.accounts.test_spending import Limit
@@ -21,7 +21,7 @@ from wattmesh.telemetry.energy.ledger import CounterBaseline, SlotGrid
 from wattmesh.telemetry.energy.unobserved import Holding, Limits, rows
 from wattmesh.telemetry.readings import PowerReading, Quality
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 DARK = Sight(since=None)
 LAID = "estimated+spread"
 ROUNDING_UG = 200
@@ -37,26 +37,26 @@ def sites() -> Iterator[Sites]:
 
 def alone_in_the_light(sites: Sites, world: World, sight: Sight) -> Site:
     """Let a run live of which one GPU is read for a while; boards tell no limit."""
-    sights = dict.fromkeys(small_site.GPUS, DARK) | {"g0": sight}
-    site = sites.site(world, sights, small_site.TOLD, limits={})
+    sights = dict.fromkeys(small.GPUS, DARK) | {"g0": sight}
+    site = sites.site(world, sights, small.TOLD, limits={})
     site.tell_prices(range(80), 0)
     site.deliver(0)
     site.deliver(world.start)
     site.begin(world.start, 0)
-    small_site.live(site)
+    small.live(site)
     site.price(14 * S)
     return site
 
 
-LOADS = Stay(start=S - 20, end=2 * S - 30, power_mw=dict.fromkeys(small_site.GPUS, 60_001))
+LOADS = Stay(start=S - 20, end=2 * S - 30, power_mw=dict.fromkeys(small.GPUS, 60_001))
 
 
 @pytest.mark.parametrize(
     "stays",
     [
-        [small_site.at("A", S, 12 * S)],
-        [small_site.at("A", 2 * S - 30, 12 * S)],
-        [LOADS, small_site.at("A", LOADS.end, 12 * S)],
+        [small.at("A", S, 12 * S)],
+        [small.at("A", 2 * S - 30, 12 * S)],
+        [LOADS, small.at("A", LOADS.end, 12 * S)],
     ],
 )
 def test_a_slot_that_was_mostly_idle_bounds_nothing(sites: Sites, stays: list[Stay]) -> None:
@@ -64,7 +64,7 @@ def test_a_slot_that_was_mostly_idle_bounds_nothing(sites: Sites, stays: list[St
 
     So the budget of 300 g burns by what boards may draw of which nothing is known.
     """
-    world = small_site.world(*stays)
+    world = small.world(*stays)
     site = alone_in_the_light(sites, world, Sight(silent=((2 * S + 1, 10**9),)))
     found, limits = site.saving(14 * S), {"r": Limit(grams=300.0, period="day")}
     assert found.upper_ug is not None
@@ -81,18 +81,18 @@ def test_a_point_that_was_never_measured_has_no_bound_by_another(sites: Sites, f
     Where it was measured for whole slots, that is a bound.
     """
     other = "B" if first == "A" else "A"
-    world = small_site.world(
-        small_site.at("A", 0, 4 * S),
-        small_site.to("B", 4 * S, 4 * S + 20),
-        small_site.at("B", 4 * S + 20, 9 * S),
+    world = small.world(
+        small.at("A", 0, 4 * S),
+        small.to("B", 4 * S, 4 * S + 20),
+        small.at("B", 4 * S + 20, 9 * S),
     )
     ways = {
-        first: dict.fromkeys(small_site.GPUS, 200_003),
-        other: dict.fromkeys(small_site.GPUS, 650_003),
+        first: dict.fromkeys(small.GPUS, 200_003),
+        other: dict.fromkeys(small.GPUS, 650_003),
     }
     world = replace(
         world,
-        ways={name: replace(way, power_mw=ways[name]) for name, way in small_site.WAYS.items()},
+        ways={name: replace(way, power_mw=ways[name]) for name, way in small.WAYS.items()},
     )
     light = (4 * S, 10**9) if first == "A" else (0, 4 * S + 20)
     site = alone_in_the_light(sites, world, Sight(silent=(light,), counted=False))
@@ -110,9 +110,9 @@ def bounds_mj(site: Site, slot: int) -> set[int]:
 
 def test_a_gpu_that_the_run_had_for_part_of_a_slot_bounds_nothing(sites: Sites) -> None:
     """Each slot of the GPU that is read holds joules that are nobody's too."""
-    world = small_site.world(small_site.at("A", 0, 5 * S))
-    sights = dict.fromkeys(small_site.GPUS, DARK) | {"g0": Sight()}
-    site = small_site.live(small_site.begun(sites, world, sights, limits={}), S)
+    world = small.world(small.at("A", 0, 5 * S))
+    sights = dict.fromkeys(small.GPUS, DARK) | {"g0": Sight()}
+    site = small.live(small.begun(sites, world, sights, limits={}), S)
     rows = site.journal.ledger.energy()
     shared = [
         replace(
@@ -126,7 +126,7 @@ def test_a_gpu_that_the_run_had_for_part_of_a_slot_bounds_nothing(sites: Sites) 
         for slot in range(5)
     ]
     site.journal.ledger.book(shared, [])
-    small_site.live(site)
+    small.live(site)
     assert bounds_mj(site, 4) == {1_600_000 * S}
 
 
@@ -135,8 +135,8 @@ def test_joules_that_were_laid_over_slots_by_time_bound_nothing(
     sites: Sites, quality: str, most_mw: int
 ) -> None:
     """What they are a mean of may have been less than what the run drew at its point."""
-    world = small_site.world(small_site.at("A", 0, 6 * S))
-    site = small_site.begun(sites, world, dict.fromkeys(small_site.GPUS, DARK), limits={})
+    world = small.world(small.at("A", 0, 6 * S))
+    site = small.begun(sites, world, dict.fromkeys(small.GPUS, DARK), limits={})
     counter = CounterBaseline(
         gpu_uuid="g0",
         energy_mj=0,
@@ -145,21 +145,21 @@ def test_joules_that_were_laid_over_slots_by_time_bound_nothing(
         boot_id="b",
         since_us=int(moment(0).timestamp()) * 1_000_000,
     )
-    rows = [small_site.row(number, "g0", 400_000 * S, quality=quality) for number in range(6)]
+    rows = [small.row(number, "g0", 400_000 * S, quality=quality) for number in range(6)]
     site.journal.ledger.book(rows, [counter])
-    small_site.live(site)
+    small.live(site)
     site.price(7 * S)
     assert bounds_mj(site, 3) == {most_mw * S}
 
 
 def test_a_bound_is_only_ever_raised(sites: Sites) -> None:
     """Boards tell 700 W, and 100 W from the middle of a slot on; at last they tell 900 W."""
-    world = small_site.world(small_site.at("A", 0, 4 * S))
-    sights = small_site.BRIGHT | {"g2": DARK, "g3": DARK}
-    site = small_site.live(small_site.begun(sites, world, sights), S + 200)
-    site.limits = dict.fromkeys(small_site.GPUS, 100.0)
+    world = small.world(small.at("A", 0, 4 * S))
+    sights = small.BRIGHT | {"g2": DARK, "g3": DARK}
+    site = small.live(small.begun(sites, world, sights), S + 200)
+    site.limits = dict.fromkeys(small.GPUS, 100.0)
     site.restart()
-    small_site.live(site)
+    small.live(site)
     before_mj = 700_000 * 200 + 100_000 * (S - 200)
     assert [bounds_mj(site, slot) for slot in range(4)] == [
         {700_000 * S},
@@ -167,7 +167,7 @@ def test_a_bound_is_only_ever_raised(sites: Sites) -> None:
         {100_000 * S},
         {100_000 * S},
     ]
-    site.limits = dict.fromkeys(small_site.GPUS, 900.0)
+    site.limits = dict.fromkeys(small.GPUS, 900.0)
     site.restart()
     site.price(4 * S + 1)
     assert [bounds_mj(site, slot) for slot in range(4)] == [{900_000 * S}] * 4
@@ -175,20 +175,20 @@ def test_a_bound_is_only_ever_raised(sites: Sites) -> None:
 
 def test_a_cap_that_is_told_later_takes_the_place_of_no_default(sites: Sites) -> None:
     """Nothing was known of the boards; 100 W that they tell then bound nothing of before."""
-    world = small_site.world(small_site.at("A", 0, 2 * S))
-    site = small_site.begun(sites, world, dict.fromkeys(small_site.GPUS, DARK), limits={})
-    small_site.live(site, S)
-    site.limits = dict.fromkeys(small_site.GPUS, 100.0)
+    world = small.world(small.at("A", 0, 2 * S))
+    site = small.begun(sites, world, dict.fromkeys(small.GPUS, DARK), limits={})
+    small.live(site, S)
+    site.limits = dict.fromkeys(small.GPUS, 100.0)
     site.restart()
-    small_site.live(site)
+    small.live(site)
     assert [bounds_mj(site, slot) for slot in range(2)] == [{1_600_000 * S}, {100_000 * S}]
 
 
 @pytest.mark.parametrize(
     ("who", "enforced_w", "highest_w", "most_w"),
     [
-        (small_site.GPUS, 300.0, 700.0, 700),
-        (small_site.GPUS, 300.0, None, 1_600),
+        (small.GPUS, 300.0, 700.0, 700),
+        (small.GPUS, 300.0, None, 1_600),
         (("smaller",), 70.0, 70.0, 1_600),
     ],
 )
@@ -196,10 +196,10 @@ def test_a_cap_and_another_kind_of_board_bound_nothing(
     sites: Sites, who: tuple[str, ...], enforced_w: float, highest_w: float | None, most_w: int
 ) -> None:
     """Its agent dies while a cap holds, which then ends: the board may draw what it can."""
-    site = small_site.begun(
+    site = small.begun(
         sites,
-        small_site.world(small_site.at("A", 0, 4 * S)),
-        dict.fromkeys(small_site.GPUS, DARK),
+        small.world(small.at("A", 0, 4 * S)),
+        dict.fromkeys(small.GPUS, DARK),
         limits={},
     )
     boards = [
@@ -223,24 +223,24 @@ def test_a_cap_and_another_kind_of_board_bound_nothing(
     site.limits = limits_w(site.journal.nodes.all(), ())
     assert site.limits == limits_w((), boards)  # as where the daemon reads them itself
     site.restart()
-    small_site.live(site)
+    small.live(site)
     assert [bounds_mj(site, slot) for slot in range(4)] == [{most_w * 1000 * S}] * 4
 
 
-def kept(sites: Sites, sight: Sight, gpus: tuple[str, ...] = small_site.GPUS) -> Site:
+def kept(sites: Sites, sight: Sight, gpus: tuple[str, ...] = small.GPUS) -> Site:
     """Let an untouched run live whose ranks say that they use these GPUs."""
     site = sites.site(
-        small_site.KEPT,
-        dict.fromkeys(small_site.GPUS, sight),
-        small_site.TOLD,
-        limits=small_site.LIMITS,
+        small.KEPT,
+        dict.fromkeys(small.GPUS, sight),
+        small.TOLD,
+        limits=small.LIMITS,
     )
     site.gpus = {"A": gpus}
     site.tell_prices(range(80), 0)
     site.deliver(37)
     site.begin(37, 0)
     site.gpus = {}  # what processes compute on is told by their node
-    small_site.live(site)
+    small.live(site)
     site.price(15 * S)
     return site
 
@@ -251,22 +251,22 @@ def lines_of(site: Site) -> tuple[PeriodLine, ...]:
     return spending(site.journal, limits, "UTC", moment(15 * S), signal=str(SIGNAL))
 
 
-@pytest.mark.parametrize("gpus", [small_site.GPUS, ("", "", "g2", ""), ("", "", "", ""), ()])
+@pytest.mark.parametrize("gpus", [small.GPUS, ("", "", "g2", ""), ("", "", "", ""), ()])
 def test_ranks_whose_gpu_is_not_known_burn_budgets_by_what_boards_may_draw(
     sites: Sites, gpus: tuple[str, ...]
 ) -> None:
     """Unknown is never zero: nothing of it is read, and it is known that it trains."""
     site = kept(sites, DARK, gpus)
-    true_g = float(small_site.KEPT.emitted_ug(15 * S)) / 1e6
+    true_g = float(small.KEPT.emitted_ug(15 * S)) / 1e6
     for line in lines_of(site):
         assert line.spent_g == 0
         # What boards may draw of which no limit was told is not known.
-        assert true_g < line.upper_g < (2 if gpus == small_site.GPUS else 4) * true_g
+        assert true_g < line.upper_g < (2 if gpus == small.GPUS else 4) * true_g
         assert line.urgency == "exhausted"
         assert line.unobserved_s == pytest.approx(4 * (4_211 - 37), abs=1)
         assert "estimated" in line.flags
     dark = Counter(row.slot_start for row in site.journal.ledger.energy() if row.unobserved_ms)
-    assert {*dark.values()} == {len({*gpus} - {""}) + (gpus != small_site.GPUS)}
+    assert {*dark.values()} == {len({*gpus} - {""}) + (gpus != small.GPUS)}
     view = budget(site.journal, moment(15 * S), str(SIGNAL))
     (run,) = view.runs
     assert (view.estimated, run.estimated) == (True, True)
@@ -280,7 +280,7 @@ def test_ranks_whose_gpus_are_found_by_their_joules_are_not_dark(
     """Each device that was booked to the run is the one of some rank: none is counted twice."""
     for line in lines_of(kept(sites, Sight(), gpus)):
         assert (line.upper_g, line.unobserved_s) == (0, 0)
-        assert line.spent_g == pytest.approx(float(small_site.KEPT.emitted_ug(15 * S)) / 1e6)
+        assert line.spent_g == pytest.approx(float(small.KEPT.emitted_ug(15 * S)) / 1e6)
 
 
 def test_ranks_without_a_name_are_one_row_a_slot_however_many_they_are() -> None:
@@ -328,7 +328,7 @@ def test_joules_of_nobody_burn_the_run_s_budget_as_its_saving_counts_them(
     site = shared(sites, monkeypatch)
     cluster, line = lines_of(site)
     (run,), found = budget(site.journal, moment(15 * S), str(SIGNAL)).runs, site.saving(15 * S)
-    true_g = float(small_site.KEPT.emitted_ug(15 * S)) / 1e6
+    true_g = float(small.KEPT.emitted_ug(15 * S)) / 1e6
     assert found.upper_ug
     assert line.spent_g + line.upper_g == pytest.approx(true_g, abs=ROUNDING_UG / 1e6)
     assert line.upper_g == pytest.approx(found.upper_ug / 1e6)

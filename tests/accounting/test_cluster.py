@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Sight, Site, Sites, moment
 from tests.accounting.worlds.world import Stay, World
 from wattmesh.controller.accounting.audit import audit
@@ -19,13 +19,13 @@ from wattmesh.controller.views import as_json
 from wattmesh.telemetry.carbon import Signal
 from wattmesh.telemetry.energy.attribution import NodeView, attribute
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 OTHER = Signal(provider="csv", zone="DE", factor="lifecycle", gas="CO2eq")
 BEGUN = 6 * S
-RESTARTED = small_site.world(
-    small_site.at("A", 0, BEGUN),
+RESTARTED = small.world(
+    small.at("A", 0, BEGUN),
     Stay(start=BEGUN, end=BEGUN + 40, lives=False, ours=True),
-    small_site.at("B", BEGUN + 40, 14 * S),
+    small.at("B", BEGUN + 40, 14 * S),
 )
 """Launched again on two of its four GPUs, because we asked: the other two are given back."""
 
@@ -39,9 +39,9 @@ def sites() -> Iterator[Sites]:
 
 def asked_to_restart(sites: Sites, world: World, sights: Mapping[str, Sight]) -> Site:
     """Let a run live until it leaves to be started again on two of its four GPUs."""
-    site = small_site.begun(sites, world, sights)
-    site.gpus = {"A": small_site.GPUS, "B": small_site.GPUS[:2]}
-    small_site.live(site, BEGUN - S)
+    site = small.begun(sites, world, sights)
+    site.gpus = {"A": small.GPUS, "B": small.GPUS[:2]}
+    small.live(site, BEGUN - S)
     site.deliver(BEGUN)
     site.report(BEGUN)
     site.order(BEGUN, "B")
@@ -50,12 +50,12 @@ def asked_to_restart(sites: Sites, world: World, sights: Mapping[str, Sight]) ->
     return site
 
 
-def restarted(sites: Sites, sights: Mapping[str, Sight] = small_site.BRIGHT) -> Site:
+def restarted(sites: Sites, sights: Mapping[str, Sight] = small.BRIGHT) -> Site:
     """Let that run live."""
     site = asked_to_restart(sites, RESTARTED, sights)
     site.deliver(BEGUN + 40)
     site.begin(BEGUN + 40, RESTARTED.tokens(BEGUN + 40), "B")
-    small_site.live(site)
+    small.live(site)
     site.price(40 * S)
     return site
 
@@ -95,8 +95,8 @@ def test_given_back_gpus_do_not_touch_the_run_s_own_saving(sites: Sites) -> None
     baseline_ug = RESTARTED.held_at_ug("A", tokens, 40 * S)
     assert baseline_ug is not None
     own_ug = sum(
-        RESTARTED.emitted_of_ug(gpu, 0, RESTARTED.end if gpu in small_site.GPUS[:2] else BEGUN)
-        for gpu in small_site.GPUS
+        RESTARTED.emitted_of_ug(gpu, 0, RESTARTED.end if gpu in small.GPUS[:2] else BEGUN)
+        for gpu in small.GPUS
     )
     found = site.saving(40 * S)
     assert found.saved_ug == pytest.approx(float(baseline_ug - own_ug), abs=200)
@@ -108,9 +108,9 @@ GONE = Sight(silent=((BEGUN + 100, 10**9),))
 
 def in_the_dark(sites: Sites) -> tuple[int, int, Fraction]:
     """Give the cluster's saving, low and high, and the true one, with given-back GPUs unread."""
-    site = restarted(sites, small_site.BRIGHT | dict.fromkeys(small_site.GPUS[2:], GONE))
+    site = restarted(sites, small.BRIGHT | dict.fromkeys(small.GPUS[2:], GONE))
     (line,) = budget(site.journal, moment(40 * S), "").saved
-    drawn = [RESTARTED.emitted_of_ug(gpu, BEGUN + 40, 14 * S) for gpu in small_site.GPUS[2:]]
+    drawn = [RESTARTED.emitted_of_ug(gpu, BEGUN + 40, 14 * S) for gpu in small.GPUS[2:]]
     own_ug = site.saving(40 * S).saved_ug
     assert own_ug is not None
     return ug(line.saved_g), ug(line.high_g), own_ug - sum(drawn, Fraction(0))
@@ -125,7 +125,7 @@ def test_given_back_gpus_that_nobody_reads_are_no_saving(sites: Sites) -> None:
 def test_given_back_gpus_that_are_read_late_are_booked_as_read(sites: Sites) -> None:
     """What was booked from above is taken back when the agent delivers after all."""
     late = Sight(silent=((BEGUN + 100, 13 * S),))
-    first = restarted(sites, small_site.BRIGHT | dict.fromkeys(small_site.GPUS[2:], late))
+    first = restarted(sites, small.BRIGHT | dict.fromkeys(small.GPUS[2:], late))
     again = restarted(sites)
     assert budget(first.journal, moment(40 * S), "").saved == (
         budget(again.journal, moment(40 * S), "").saved
@@ -145,20 +145,18 @@ def crashed(sites: Sites, layout: str) -> Site:
     """Let it crash on two GPUs, and be launched again by whoever launches it, 30 s later."""
     at = 8 * S
     crash = Stay(start=at, end=at + 30, lives=False, ours=False)
-    world = small_site.world(
+    world = small.world(
         *RESTARTED.stays[:2],
-        small_site.at("B", BEGUN + 40, at),
+        small.at("B", BEGUN + 40, at),
         crash,
-        small_site.at(layout, crash.end, 14 * S),
+        small.at(layout, crash.end, 14 * S),
     )
-    dark = small_site.BRIGHT | dict.fromkeys(
-        small_site.GPUS[2:], Sight(silent=((BEGUN + 40, 10**9),))
-    )
+    dark = small.BRIGHT | dict.fromkeys(small.GPUS[2:], Sight(silent=((BEGUN + 40, 10**9),)))
     site = asked_to_restart(sites, world, dark)
     site.begin(BEGUN + 40, world.tokens(BEGUN + 40), "B")
-    small_site.live(site, at - 1)
+    small.live(site, at - 1)
     site.begin(crash.end, world.tokens(crash.end), layout)
-    small_site.live(site)
+    small.live(site)
     site.price(40 * S)
     return site
 
@@ -168,7 +166,7 @@ def test_given_back_gpus_stay_given_back_when_the_smaller_launch_crashes(sites: 
     site, now = crashed(sites, "B"), moment(14 * S)
     (run,) = site.journal.runs.all(now)
     claims = attribute(holders([run], now, seen=True), NodeView(users={"g2": (), "g0": ()}))
-    assert run.released == small_site.GPUS[2:]
+    assert run.released == small.GPUS[2:]
     assert [claims[gpu].line for gpu in ("g0", "g2")] == ["idle", "idle_after_release"]
     dark_s = sum(row.unobserved_ms for row in site.journal.ledger.energy() if not row.run) / 1000
     assert dark_s == pytest.approx(2 * (14 * S - BEGUN - 40 - 30), abs=2 * S)
@@ -187,12 +185,12 @@ def ug(grams: float | None) -> int:
 
 def two_signals(sites: Sites) -> Site:
     """Account the first slots of a run in one signal, and the others in another."""
-    site = small_site.begun(sites, small_site.KEPT)
+    site = small.begun(sites, small.KEPT)
     site.tell_prices(range(40), 0, factor=3, signal=OTHER)
-    small_site.live(site, 5 * S)
+    small.live(site, 5 * S)
     site.signal = OTHER
     site.restart()
-    small_site.live(site)
+    small.live(site)
     site.price(40 * S)
     return site
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.cuts import cut, recut
 from tests.accounting.worlds.site import SIGNAL, Sight, Site, Sites, moment
 from tests.accounting.worlds.world import Way
@@ -26,19 +26,19 @@ from wattmesh.controller.views import as_json
 from wattmesh.telemetry.energy.delivery import EnergyBatch, Report
 from wattmesh.telemetry.energy.ledger import CounterBaseline, SlotGrid
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 PRICES = [*[207_700] * 6, *[333_100] * 74]
 """One from before the switch on: of a longer slot it is not known when its joules were drawn."""
 
 MOVED = replace(
-    small_site.world(
-        small_site.at("A", 0, 12 * S),
-        small_site.to("B", 12 * S, 12 * S + 30),
-        small_site.at("B", 12 * S + 30, 20 * S),
+    small.world(
+        small.at("A", 0, 12 * S),
+        small.to("B", 12 * S, 12 * S + 30),
+        small.at("B", 12 * S + 30, 20 * S),
     ),
     prices=PRICES,
 )
-KEPT = small_site.world(small_site.at("A", 37, 20 * S))
+KEPT = small.world(small.at("A", 37, 20 * S))
 CASES = [
     (cut(6 * S), cut(S), 12 * S, False),
     (cut(6 * S), cut(2 * S), 13 * S + 40, True),
@@ -58,10 +58,10 @@ def sites() -> Iterator[Sites]:
 def lived(sites: Sites, case: tuple[SlotGrid, SlotGrid, int, bool], world: Any = MOVED) -> Site:
     """Let a run live; from a moment on its slots are cut otherwise. Its books end long after it."""
     first, then, at, kept = case
-    site = small_site.begun(sites, world, cut=first)
+    site = small.begun(sites, world, cut=first)
     stays = {each.start for each in world.stays}
     for now in sorted({*range(S, world.end + 1, S), *stays, at} - {world.start}):
-        small_site.tell(site, now)
+        small.tell(site, now)
         if now == at:
             recut(site, then, now)
             kept = True
@@ -110,13 +110,13 @@ def test_books_that_were_kept_in_two_lengths_at_once_tell_nothing_false(
 
     So it is the sabotaged twin too: a ledger that forgets how it was cut is seen.
     """
-    site = small_site.begun(sites, MOVED, cut=cut(6 * S))
+    site = small.begun(sites, MOVED, cut=cut(6 * S))
     accounts = Accounts(site.journal, site.signal, cut(S), limits=dict)
     whys = set()
     with monkeypatch.context() as before:
         before.setattr(LedgerSlots, "on", lambda _, slots, *__, **___: slots)
         for now in sorted({*range(S, 20 * S + 1, S), 12 * S + 30}):
-            small_site.tell(site, now)
+            small.tell(site, now)
             accounts.price(moment(now))
             found = site.saving(now)
             assert found.saved_ug in (None, 0) or now > 12 * S
@@ -132,21 +132,19 @@ def test_books_that_were_kept_in_two_lengths_at_once_tell_nothing_false(
 
 def test_the_slot_under_way_ends_as_it_began(sites: Sites) -> None:
     """Nothing of it is booked yet as the settings change; somebody is about to."""
-    slots = small_site.begun(sites, MOVED).journal.ledger_slots
+    slots = small.begun(sites, MOVED).journal.ledger_slots
     slots.on(cut(6 * S), moment(13 * S))
     found = slots.on(cut(4 * S), moment(13 * S))
     spans = [found.slot(moment(at * S)) for at in (11, 13, 18)]
     assert spans == [(moment(a * S), moment(b * S)) for a, b in ((8, 12), (12, 18), (18, 20))]
 
 
-THIRSTY = small_site.WAYS | {
-    "B": Way(tokens_per_s=2_500, power_mw=dict.fromkeys(small_site.GPUS, 690_001))
-}
+THIRSTY = small.WAYS | {"B": Way(tokens_per_s=2_500, power_mw=dict.fromkeys(small.GPUS, 690_001))}
 
 
 @pytest.mark.parametrize(
     ("first", "quality", "ways"),
-    [(6, "measured", small_site.WAYS), (6, "simulated", THIRSTY), (0, "measured", THIRSTY)],
+    [(6, "measured", small.WAYS), (6, "simulated", THIRSTY), (0, "measured", THIRSTY)],
 )
 def test_half_hours_of_an_agent_that_did_not_know_the_slots_measure_no_slot(
     sites: Sites, first: int, quality: str, ways: dict[str, Way]
@@ -158,17 +156,17 @@ def test_half_hours_of_an_agent_that_did_not_know_the_slots_measure_no_slot(
     """
     away, there = (first + 3) * S, (first + 3) * S + 20
     stays = [
-        small_site.at("A", 0, away),
-        small_site.to("B", away, there),
-        small_site.at("B", there, 20 * S),
+        small.at("A", 0, away),
+        small.to("B", away, there),
+        small.at("B", there, 20 * S),
     ]
     world = replace(MOVED, stays=stays, ways=ways)
     dark = Sight(silent=((first * S + bool(first), (first + 7) * S),))
-    site = small_site.begun(sites, world, dict.fromkeys(small_site.GPUS, dark))
+    site = small.begun(sites, world, dict.fromkeys(small.GPUS, dark))
     for now in sorted({*range(S, 20 * S + 1, S), there} - {0}):
         if now == (first + 7) * S:
             half_hour(site, first, quality)
-        small_site.tell(site, now)
+        small.tell(site, now)
         site.price(now)
         held(site, now)
     site.price(60 * S)
@@ -206,17 +204,15 @@ def half_hour(site: Site, first: int, quality: str) -> None:
             boot_id="b",
             since_us=int(moment(0).timestamp()) * 1_000_000,
         )
-        for gpu in small_site.GPUS
+        for gpu in small.GPUS
     )
     whole = (
-        small_site.row(first, gpu, site.world.energy_mj(gpu, start, end), quality=quality)
-        for gpu in small_site.GPUS
+        small.row(first, gpu, site.world.energy_mj(gpu, start, end), quality=quality)
+        for gpu in small.GPUS
     )
     deliveries = (
         tuple(replace(row, slot_end=moment(end)) for row in whole),
-        tuple(
-            small_site.row(first + number, gpu, 0) for gpu in small_site.GPUS for number in range(6)
-        ),
+        tuple(small.row(first + number, gpu, 0) for gpu in small.GPUS for number in range(6)),
     )
     for number, rows in enumerate(deliveries, 1):
         batch = EnergyBatch(
@@ -224,4 +220,4 @@ def half_hour(site: Site, first: int, quality: str) -> None:
         )
         ours = laid(rows, site.grid, batch.at)
         site.journal.nodes.deliver("n1", Report(batch=batch), ours, moment(end + S))
-    site._to.update(dict.fromkeys(small_site.GPUS, end))
+    site._to.update(dict.fromkeys(small.GPUS, end))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.accounting.worlds import small_site, switched
+from tests.accounting.worlds import small_site as small
+from tests.accounting.worlds import switched
 from tests.accounting.worlds.cuts import Cuts, cut
 from tests.accounting.worlds.profile import ENOUGH, many, seen_first
 from tests.accounting.worlds.site import Sight, Sites, moment
@@ -112,17 +113,17 @@ def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.M
         return replace(found, carbon_aware_ug=found.carbon_aware_ug + 1)
 
     monkeypatch.setattr(saving, "_split_saving", generous)
-    site = small_site.live(small_site.begun(sites, small_site.MOVED))
+    site = small.live(small.begun(sites, small.MOVED))
     life = Switched(
-        world=small_site.MOVED,
-        sights=dict(small_site.BRIGHT),
-        told=small_site.TOLD,
+        world=small.MOVED,
+        sights=dict(small.BRIGHT),
+        told=small.TOLD,
         reports=(),
         anew=frozenset(),
         limits=True,
-        cuts=Cuts(first=cut(small_site.SLOT_S)),
+        cuts=Cuts(first=cut(small.SLOT_S)),
     )
-    at = small_site.MOVED.end + 30 * small_site.SLOT_S
+    at = small.MOVED.end + 30 * small.SLOT_S
     site.price(at)
     with pytest.raises(AssertionError):
         judge_parts(life, site, at, Seen())
@@ -131,11 +132,11 @@ def test_parts_that_do_not_add_up_are_caught(sites: Sites, monkeypatch: pytest.M
 @pytest.mark.parametrize("finishes", [True, False])
 def test_a_run_of_which_nothing_was_read_has_no_saving(sites: Sites, *, finishes: bool) -> None:
     """Moved or not, before and after it ends, in every figure; the most it spent stays."""
-    for world in (small_site.MOVED, small_site.KEPT):
+    for world in (small.MOVED, small.KEPT):
         where = replace(world, finishes=finishes)
-        site = small_site.begun(sites, where, dict.fromkeys(small_site.GPUS, Sight(since=None)))
+        site = small.begun(sites, where, dict.fromkeys(small.GPUS, Sight(since=None)))
         for until in (*range(600, where.end, 1200), where.end, where.end + 30_000):
-            small_site.live(site, min(until, where.end))
+            small.live(site, min(until, where.end))
             site.price(until)
             found, view = site.saving(until), budget(site.journal, moment(until), "")
             parts = (found.better_point_ug, found.carbon_aware_ug)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.accounting.test_unclaimed import HOUR, WRONG_S, read_by
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Sites, moment
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.telemetry.energy.sampler import Sampler
@@ -40,7 +40,7 @@ class Machine(NamedTuple):
 
 def unread_s(sites: Sites, folder: Path, machine: Machine) -> float:
     """Let four boards be read by nobody for two hours; give how long each was unobserved."""
-    site = small_site.begun(sites, small_site.world(small_site.at("A", 0, 5 * HOUR)))
+    site = small.begun(sites, small.world(small.at("A", 0, 5 * HOUR)))
     site.begin(0, 0)
     node, boots, off, cut_off = machine
     if len(boots) > 1:

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from tests.accounting.test_cluster import OTHER, added, two_signals
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Sight, Site, Sites, moment
 from tests.accounting.worlds.world import Stay, World
 from wattmesh.controller.accounting.audit import audit
@@ -15,7 +15,7 @@ from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.accounting.run_history import RunHistory
 from wattmesh.reconfig.switch import SwitchState
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 DARK = Sight(since=None)
 ROUNDING_UG = 200
 """Half a microgram a row, and a token's worth where a slot is shared."""
@@ -37,7 +37,7 @@ def true_ug(site: Site, now: int) -> Fraction:
 
 def test_joules_of_a_slot_that_the_run_has_not_reported_in_are_no_loss(sites: Sites) -> None:
     """Untouched, last heard 3 s before a border; the books are brought up to date 2 s after it."""
-    site = small_site.live(small_site.begun(sites, small_site.KEPT), 2 * S)
+    site = small.live(small.begun(sites, small.KEPT), 2 * S)
     site.deliver(3 * S - 3)
     site.report(3 * S - 3)
     site.deliver(3 * S + 2)
@@ -47,8 +47,8 @@ def test_joules_of_a_slot_that_the_run_has_not_reported_in_are_no_loss(sites: Si
 
 def test_a_launch_that_died_in_a_new_slot_has_lost_nothing_by_it(sites: Sites) -> None:
     """Untouched; it dies 9 s into a slot in which it said nothing, and is never launched again."""
-    where = small_site.world(small_site.at("A", 37, 3 * S + 9))
-    site = small_site.live(small_site.begun(sites, where), 3 * S)
+    where = small.world(small.at("A", 37, 3 * S + 9))
+    site = small.live(small.begun(sites, where), 3 * S)
     for now in (3 * S + 9, 5 * S, 9 * S):
         site.deliver(now)
         site.price(now)
@@ -58,15 +58,15 @@ def test_a_launch_that_died_in_a_new_slot_has_lost_nothing_by_it(sites: Sites) -
 def test_a_run_that_went_back_to_before_it_registered_is_told(sites: Sites) -> None:
     """Attached half way, it is launched again from a checkpoint of the time before."""
     world = replace(
-        small_site.world(
-            small_site.at("A", 37, 2 * S),
+        small.world(
+            small.at("A", 37, 2 * S),
             Stay(start=2 * S, end=2 * S + 50, lives=False, ours=False),
-            small_site.at("A", 2 * S + 50, 5 * S),
+            small.at("A", 2 * S + 50, 5 * S),
         ),
         before=5_000_000,
         lost={2 * S + 50: 4_000_000},
     )
-    site = sites.site(world, small_site.BRIGHT, small_site.TOLD, limits=small_site.LIMITS)
+    site = sites.site(world, small.BRIGHT, small.TOLD, limits=small.LIMITS)
     site.tell_prices(range(20), 0)
     site.begin(37, world.tokens(37))
     site.deliver(2 * S)
@@ -84,25 +84,25 @@ def test_a_run_that_went_back_to_before_it_registered_is_told(sites: Sites) -> N
 
 def moved(*, first: str, out: tuple[int, int]) -> World:
     """Make a world that was moved, with an outage in the middle of a slot."""
-    parts = [small_site.at(first, 0, out[0])]
+    parts = [small.at(first, 0, out[0])]
     if first == "B":
-        parts = [small_site.at("A", 0, 4 * S), small_site.to("B", 4 * S, 4 * S + 20)]
-        parts.append(small_site.at("B", 4 * S + 20, out[0]))
+        parts = [small.at("A", 0, 4 * S), small.to("B", 4 * S, 4 * S + 20)]
+        parts.append(small.at("B", 4 * S + 20, out[0]))
     parts.append(Stay(start=out[0], end=out[1], lives=False, ours=False))
-    parts.append(small_site.at(first, out[1], 13 * S))
+    parts.append(small.at(first, out[1], 13 * S))
     if first == "A":
-        parts += [small_site.to("B", 13 * S, 13 * S + 20), small_site.at("B", 13 * S + 20, 18 * S)]
-    return small_site.world(*parts)
+        parts += [small.to("B", 13 * S, 13 * S + 20), small.at("B", 13 * S + 20, 18 * S)]
+    return small.world(*parts)
 
 
 def lived_with_an_outage(sites: Sites, world: World, sights: Mapping[str, Sight]) -> Site:
     """Let a run live that is launched twice."""
-    site = small_site.begun(sites, world, sights)
+    site = small.begun(sites, world, sights)
     back = next(each for each in world.stays if not each.lives)
-    small_site.live(site, back.start)
+    small.live(site, back.start)
     site.deliver(back.end)
     site.begin(back.end, world.tokens(back.end), world.stay(back.end).at)
-    return small_site.live(site)
+    return small.live(site)
 
 
 @pytest.mark.parametrize("first", ["A", "B"])
@@ -116,7 +116,7 @@ def test_an_outage_within_a_slot_changes_no_watts(sites: Sites, first: str) -> N
     world = moved(first=first, out=out)
     if first == "A":  # nearly all slots before the switch hold an outage
         world = replace(world, stays=[replace(each) for each in world.stays])
-    site = lived_with_an_outage(sites, world, small_site.BRIGHT)
+    site = lived_with_an_outage(sites, world, small.BRIGHT)
     site.price(30 * S)
     found = site.saving(30 * S)
     assert found.saved_ug == pytest.approx(float(true_ug(site, 30 * S)), abs=ROUNDING_UG)
@@ -128,15 +128,13 @@ def test_light_that_comes_on_is_no_drift(sites: Sites) -> None:
     The run draws what it always drew there: the baseline must not grow by what is seen anew.
     """
     begun, seen = 6 * S + 20, 10 * S
-    world = small_site.world(
-        small_site.at("A", 0, 6 * S),
-        small_site.to("B", 6 * S, begun),
-        small_site.at("B", begun, 20 * S),
+    world = small.world(
+        small.at("A", 0, 6 * S),
+        small.to("B", 6 * S, begun),
+        small.at("B", begun, 20 * S),
     )
     dark = Sight(silent=((6 * S + 1, seen),), counted=False)
-    site = small_site.live(
-        small_site.begun(sites, world, small_site.BRIGHT | {"g0": dark, "g1": dark})
-    )
+    site = small.live(small.begun(sites, world, small.BRIGHT | {"g0": dark, "g1": dark}))
     site.price(60 * S)
     found = site.saving(60 * S)
     assert found.saved_ug is not None
@@ -149,13 +147,13 @@ def test_light_that_goes_out_is_no_drift(sites: Sites) -> None:
     Its headline may fall; the upper end must hold what the baseline still draws.
     """
     begun, dark = 6 * S + 20, Sight(silent=((11 * S, 10**9),))
-    world = small_site.world(
-        small_site.at("A", 0, 6 * S),
-        small_site.to("B", 6 * S, begun),
-        small_site.at("B", begun, 40 * S),
+    world = small.world(
+        small.at("A", 0, 6 * S),
+        small.to("B", 6 * S, begun),
+        small.at("B", begun, 40 * S),
     )
-    site = small_site.begun(sites, world, dict.fromkeys(small_site.GPUS, dark) | {"g2": Sight()})
-    small_site.live(site)
+    site = small.begun(sites, world, dict.fromkeys(small.GPUS, dark) | {"g2": Sight()})
+    small.live(site)
     site.price(70 * S)
     found = site.saving(70 * S)
     assert found.high_ug is not None
@@ -164,9 +162,9 @@ def test_light_that_goes_out_is_no_drift(sites: Sites) -> None:
 
 def test_the_largest_draw_is_not_taken_from_a_part_of_a_slot(sites: Sites) -> None:
     """No board tells its limit. The run begins in the last tenth of a slot; one GPU is read."""
-    world = small_site.world(small_site.at("A", S - 30, 3 * S))
-    sights = dict.fromkeys(small_site.GPUS, DARK) | {"g0": Sight()}
-    site = small_site.live(small_site.begun(sites, world, sights, limits={}))
+    world = small.world(small.at("A", S - 30, 3 * S))
+    sights = dict.fromkeys(small.GPUS, DARK) | {"g0": Sight()}
+    site = small.live(small.begun(sites, world, sights, limits={}))
     found = site.saving(3 * S)
     assert found.upper_ug is not None
     assert found.actual_ug + found.upper_ug >= world.emitted_ug(3 * S) - ROUNDING_UG
@@ -174,12 +172,12 @@ def test_the_largest_draw_is_not_taken_from_a_part_of_a_slot(sites: Sites) -> No
 
 def test_a_bound_that_turned_out_too_low_is_raised(sites: Sites) -> None:
     """The largest draw that was measured grows: earlier dark time may have been as dear."""
-    idle = small_site.at("A", 0, 2 * S)
-    world = small_site.world(
-        replace(idle, power_mw={"g0": 60_000, "g1": 403_217}), small_site.at("A", 2 * S, 6 * S)
+    idle = small.at("A", 0, 2 * S)
+    world = small.world(
+        replace(idle, power_mw={"g0": 60_000, "g1": 403_217}), small.at("A", 2 * S, 6 * S)
     )
     sights = {"g0": Sight(), "g1": DARK, "g2": Sight(), "g3": Sight()}
-    site = small_site.live(small_site.begun(sites, world, sights, limits={}))
+    site = small.live(small.begun(sites, world, sights, limits={}))
     found = site.saving(6 * S)
     assert found.upper_ug is not None
     assert found.actual_ug + found.upper_ug >= world.emitted_ug(6 * S) - ROUNDING_UG
@@ -190,9 +188,9 @@ def test_the_carbon_aware_part_flatters_nobody_in_the_dark(sites: Sites) -> None
 
     It followed nothing and drew more than B had: its carbon-aware part is a loss, all of it.
     """
-    sights = small_site.BRIGHT | {"g2": DARK, "g3": DARK}
-    site = small_site.live(small_site.begun(sites, small_site.KEPT, sights))
-    now = small_site.KEPT.end
+    sights = small.BRIGHT | {"g2": DARK, "g3": DARK}
+    site = small.live(small.begun(sites, small.KEPT, sights))
+    now = small.KEPT.end
     for later in (now + S, now + 40 * S):
         site.price(later)
     found = site.saving(now + 40 * S)
@@ -205,10 +203,10 @@ def test_the_carbon_aware_part_flatters_nobody_in_the_dark(sites: Sites) -> None
 
 def test_processors_are_no_gpus(sites: Sites) -> None:
     """All GPUs are dark; what was read is the node's processor: no saving can be told."""
-    site = small_site.begun(sites, small_site.MOVED, dict.fromkeys(small_site.GPUS, DARK))
-    rows = [small_site.row(n, "cpu:n1:package-0", 9_000_000, source="rapl") for n in range(15)]
+    site = small.begun(sites, small.MOVED, dict.fromkeys(small.GPUS, DARK))
+    rows = [small.row(n, "cpu:n1:package-0", 9_000_000, source="rapl") for n in range(15)]
     site.journal.ledger.book(rows, [])
-    small_site.live(site)
+    small.live(site)
     site.price(40 * S)
     found = site.saving(40 * S)
     assert (found.saved_ug, found.high_ug) == (None, None)
@@ -217,15 +215,13 @@ def test_processors_are_no_gpus(sites: Sites) -> None:
 @pytest.mark.parametrize("gpus", [("", "", "", ""), ("g0", "g1", "", ""), ()])
 def test_a_rank_on_an_unknown_gpu_is_not_free(sites: Sites, gpus: tuple[str, ...]) -> None:
     """Two ranks, or all, did not tell their GPU: the most they drew is unknown, or is bounded."""
-    site = sites.site(
-        small_site.MOVED, small_site.BRIGHT, small_site.TOLD, limits=small_site.LIMITS
-    )
+    site = sites.site(small.MOVED, small.BRIGHT, small.TOLD, limits=small.LIMITS)
     site.gpus = {"A": gpus, "B": gpus}
-    site.sights = small_site.BRIGHT | {gpu: DARK for gpu in small_site.GPUS if gpu not in gpus}
+    site.sights = small.BRIGHT | {gpu: DARK for gpu in small.GPUS if gpu not in gpus}
     site.tell_prices(range(60), 0)
     site.deliver(37)
     site.begin(37, 0)
-    small_site.live(site)
+    small.live(site)
     site.price(40 * S)
     found = site.saving(40 * S)
     view = budget(site.journal, moment(40 * S), "")
@@ -241,16 +237,16 @@ def test_slots_that_were_not_priced_for_hours_cost_the_baseline_no_tokens(sites:
 
     How often the books are brought up to date changes nothing; so the run has what it had.
     """
-    world = small_site.world(
-        small_site.at("A", 0, 6 * S + 100),
-        small_site.to("B", 6 * S + 100, 6 * S + 120),
-        small_site.at("B", 6 * S + 120, 12 * S),
+    world = small.world(
+        small.at("A", 0, 6 * S + 100),
+        small.to("B", 6 * S + 100, 6 * S + 120),
+        small.at("B", 6 * S + 120, 12 * S),
     )
-    site = small_site.live(small_site.begun(sites, world), 3 * S)
+    site = small.live(small.begun(sites, world), 3 * S)
     for now in (4 * S, 5 * S, 6 * S, 6 * S + 100, 6 * S + 120, 7 * S):
-        small_site.tell(site, now)
+        small.tell(site, now)
     site.price(7 * S)
-    small_site.live(site)
+    small.live(site)
     site.price(40 * S)
     found = site.saving(40 * S)
     assert found.saved_ug == pytest.approx(float(true_ug(site, 40 * S)), abs=ROUNDING_UG)
@@ -260,10 +256,8 @@ def test_joules_of_given_back_gpus_without_a_price_leave_the_cluster_s_saving_op
     sites: Sites,
 ) -> None:
     """Unknown is never zero: what they emitted is not known yet, so neither is what was saved."""
-    site = small_site.live(small_site.begun(sites, small_site.KEPT, told=4), 4 * S)
-    given_back = small_site.row(
-        5, "g9", 50_000_000, run="", incarnation="", line="idle_after_release"
-    )
+    site = small.live(small.begun(sites, small.KEPT, told=4), 4 * S)
+    given_back = small.row(5, "g9", 50_000_000, run="", incarnation="", line="idle_after_release")
     site.journal.ledger.book([given_back], [])
     site.price(4 * S + 1)
     line = budget(site.journal, moment(4 * S + 1), "").saved[0]
@@ -280,14 +274,14 @@ def test_no_answer_adds_two_signals(sites: Sites) -> None:
 def there_and_back(back: int, end: int) -> World:
     """Make a world that is back at its submitted point, the slower one, from `back` on."""
     return replace(
-        small_site.world(
-            small_site.at("A", 0, 100),
-            small_site.to("B", 100, 120),
-            small_site.at("B", 120, back),
-            small_site.to("A", back, back + 20),
-            small_site.at("A", back + 20, end),
+        small.world(
+            small.at("A", 0, 100),
+            small.to("B", 100, 120),
+            small.at("B", 120, back),
+            small.to("A", back, back + 20),
+            small.at("A", back + 20, end),
         ),
-        ways=small_site.WAYS | {"A": replace(small_site.WAYS["A"], tokens_per_s=397)},
+        ways=small.WAYS | {"A": replace(small.WAYS["A"], tokens_per_s=397)},
     )
 
 
@@ -298,12 +292,12 @@ def test_tokens_of_another_point_are_not_in_a_speed(sites: Sites) -> None:
     that can be measured: once that is booked its saving is told.
     """
     world = there_and_back(4 * S + 100, 7 * S)
-    site = small_site.live(small_site.begun(sites, world), 4 * S)
+    site = small.live(small.begun(sites, world), 4 * S)
     for now in (4 * S + 50, 4 * S + 100, 4 * S + 120, 6 * S, 7 * S):
-        small_site.tell(site, now)
+        small.tell(site, now)
         if now not in (4 * S + 100, 4 * S + 120):
             site.price(now)
-    end, catalogue = moment(7 * S), small_site.TOLD.catalogue()
+    end, catalogue = moment(7 * S), small.TOLD.catalogue()
     history = RunHistory(site.journal, site.row(7 * S), catalogue, site.grid, until=end, heard=end)
     found = history.measured("A")
     assert found is not None
@@ -317,7 +311,7 @@ def test_the_slot_in_which_a_run_ended_is_not_a_whole_one(sites: Sites) -> None:
 
     The baseline is slower, and goes on alone at the watts that were measured there.
     """
-    site = small_site.live(small_site.begun(sites, there_and_back(4 * S, 6 * S + 10)))
+    site = small.live(small.begun(sites, there_and_back(4 * S, 6 * S + 10)))
     for now in (6 * S + 10, 40 * S):
         site.price(now)
     found = site.saving(40 * S)
@@ -332,13 +326,13 @@ def test_a_launch_that_broke_within_a_switch_stands_still_at_our_cost(
 
     The baseline trains on meanwhile, and what the point draws is not taken from the rest of a slot.
     """
-    world = small_site.world(
-        small_site.at("A", 0, S + 100),
-        replace(small_site.to("B", S + 100, S + 120), to=""),
+    world = small.world(
+        small.at("A", 0, S + 100),
+        replace(small.to("B", S + 100, S + 120), to=""),
         Stay(start=S + 120, end=out, lives=False, ours=True),
-        small_site.at("A", out, 8 * S),
+        small.at("A", out, 8 * S),
     )
-    site = small_site.live(small_site.begun(sites, world), S)
+    site = small.live(small.begun(sites, world), S)
     site.deliver(S + 100)
     site.report(S + 100)
     site.order(S + 100, "B")
@@ -349,7 +343,7 @@ def test_a_launch_that_broke_within_a_switch_stands_still_at_our_cost(
     site.fail(S + 150)
     site.deliver(out)
     site.begin(out, world.tokens(out), "A")
-    small_site.live(site)
+    small.live(site)
     site.price(40 * S)
     found = site.saving(40 * S)
     assert found.saved_ug == pytest.approx(float(true_ug(site, 40 * S)), abs=ROUNDING_UG)
@@ -358,7 +352,7 @@ def test_a_launch_that_broke_within_a_switch_stands_still_at_our_cost(
 @pytest.mark.parametrize("ahead", [2, 59])
 def test_a_node_whose_clock_is_ahead_breaks_no_saving(sites: Sites, ahead: int) -> None:
     """Untouched; joules of a slot are here before it has begun. Looked at around each border."""
-    site = small_site.begun(sites, small_site.world(small_site.at("A", 37, 4 * S - 3)))
+    site = small.begun(sites, small.world(small.at("A", 37, 4 * S - 3)))
     for border in range(S, 5 * S, S):
         for now in (border - 1, border, border + 1):
             site.deliver(now + ahead)
@@ -371,18 +365,16 @@ def test_a_node_whose_clock_is_ahead_breaks_no_saving(sites: Sites, ahead: int) 
 
 def test_joules_of_a_run_s_last_moments_that_come_late_are_on_both_sides(sites: Sites) -> None:
     """Its processes end after it said that it had, in a slot that nobody had reckoned with."""
-    where = small_site.world(small_site.at("A", 0, 4 * S - 5))
-    told = replace(
-        small_site.TOLD, power_w={"A": 1_000.0, "B": 4_000.0}
-    )  # nothing is better than A
-    site = sites.site(where, small_site.BRIGHT, told, limits=small_site.LIMITS)
+    where = small.world(small.at("A", 0, 4 * S - 5))
+    told = replace(small.TOLD, power_w={"A": 1_000.0, "B": 4_000.0})  # nothing is better than A
+    site = sites.site(where, small.BRIGHT, told, limits=small.LIMITS)
     site.tell_prices(range(80), 0)
     site.deliver(0)
     site.begin(0, 0)
-    small_site.live(site)
+    small.live(site)
     for late_s in (1, 60, 299):
         site.price(4 * S + late_s)
-    site.journal.ledger.book([small_site.row(4, gpu, 18_900) for gpu in small_site.GPUS], [])
+    site.journal.ledger.book([small.row(4, gpu, 18_900) for gpu in small.GPUS], [])
     site.price(5 * S + 10)
     found = site.saving(5 * S + 10)
     assert (found.saved_ug, found.high_ug) == (0, 0)
@@ -401,9 +393,9 @@ def test_a_slot_that_lacks_a_gpu_of_the_run_measures_no_point(
 
     monkeypatch.setattr(Site, "_claim", claim)
     with Sites() as opened:
-        site = small_site.live(small_site.begun(opened, small_site.MOVED))
-        end = moment(small_site.MOVED.end)
-        row = site.row(small_site.MOVED.end)
+        site = small.live(small.begun(opened, small.MOVED))
+        end = moment(small.MOVED.end)
+        row = site.row(small.MOVED.end)
         history = RunHistory(
             site.journal, row, site.told.catalogue(), site.grid, until=end, heard=end
         )

@@ -5,40 +5,38 @@ from dataclasses import replace
 import pytest
 
 from tests.accounting.test_found import ROUNDING_UG, sites, true_ug
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Site, Sites
 from tests.accounting.worlds.world import Stay
 
 __all__ = ["sites"]
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 
-SAME = {"A": small_site.WAYS["A"], "B": small_site.WAYS["A"]}
+SAME = {"A": small.WAYS["A"], "B": small.WAYS["A"]}
 """Nothing can be saved by the point B: it is as fast as A, and draws as much."""
 
 
 def paused(start: int, end: int) -> Stay:
     """Make a stay in which its processes live and train nothing: loading, compiling, evaluation."""
-    return Stay(start=start, end=end, power_mw=dict.fromkeys(small_site.GPUS, 80_000))
+    return Stay(start=start, end=end, power_mw=dict.fromkeys(small.GPUS, 80_000))
 
 
 @pytest.mark.parametrize(
     "stays",
     [
-        [paused(0, 290), small_site.at("A", 290, 3 * S)],
-        [paused(0, 100), small_site.at("A", 100, 3 * S)],
-        [small_site.at("A", 0, S), paused(S, 2 * S), small_site.at("A", 2 * S, 3 * S)],
+        [paused(0, 290), small.at("A", 290, 3 * S)],
+        [paused(0, 100), small.at("A", 100, 3 * S)],
+        [small.at("A", 0, S), paused(S, 2 * S), small.at("A", 2 * S, 3 * S)],
     ],
 )
 def test_a_slot_of_loading_is_no_training(sites: Sites, stays: list[Stay]) -> None:
     """The mean of the speed beside the median of the watts told up to 236 g of 527."""
     world = replace(
-        small_site.world(
-            *stays, small_site.to("B", 3 * S, 3 * S + 20), small_site.at("B", 3 * S + 20, 20 * S)
-        ),
+        small.world(*stays, small.to("B", 3 * S, 3 * S + 20), small.at("B", 3 * S + 20, 20 * S)),
         ways=SAME,
     )
-    site = small_site.live(small_site.begun(sites, world))
+    site = small.live(small.begun(sites, world))
     site.price(60 * S)
     found = site.saving(60 * S)
     assert found.saved_ug is not None
@@ -57,15 +55,15 @@ def test_a_stranger_in_the_first_slots_at_a_point_is_no_drift(
 
     monkeypatch.setattr(Site, "_claim", claim)
     stays = (
-        small_site.at("A", 37, 1471),
-        small_site.to("B", 1471, 1500),
-        small_site.at("B", 1500, 20 * S),
+        small.at("A", 37, 1471),
+        small.to("B", 1471, 1500),
+        small.at("B", 1500, 20 * S),
     )
-    site = small_site.begun(sites, small_site.world(*stays))
+    site = small.begun(sites, small.world(*stays))
     for now in sorted({*range(S, 20 * S + 1, S), 1471, 1500}):
         if now % S == 0:
             site.deliver(now - S // 2)
-        small_site.tell(site, now)
+        small.tell(site, now)
         site.price(now)
     site.price(60 * S)
     found = site.saving(60 * S)

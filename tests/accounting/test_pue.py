@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from tests.accounting.test_cluster import OTHER
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import SIGNAL, Sight, Site, Sites, moment
 from wattmesh.controller.accounting import saving
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.accounting.saving import SPLIT_PUES, Saving
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def with_pues(first: int, change: int, then: int) -> float:
     """Give what was truly saved, had two PUEs (in thousandths) held before and after a moment."""
     prices = [
         price * (first if slot * S < change else then) // 1000
-        for slot, price in enumerate(small_site.MOVED.prices)
+        for slot, price in enumerate(small.MOVED.prices)
     ]
-    true = replace(small_site.MOVED, prices=prices)
+    true = replace(small.MOVED, prices=prices)
     return float(true.saved_ug(true.tokens(true.end), 40 * S) or 0)
 
 
@@ -41,15 +41,15 @@ def test_joules_that_come_late_have_the_pue_and_the_signal_of_their_slot(
     Its headline is what the least of them gives: with either all the time, or each in its time.
     """
     change = 12 * S
-    sights = dict.fromkeys(small_site.GPUS, Sight(silent=((6 * S, 14 * S + 100),)))
-    site = small_site.begun(sites, small_site.MOVED, sights)
+    sights = dict.fromkeys(small.GPUS, Sight(silent=((6 * S, 14 * S + 100),)))
+    site = small.begun(sites, small.MOVED, sights)
     site.tell_prices(range(80), 0, factor=3, signal=OTHER)
     site.pue_milli = before
-    small_site.live(site, change)
+    small.live(site, change)
     site.pue_milli = after
     site.restart()
-    small_site.live(site)
-    for now in (small_site.MOVED.end + 200, 40 * S):
+    small.live(site)
+    for now in (small.MOVED.end + 200, 40 * S):
         site.deliver(now)
         site.price(now)
     true_ug = [with_pues(first, change, then) for first in (1000, 1500) for then in (1000, 1500)]
@@ -74,15 +74,15 @@ def test_joules_that_come_late_have_the_pue_and_the_signal_of_their_slot(
 @pytest.mark.parametrize(("moved", "change"), [(False, 4 * S), (True, 9 * S), (True, 20 * S)])
 def test_a_change_of_the_pue_saves_nothing(sites: Sites, change: int, *, moved: bool) -> None:
     """Within a run, and after its end while its baseline goes on alone; one never touched has 0."""
-    world = small_site.world(small_site.at("A", 0, 20 * S))
+    world = small.world(small.at("A", 0, 20 * S))
     if moved:
-        stays = (small_site.to("B", 6 * S, 6 * S + 30), small_site.at("B", 6 * S + 30, 20 * S))
-        world = small_site.world(small_site.at("A", 0, 6 * S), *stays)
-    site = small_site.live(small_site.begun(sites, world), min(change, world.end))
+        stays = (small.to("B", 6 * S, 6 * S + 30), small.at("B", 6 * S + 30, 20 * S))
+        world = small.world(small.at("A", 0, 6 * S), *stays)
+    site = small.live(small.begun(sites, world), min(change, world.end))
     site.price(min(change, 21 * S))
     site.pue_milli = 1_600
     site.restart()
-    small_site.live(site)
+    small.live(site)
     site.price(60 * S)
     found = site.saving(60 * S)
     true_ug = float(world.saved_ug(world.tokens(world.end), 60 * S) or 0)
@@ -109,11 +109,11 @@ def test_what_is_dark_and_what_is_nobodys_has_one_pue_too(
     )
 
     def told(first: int, then: int) -> Saving:
-        site = small_site.begun(sites, small_site.MOVED, small_site.DIM, pue_milli=first)
-        small_site.live(site, 8 * S)
+        site = small.begun(sites, small.MOVED, small.DIM, pue_milli=first)
+        small.live(site, 8 * S)
         site.pue_milli = then
         site.restart()
-        small_site.live(site)
+        small.live(site)
         site.price(40 * S)
         return site.saving(40 * S)
 

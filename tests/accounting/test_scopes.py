@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Site, Sites, Told, moment
 from tests.accounting.worlds.world import Stay, World
 from wattmesh.controller.accounting.budget import RunBudget, budget
@@ -19,12 +19,12 @@ from wattmesh.reconfig.catalogue import Catalogue, PowerScope
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.telemetry.energy.delivery import Report
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 HOST_W = 611
 """Of both hosts together, at every point."""
 
-GPU_W = {name: sum(way.power_mw.values()) / 1000 for name, way in small_site.WAYS.items()}
-RATES = {name: float(way.tokens_per_s) for name, way in small_site.WAYS.items()}
+GPU_W = {name: sum(way.power_mw.values()) / 1000 for name, way in small.WAYS.items()}
+RATES = {name: float(way.tokens_per_s) for name, way in small.WAYS.items()}
 NOW = 40 * S
 
 
@@ -50,14 +50,14 @@ def told(scope: PowerScope, host_w: float | None) -> Told:
 
 def lived(sites: Sites, catalogue: Told, hosts: tuple[str, ...] = ()) -> RunBudget:
     """Live at A to the end, with meters on these hosts' processors; give the run as it is told."""
-    site = sites.site(small_site.KEPT, small_site.BRIGHT, catalogue, limits=small_site.LIMITS)
+    site = sites.site(small.KEPT, small.BRIGHT, catalogue, limits=small.LIMITS)
     site.tell_prices(range(80), site.world.start)
     site.deliver(site.world.start)
     site.begin(site.world.start, 0)
     nodes(site)
     for host in hosts:
         processors(site, host)
-    small_site.live(site)
+    small.live(site)
     site.price(NOW)
     (line,) = budget(site.journal, moment(NOW), "").runs
     return line
@@ -75,7 +75,7 @@ def processors(site: Site, host: str) -> None:
     world: World = site.world
     name = f"cpu:{host}:package-0"
     rows = [
-        small_site.row(start // S, name, HOST_W * 500 * (end - start), source="rapl")
+        small.row(start // S, name, HOST_W * 500 * (end - start), source="rapl")
         for start, end in world.cuts(world.start, world.end)
     ]
     site.journal.ledger.book(rows, [])
@@ -83,11 +83,9 @@ def processors(site: Site, host: str) -> None:
 
 def better_point_g(host_w: float) -> float:
     """Give what B had truly saved, with this much of the hosts in it."""
-    here = {
-        name: {**way.power_mw, "host": int(1000 * host_w)} for name, way in small_site.WAYS.items()
-    }
-    ways = {name: replace(way, power_mw=here[name]) for name, way in small_site.WAYS.items()}
-    world = replace(small_site.KEPT, ways=ways)
+    here = {name: {**way.power_mw, "host": int(1000 * host_w)} for name, way in small.WAYS.items()}
+    ways = {name: replace(way, power_mw=here[name]) for name, way in small.WAYS.items()}
+    world = replace(small.KEPT, ways=ways)
     tokens = world.tokens(world.end)
     at_a, at_b = world.held_at_ug("A", tokens, 80 * S), world.held_at_ug("B", tokens, 80 * S)
     assert at_a is not None
@@ -148,18 +146,18 @@ def launched_again(
 ) -> Iterator[tuple[int, Site]]:
     """Switch by restart to B, on these GPUs; until and from then on these processors are read."""
     begun, back = 6 * S + 30, 7 * S + 50
-    wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(small_site.GPUS, 0))
-    world = small_site.world(small_site.at("A", 0, begun), wait, small_site.at("B", back, 15 * S))
-    site = small_site.begun(sites, world)
+    wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(small.GPUS, 0))
+    world = small.world(small.at("A", 0, begun), wait, small.at("B", back, 15 * S))
+    site = small.begun(sites, world)
     rows = [
-        small_site.row(number, f"cpu:{package}", 200_000 * S, source="rapl")
+        small.row(number, f"cpu:{package}", 200_000 * S, source="rapl")
         for number in range(15)
         for package in PACKAGES
         if (package in before and number * S < back)
         or (package in after and (number + 1) * S > back)
     ]
     site.journal.ledger.book(rows, [])
-    small_site.live(site, begun - 1)
+    small.live(site, begun - 1)
     site.deliver(begun)
     site.report(begun)
     site.order(begun, "B")
@@ -168,7 +166,7 @@ def launched_again(
     site.gpus = {"B": gpus}
     site.begin(back, world.tokens(back), "B")
     for now in range(8 * S, 15 * S + 1, S):
-        small_site.tell(site, now)
+        small.tell(site, now)
         site.price(now)
         yield now, site
 
@@ -176,11 +174,11 @@ def launched_again(
 @pytest.mark.parametrize(
     ("before", "after", "gpus", "known", "told"),
     [
-        (PACKAGES, PACKAGES, small_site.GPUS, True, True),
-        (PACKAGES, PACKAGES[:2], small_site.GPUS, True, False),
-        (PACKAGES, PACKAGES[1:], small_site.GPUS, True, False),
-        (PACKAGES, (), small_site.GPUS, True, False),
-        (PACKAGES[:2], PACKAGES, small_site.GPUS, True, False),
+        (PACKAGES, PACKAGES, small.GPUS, True, True),
+        (PACKAGES, PACKAGES[:2], small.GPUS, True, False),
+        (PACKAGES, PACKAGES[1:], small.GPUS, True, False),
+        (PACKAGES, (), small.GPUS, True, False),
+        (PACKAGES[:2], PACKAGES, small.GPUS, True, False),
         (PACKAGES, PACKAGES[:2], ("g0", "g1"), True, True),
         (PACKAGES, PACKAGES[:2], ("g0", "g1"), False, False),
         (PACKAGES, PACKAGES[2:], ("g0", "g1"), True, False),

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Site, Sites, moment
 from tests.accounting.worlds.world import Stay
 from tests.telemetry.test_attribution import holder
 from wattmesh.controller.accounting.unclaimed import unclaimed_ug
 from wattmesh.telemetry.energy.attribution import DISPUTED, IDLE, RELEASED, NodeView, attribute
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 SLEEP = Stay(start=8 * S, end=14 * S, lives=False, ours=True, power_mw={})
-SLEPT = small_site.world(small_site.at("A", 37, 8 * S), SLEEP, small_site.at("A", 14 * S, 30 * S))
+SLEPT = small.world(small.at("A", 37, 8 * S), SLEEP, small.at("A", 14 * S, 30 * S))
 OUTAGE = Stay(start=8 * S, end=14 * S, lives=False, ours=False, power_mw={})
-DOWN = small_site.world(small_site.at("A", 37, 8 * S), OUTAGE, small_site.at("A", 14 * S, 30 * S))
+DOWN = small.world(small.at("A", 37, 8 * S), OUTAGE, small.at("A", 14 * S, 30 * S))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def lived(site: Site, reason: str) -> Site:
 @pytest.mark.parametrize("reason", ["suspended", "restart"])
 def test_a_run_that_slept_saved_what_its_baseline_emitted_more(sites: Sites, reason: str) -> None:
     """By an independent reckoning; the baseline trained on through all of the sleep, or queue."""
-    site = lived(small_site.begun(sites, SLEPT), reason)
+    site = lived(small.begun(sites, SLEPT), reason)
     told = site.saving(40 * S)
     truth = SLEPT.saved_ug(SLEPT.tokens(30 * S), 40 * S, 30 * S)
     assert truth is not None
@@ -60,13 +60,13 @@ def test_a_run_that_slept_saved_what_its_baseline_emitted_more(sites: Sites, rea
 
 def test_an_outage_of_the_same_length_stops_the_baseline(sites: Sites) -> None:
     """The twin: a run that nobody put to sleep was never touched, so it has saved exactly 0."""
-    told = lived(small_site.begun(sites, DOWN), "stopped: by hand").saving(40 * S)
+    told = lived(small.begun(sites, DOWN), "stopped: by hand").saving(40 * S)
     assert told.saved_ug == 0
 
 
 def test_while_it_sleeps_nothing_is_saved_yet(sites: Sites) -> None:
     """Equal work only: the tokens trained so far, which the baseline trained in the same hours."""
-    site = small_site.begun(sites, SLEPT)
+    site = small.begun(sites, SLEPT)
     for now in range(S, 12 * S, S):
         site.deliver(now)
         if now < SLEEP.start:
@@ -82,7 +82,7 @@ def test_while_it_sleeps_nothing_is_saved_yet(sites: Sites) -> None:
 
 def test_gpus_that_a_sleeping_run_keeps_are_its_own_while_they_idle(sites: Sites) -> None:
     """Unread, they are its darkness up to now; given back, they are nobody's, not its own."""
-    site = small_site.begun(sites, SLEPT)
+    site = small.begun(sites, SLEPT)
     for now in range(S, 8 * S, S):
         site.deliver(now)
         site.report(now)
@@ -105,7 +105,7 @@ def test_gpus_that_a_sleeping_run_keeps_are_its_own_while_they_idle(sites: Sites
 
 def test_gpus_of_a_run_in_a_queue_are_nobodys(sites: Sites) -> None:
     """Its job has ended, whatever its catalogue says of a run that sleeps."""
-    site = small_site.begun(sites, SLEPT)
+    site = small.begun(sites, SLEPT)
     for now in range(S, 8 * S, S):
         site.deliver(now)
         site.report(now)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.accounting.test_unclaimed import read_by
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Sites, moment
 from wattmesh.controller.accounting.budget import budget
 from wattmesh.controller.journal.nodes import node_store
@@ -30,7 +30,7 @@ def booked_over_true(sites: Sites, folder: Path, first: str) -> float:
         folder: of outboxes.
         first: the node whose agent reads them already, or ("") the daemon itself.
     """
-    site = small_site.begun(sites, small_site.world(small_site.at("A", 0, 3_600)))
+    site = small.begun(sites, small.world(small.at("A", 0, 3_600)))
     site.begin(0, 0)
     read_by(site, folder, (0, BOTH_S), first)
     # Not heard at all where the daemon reads itself; refused where a node has the boards.
@@ -59,7 +59,7 @@ def test_a_daemon_that_reads_again_after_agents_goes_on_from_no_old_counter(
     sites: Sites, tmp_path: Path
 ) -> None:
     """Else its counter would tell once more what an agent has booked meanwhile."""
-    site = small_site.begun(sites, small_site.world(small_site.at("A", 0, 3_600)))
+    site = small.begun(sites, small.world(small.at("A", 0, 3_600)))
     site.begin(0, 0)
     for first, last, node in ((0, 60, ""), (60, 400, "n1"), (400, 460, "")):
         read_by(site, tmp_path, (first, last), node)

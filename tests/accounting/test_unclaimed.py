@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.site import Site, Sites, moment
 from tests.accounting.worlds.world import Span, Stay, World
 from wattmesh.controller.accounting.budget import budget
@@ -23,7 +23,7 @@ from wattmesh.telemetry.energy.ledger import CounterBaseline
 from wattmesh.telemetry.energy.sampler import Book, Sampler
 from wattmesh.telemetry.readings import PowerReading, Quality
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 NOW = 40 * S
 ROUNDING_UG = 200
 
@@ -58,14 +58,14 @@ def while_at_b(line: str, gpus: tuple[str, ...]) -> Claims:
 
 @pytest.mark.parametrize(
     ("line", "gpus"),
-    [("unattributed", small_site.GPUS), ("unattributed", ("g0",)), ("idle", ("g0", "g1"))],
+    [("unattributed", small.GPUS), ("unattributed", ("g0",)), ("idle", ("g0", "g1"))],
 )
 def test_what_nobody_is_charged_for_on_its_gpus_may_be_the_run_s(
     sites: Sites, claimed: Callable[[Claims], None], line: str, gpus: tuple[str, ...]
 ) -> None:
     """Two runs on a board, a stranger's process, none to be seen: the truth is the lower end."""
     claimed(while_at_b(line, gpus))
-    site = small_site.live(small_site.begun(sites, small_site.MOVED))
+    site = small.live(small.begun(sites, small.MOVED))
     site.price(NOW)
     found, true_ug = site.saving(NOW), site.world.saved_ug(site.world.tokens(site.world.end), NOW)
     assert true_ug is not None
@@ -82,7 +82,7 @@ def test_joules_of_nobody_that_are_forgotten_are_caught(
     """Sabotaged twin: only what was booked to the run counts."""
     monkeypatch.setattr("wattmesh.controller.accounting.saving.unclaimed_ug", lambda *_: {})
     claimed(while_at_b("unattributed", ("g0",)))
-    site = small_site.live(small_site.begun(sites, small_site.MOVED))
+    site = small.live(small.begun(sites, small.MOVED))
     site.price(NOW)
     true_ug = site.world.saved_ug(site.world.tokens(site.world.end), NOW)
     assert true_ug is not None
@@ -94,7 +94,7 @@ def test_an_untouched_run_saves_nothing_whoever_its_joules_are_booked_to(
 ) -> None:
     """A/A: what is not known of it is not known of its baseline."""
     claimed(while_at_b("unattributed", ("g0", "g3")))
-    site = small_site.live(small_site.begun(sites, small_site.KEPT))
+    site = small.live(small.begun(sites, small.KEPT))
     site.price(NOW)
     assert (site.saving(NOW).saved_ug, site.saving(NOW).high_ug) == (0, 0)
 
@@ -105,14 +105,12 @@ def restarted(sites: Sites, idle_mw: int, waits: Span, *, told: bool) -> tuple[S
     `told`: the hook could say that it stops before it did.
     """
     begun, back = waits
-    wait = Stay(
-        start=begun, end=back, lives=False, power_mw=dict.fromkeys(small_site.GPUS, idle_mw)
-    )
-    site = small_site.begun(
+    wait = Stay(start=begun, end=back, lives=False, power_mw=dict.fromkeys(small.GPUS, idle_mw))
+    site = small.begun(
         sites,
-        small_site.world(small_site.at("A", 0, begun), wait, small_site.at("B", back, 20 * S)),
+        small.world(small.at("A", 0, begun), wait, small.at("B", back, 20 * S)),
     )
-    small_site.live(site, begun - (begun % S or S))
+    small.live(site, begun - (begun % S or S))
     site.deliver(begun)
     site.report(begun)
     site.order(begun, "B")
@@ -123,7 +121,7 @@ def restarted(sites: Sites, idle_mw: int, waits: Span, *, told: bool) -> tuple[S
     site.deliver(back)
     site.begin(back, site.world.tokens(back), "B")
     for now in range((back // S + 1) * S, 20 * S + 1, S):
-        small_site.tell(site, now)
+        small.tell(site, now)
         site.price(now)
     site.price(60 * S)
     return site.saving(60 * S), site.world
@@ -160,12 +158,10 @@ def test_what_nobody_is_charged_for_in_its_last_slot_may_be_the_run_s(
 ) -> None:
     """Its GPUs have joules of its own there too; the last seconds were somebody's."""
     end = 14 * S + 211
-    world = small_site.world(*small_site.MOVED.stays[:-1], small_site.at("B", 1_500, end))
+    world = small.world(*small.MOVED.stays[:-1], small.at("B", 1_500, end))
     claimed(lambda gpu, at: ("", "", "unattributed") if gpu == "g1" and at >= end - 200 else None)
-    site = small_site.begun(
-        sites, small_site.world(*world.stays[:-1], *halves(1_500, end - 200, end))
-    )
-    small_site.live(site)
+    site = small.begun(sites, small.world(*world.stays[:-1], *halves(1_500, end - 200, end)))
+    small.live(site)
     site.price(NOW)
     found, true_ug = site.saving(NOW), world.saved_ug(world.tokens(end), NOW)
     assert true_ug is not None
@@ -175,7 +171,7 @@ def test_what_nobody_is_charged_for_in_its_last_slot_may_be_the_run_s(
 
 def halves(start: int, middle: int, end: int) -> tuple[Stay, Stay]:
     """Stay at B, told apart at a moment."""
-    return small_site.at("B", start, middle), small_site.at("B", middle, end)
+    return small.at("B", start, middle), small.at("B", middle, end)
 
 
 @pytest.mark.parametrize(("slot", "held_s"), [(14, 11), (15, 0)])
@@ -185,9 +181,9 @@ def test_what_a_board_cannot_have_drawn_while_the_run_held_it_is_not_the_run_s(
     """It ended 11 s into slot 14; in the rest of it, and in the next, its GPU idled."""
     saved_ug = []
     for idle_mj in (0, 100_000_000):
-        site = small_site.begun(sites, small_site.MOVED)
-        idle = small_site.row(slot, "g0", idle_mj, run="", incarnation="", line="idle")
-        small_site.live(site)
+        site = small.begun(sites, small.MOVED)
+        idle = small.row(slot, "g0", idle_mj, run="", incarnation="", line="idle")
+        small.live(site)
         site.journal.ledger.book([idle], [])
         site.price(NOW)
         saved_ug.append(site.saving(NOW).saved_ug or 0)
@@ -204,17 +200,15 @@ def test_an_untouched_run_saves_nothing_whatever_its_gpus_draw_beside_its_launch
         end=4 * S + 130,
         lives=False,
         ours=False,
-        power_mw=dict.fromkeys(small_site.GPUS, 90_000),
+        power_mw=dict.fromkeys(small.GPUS, 90_000),
     )
-    world = small_site.world(
-        small_site.at("A", 0, crash.start), crash, small_site.at("A", crash.end, 9 * S + 40)
-    )
-    site = small_site.live(small_site.begun(sites, world), 4 * S)
+    world = small.world(small.at("A", 0, crash.start), crash, small.at("A", crash.end, 9 * S + 40))
+    site = small.live(small.begun(sites, world), 4 * S)
     site.deliver(crash.start)
     site.report(crash.start)
     site.deliver(crash.end)
     site.begin(crash.end, world.tokens(crash.end))
-    small_site.live(site)
+    small.live(site)
     site.price(NOW)
     found = site.saving(NOW)
     assert (found.saved_ug, found.high_ug) == (0, 0)
@@ -229,29 +223,29 @@ def test_each_launch_must_know_its_gpus(sites: Sites, claimed: Callable[[Claims]
     claimed(lambda gpu, at: ("", "", "unattributed") if at < end + 60 else None)
     crash = Stay(start=end, end=end + 60, lives=False, ours=False)
     site = sites.site(
-        small_site.world(
-            small_site.at("A", 0, 4 * S),
-            small_site.to("B", 4 * S, 4 * S + 20),
-            small_site.at("B", 4 * S + 20, end),
+        small.world(
+            small.at("A", 0, 4 * S),
+            small.to("B", 4 * S, 4 * S + 20),
+            small.at("B", 4 * S + 20, end),
             crash,
-            small_site.at("A", end + 60, 14 * S),
+            small.at("A", end + 60, 14 * S),
         ),
-        small_site.BRIGHT,
-        small_site.TOLD,
-        limits=small_site.LIMITS,
+        small.BRIGHT,
+        small.TOLD,
+        limits=small.LIMITS,
     )
     site.gpus = dict.fromkeys("AB", ("", "", "", ""))
     site.tell_prices(range(80), 0)
     site.deliver(0)
     site.begin(0, 0)
     for now in sorted({*range(S, end + 1, S), 4 * S + 20}):
-        small_site.tell(site, now)
+        small.tell(site, now)
         site.price(now)
-    site.gpus = dict.fromkeys("AB", small_site.GPUS)
+    site.gpus = dict.fromkeys("AB", small.GPUS)
     site.deliver(end + 60)
     site.begin(end + 60, site.world.tokens(end + 60))
     for now in range(9 * S, 14 * S + 1, S):
-        small_site.tell(site, now)
+        small.tell(site, now)
         site.price(now)
     assert (site.saving(NOW).saved_ug, site.saving(NOW).why) == (None, UNKNOWN_GPUS)
 
@@ -261,15 +255,15 @@ def test_processors_of_one_node_that_are_read_no_more_end_the_comparison(
     sites: Sites, until: int, *, told: bool
 ) -> None:
     """Of two nodes; those of the other one are read throughout."""
-    site = small_site.begun(sites, small_site.MOVED)
+    site = small.begun(sites, small.MOVED)
     rows = [
-        small_site.row(number, f"cpu:{host}:package-0", 400_000 * S, source="rapl")
+        small.row(number, f"cpu:{host}:package-0", 400_000 * S, source="rapl")
         for number in range(15)
         for host in ("n1", "n2")
         if host == "n1" or number * S < until
     ]
     site.journal.ledger.book(rows, [])
-    small_site.live(site)
+    small.live(site)
     site.price(NOW)
     found = site.saving(NOW)
     assert (found.saved_ug is not None) is told
@@ -284,7 +278,7 @@ class Boards:
 
     def gpu_uuids(self) -> tuple[str, ...]:
         """Name them."""
-        return small_site.GPUS
+        return small.GPUS
 
     def read(self) -> tuple[PowerReading, ...]:
         """Read them now."""
@@ -301,7 +295,7 @@ class Boards:
                 source="nvml",
                 quality=Quality.MEASURED,
             )
-            for gpu in small_site.GPUS
+            for gpu in small.GPUS
         )
 
 
@@ -334,7 +328,7 @@ def read_by(
     """
     boards, claims = (
         Boards(),
-        {gpu: EnergyClaim(run="r", incarnation="r1", line="run") for gpu in small_site.GPUS},
+        {gpu: EnergyClaim(run="r", incarnation="r1", line="run") for gpu in small.GPUS},
     )
     journal = site.journal
     outbox = None
@@ -375,7 +369,7 @@ HOUR = 3_600
 
 def gap(sites: Sites, folder: Path, readers: tuple[str, str]) -> Mapping[str, float]:
     """Let a run be read for ten minutes, by nobody for two hours, and for ten minutes again."""
-    site = small_site.begun(sites, small_site.world(small_site.at("A", 0, 5 * HOUR)))
+    site = small.begun(sites, small.world(small.at("A", 0, 5 * HOUR)))
     site.begin(0, 0)
     read_by(site, folder, (0, 600), readers[0])
     if readers[0] and readers[1] != readers[0]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from sqlalchemy import delete
 
-from tests.accounting.worlds import small_site
+from tests.accounting.worlds import small_site as small
 from tests.accounting.worlds.profile import ENOUGH, many, seen_first
 from tests.accounting.worlds.site import Sites
 from tests.accounting.worlds.untouched import Seen, Untouched, live, untouched
@@ -17,7 +17,7 @@ from wattmesh.controller.accounting.run_history import RunHistory
 from wattmesh.controller.accounting.saving import EARLIER_VERSION, Saving
 from wattmesh.controller.journal.database.tables import STAYS
 
-S = small_site.SLOT_S
+S = small.SLOT_S
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def test_a_run_that_was_never_touched_has_saved_exactly_0(sites: Sites) -> None:
 
 def upgraded(sites: Sites, again_at: int | None) -> Iterator[Saving]:
     """Let a run live that began under an earlier version: where it was then was not noted."""
-    stays = [small_site.at("A", 37, 16 * S)]
+    stays = [small.at("A", 37, 16 * S)]
     if again_at is not None:
         died = Stay(start=8 * S, end=again_at, lives=False, ours=False)
-        more = small_site.at("A", again_at, 16 * S)
-        drawn = replace(more, power_mw=dict.fromkeys(small_site.GPUS, 550_000))
-        stays = [small_site.at("A", 37, 8 * S), died, drawn]
-    site = small_site.begun(sites, small_site.world(*stays))
+        more = small.at("A", again_at, 16 * S)
+        drawn = replace(more, power_mw=dict.fromkeys(small.GPUS, 550_000))
+        stays = [small.at("A", 37, 8 * S), died, drawn]
+    site = small.begun(sites, small.world(*stays))
     for now in range(S, 6 * S + 1, S):
         site.deliver(now)
         site.report(now)

@@ -10,7 +10,7 @@ from tests.builders.cycles import FACTS, SIGNAL, acting, live
 from tests.builders.runs import T0
 from tests.cycle.test_budget_priority import exhaust
 from tests.cycle.test_cycle import journal
-from wattmesh.controller.accounting.budgets.own_budgets import own_budgets
+from wattmesh.controller.accounting.own_budgets import own_budgets
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loop_facts import LoopFacts, Signals

@@ -24,7 +24,7 @@ from wattmesh.reconfig.launcher.launch_book import BookedState
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SwitchMode
 
-TASK = REPOSITORY / "tests" / "slurm" / "task.py"
+TASK = REPOSITORY / "tests" / "slurm" / "jobs" / "task.py"
 STEPS = 30
 
 
