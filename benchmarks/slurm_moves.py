@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.report import Goal, Report, run
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import MISSING, Cluster, is_installed, running
-from tests.slurm.paper import Paper
+from tests.slurm.jobs.paper import Paper
 
 LIMIT_S = 90.0
 WITH_WAY_BACK = {"do": "resize", "ranks": 4, "key": "plan-1", "back_s": 5.0}

@@ -23,7 +23,7 @@ from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.sampler import Sample
 
 if TYPE_CHECKING:
-    from wattmesh.controller.accounting.spending import PeriodLine
+    from wattmesh.controller.accounting.budgets.spending import PeriodLine
     from wattmesh.controller.cycle.carbon_view import SignalFacts
     from wattmesh.controller.cycle.cycle import CycleReport
 

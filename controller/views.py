@@ -16,6 +16,7 @@ from typing import Any
 
 from wattmesh.controller.carbon_views import CarbonLine
 from wattmesh.reconfig.ranges import clean
+from wattmesh.reconfig.wire import json_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ class SwitchLine:
         position: (n, of): `loaded` is state 5 of 7.
     """
 
-    plan: str
+    switch_id: str
     from_point: str
     to_point: str
     state: str
@@ -374,7 +375,10 @@ def as_json(value: object, depth: int = 0) -> Any:
     if depth > DEEPEST:
         return None
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: as_json(getattr(value, each.name), depth + 1) for each in fields(value)}
+        return {
+            json_name(each.name): as_json(getattr(value, each.name), depth + 1)
+            for each in fields(value)
+        }
     if isinstance(value, Mapping):
         return {str(key): as_json(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -25,5 +25,5 @@ The map:
     speed.py        the speed that can be counted on at each point
     staleness.py    which points were proven too long ago, or on something else
     switch_time.py  how long a switch takes, as the deadline guard counts it
-    words.py        writes times and points in sentences
+    reason_text.py  writes times and points in sentences
 """

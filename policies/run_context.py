@@ -13,9 +13,9 @@ from math import inf, isfinite
 from wattmesh.policies.decision import Action, Decision, Observation, RunView
 from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.menu import menu, resized, unheld
+from wattmesh.policies.reason_text import point as named
 from wattmesh.policies.speed import STANDSTILL, CountedSpeed, counted
 from wattmesh.policies.switch_time import SwitchTimes
-from wattmesh.policies.words import point as named
 from wattmesh.quantities import duration, figures
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 

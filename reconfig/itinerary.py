@@ -52,7 +52,7 @@ class Itinerary:
             return None
         layout, step = self.layouts[self.next], self.since + self.steps_each
         return Order(
-            plan=self._plan,
+            switch_id=self._switch_id,
             epoch=EPOCH,
             run=run,
             attempt=attempt,
@@ -66,7 +66,7 @@ class Itinerary:
 
     def ended(self, message: Transition) -> bool:
         """Process a report; tell whether it ended the last ordered switch."""
-        if self.over or message.state not in FINAL or message.plan != self._plan:
+        if self.over or message.state not in FINAL or message.switch_id != self._switch_id:
             return False
         self.since = message.step
         self.skip()
@@ -77,5 +77,5 @@ class Itinerary:
         self.next += 1
 
     @property
-    def _plan(self) -> str:
+    def _switch_id(self) -> str:
         return f"walk-{self.next}"

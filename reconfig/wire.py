@@ -37,6 +37,13 @@ GPUS_UNKNOWN = "gpus unknown: "
 HEARTBEAT_S = 5.0
 """Default interval of heartbeats."""
 
+SWITCH_ID_KEY = "plan"
+"""The key of a switch's id in JSON: messages, run folders and the API's answers keep the name that
+protocol 2 began with. Python and the journal say `switch_id`."""
+
+JSON_NAMES = {"switch_id": SWITCH_ID_KEY}
+"""Fields whose JSON key is not their name."""
+
 
 SUSPENDS = "suspend"
 """Capability of a run that can sleep to save carbon: its launcher holds its next launch."""
@@ -60,13 +67,22 @@ class SwitchMode(StrEnum):
     RESIZE = "resize"
 
 
+def json_name(field_name: str) -> str:
+    """Return the JSON key of a dataclass's field."""
+    return JSON_NAMES.get(field_name, field_name)
+
+
+def _by_json_name(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {json_name(name): value for name, value in pairs}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """The base of all messages: a flat JSON object as a frozen dataclass."""
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object (enums by value, layouts as objects)."""
-        return asdict(self)
+        return asdict(self, dict_factory=_by_json_name)
 
     @classmethod
     def from_json(cls, data: object) -> Self:
@@ -81,11 +97,11 @@ class Message:
         hints = field_types(own)
         values: dict[str, Any] = {}
         for each in fields(cls):
-            if each.name in data:
-                where = f"{cls.__name__}.{each.name}"
-                values[each.name] = read_value(hints[each.name], data[each.name], where)
+            key = json_name(each.name)
+            if key in data:
+                values[each.name] = read_value(hints[each.name], data[key], f"{cls.__name__}.{key}")
             elif each.default is MISSING and each.default_factory is MISSING:
-                raise InputInvalid(f"{cls.__name__}: the field {each.name!r} is missing")
+                raise InputInvalid(f"{cls.__name__}: the field {key!r} is missing")
         return cls(**values)
 
 
@@ -228,7 +244,7 @@ class Order(Message):
             are. With it, `layout` and `ranks` may be those that the run has.
     """
 
-    plan: ranges.Token
+    switch_id: ranges.Token
     epoch: ranges.Epoch
     run: ranges.Token
     attempt: ranges.Attempt
@@ -260,7 +276,7 @@ class Orders(Message):
 class Transition(Message):
     """One state of a switch, reported by the run.
 
-    (`plan`, `state`) is unique; repeats are harmless.
+    (`switch_id`, `state`) is unique; repeats are harmless.
 
     Attributes:
         step: the boundary's training step.
@@ -278,7 +294,7 @@ class Transition(Message):
     run: ranges.RunId
     incarnation: ranges.Token
     attempt: ranges.Attempt
-    plan: ranges.Token
+    switch_id: ranges.Token
     epoch: ranges.Epoch
     state: SwitchState
     step: ranges.Steps

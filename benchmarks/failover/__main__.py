@@ -163,12 +163,12 @@ class ToldJob:
     def follow(self) -> None:
         """Carry out an order, if there is one: tell each state until it is taken, in order."""
         order = self._order()
-        if order is None or order.plan == self._plan:
+        if order is None or order.switch_id == self._plan:
             self.report()
             return
-        self._plan = order.plan
+        self._plan = order.switch_id
         for state in self.STATES:
-            said = messages.transition(order.plan, order.epoch, state, step=self._step)
+            said = messages.transition(order.switch_id, order.epoch, state, step=self._step)
             if state is SwitchState.CONFIRMED:
                 said |= {"layout": order.layout.to_dict(), "ranks": list(order.ranks)}
             until(partial(self._post, "transitions", said), f"{state} to be taken")
@@ -206,7 +206,7 @@ def strike(here: Site, how: str, state: SwitchState, job: TrainingJob | ToldJob)
     if how == "stopped":
         old.send(signal.SIGCONT)  # it does not know yet, and acts if nothing keeps it from it
     told = _wishes_of(old)
-    query = "SELECT plan, state FROM switches ORDER BY created_at DESC, plan LIMIT 1"
+    query = "SELECT switch_id, state FROM switches ORDER BY created_at DESC, switch_id LIMIT 1"
     finals = {each.value for each in FINAL}
     _wait(job, lambda: here.rows(query)[0][1] in finals, "the end of the switch")
     step = job.step()

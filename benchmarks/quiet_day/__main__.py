@@ -321,7 +321,7 @@ class Day:
         done = state is SwitchState.CONFIRMED
         return Transition(
             **each.who,
-            plan=order.plan,
+            switch_id=order.switch_id,
             epoch=order.epoch,
             state=state,
             step=each.step,

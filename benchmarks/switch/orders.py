@@ -65,7 +65,11 @@ class OrderGiver(UnixHttp):
 
     def _note(self, told: Transition) -> None:
         self.transitions.append(told)
-        if self._open is not None and told.plan == self._open.plan and told.state in FINAL:
+        if (
+            self._open is not None
+            and told.switch_id == self._open.switch_id
+            and told.state in FINAL
+        ):
             self._open = None
 
     def _order(self) -> Order | None:
@@ -75,7 +79,7 @@ class OrderGiver(UnixHttp):
             stop, run = self._stops[self._given], self._register
             self._given += 1
             self._open = Order(
-                plan=str(uuid.uuid4()),
+                switch_id=str(uuid.uuid4()),
                 epoch=1,
                 run=run.run,
                 attempt=run.attempt,

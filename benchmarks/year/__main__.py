@@ -27,7 +27,7 @@ from benchmarks.report import Goal, Report, run
 from benchmarks.year.life import Life, lived
 from benchmarks.year.oracle import OTHERS, Checked
 from benchmarks.year.run import HOUR
-from benchmarks.year.story import Tale, whole_year
+from benchmarks.year.scenarios import Scenario, whole_year
 from wattmesh.controller.cli.main import main as wattmesh
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
@@ -36,13 +36,13 @@ from wattmesh.policies.accounting.baseline import price_ug
 OTHER_ZONE = "DE"
 
 
-def shortened(tale: Tale, first: int, months: int) -> Tale:
-    """Give the months of a story from the first one on, 1 for January."""
-    start = datetime(2026, first, 1, tzinfo=tale.start.tzinfo)
+def shortened(scenario: Scenario, first: int, months: int) -> Scenario:
+    """Give the months of a scenario from the first one on, 1 for January."""
+    start = datetime(2026, first, 1, tzinfo=scenario.start.tzinfo)
     last = first + months
-    end = tale.end if last > 12 else datetime(2026, last, 5, tzinfo=tale.start.tzinfo)
-    jobs = [job for job in tale.jobs if start <= job.start < end]
-    return replace(tale, start=start, end=end, jobs=jobs)
+    end = scenario.end if last > 12 else datetime(2026, last, 5, tzinfo=scenario.start.tzinfo)
+    jobs = [job for job in scenario.jobs if start <= job.start < end]
+    return replace(scenario, start=start, end=end, jobs=jobs)
 
 
 def sabotaged(life: Life) -> list[tuple[str, bool]]:
@@ -62,7 +62,7 @@ def _spoiled(life: Life, scenario: str) -> list[tuple[str, bool]]:
     """Spoil a row of the newest comparable day on which a scenario had grams of its own."""
     day = (life.now - 10 * 24 * HOUR).replace(hour=0, minute=0, second=0)
     span, rows, mine = (day, day), list[EmissionRow](), list[EmissionRow]()
-    while not mine and life.tale.start < day:
+    while not mine and life.scenario.start < day:
         span = (day, day + 24 * HOUR)
         rows = list(life.rows(*span))
         # Of what was dark in part, the judge allows for a band.
@@ -89,8 +89,9 @@ def _spoiled(life: Life, scenario: str) -> list[tuple[str, bool]]:
 def _row(life: Life, checked: Checked, took_s: float) -> dict[str, object]:
     """Say what was lived through."""
     totals = life.simulated.journal.ledger.totals()
+    first, last = life.scenario.whole
     return {
-        "case": f"{life.tale.start:%Y-%m-%d} to {life.tale.end:%Y-%m-%d}, power and grid simulated",
+        "case": f"{first:%Y-%m-%d} to {last:%Y-%m-%d}, power and grid simulated",
         "hours_compared": checked.hours,
         "rows_compared": checked.rows,
         "hours_estimated": checked.estimated_hours,
@@ -131,7 +132,7 @@ def keep(life: Life, folder: Path) -> None:
     screens = {
         "budget.txt": ["budget", url],
         "audit.txt": ["budget", "--audit", run_name, url],
-        "report.txt": ["report", "--month", f"{life.tale.start:%Y-%m}", url],
+        "report.txt": ["report", "--month", f"{life.scenario.start:%Y-%m}", url],
     }
     for name, words in screens.items():
         with (folder / name).open("w") as file, redirect_stdout(file):
@@ -144,10 +145,10 @@ def keep(life: Life, folder: Path) -> None:
 def measure(chosen: argparse.Namespace) -> Report:
     """Live through the year."""
     began_s = time.monotonic()
-    tale = shortened(whole_year(), chosen.first, chosen.months)
+    scenario = shortened(whole_year(), chosen.first, chosen.months)
     with (
         tempfile.TemporaryDirectory(prefix="wattmesh-year-") as folder,
-        lived(tale, Path(folder), chosen.minutes) as life,
+        lived(scenario, Path(folder), chosen.minutes) as life,
     ):
         checked, took_s = life.checked, time.monotonic() - began_s
         for each in (*checked.wrong[:20], *life.failures[:20]):

@@ -192,7 +192,7 @@ class Simulated:
         return parse(text, where=self.path)
 
     def _providers(self) -> tuple[Provider, ...]:
-        """Open the providers as the settings name them, patient by the story's clock."""
+        """Open the providers as the settings name them, patient by the scenario's clock."""
 
         def http(base_url: str) -> JsonHttp:
             monotonic_s = self.cluster.time.monotonic_s
@@ -242,7 +242,7 @@ class Simulated:
         return dues
 
     def live(self, until: datetime, step: timedelta) -> None:
-        """Live through the story up to `until`."""
+        """Live through the scenario up to `until`."""
         began = self.cluster.time.now
         for now in self.cluster.moments(began, until, step):
             if now > self.cluster.time.now:
@@ -302,7 +302,7 @@ class Simulated:
         asked = [point for when, point in run.job.asked if when <= now]
         for number in self._unsaid(run, "asked", len(asked)):
             self.journal.runs.order_point(
-                run.job.name, asked[number], reason="the story says so", by="year", now=now
+                run.job.name, asked[number], reason="the scenario says so", by="year", now=now
             )
 
     def _fetch(self, run: Run, now: datetime) -> None:
@@ -310,7 +310,7 @@ class Simulated:
         able = run.job.movable and run.trains(now)
         switch = self.journal.switches.open(run.job.name) if able else None
         if switch is not None and switch.state is SwitchState.ORDERED:
-            run.take(switch.plan, switch.to_point)
+            run.take(switch.switch_id, switch.to_point)
 
     def _transitions(self, run: Run, launch: int, now: datetime) -> None:
         """Report the steps of switches, as a hook would."""
@@ -329,7 +329,7 @@ class Simulated:
             run=run.job.name,
             incarnation=f"{run.job.name}-{launch}",
             attempt=launch,
-            plan=move.plan,
+            switch_id=move.switch_id,
             epoch=self.loop_facts.lead.epoch or 0,
             state=state,
             step=run.tokens // STEP_TOKENS,

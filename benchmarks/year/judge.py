@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from benchmarks.year.oracle import NJ_PER_KWH, ROW_UG, Story, baseline_nj
+from benchmarks.year.oracle import NJ_PER_KWH, ROW_UG, ProviderFaults, baseline_nj
 from benchmarks.year.run import HOUR, A, Run
 from benchmarks.year.world import PUE, Cluster
 from wattmesh.controller.accounting.saving import run_saving
@@ -152,14 +152,14 @@ def misheard(journal: Journal, runs: Sequence[Run]) -> list[str]:
     wrong = []
     for run in runs:
         rows = journal.switches.history(run.job.name, limit=MOST_SWITCHES)
-        told = {row.plan: row for row in rows}
+        told = {row.switch_id: row for row in rows}
         for move in run.moves:
-            row = told.pop(move.plan, None)
+            row = told.pop(move.switch_id, None)
             if row is None or row.state is not move.end or row.created_at > move.at:
                 wrong.append(f"{run.job.name}: its switch at {move.at} is told as {row}")
         for row in told.values():
             if row.state in (SwitchState.ROLLED_BACK, SwitchState.CONFIRMED):
-                wrong.append(f"{run.job.name}: {row.plan} is {row.state}, and was never taken")
+                wrong.append(f"{run.job.name}: {row.switch_id} is {row.state}, and was never taken")
     return wrong
 
 
@@ -188,7 +188,7 @@ def _figures(figures: Mapping[str, Any], truth: Truth, name: str) -> list[str]:
 
 
 def truth_of(
-    cluster: Cluster, grid: SimulatedGrid, story: Story, first: datetime, last: datetime
+    cluster: Cluster, grid: SimulatedGrid, faults: ProviderFaults, first: datetime, last: datetime
 ) -> Truth:
     """Sum what was true between two moments, however they lie to the hours."""
     energy_nj, carbon_ug, pieces, known = 0, 0.0, 0, True
@@ -199,8 +199,8 @@ def truth_of(
         hour = start.replace(minute=0, second=0, microsecond=0)
         while hour < end:
             part = stretch.energy_nj(max(start, hour), min(end, hour + HOUR))
-            measure = story.measures(hour)
-            price = story.g_milli_per_kwh(grid, hour, next(iter(measure)))
+            measure = faults.measures(hour)
+            price = faults.g_milli_per_kwh(grid, hour, next(iter(measure)))
             known = known and len(measure) == 1
             known = known and price is not None
             energy_nj += part

@@ -1,4 +1,4 @@
-"""One life of one story: the daemon lives through it, and what it booked is compared as it goes.
+"""One life of one scenario: the daemon lives through it, and what it booked is compared as it goes.
 
 Rows are compared before retention lets them go, month by month, three days after their hours.
 """
@@ -25,7 +25,7 @@ from benchmarks.year.judge import (
 )
 from benchmarks.year.oracle import Checked, Wrong, check
 from benchmarks.year.run import HOUR, Run
-from benchmarks.year.story import GPUS, Tale
+from benchmarks.year.scenarios import GPUS, Scenario
 from benchmarks.year.world import Cluster, Time
 from wattmesh.controller.journal.decisions import DecisionRow
 from wattmesh.controller.journal.energy.ledger import EmissionRow
@@ -40,7 +40,7 @@ MOST_DECISIONS = 100_000
 
 @dataclass(slots=True, kw_only=True)
 class Life:
-    """A story that was lived through.
+    """A scenario that was lived through.
 
     Attributes:
         checked: both scenarios against the truth.
@@ -48,7 +48,7 @@ class Life:
         savings: of runs that were moved, held against the truth.
     """
 
-    tale: Tale
+    scenario: Scenario
     simulated: Simulated
     checked: Checked = field(default_factory=Checked)
     failures: list[str] = field(default_factory=list)
@@ -79,15 +79,15 @@ class Life:
     def judged(self, rows: tuple[EmissionRow, ...], span: tuple[datetime, datetime]) -> Checked:
         """Compare given rows with the truth; tests spoil them first."""
         cluster, grid = self.simulated.cluster, self.simulated.server.grid
-        return check(rows, cluster, grid, self.tale.story(), span)
+        return check(rows, cluster, grid, self.scenario.provider_faults(), span)
 
     def live(self, until: datetime) -> None:
-        """Live up to a moment; the daemon is stopped and started anew where the story says so."""
-        down = sorted(each for each in self.tale.down if self.now <= each[0] < until)
+        """Live up to a moment; the daemon is stopped and started where the scenario says so."""
+        down = sorted(each for each in self.scenario.down if self.now <= each[0] < until)
         for start, end in down:
-            self.simulated.live(start, self.tale.step)
-            self.simulated = self.simulated.restarted(end, self.tale.step)
-        self.simulated.live(max(until, self.now), self.tale.step)
+            self.simulated.live(start, self.scenario.step)
+            self.simulated = self.simulated.restarted(end, self.scenario.step)
+        self.simulated.live(max(until, self.now), self.scenario.step)
 
     @property
     def now(self) -> datetime:
@@ -96,18 +96,18 @@ class Life:
 
     def judge(self) -> None:
         """Find what else is wrong: holds, periods, closed months."""
-        tale, journal = self.tale, self.simulated.journal
+        scenario, journal = self.scenario, self.simulated.journal
         decisions = self.decisions
-        span = (tale.start, tale.end)
-        blind = blind_spans(tale.dead, 2 * tale.site.poll)
+        span = (scenario.start, scenario.end)
+        blind = blind_spans(scenario.dead, 2 * scenario.site.poll)
         for run in self.simulated.cluster.runs:
-            self.failures += unexplained(decisions, run, span, tale.step, tale.down)
+            self.failures += unexplained(decisions, run, span, scenario.step, scenario.down)
         self.failures += misheard(journal, self.simulated.cluster.runs)
         self.failures += blindly(decisions, blind)
-        timezone = tale.site.timezone
+        timezone = scenario.site.timezone
         self.failures += untiled(journal, span, timezone)
         cluster, grid = self.simulated.cluster, self.simulated.server.grid
-        truth = partial(truth_of, cluster, grid, tale.story())
+        truth = partial(truth_of, cluster, grid, scenario.provider_faults())
         self.failures += closed_wrongly(journal, truth, span, timezone)
         told, self.savings = self.flattered()
         self.failures += told
@@ -115,7 +115,7 @@ class Life:
     def forgotten(self) -> list[Wrong]:
         """Judge the newest day with dark time again, as if it had not been booked."""
         dark = [each for each in self.simulated.cluster.stretches if each.dark and each.run]
-        newest = max(self.checked.price_mg, default=self.tale.start)
+        newest = max(self.checked.price_mg, default=self.scenario.start)
         ends = [each.end for each in dark if each.end <= newest]
         if not ends:
             return []
@@ -135,46 +135,46 @@ class Life:
         """
         cluster = self.simulated.cluster
         prices = price_mg or self.checked.price_mg
-        until = max(prices, default=self.tale.start)
+        until = max(prices, default=self.scenario.start)
         return flattered(self.simulated.journal, cluster, prices, until)
 
 
 @contextmanager
-def lived(tale: Tale, folder: Path, minutes: float = math.inf) -> Iterator[Life]:
-    """Live through a story in a folder; the daemon's parts stand until the block ends.
+def lived(scenario: Scenario, folder: Path, minutes: float = math.inf) -> Iterator[Life]:
+    """Live through a scenario in a folder; the daemon's parts stand until the block ends.
 
     Args:
-        tale: the story.
+        scenario: what happens.
         folder: for journal, settings and socket; empty.
-        minutes: of this machine's time, after which the story ends where it is.
+        minutes: of this machine's time, after which the scenario ends where it is.
     """
     ends_s = monotonic() + 60 * minutes
-    time = Time(tale.start)
+    time = Time(scenario.start)
     server = GridServer(clock=lambda: time.now)
-    tale.switch_on(server)
-    quiet = (*tale.silent, *tale.down)
+    scenario.switch_on(server)
+    quiet = (*scenario.silent, *scenario.down)
     cluster = Cluster(
         time=time,
-        runs=[Run(job) for job in tale.jobs],
+        runs=[Run(job) for job in scenario.jobs],
         gpus=GPUS,
         silent=quiet,
-        unread=tale.unread,
-        never=tale.never_read,
-        drift=tale.drift,
+        unread=scenario.unread,
+        never=scenario.never_read,
+        drift=scenario.drift,
     )
     with server.serving():
-        life = Life(tale=tale, simulated=Simulated(folder, cluster, server, tale.site))
+        life = Life(scenario=scenario, simulated=Simulated(folder, cluster, server, scenario.site))
         try:
-            done = tale.start
-            while time.now < tale.end and monotonic() < ends_s:
-                until = min(tale.end, time.now + CHUNK)
+            done = scenario.start
+            while time.now < scenario.end and monotonic() < ends_s:
+                until = min(scenario.end, time.now + CHUNK)
                 life.live(until)
                 life.remember()
                 until = (time.now - SETTLED).replace(minute=0, second=0)
                 if until > done:
                     life.compare(done, until)
                     done = until
-            life.tale = replace(tale, end=time.now)
+            life.scenario = replace(scenario, end=time.now)
             life.judge()
             yield life
         finally:

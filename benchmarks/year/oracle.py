@@ -31,7 +31,7 @@ most 0.35 at 1000 g/kWh) where a reading lies inside a slot, at either border.""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class ProviderFaults:
     """What the providers told in the end.
 
     Attributes:
@@ -133,7 +133,7 @@ def check(
     rows: Sequence[EmissionRow],
     cluster: Cluster,
     grid: SimulatedGrid,
-    story: Story,
+    faults: ProviderFaults,
     span: tuple[datetime, datetime],
 ) -> Checked:
     """Compare the rows of the hours in [start, end) with the truth, every scenario.
@@ -142,7 +142,7 @@ def check(
         rows: of the ledger; slots that begin in the span.
         cluster: what was truly drawn.
         grid: what was truly emitted.
-        story: what of it the providers told.
+        faults: what of it the providers told.
         span: whole hours.
     """
     found = Checked()
@@ -159,8 +159,8 @@ def check(
             for scenario in ("actual", *OTHERS)
             for run in names
         }
-        measure = _measure(found, story, hour, there)
-        price = story.g_milli_per_kwh(grid, hour, measure)
+        measure = _measure(found, faults, hour, there)
+        price = faults.g_milli_per_kwh(grid, hour, measure)
         if price is None:
             found.estimated_hours += 1
             price = _declared(there.values())
@@ -177,14 +177,14 @@ def check(
 
 def _measure(
     found: Checked,
-    story: Story,
+    faults: ProviderFaults,
     hour: datetime,
     there: dict[tuple[str, str], list[EmissionRow]],
 ) -> Measure:
     """Tell what an hour is accounted in; note where that is not one signal, or not the right."""
     rows = [row for some in there.values() for row in some if row.g_milli_per_kwh is not None]
     told = {Measure(row.signal.split(":")[3]) for row in rows}
-    allowed = story.measures(hour)
+    allowed = faults.measures(hour)
     if len(told) > 1 or not told <= allowed:
         wrong = Wrong(scenario="signal", run="*", hour=hour, true_ug=0, booked_ug=0, bound_ug=0)
         found.wrong.append(wrong)
@@ -387,4 +387,4 @@ def baseline_nj(
     return nanojoules, 4 * power_mw * 1e6 / rate + 1e-6 * nanojoules
 
 
-__all__ = ["Checked", "Story", "Wrong", "baseline_nj", "check"]
+__all__ = ["Checked", "ProviderFaults", "Wrong", "baseline_nj", "check"]

@@ -65,7 +65,7 @@ evidence = "validated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a story says of one run.
+    """What a scenario says of one run.
 
     Attributes:
         layout: at which it is submitted.
@@ -119,12 +119,12 @@ class Move:
     """A switch as it truly went: nothing is trained from `at` to `until`.
 
     Attributes:
-        plan: the order that was taken.
+        switch_id: of the order that was taken.
         layout: in which the run goes on; the one before if the switch failed.
         end: what the run reports in the end.
     """
 
-    plan: str
+    switch_id: str
     at: datetime
     until: datetime
     layout: Layout
@@ -135,11 +135,11 @@ class Run:
     """One run as it truly goes, up to the newest moment it was let go on to."""
 
     def __init__(self, job: Job) -> None:
-        """Take its story; nothing is trained yet."""
+        """Take its scenario; nothing is trained yet."""
         self.job = job
         self.moves: list[Move] = []
         self._world = World(job.scene())
-        self._plan = ""
+        self._switch_id = ""
 
     def go_on(self, until: datetime) -> None:
         """Train, and begin and end what was ordered, up to a moment before which nothing changes.
@@ -160,7 +160,7 @@ class Run:
         """Keep what will become of the switch that begins now."""
         state = self._world.state
         move = Move(
-            plan=self._plan,
+            switch_id=self._switch_id,
             at=self._world.now,
             until=self._world.scene.moment(state.busy_until_s or 0.0),
             layout=state.point.layout if state.fails else POINTS[state.target or ""],
@@ -168,10 +168,10 @@ class Run:
         )
         self.moves.append(move)
 
-    def take(self, plan: str, point: str) -> None:
+    def take(self, switch_id: str, point: str) -> None:
         """Take an order, to be carried out at the next save step; once taken, it is not again."""
-        if plan != self._plan:
-            self._plan = plan
+        if switch_id != self._switch_id:
+            self._switch_id = switch_id
             self._world.order(point)
 
     @property

@@ -23,7 +23,7 @@ PUE = 1.25
 
 @dataclass(slots=True)
 class Time:
-    """The one clock of the story: the daemon's, the providers' and the GPUs'."""
+    """The one clock of the scenario: the daemon's, the providers' and the GPUs'."""
 
     now: datetime
     _began: datetime = field(init=False)

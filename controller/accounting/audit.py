@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from wattmesh.controller.accounting.accounts import ACTUAL, BASELINE, BEST_SINGLE
 from wattmesh.controller.accounting.budget import BOUNDARY, boundary, line_of
+from wattmesh.controller.accounting.budgets.spending import SignalGrams
 from wattmesh.controller.accounting.saving import run_saving
-from wattmesh.controller.accounting.spending import SignalGrams
 from wattmesh.controller.accounting.unclaimed import Unclaimed, unclaimed_ug
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.controller.journal.journal import Journal

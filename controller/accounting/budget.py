@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wattmesh.controller.accounting.accounts import ACTUAL, UNPRICED
+from wattmesh.controller.accounting.budgets.spending import PeriodLine, SignalGrams
 from wattmesh.controller.accounting.saving import Saving, run_saving
 from wattmesh.controller.accounting.scopes import meter_scope, scopes
-from wattmesh.controller.accounting.spending import PeriodLine, SignalGrams
 from wattmesh.controller.journal.energy.ledger import TotalRow
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunRow
@@ -198,7 +198,7 @@ def budget(
         journal: both ledgers.
         now: to tell which runs are lost.
         signal: the accounting signal; "" for none.
-        periods: as `wattmesh.controller.accounting.spending` gives them.
+        periods: as `wattmesh.controller.accounting.budgets.spending` gives them.
         pue: of the settings.
         covered: see `BudgetView`.
         why_unread: says why nothing was read of a run; called only for such runs.

@@ -4,7 +4,7 @@ Invariant: grams of two signals are never compared: where budgets use another si
 plans get no budget.
 """
 
-from wattmesh.controller.accounting.budget_plans import CLUSTER
+from wattmesh.controller.accounting.budgets.budget_plans import CLUSTER
 from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.policies.decision import BudgetLeft
 

@@ -3,7 +3,7 @@
 The map:
     __main__.py     the process: start, signals, stop
     parts.py        makes every part from the settings
-    duties.py       one turn of each loop: read, deliver, fetch
+    loop_bodies.py  one turn of each loop: read, deliver, fetch
     obeying.py      passes the daemon's clocks and caps to the actuator, in every turn
     knowledge.py    the daemon's last answer, kept for when it does not answer
     outbox.py       ledger rows that are not delivered yet

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import wattmesh
-from wattmesh.controller.agent.duties import Newest
+from wattmesh.controller.agent.loop_bodies import Newest
 from wattmesh.controller.agent.refusals import MJ_PER_J
 from wattmesh.controller.process.loops import Clock
 from wattmesh.telemetry.desired import FAULTS, Wish

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from wattmesh.controller.agent.duties import Newest
 from wattmesh.controller.agent.knowledge import AgentInstructions
+from wattmesh.controller.agent.loop_bodies import Newest
 from wattmesh.controller.process.loops import Clock
 from wattmesh.errors import Fenced, WattmeshError
 from wattmesh.telemetry.actuator.wire import ProcessClaim as Owners

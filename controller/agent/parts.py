@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from wattmesh.controller.agent.duties import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.knowledge import Knowledge
 from wattmesh.controller.agent.link import ControllerLink, ControllerLinks, Link
+from wattmesh.controller.agent.loop_bodies import Delivering, Hearing, Newest, Reading, facts
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.obeying import REPEAT_S, Obeying
 from wattmesh.controller.agent.outbox import AgentOutbox

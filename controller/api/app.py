@@ -44,6 +44,7 @@ from wattmesh.controller.views import Done, PowerCap, Problem, StatusView, Token
 from wattmesh.errors import RetryLater
 from wattmesh.reconfig.expert_wire import ExpertTokenReport, PlacementWish
 from wattmesh.reconfig.wire import (
+    SWITCH_ID_KEY,
     Finish,
     Heartbeat,
     HeartbeatAnswer,
@@ -140,7 +141,7 @@ CALLS = (
         answer=Orders,
         query=(
             ("wait", "seconds to wait for an order, 0 to 60"),
-            ("plan", "the plan that is known already; wait for another one"),
+            (SWITCH_ID_KEY, "the id of the order that is known already; wait for another one"),
         ),
     ),
     CallSpec(

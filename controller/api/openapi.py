@@ -16,6 +16,7 @@ import wattmesh
 from wattmesh.controller.api.field_docs import FieldDocs, field_docs
 from wattmesh.controller.views import Problem
 from wattmesh.reconfig.ranges import Range
+from wattmesh.reconfig.wire import json_name
 
 PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -123,7 +124,7 @@ def _schema_reference(kind: type | None, schemas: dict[str, Any]) -> dict[str, A
         schemas[kind.__name__] = {}
         hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
         needed = [
-            each.name
+            json_name(each.name)
             for each in fields(kind)
             if each.default is MISSING and each.default_factory is MISSING
         ]
@@ -131,7 +132,7 @@ def _schema_reference(kind: type | None, schemas: dict[str, Any]) -> dict[str, A
             "type": "object",
             "description": docs.about,
             "properties": {
-                each.name: _schema(hints[each.name], schemas) | _meaning(docs, each.name)
+                json_name(each.name): _schema(hints[each.name], schemas) | _meaning(docs, each.name)
                 for each in fields(kind)
             },
             "required": needed,

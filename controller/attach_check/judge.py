@@ -104,9 +104,9 @@ class CheckedRun:
         for each in self.messages:
             before = each.layout if isinstance(each, Progress) else before
             if isinstance(each, Transition) and each.state in FINAL and before is not None:
-                to = self.layouts[int(each.plan.removeprefix("walk-"))]
+                to = self.layouts[int(each.switch_id.removeprefix("walk-"))]
                 # The final state is reported again when the first step at normal pace has ended.
-                if not found or found[-1].end.plan != each.plan:
+                if not found or found[-1].end.switch_id != each.switch_id:
                     found.append(CheckedSwitch(before=before, to=to, end=each))
         return found
 

@@ -221,8 +221,10 @@ def _shorten(log: Path) -> None:
 
 def _done(messages: Sequence[Message]) -> int:
     """Count the layouts whose switch has ended, and those that were left out."""
-    plans = {each.plan for each in messages if isinstance(each, Transition) and each.state in FINAL}
-    return len(plans) + sum(isinstance(each, LeftOut) for each in messages)
+    ended = {
+        each.switch_id for each in messages if isinstance(each, Transition) and each.state in FINAL
+    }
+    return len(ended) + sum(isinstance(each, LeftOut) for each in messages)
 
 
 def _without_boundary(messages: Sequence[Message]) -> str:

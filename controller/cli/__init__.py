@@ -21,7 +21,7 @@ The map:
     progress.py         a progress bar
     tables.py           aligns columns
     tree.py             maps commands to modules; imports only the one that was typed
-    words.py            formats numbers, times and grams; sparklines
+    formats.py          formats numbers, times and grams; sparklines
 
 Invariant: a command that reads imports neither pydantic nor sqlalchemy nor torch, so that it
 answers at once; a command's `--json` has the same keys as the API's answer.

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wattmesh import quantities
 from wattmesh.controller import marks
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.journal.decisions import DecisionRow
@@ -88,7 +88,7 @@ def screen_of(known: Mapping[str, Any]) -> list[Text | str]:
         return [*lines, "no run has ever registered" if not left_out else "no run of late"]
     lines += ["", *table(COLUMNS, [_row(run) for run in runs])]
     if left_out:
-        more = words.plural(left_out, "more run")
+        more = formats.plural(left_out, "more run")
         said = f"and {more}: `wattmesh runs --offline {known['settings']}` lists them"
         lines.append(styled((said, DIM)))
     return [*lines, "", *_sentences(runs)]
@@ -147,7 +147,7 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
     frozen = f", frozen: {run['frozen']}" if run["frozen"] and not run["ended"] else ""
     return (
         Text(run["name"], style=STRONG),
-        words.count(run["step"]),
+        formats.count(run["step"]),
         run["layout"] or quantities.UNKNOWN,
         f"{quantities.duration(run['last_seen_s'])} ago",
         f"{run['activity']}{frozen}",
@@ -156,7 +156,7 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
 
 def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[Text | str]:
     """Write what was decided last, each sentence once, and how old the oldest is."""
-    told = words.together((run["name"], run["sentence"]) for run in runs)
+    told = formats.together((run["name"], run["sentence"]) for run in runs)
     if not told:
         return []
     oldest_s = max(run["decided_s"] for run in runs if run["sentence"])

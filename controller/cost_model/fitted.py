@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from wattmesh.errors import InputInvalid
 from wattmesh.named_file import read_named
 from wattmesh.policies.parallelism.energy import PowerShares
-from wattmesh.policies.parallelism.error_covariance import CENTRES, Habits
-from wattmesh.policies.parallelism.known_errors import KnownErrors
 from wattmesh.policies.parallelism.parameters import SIZE, pack, unpack
 from wattmesh.policies.parallelism.predict import CostModel
+from wattmesh.policies.parallelism.residuals.error_covariance import CENTRES, Habits
+from wattmesh.policies.parallelism.residuals.known_errors import KnownErrors
 from wattmesh.policies.parallelism.training_rows import PHASES, PLACES, Tags
 
 NAME = "fitted.npz"

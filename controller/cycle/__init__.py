@@ -13,6 +13,7 @@ The map:
     journal_snapshot.py everything that one turn reads of the journal, in one transaction
     measured_speeds.py  the measured speed of each run at each of its points
     observe.py          the live port that observes: a snapshot becomes an observation
+    plans.py            the newest plan of each run, which an observation carries (pure)
     queue_waits.py      the measured wait for GPUs in a run's catalogue (pure)
     states.py           gives up an open switch that took too long
 """

@@ -73,15 +73,14 @@ class JournalActor:
                     changed |= self._settle_clock(row, seen, epoch)
         return changed
 
-    def act(
-        self, seen: JournalObservation, planned: Observation, decisions: Sequence[Decision]
-    ) -> None:
+    def act(self, seen: JournalObservation, decisions: Sequence[Decision]) -> None:
         """Record every decision and measured speed; in mode `act`, carry the decisions out.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
             JournalUnavailable: the database does not answer.
         """
+        planned = seen.observation
         self._tell_undecidable(planned, decisions)
         if seen.epoch is None:
             return
@@ -94,7 +93,7 @@ class JournalActor:
             isolation=self._isolation,
         )
         rows = {row.run: row for row in seen.snapshot.runs}
-        for decision in self._recorded(seen, seen.epoch, planned, decisions):
+        for decision in self._recorded(seen, seen.epoch, decisions):
             if planned.mode is Mode.ACT:
                 with self._isolation.alone(decision.run, "carrying out what was decided"):
                     row = rows[decision.run]
@@ -104,7 +103,6 @@ class JournalActor:
         self,
         seen: JournalObservation,
         epoch: int,
-        planned: Observation,
         decisions: Sequence[Decision],
     ) -> Sequence[Decision]:
         """Record the decisions, together if possible; return those that were recorded."""
@@ -114,8 +112,8 @@ class JournalActor:
                 some,
                 now=seen.snapshot.now,
                 epoch=epoch,
-                mode=planned.mode,
-                forecast=planned.carbon.forecast,
+                mode=seen.observation.mode,
+                forecast=seen.observation.carbon.forecast,
             )
 
         try:
@@ -189,7 +187,7 @@ class JournalActor:
         if ended is None:
             return False
         self._journal.switches.close(
-            switch.plan, ended.state, detail=ended.reason, now=seen.snapshot.now, epoch=epoch
+            switch.switch_id, ended.state, detail=ended.reason, now=seen.snapshot.now, epoch=epoch
         )
         level = logging.WARNING if ended.state is SwitchState.FAILED else logging.INFO
         log.log(level, "%s: switch to %s: %s", row.name, switch.to_point, ended.reason)
@@ -296,7 +294,7 @@ def _write_intent_row(
     # Keep who asked and why with the switch, because the request is deleted once it is ordered.
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
     order = Order(
-        plan=str(uuid.uuid4()),
+        switch_id=str(uuid.uuid4()),
         epoch=epoch,
         run=row.run,
         attempt=row.attempt,
@@ -321,7 +319,7 @@ def _order_sleep(
     asked = row.ordered_point == PAUSED
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
     order = Order(
-        plan=str(uuid.uuid4()),
+        switch_id=str(uuid.uuid4()),
         epoch=epoch,
         run=row.run,
         attempt=row.attempt,
@@ -350,7 +348,7 @@ def _order_to_wake(
     asked = bool(decision.target) and row.ordered_point == decision.target
     reason = f"{decision.reason} Asked by {row.ordered_reason}." if asked else decision.reason
     order = Order(
-        plan=str(uuid.uuid4()),
+        switch_id=str(uuid.uuid4()),
         epoch=epoch,
         run=row.run,
         attempt=row.attempt,

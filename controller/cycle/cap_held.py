@@ -11,7 +11,7 @@ from datetime import datetime
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.policies.decision import Observation
 from wattmesh.policies.powercap.powercap import BoardTarget, Capping
-from wattmesh.policies.words import moment
+from wattmesh.policies.reason_text import moment
 from wattmesh.quantities import watts
 from wattmesh.telemetry.desired import LeaseKind, Wish
 

@@ -1,25 +1,25 @@
 """The control cycle: observe, decide, act, and say in one English sentence what was decided.
 
-`Cycle` does no I/O of its own: it observes through one port and acts through another. In the daemon
-both are the journal (`observe.py`, `act.py`); in replay and in property tests they are a simulated
-run (`wattmesh.controller.replay.drivers`). Time is an argument.
+`Cycle` does no I/O of its own: it observes through one port and acts through another, and has no
+third. In the daemon both are the journal (`observe.py`, `act.py`); in replay and in property tests
+they are a simulated run (`wattmesh.controller.replay.drivers`). Time is an argument.
 
 The cycle is level-triggered: every turn starts only from what it observes, so a daemon that was
-killed continues from the journal. Nothing waits for a plan: a run without one is still decided on.
+killed continues from the journal. An observation carries the newest plan of each run; nothing waits
+for one, and a run without a plan is still decided on.
 An error in one run's numbers does not affect other runs.
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
 from wattmesh.controller.cycle.cap_held import CapNow
 from wattmesh.controller.journal.nodes.caps import CapRow
 from wattmesh.errors import Fenced, FixInput, JournalUnavailable
-from wattmesh.policies.decision import Action, Decision, Mode, Observation, PlanView, RunView
-from wattmesh.policies.isolation import cause
+from wattmesh.policies.decision import Action, Decision, Mode, Observation
 from wattmesh.policies.rules.decide import decide
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Observer(Protocol[Shown_co]):
     """The port through which a cycle observes."""
 
     def observe(self, now: datetime) -> Shown_co:
-        """Observe everything, without deciding or changing anything.
+        """Observe everything, the runs' newest plans included, without deciding anything.
 
         Raises:
             JournalUnavailable, FixInput: nothing can be observed; every run is held.
@@ -69,29 +69,13 @@ class Actor(Protocol[Shown_contra]):
         """
         ...
 
-    def act(self, seen: Shown_contra, planned: Observation, decisions: Sequence[Decision]) -> None:
-        """Record and carry out the decisions about `planned`, the observation with its plans.
+    def act(self, seen: Shown_contra, decisions: Sequence[Decision]) -> None:
+        """Record and carry out what was decided about `seen`.
 
         Raises:
             Fenced: another daemon leads by now; nothing was written.
         """
         ...
-
-
-class Plans(Protocol):
-    """The port through which a cycle gets plans."""
-
-    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
-        """Return the newest plan of a run, however old; None if there is none."""
-        ...
-
-
-class NoPlans:
-    """The null object: there are no plans."""
-
-    def newest(self, seen: Observation, run: RunView) -> PlanView | None:
-        """Return None."""
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +103,10 @@ TOLD_AGAIN = timedelta(hours=1)
 class Cycle(Generic[Shown]):
     """Runs one turn after another; between turns it keeps only what it logged last."""
 
-    def __init__(
-        self, observer: Observer[Shown], actor: Actor[Shown], plans: Plans | None = None
-    ) -> None:
-        """Take the ports; without `plans` the price rule decides alone."""
+    def __init__(self, observer: Observer[Shown], actor: Actor[Shown]) -> None:
+        """Take the two ports."""
         self._observer = observer
         self._actor = actor
-        self._plans = plans or NoPlans()
         self._told: tuple[object, datetime | None] = (None, None)
 
     def run(self, now: datetime) -> CycleReport:
@@ -144,13 +125,13 @@ class Cycle(Generic[Shown]):
         seen = self._observer.observe(now)
         if self._actor.settle(seen):
             seen = self._observer.observe(now)
-        planned, decisions = think(seen.observation, self._plans)
-        self._actor.act(seen, planned, decisions)
+        decisions = decide(seen.observation)
+        self._actor.act(seen, decisions)
         return CycleReport(
             at=now,
-            sentence=summary(planned, decisions, leading=seen.leads),
+            sentence=summary(seen.observation, decisions, leading=seen.leads),
             decisions=decisions,
-            observation=planned,
+            observation=seen.observation,
             cap=seen.cap,
             caps_ahead=seen.caps_ahead,
         )
@@ -167,20 +148,6 @@ class Cycle(Generic[Shown]):
             return
         self._told = (gist, report.at)
         log.info("%s", report.sentence)
-
-
-def think(seen: Observation, plans: Plans) -> tuple[Observation, tuple[Decision, ...]]:
-    """Decide about every run with its newest plan; return the observation with plans, too."""
-    planned = replace(seen, runs=tuple(_with_plan(seen, run, plans) for run in seen.runs))
-    return planned, decide(planned)
-
-
-def _with_plan(seen: Observation, run: RunView, plans: Plans) -> RunView:
-    """Add the newest plan to one run; if that fails, mark the run unreadable, so it is held."""
-    try:
-        return run if run.unreadable else replace(run, plan=plans.newest(seen, run))
-    except Exception as error:
-        return replace(run, unreadable=cause(error))
 
 
 def summary(

@@ -18,6 +18,7 @@ from wattmesh.controller.cycle.journal_snapshot import (
     JournalSnapshot,
     read_snapshot,
 )
+from wattmesh.controller.cycle.plans import NoPlans, Plans, with_plans
 from wattmesh.controller.journal.energy.ledger import TokenMark
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import MOST, Launches
@@ -44,6 +45,7 @@ class JournalObserver:
         settings: Callable[[], CycleSettings],
         epoch: Callable[[], int | None],
         fleet: Callable[[datetime], Fleet],
+        plans: Plans | None = None,
     ) -> None:
         """Take the journal, and functions that give the present state of this process.
 
@@ -52,11 +54,13 @@ class JournalObserver:
             settings: returns the present settings.
             epoch: returns this daemon's epoch; None while another one leads.
             fleet: returns what the nodes report of their GPUs.
+            plans: has the newest plan of each run; None: nobody plans.
         """
         self._journal = journal
         self._settings = settings
         self._epoch = epoch
         self._fleet = fleet
+        self._plans = plans or NoPlans()
         self.newest: JournalObservation | None = None
 
     def observe(self, now: datetime) -> JournalObservation:
@@ -79,7 +83,7 @@ class JournalObserver:
         if snapshot.cap is not None:
             seen, cap = capping.apply(seen, snapshot.cap, snapshot.fleet.nodes, held)
         self.newest = JournalObservation(
-            observation=seen,
+            observation=with_plans(seen, self._plans),
             cap=cap,
             caps_ahead=snapshot.caps_ahead,
             leads=epoch is not None,

@@ -9,8 +9,9 @@ import logging
 from dataclasses import replace
 
 from wattmesh.controller import marks
-from wattmesh.controller.accounting.budget_plans import BudgetPlans, runs_of
-from wattmesh.controller.accounting.periods import Period, period_before
+from wattmesh.controller.accounting.budgets.budget_plans import BudgetPlans, runs_of
+from wattmesh.controller.accounting.budgets.periods import Period, period_before
+from wattmesh.controller.accounting.budgets.spending import PeriodLine, spending
 from wattmesh.controller.accounting.report.closing import close
 from wattmesh.controller.accounting.report.reported import (
     accounting_signal,
@@ -18,7 +19,6 @@ from wattmesh.controller.accounting.report.reported import (
     plans_of,
     reported,
 )
-from wattmesh.controller.accounting.spending import PeriodLine, spending
 from wattmesh.controller.accounting.unclaimed import unclaimed_spent
 from wattmesh.controller.daemon.loop_bodies import remember
 from wattmesh.controller.journal.journal import Journal

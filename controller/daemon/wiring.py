@@ -177,10 +177,14 @@ class Parts:
         if self._planner is not None:
             loop_facts.planning = self._planner.planning
         observer = JournalObserver(
-            self.journal, self._cycle_settings, lambda: loop_facts.lead.epoch, self._fleet
+            self.journal,
+            self._cycle_settings,
+            lambda: loop_facts.lead.epoch,
+            self._fleet,
+            self._planner,
         )
         actor = JournalActor(self.journal, loop_facts.isolation)
-        cycle = Cycle(observer, actor, self._planner)
+        cycle = Cycle(observer, actor)
         duty = CycleDuty(
             cycle,
             observer,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from wattmesh.controller.accounting.spending import PeriodLine
+from wattmesh.controller.accounting.budgets.spending import PeriodLine
 from wattmesh.controller.loop_facts import LoopFacts
 from wattmesh.telemetry.readings import Quality, flags_of
 

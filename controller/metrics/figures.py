@@ -224,7 +224,7 @@ class FigureReader:
         """
         newest = self._journal.switches.history(limit=NEWEST if self._ended else MOST_SWITCHES)
         self._ended |= {
-            row.plan: (row.run, row.state.value) for row in newest if row.state in FINAL
+            row.switch_id: (row.run, row.state.value) for row in newest if row.state in FINAL
         }
         # Among the newest of all runs, a run that is seldom switched has none.
         self._last |= {row.run: row for row in reversed(newest)}
@@ -264,13 +264,13 @@ class FigureReader:
         switch = self._last.get(run.run)
         if switch is None:
             return None
-        if switch.plan not in self._reasons:
-            self._reasons[switch.plan] = self._reason(switch)
+        if switch.switch_id not in self._reasons:
+            self._reasons[switch.switch_id] = self._reason(switch)
         return SwitchFigure(
             from_point=switch.from_point,
             to_point=switch.to_point,
             by=switch.requested_by,
-            reason=self._reasons[switch.plan],
+            reason=self._reasons[switch.switch_id],
             state=switch.state.value,
             ordered_at=switch.created_at,
         )

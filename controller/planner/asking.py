@@ -15,8 +15,8 @@ from wattmesh.controller.planner.joint_state import JointState
 from wattmesh.policies.decision import Observation, PlanView, Rung, RunView
 from wattmesh.policies.ladder import NAMES
 from wattmesh.policies.menu import menu
+from wattmesh.policies.reason_text import clause
 from wattmesh.policies.run_context import OBSERVED, examine
-from wattmesh.policies.words import clause
 from wattmesh.quantities import duration
 
 Key = tuple[object, ...]

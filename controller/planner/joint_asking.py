@@ -5,7 +5,7 @@ from datetime import datetime
 from wattmesh.controller.planner.asking import AGAIN, Key, terms, why_forecast_forbids
 from wattmesh.controller.planner.joint_state import JointState, JointTerms
 from wattmesh.policies.decision import Observation
-from wattmesh.policies.words import moment
+from wattmesh.policies.reason_text import moment
 from wattmesh.quantities import duration
 
 ALONE = "each run plans alone in what the cap leaves it"

@@ -15,8 +15,8 @@ from wattmesh.controller.planner.asking import PlanState, why_none
 from wattmesh.policies.decision import IntensitySlot, Observation, PlanView, RunView
 from wattmesh.policies.horizon import to_end
 from wattmesh.policies.hull import lower_hull
+from wattmesh.policies.reason_text import moment
 from wattmesh.policies.rules.follow import FRESH
-from wattmesh.policies.words import moment
 from wattmesh.quantities import duration, watts
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.telemetry.readings import J_PER_KWH

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattmesh.controller.profile.job import Candidate, ProfileJob
-from wattmesh.controller.profile.probes import probe_evidence
+from wattmesh.controller.profile.measuring.probes import probe_evidence
 from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.catalogue import (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from wattmesh import quantities
+from wattmesh.controller.profile.measuring.windows import WindowNumbers
 from wattmesh.controller.profile.results import MeasuredPoint, ProfileState
-from wattmesh.controller.profile.windows import WindowNumbers
 
 IDLE_MARGIN = 0.03
 """A draw this close to the idle draw is no draw of a job."""

@@ -26,6 +26,7 @@ from wattmesh.controller.profile.launch import (
     run_walk,
 )
 from wattmesh.controller.profile.measured import catalogue_of
+from wattmesh.controller.profile.measuring.ranks import RankWatch
 from wattmesh.controller.profile.next_points import (
     NextPoints,
     NothingMore,
@@ -34,7 +35,6 @@ from wattmesh.controller.profile.next_points import (
     with_proposed,
 )
 from wattmesh.controller.profile.power.meter import PowerMeter
-from wattmesh.controller.profile.ranks import RankWatch
 from wattmesh.controller.profile.results import ProfileState
 from wattmesh.controller.profile.switch_order import switches_left
 from wattmesh.controller.profile.tour import Tour

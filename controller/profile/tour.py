@@ -16,17 +16,9 @@ from pathlib import Path
 from wattmesh import quantities
 from wattmesh.controller.profile.job import Candidate, ProfileJob
 from wattmesh.controller.profile.launch import nonsense, tokens_each
-from wattmesh.controller.profile.next_points import NextPoints, compared, with_proposed
-from wattmesh.controller.profile.point_checks import dominator, idle_draw
-from wattmesh.controller.profile.point_line import point_line, power_source
-from wattmesh.controller.profile.power.clocks import SETTLING_S, clock_fault
-from wattmesh.controller.profile.power.meter import PowerMeter
-from wattmesh.controller.profile.ranks import RankWatch
-from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
-from wattmesh.controller.profile.step_tail import StepTail
-from wattmesh.controller.profile.switch_order import order_of
-from wattmesh.controller.profile.walk import ProfileWalk
-from wattmesh.controller.profile.windows import (
+from wattmesh.controller.profile.measuring.ranks import RankWatch
+from wattmesh.controller.profile.measuring.step_tail import StepTail
+from wattmesh.controller.profile.measuring.windows import (
     FEWEST,
     WindowNumbers,
     at_pace,
@@ -34,6 +26,14 @@ from wattmesh.controller.profile.windows import (
     periods,
     window_numbers,
 )
+from wattmesh.controller.profile.next_points import NextPoints, compared, with_proposed
+from wattmesh.controller.profile.point_checks import dominator, idle_draw
+from wattmesh.controller.profile.point_line import point_line, power_source
+from wattmesh.controller.profile.power.clocks import SETTLING_S, clock_fault
+from wattmesh.controller.profile.power.meter import PowerMeter
+from wattmesh.controller.profile.results import MeasuredPoint, MeasuredSwitch, ProfileState
+from wattmesh.controller.profile.switch_order import order_of
+from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.profile_folder import ProfileFolder
 from wattmesh.reconfig.step_log import StepRow

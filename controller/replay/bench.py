@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from wattmesh.controller.cycle.cycle import NoPlans
+from wattmesh.controller.cycle.plans import NoPlans
 from wattmesh.controller.replay.bounds import Hindsight, hindsight
 from wattmesh.controller.replay.drivers import DriverSettings, LivePolicy, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import (

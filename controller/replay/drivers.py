@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from wattmesh.controller.cycle.cycle import Cycle, CycleObservation, Plans
+from wattmesh.controller.cycle.cycle import Cycle, CycleObservation
+from wattmesh.controller.cycle.plans import Plans, with_plans
 from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.views import observation
 from wattmesh.controller.replay.world import RunState, Scene, World
@@ -119,7 +120,7 @@ class LivePolicy:
     def __init__(self, means: DriverSettings, plans: Plans) -> None:
         """Keep the forecast, the settings and the planner."""
         self._means, self._plans = means, plans
-        self._cycle = Cycle(self, self, plans)
+        self._cycle = Cycle(self, self)
         self._trained: deque[tuple[float, int]] = deque()
         self._wakes_at: datetime | None = None
         self.world: World
@@ -140,10 +141,13 @@ class LivePolicy:
             world.order(state.point.id)
 
     def observe(self, now: datetime) -> CycleObservation:
-        """Observe the simulated run."""
+        """Observe the simulated run, and take its newest plan."""
+        return CycleObservation(observation=with_plans(self.see(now), self._plans))
+
+    def see(self, now: datetime) -> Observation:
+        """Observe the simulated run, without a plan."""
         scene, state = self.world.scene, self.world.state
-        seen = _see(scene, state, self._means, self._window(state))
-        return CycleObservation(observation=seen)
+        return _see(scene, state, self._means, self._window(state))
 
     def settle(self, seen: CycleObservation) -> bool:
         """Release a frozen run's clock; nothing else is ever left open here."""
@@ -151,9 +155,7 @@ class LivePolicy:
             self.world.let_go()
         return False
 
-    def act(
-        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
-    ) -> None:
+    def act(self, seen: CycleObservation, decisions: Sequence[Decision]) -> None:
         """Carry out what was decided."""
         for decision in decisions:
             match decision.action:

@@ -14,5 +14,6 @@ The map:
     section.py          the base of every table, and types of values
     text.py             writes the sample file and the list of keys
     web_address.py      checks an http(s) address
-    words.py            mistakes as sentences
+    mistakes.py         mistakes as sentences
+    paths_and_times.py  reads paths and times of the file
 """

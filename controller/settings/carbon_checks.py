@@ -16,9 +16,9 @@ from wattmesh.controller.settings.carbon import (
     HttpJsonSection,
 )
 from wattmesh.controller.settings.exogenous_checks import exogenous_mistakes
+from wattmesh.controller.settings.mistakes import Mistake, quoted
 from wattmesh.controller.settings.secrets import closed, is_credential, secret_mistakes
 from wattmesh.controller.settings.web_address import NO_USER, address_mistake, holds_user
-from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.neso import ZONES as NESO_ZONES
 from wattmesh.integrations.carbon.neso_region import REGIONS, is_region

@@ -14,6 +14,7 @@ from wattmesh.controller.journal.database.shown_url import secret_options, witho
 from wattmesh.controller.journal.database.sqlite_url import OPTIONS
 from wattmesh.controller.settings.carbon_checks import carbon_mistakes
 from wattmesh.controller.settings.expert_sweep import sweeps_in
+from wattmesh.controller.settings.mistakes import Mistake, quoted
 from wattmesh.controller.settings.model import (
     AgentSection,
     ApiSection,
@@ -30,7 +31,6 @@ from wattmesh.controller.settings.web_address import (
     address_mistake,
     holds_user,
 )
-from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid, SettingsInvalid
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.link import unix_path

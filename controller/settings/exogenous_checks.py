@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from wattmesh.controller.settings.exogenous import ExogenousSection
+from wattmesh.controller.settings.mistakes import Mistake, quoted
 from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
 from wattmesh.controller.settings.web_address import NO_USER, address_mistake, holds_user
-from wattmesh.controller.settings.words import Mistake, quoted
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.exogenous.opened import exogenous_provider
 

@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattmesh.controller.settings.checks import cross_check
+from wattmesh.controller.settings.mistakes import Mistake, as_mistakes
 from wattmesh.controller.settings.model import Settings
+from wattmesh.controller.settings.paths_and_times import base_folder
 from wattmesh.controller.settings.secrets import of_others
-from wattmesh.controller.settings.words import Mistake, as_mistakes, base_folder
 from wattmesh.errors import SettingsInvalid
 from wattmesh.named_file import SETTINGS_BYTES, read_named
 from wattmesh.toml_text import NotToml, read_toml

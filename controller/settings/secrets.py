@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from wattmesh.controller.settings.words import Mistake, credentials_folder
+from wattmesh.controller.settings.mistakes import Mistake
+from wattmesh.controller.settings.paths_and_times import credentials_folder
 from wattmesh.errors import FixInput
 from wattmesh.named_file import NOT_REGULAR, SECRET_BYTES, read_named
 

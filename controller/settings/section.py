@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict
 
-from wattmesh.controller.settings.words import as_path, as_time
+from wattmesh.controller.settings.paths_and_times import as_path, as_time
 
 File = Annotated[Path, BeforeValidator(as_path)]
 """A path; `~` is the home folder, a relative one counts from the folder of the settings file."""

@@ -5,7 +5,7 @@ Invariant: an address without a mistake has a host, a port that TCP has, or none
 
 from urllib.parse import urlsplit
 
-from wattmesh.controller.settings.words import quoted
+from wattmesh.controller.settings.mistakes import quoted
 
 HIGHEST_PORT = 65_535
 

@@ -256,7 +256,7 @@ def expected_flags(loop_facts: LoopFacts, row: RunRow) -> tuple[str, ...]:
 def switch_line(switch: SwitchRow, now: datetime, flags: tuple[str, ...]) -> SwitchLine:
     """Show a switch under way; `flags`: of the grams in its reason."""
     return SwitchLine(
-        plan=switch.plan,
+        switch_id=switch.switch_id,
         from_point=switch.from_point,
         to_point=switch.to_point,
         state=switch.state.value,

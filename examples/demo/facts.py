@@ -151,7 +151,7 @@ def _facts(
 
 
 def _switch(journal: Journal, row: SwitchRow) -> SwitchFact:
-    steps = [each.step for each in journal.switches.transitions(row.plan)]
+    steps = [each.step for each in journal.switches.transitions(row.switch_id)]
     kinds = {each.reason: each.kind for each in journal.decisions.list(row.run)}
     return SwitchFact(
         step=steps[-1] if steps else 0,

@@ -16,7 +16,7 @@ from examples.demo.evidence import PictureEvidence, RunCurves, relative_differen
 from examples.demo.plan import ATTRIBUTION, LEAST_STEPS, TRACE, DemoPlan
 from examples.demo.record import RunFacts, RunReadBack, SwitchFact
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.reconfig.catalogue import Catalogue
 from wattmesh.reconfig.step_log import StepRow
 
@@ -107,9 +107,10 @@ def notes(demo: Demo) -> list[str]:
         late = pace(facts.steps)
         if late["late_share"] > BUSY_SHARE or not in_time(late):
             found.append(
-                f"{words.percent(late['late_share'])} of the {name} run's steps ended late by more "
-                f"than a step, by up to {quantities.duration(late['latest_s'])}: this machine is "
-                "too slow or too busy for the simulated pace, and a quieter one gives other figures"
+                f"{formats.percent(late['late_share'])} of the {name} run's steps ended late by "
+                f"more than a step, by up to {quantities.duration(late['latest_s'])}: this machine "
+                "is too slow or too busy for the simulated pace, and a quieter one gives other "
+                "figures"
             )
     if not demo.main.switches:
         few = (
@@ -125,13 +126,13 @@ def notes(demo: Demo) -> list[str]:
     if abs(apart) > BASELINE_TOLERANCE:
         more = "more" if apart > 0 else "less"
         found.append(
-            f"the baseline is {words.percent(abs(apart))} {more} than the control run was booked "
+            f"the baseline is {formats.percent(abs(apart))} {more} than the control run was booked "
             "with"
         )
     if demo.control.saved_ug:
         found.append(
             "the control run was never touched and yet saved "
-            f"{words.grams(demo.control.saved_ug * G_PER_UG)}: please report this"
+            f"{formats.grams(demo.control.saved_ug * G_PER_UG)}: please report this"
         )
     if not demo.main.deadline_met:
         found.append(
@@ -225,9 +226,9 @@ def _headline(composed: Mapping[str, Any]) -> str:
         return "No saving is told: this machine could not keep the simulated pace"
     less = composed["saving_share"]
     return (
-        f"{words.grams(composed['carbon_g'])} CO₂ against "
-        f"{words.grams(composed['control_carbon_g'])} for the same training never switched: "
-        f"{words.percent(abs(less))} {'less' if less >= 0 else 'more'}"
+        f"{formats.grams(composed['carbon_g'])} CO₂ against "
+        f"{formats.grams(composed['control_carbon_g'])} for the same training never switched: "
+        f"{formats.percent(abs(less))} {'less' if less >= 0 else 'more'}"
     )
 
 
@@ -238,16 +239,16 @@ def beside(composed: Mapping[str, Any]) -> str:
     """
     if not composed["valid"]:
         return (
-            f"booked were {words.grams(composed['carbon_g'])}, and "
-            f"{words.grams(composed['control_carbon_g'])} for the control run; run the demo again "
-            "on a quieter machine"
+            f"booked were {formats.grams(composed['carbon_g'])}, and "
+            f"{formats.grams(composed['control_carbon_g'])} for the control run; run the demo "
+            "again on a quieter machine"
         )
     ledger, bound = composed["ledger_saving_share"], composed["bound_saving_share"]
-    best = "" if bound is None else f", best possible {words.percent(bound)}"
+    best = "" if bound is None else f", best possible {formats.percent(bound)}"
     more = "less" if ledger >= 0 else "more"
     return (
-        f"baseline ledger {words.grams(composed['baseline_carbon_g'])}: "
-        f"{words.percent(abs(ledger))} {more}{best}"
+        f"baseline ledger {formats.grams(composed['baseline_carbon_g'])}: "
+        f"{formats.percent(abs(ledger))} {more}{best}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from examples.demo.plan import DemoPlan
 from examples.demo.report import beside
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.reconfig.switch import how_equal
 
 
@@ -85,15 +85,15 @@ def _carbon(report: Mapping[str, Any]) -> list[str]:
             f"the load of this machine and not the switches, {deadline}",
             f"           {beside(report)}",
         ]
-    share = words.percent(abs(report["saving_share"]))
-    same = share == words.percent(0.0)
+    share = formats.percent(abs(report["saving_share"]))
+    same = share == formats.percent(0.0)
     apart = "the same" if same else f"{share} {'less' if report['saving_share'] > 0 else 'more'}"
     return [
-        f"carbon     {words.grams(report['carbon_g'])} against "
-        f"{words.grams(report['control_carbon_g'])} for the control run, never switched "
+        f"carbon     {formats.grams(report['carbon_g'])} against "
+        f"{formats.grams(report['control_carbon_g'])} for the control run, never switched "
         f"({apart}), {deadline}",
         f"           {beside(report)}; the control, never touched, saved "
-        f"{words.grams(report['control_saved_g'])}",
+        f"{formats.grams(report['control_saved_g'])}",
     ]
 
 
@@ -103,7 +103,7 @@ def _pace(report: Mapping[str, Any]) -> str:
     return (
         f"{quantities.duration(control['step_s'])} a step by the simulated devices, of which this "
         f"machine computed {quantities.duration(control['computed_s'])}; of the main run's "
-        f"{words.percent(main['late_share'])} ended late by more than a step"
+        f"{formats.percent(main['late_share'])} ended late by more than a step"
     )
 
 
@@ -131,5 +131,5 @@ def standing(
     doing = f"switching: {switch['state']}" if switch else doing
     return (
         f"  step {line['step']:>3}/{plan.steps}  {line['point'] or '?'} {line['layout']} on "
-        f"{line['ranks']}  {words.intensity(grid)} g/kWh  {doing}"
+        f"{line['ranks']}  {formats.intensity(grid)} g/kWh  {doing}"
     )

@@ -148,7 +148,7 @@ def _ordered(
         _say("the daemon orders nothing: the run sleeps on (--now wakes it all the same).")
         return False
     _say(f"the run is woken: {taken.reason}")
-    following = NextLaunch(key=taken.plan, run=note.run, ranks=len(taken.ranks))
+    following = NextLaunch(key=taken.switch_id, run=note.run, ranks=len(taken.ranks))
     larger = max(taken.ranks) >= note.launched
 
     def begin() -> HeldLaunch:

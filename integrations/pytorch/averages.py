@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from wattmesh.integrations.pytorch.gradients import shard_of
 from wattmesh.reconfig import torch_compat
-from wattmesh.reconfig.state.shards import on_shard
+from wattmesh.reconfig.state.optimizer.shards import on_shard
 
 
 def begin_average(modules: Iterable[nn.Module]) -> dict[str, Tensor]:

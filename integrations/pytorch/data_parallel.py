@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Shard
 
 from wattmesh.reconfig import torch_compat
-from wattmesh.reconfig.state.shards import on_shard
+from wattmesh.reconfig.state.optimizer.shards import on_shard
 
 Placement = Callable[[nn.Parameter], Shard | None]
 

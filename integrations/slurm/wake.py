@@ -142,7 +142,7 @@ def _carry_out(
     """Begin what an order to wake asks for, or else wake the run as it fell asleep."""
     if max(taken.ranks) < note.launched:
         return _begun_now(queue, note.key)
-    following = NextLaunch(key=taken.plan, run=note.run, ranks=len(taken.ranks))
+    following = NextLaunch(key=taken.switch_id, run=note.run, ranks=len(taken.ranks))
     try:
         held = queue.hold(following)
         problem = "" if held.state in STANDS else f"{held.name} is {held.state}"

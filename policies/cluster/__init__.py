@@ -4,11 +4,9 @@ numpy and SciPy are needed, so of this only `joint_question.py` is in the daemon
 (docs/several-runs.md).
 
 The map:
+    rules/         rules that make no joint plan, to compare with
     account.py     what all runs came to together, second by second
     arrivals.py    the joint plan of a stream, made anew whenever a run arrives
-    dispatch.py    which points fit beside each other in one slot, for rules that do not plan
-    first_come.py  rule: the submitted point, in order of arrival
-    greedy.py      rule: everyone its needed speed, what is left by tokens for a gram
     joint.py       the joint plan: prices, bound, whole plans
     joint_question.py  what the daemon asks its planning process about all runs
     known_ahead.py  the joint plan of runs that are all known, and the bound
@@ -16,7 +14,6 @@ The map:
     master.py      which plan of each run, as a linear and as a whole-number program
     mixed_runs.py  a bound and prices for very many runs
     neighbourhood.py  makes a joint plan better, a few runs at a time
-    one_by_one.py  rule: each run plans alone, in what those before it left
     pricing.py     one run's planner under the prices of what is shared, or in the room left
     relaxation.py  first prices: the linear program without switches
     share.py       what a run takes of what is shared, by slot

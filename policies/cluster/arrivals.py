@@ -11,10 +11,10 @@ Invariant: a promise that was given is kept by every later plan.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattmesh.policies.cluster.greedy import relative_slack
 from wattmesh.policies.cluster.joint import JointPlan, plan_together
-from wattmesh.policies.cluster.one_by_one import placed, placed_by
 from wattmesh.policies.cluster.pricing import PlanColumn, column
+from wattmesh.policies.cluster.rules.greedy import relative_slack
+from wattmesh.policies.cluster.rules.one_by_one import placed, placed_by
 from wattmesh.policies.cluster.share import RunShare, limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
 from wattmesh.policies.planner.evaluate import evaluate

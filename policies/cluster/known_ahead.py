@@ -13,11 +13,11 @@ the other rules, which plan within the limits, is then what is promised.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from wattmesh.policies.cluster.greedy import relative_slack
 from wattmesh.policies.cluster.joint import ROUNDS, JointPlan, bound_together, plan_together
 from wattmesh.policies.cluster.neighbourhood import improved
-from wattmesh.policies.cluster.one_by_one import placed, total
 from wattmesh.policies.cluster.pricing import PlanColumn, column
+from wattmesh.policies.cluster.rules.greedy import relative_slack
+from wattmesh.policies.cluster.rules.one_by_one import placed, total
 from wattmesh.policies.cluster.share import RunShare, idle_g, limits, share
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun
 from wattmesh.policies.planner.evaluate import evaluate

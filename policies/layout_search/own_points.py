@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.layout_search.space import Job
-from wattmesh.policies.parallelism.error_covariance import with_phases
-from wattmesh.policies.parallelism.known_errors import ErrorCorrection, observe
 from wattmesh.policies.parallelism.predict import CostModel
+from wattmesh.policies.parallelism.residuals.error_covariance import with_phases
+from wattmesh.policies.parallelism.residuals.known_errors import ErrorCorrection, observe
 from wattmesh.policies.parallelism.setups import LayoutColumns, Setups, WorkColumns
 from wattmesh.policies.parallelism.step_time import StepTime, step_time
 from wattmesh.policies.parallelism.training_rows import (

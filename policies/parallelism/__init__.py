@@ -1,12 +1,11 @@
 """What a parallel layout costs before it has run: time, memory and energy of a step. Pure.
 
 The map:
+    residuals/        what the physics of a step leaves over, learned
     collectives.py    bytes that a rank sends, and seconds they take
     energy.py         joules: watts by phase, times how long
-    error_covariance.py  how alike two runs err
     fit.py            fits parameters to measured steps
     hardware.py       GPUs: rates, memory, links, watts
-    known_errors.py   what the physics leaves over, learned: a Gaussian process
     measured.py       measured runs, and the cost model that they make
     memory.py         the peak of the fullest rank
     model_shape.py    the sizes of a transformer

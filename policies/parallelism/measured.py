@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.parallelism.energy import PowerShares
-from wattmesh.policies.parallelism.error_covariance import Habits, with_phases
 from wattmesh.policies.parallelism.fit import fit
-from wattmesh.policies.parallelism.known_errors import KnownErrors, learn, observe
 from wattmesh.policies.parallelism.parameters import Parameters
 from wattmesh.policies.parallelism.predict import CostModel, physics_errors
+from wattmesh.policies.parallelism.residuals.error_covariance import Habits, with_phases
+from wattmesh.policies.parallelism.residuals.known_errors import KnownErrors, learn, observe
 from wattmesh.policies.parallelism.row_fields import SHOWN, Row, text_of
 from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import Tags, TrainingRows, read_rows, take

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattmesh.policies.parallelism.energy import PowerShares, step_energy
-from wattmesh.policies.parallelism.error_covariance import with_phases
-from wattmesh.policies.parallelism.known_errors import KnownErrors
 from wattmesh.policies.parallelism.memory import memory
 from wattmesh.policies.parallelism.parameters import Parameters
+from wattmesh.policies.parallelism.residuals.error_covariance import with_phases
+from wattmesh.policies.parallelism.residuals.known_errors import KnownErrors
 from wattmesh.policies.parallelism.setups import Setups, tokens_per_step
 from wattmesh.policies.parallelism.step_time import step_time
 from wattmesh.policies.parallelism.training_rows import Tags, TrainingRows

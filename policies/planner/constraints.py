@@ -17,9 +17,9 @@ from wattmesh.policies.horizon import between
 from wattmesh.policies.menu import menu
 from wattmesh.policies.planner.evaluate import kept_from_s
 from wattmesh.policies.planner.problem import Option, PlanningProblem, Sla
+from wattmesh.policies.reason_text import moment
 from wattmesh.policies.run_context import RunContext
 from wattmesh.policies.slowing import needs_w
-from wattmesh.policies.words import moment
 from wattmesh.quantities import count, duration
 from wattmesh.reconfig.catalogue import OperatingPoint
 from wattmesh.telemetry.readings import J_PER_KWH

@@ -12,9 +12,9 @@ from datetime import datetime
 
 from wattmesh.policies.decision import CapAhead, CapView, Observation, RunView
 from wattmesh.policies.powercap.powercap import Capping
+from wattmesh.policies.reason_text import moment
 from wattmesh.policies.run_context import examine
 from wattmesh.policies.slowing import LEAST_W, Load, levels, needs_w
-from wattmesh.policies.words import moment
 from wattmesh.quantities import watts
 
 

@@ -5,10 +5,10 @@ deadline whatever the grid or the plan says.
 """
 
 from wattmesh.policies.decision import Action, Decision
+from wattmesh.policies.reason_text import moment
+from wattmesh.policies.reason_text import point as named
 from wattmesh.policies.rules.follow import planned_step
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import moment
-from wattmesh.policies.words import point as named
 from wattmesh.quantities import duration, intensity
 from wattmesh.reconfig.catalogue import PAUSED, OperatingPoint
 

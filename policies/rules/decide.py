@@ -15,11 +15,11 @@ from wattmesh.policies.guard import Guard
 from wattmesh.policies.isolation import cause, undecidable
 from wattmesh.policies.ladder import ACTS, NAMES, waits
 from wattmesh.policies.planner.constraints import usable
+from wattmesh.policies.reason_text import clause, moment
 from wattmesh.policies.rules.asleep import asleep
 from wattmesh.policies.rules.automatic import automatic
 from wattmesh.policies.rules.orders import ordered
 from wattmesh.policies.run_context import LEAST_TOLD, OBSERVED, RunContext, examine
-from wattmesh.policies.words import clause, moment
 from wattmesh.quantities import duration, figures
 from wattmesh.reconfig.catalogue import OperatingPoint
 

@@ -13,13 +13,13 @@ from datetime import timedelta
 from wattmesh.policies.decision import Decision, PlanStep, PlanView, Rung
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.horizon import between
+from wattmesh.policies.reason_text import moment
+from wattmesh.policies.reason_text import point as named
 from wattmesh.policies.rules.gate import SpeedPower, better_g_per_s, switch_cost_g
 from wattmesh.policies.rules.limits import too_often
 from wattmesh.policies.rules.outlook import switch_estimate
 from wattmesh.policies.rules.suspend import suspend
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import moment
-from wattmesh.policies.words import point as named
 from wattmesh.quantities import intensity
 from wattmesh.reconfig.catalogue import OperatingPoint
 

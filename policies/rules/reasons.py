@@ -12,10 +12,10 @@ from wattmesh.policies.guard import Guard
 from wattmesh.policies.hull import Hull, Vertex
 from wattmesh.policies.menu import why_not
 from wattmesh.policies.planner.constraints import too_slow
+from wattmesh.policies.reason_text import clause, moment
 from wattmesh.policies.rules.gate import SwitchGain
 from wattmesh.policies.rules.outlook import Outlook
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import clause, moment
 from wattmesh.quantities import duration, figures, grams, intensity
 from wattmesh.reconfig.catalogue import OperatingPoint
 

@@ -10,9 +10,9 @@ from math import inf
 from wattmesh.policies.decision import Action, Decision, PlanStep
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.menu import cannot_sleep, why_not_sleep
+from wattmesh.policies.reason_text import moment
 from wattmesh.policies.rules.limits import too_often
 from wattmesh.policies.run_context import RunContext
-from wattmesh.policies.words import moment
 from wattmesh.quantities import duration, intensity
 from wattmesh.reconfig.catalogue import PAUSED, OperatingPoint
 

@@ -1,6 +1,6 @@
 """The orders of one run: which to carry out, and which were begun, on disk to survive a crash.
 
-Invariant: a plan is recorded on disk as begun before anything is done for it. So no crash makes a
+Invariant: a switch is recorded on disk as begun before anything is done for it. So no crash makes a
 run carry it out twice, and a launch that dies in a switch leaves a record of it. Epochs compare
 within one journal (docs/decisions/0030): no order is obeyed with an older epoch than one before.
 """
@@ -12,12 +12,12 @@ from wattmesh.reconfig.client.orders import ExpertsStanding, OrderAnswer, OrderC
 from wattmesh.reconfig.launch.asleep import AsleepNote
 from wattmesh.reconfig.launch.folder import RunFolder, read_json, write_json
 from wattmesh.reconfig.launch.generation import Generation
-from wattmesh.reconfig.wire import Order, Orders
+from wattmesh.reconfig.wire import SWITCH_ID_KEY, Order, Orders
 
 log = logging.getLogger(__name__)
 
 REMEMBERED = 100
-"""How many begun plans are kept; older ones are void by their step window or attempt number."""
+"""How many begun switches are kept; older ones are void by their step window or attempt number."""
 
 JOURNALS = 16
 """How many journals' epochs are kept: those whose orders were begun last."""
@@ -71,9 +71,9 @@ class OrderBook:
         if answer is OrderAnswer.TAKE:
             return order
         # A waiting order is not logged; a void one is logged once, even if it waited before.
-        new = order.plan not in self._told and order.plan not in book["done"]
+        new = order.switch_id not in self._told and order.switch_id not in book["done"]
         if answer is OrderAnswer.VOID and new:
-            self._told.add(order.plan)
+            self._told.add(order.switch_id)
             log.warning("the order to go to %s is not taken: %s", order.layout, why)
         return None
 
@@ -107,14 +107,19 @@ class OrderBook:
     def begin(self, order: Order, *, step: int, attempt: int) -> None:
         """Record durably that `order` is begun."""
         book = self._read()
-        done = [*book["done"], order.plan][-REMEMBERED:]
+        done = [*book["done"], order.switch_id][-REMEMBERED:]
         epochs = dict(book["epochs"])
         epochs[order.journal] = max(int(epochs.pop(order.journal, 0)), order.epoch)
         newest = list(epochs.items())[-JOURNALS:]
         write_json(self._folder.orders_file, {"epochs": newest, "done": done})
         write_json(
             self._folder.switch_file,
-            {"plan": order.plan, "epoch": order.epoch, "step": step, "attempt": attempt},
+            {
+                SWITCH_ID_KEY: order.switch_id,
+                "epoch": order.epoch,
+                "step": step,
+                "attempt": attempt,
+            },
         )
 
     def end(self) -> None:

@@ -38,7 +38,7 @@ class OrderContext:
         launched: how many ranks the launcher started; orders name some of 0 .. launched - 1.
         relaunched: whether this job is launched again when it ends for a restart.
         epoch: the highest epoch seen of the order's journal.
-        done: plans already begun.
+        done: ids of switches already begun.
         asleep: whether the run sleeps, and its launcher asks for it.
         holds: whether the launcher can hold the next launch of a run that sleeps.
         resizes: whether the launcher can hold a next launch of another number of ranks.
@@ -89,7 +89,7 @@ def _void_reason(order: Order, standing: OrderContext) -> str:
             order.epoch < standing.epoch,
             f"its epoch {order.epoch} is older than {standing.epoch}, already seen",
         ),
-        (order.plan in standing.done, "it was carried out before"),
+        (order.switch_id in standing.done, "it was carried out before"),
         (
             standing.step > order.valid_until_step,
             f"step {standing.step} is past its last step {order.valid_until_step}",

@@ -65,9 +65,9 @@ def resume_order(folder: RunFolder, asleep: AsleepNote, *, resizes: bool = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunWake:
-    """An order to wake that was taken. `plan`: its id; `ranks`: that it names."""
+    """An order to wake that was taken. `switch_id`: its id; `ranks`: that it names."""
 
-    plan: str
+    switch_id: str
     ranks: tuple[int, ...]
     reason: str
 
@@ -87,7 +87,7 @@ def begun(folder: RunFolder, asleep: AsleepNote) -> BegunWake | None:
         return None
     if tried or not ranks or asked.get("checkpoint") != asleep.checkpoint:
         return None
-    return BegunWake(plan=note.plan, ranks=ranks, reason=note.reason)
+    return BegunWake(switch_id=note.switch_id, ranks=ranks, reason=note.reason)
 
 
 def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> BegunWake:
@@ -100,7 +100,7 @@ def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> BegunWake:
         OSError: the file system refuses; the next launch begins where the run fell asleep.
     """
     note = SwitchNote(
-        plan=order.plan,
+        switch_id=order.switch_id,
         epoch=order.epoch,
         point=order.point,
         old_layout=asleep.layout,
@@ -118,4 +118,4 @@ def begin(folder: RunFolder, asleep: AsleepNote, order: Order) -> BegunWake:
         switch=note.to_json(),
     )
     OrderBook(folder).begin(order, step=asleep.step, attempt=asleep.attempt)
-    return BegunWake(plan=order.plan, ranks=tuple(order.ranks), reason=order.reason)
+    return BegunWake(switch_id=order.switch_id, ranks=tuple(order.ranks), reason=order.reason)

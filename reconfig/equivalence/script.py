@@ -69,7 +69,7 @@ class Script:
         if now is None or turn is None:
             return Orders()
         order = Order(
-            plan=f"script-{now.attempt}-{turn.step}",
+            switch_id=f"script-{now.attempt}-{turn.step}",
             epoch=1,
             run=now.run,
             attempt=now.attempt,

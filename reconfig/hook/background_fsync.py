@@ -100,12 +100,12 @@ class BackgroundFsync:
         self._thread: threading.Thread | None = None
         self.problem = ""
 
-    def may_stage(self, story: SwitchReporter, tensors: Mapping[str, torch.Tensor]) -> bool:
+    def may_stage(self, reporter: SwitchReporter, tensors: Mapping[str, torch.Tensor]) -> bool:
         """Return whether a switch may go on before its checkpoint is durable; collective.
 
-        The answer and its reason are added to the evidence of `story`.
+        The answer and its reason are added to the evidence of `reporter`.
         """
-        leads = self._job.leads(story.generation)
+        leads = self._job.leads(reporter.generation)
         found = _footings(
             self._job.launch_store,
             self._folder,
@@ -116,14 +116,14 @@ class BackgroundFsync:
         )
         why = refusal(found)
         if why:
-            story.note.evidence["checkpoint"] = f"on disk before the switch: {why}"
+            reporter.note.evidence["checkpoint"] = f"on disk before the switch: {why}"
         return not why
 
-    def tell_where(self, story: SwitchReporter) -> None:
-        """Add to the evidence of `story` where its staged checkpoint is."""
+    def tell_where(self, reporter: SwitchReporter) -> None:
+        """Add to the evidence of `reporter` where its staged checkpoint is."""
         refused = self._memory.refused
         where = f"in the page cache ({refused})" if refused else "in shared memory"
-        story.note.evidence["checkpoint"] = (
+        reporter.note.evidence["checkpoint"] = (
             f"{where}, made durable after the switch; until then a restart begins from "
             f"{durable_name(self._folder)}"
         )

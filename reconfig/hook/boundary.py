@@ -51,7 +51,7 @@ class SwitchReadiness:
 
     agreed: VoteResult
     order: Order | None = None
-    story: SwitchReporter | None = None
+    reporter: SwitchReporter | None = None
     saved: SavedCheckpoint | None = None
     short: str = ""
 
@@ -66,7 +66,7 @@ class Boundary:
         self._orders = OrderBook(job.folder)
         self._position = Position()
         self.saves = Saves(job, runner)
-        self._story: SwitchReporter | None = None
+        self._reporter: SwitchReporter | None = None
         self._told = -1
 
     @property
@@ -89,7 +89,7 @@ class Boundary:
         """
         began = time.monotonic()
         state, _ = self._now
-        self._position, self._story, self._told = state.position, None, -1
+        self._position, self._reporter, self._told = state.position, None, -1
         with self._phase(Phase.AGREE):
             try:
                 ready = all_or_none(partial(self._prepare, began, due=due))
@@ -104,8 +104,8 @@ class Boundary:
         elif agreed.deferred:
             log.info("the boundary of step %d waits: %s", state.position.step, agreed.deferred)
             return agreed
-        elif ready.story is not None and ready.order is not None and ready.saved is not None:
-            self._switch(ready.story, ready.order, ready.saved, loss, ready.short)
+        elif ready.reporter is not None and ready.order is not None and ready.saved is not None:
+            self._switch(ready.reporter, ready.order, ready.saved, loss, ready.short)
         return agreed
 
     def _prepare(self, began: float, *, due: bool) -> SwitchReadiness:
@@ -120,12 +120,16 @@ class Boundary:
             return SwitchReadiness(agreed=agreed)
         order, short, in_place = agreed.order, "", False
         if order is not None:
-            self._story = self._announce(order, began)
+            self._reporter = self._announce(order, began)
             in_place = order.mode is SwitchMode.IN_PLACE
             short = self._shortage(order) if in_place else ""
-        story = self._story
-        saved = self._save(story, wait=ends or story is not None, in_place=in_place and not short)
-        return SwitchReadiness(agreed=agreed, order=order, story=story, saved=saved, short=short)
+        reporter = self._reporter
+        saved = self._save(
+            reporter, wait=ends or reporter is not None, in_place=in_place and not short
+        )
+        return SwitchReadiness(
+            agreed=agreed, order=order, reporter=reporter, saved=saved, short=short
+        )
 
     def _train_on(self, failure: RankFailed) -> VoteResult:
         """Train on after a boundary that failed on some rank; a collective call.
@@ -155,9 +159,9 @@ class Boundary:
             cause=str(failure),
         )
         self.saves.forget()
-        if self._story is not None:
+        if self._reporter is not None:
             with suppress(Exception):
-                self._story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {failure}")
+                self._reporter.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {failure}")
                 self._orders.end()
         return replace(left_out(every, job.tokens_total), told=self._told)
 
@@ -223,7 +227,7 @@ class Boundary:
         """
         state, generation = self._now
         note = SwitchNote(
-            plan=order.plan,
+            switch_id=order.switch_id,
             epoch=order.epoch,
             point=order.point,
             old_layout=generation.layout,
@@ -235,24 +239,24 @@ class Boundary:
             reason=order.reason,
         )
         here = replace(generation, step=state.position.step)
-        story = SwitchReporter(self._job, here, note)
+        reporter = SwitchReporter(self._job, here, note)
         problem = ""
         try:
             if self._job.leads(generation):
                 self._orders.begin(order, step=state.position.step, attempt=generation.attempt)
         except OSError as error:
-            problem = f"that order {order.plan} is begun cannot be noted on disk ({error})"
+            problem = f"that order {order.switch_id} is begun cannot be noted on disk ({error})"
         told = group.agree_on_problem(problem)
         if told:
             if self._job.leads(generation):
                 log.error("no switch at step %d: %s", state.position.step, told)
             return None
-        story.tell(SwitchState.ANNOUNCED, detail=order.reason)
-        story.tell(SwitchState.CHECKPOINTING)
-        return story
+        reporter.tell(SwitchState.ANNOUNCED, detail=order.reason)
+        reporter.tell(SwitchState.CHECKPOINTING)
+        return reporter
 
     def _save(
-        self, story: SwitchReporter | None, *, wait: bool, in_place: bool
+        self, reporter: SwitchReporter | None, *, wait: bool, in_place: bool
     ) -> SavedCheckpoint | None:
         """Save a checkpoint; None when it is still being written, or could not be written.
 
@@ -263,20 +267,20 @@ class Boundary:
         job = self._job
         with self._phase(Phase.SAVE):
             self._runner.fsync.wait()
-            if story is not None:
+            if reporter is not None:
                 # The probe runs collectives of its own: notice here a rank that failed before it.
                 group.gather(None)
                 at_s = time.monotonic()
-                story.note.evidence["probe_before"] = probing.take(job.probe, state)
-                story.note.evidence["probe_before_s"] = round(time.monotonic() - at_s, 4)
+                reporter.note.evidence["probe_before"] = probing.take(job.probe, state)
+                reporter.note.evidence["probe_before_s"] = round(time.monotonic() - at_s, 4)
             try:
-                saved = self.saves.write(story if in_place else None, began, wait=wait)
+                saved = self.saves.write(reporter if in_place else None, began, wait=wait)
             except CheckpointNotSaved as error:
                 self.saves.say(
                     f"the checkpoint of step {state.position.step} was not saved: {error}"
                 )
-                if story:
-                    story.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {error}")
+                if reporter:
+                    reporter.tell(SwitchState.ROLLED_BACK, detail=f"no checkpoint: {error}")
                     self._orders.end()
                 return None
         if saved is None:
@@ -284,13 +288,13 @@ class Boundary:
         self.saves.say("")
         if not saved.staged:
             self.saves.newest = saved
-        if story:
-            story.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
+        if reporter:
+            reporter.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
         return saved
 
     def _switch(
         self,
-        story: SwitchReporter,
+        reporter: SwitchReporter,
         order: Order,
         saved: SavedCheckpoint,
         loss: float | None,
@@ -298,46 +302,46 @@ class Boundary:
     ) -> None:
         """Switch to the ordered layout; `short`: which resource it would run out of here."""
         if order.mode in (SwitchMode.SUSPEND, SwitchMode.RESIZE):
-            self._hand_over(story, order, saved, loss)
+            self._hand_over(reporter, order, saved, loss)
             return
         if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
-            self._restart(story, order, saved, loss, short or "the order asks for it")
+            self._restart(reporter, order, saved, loss, short or "the order asks for it")
             return
         if short:
-            if self._job.leads(story.generation):
+            if self._job.leads(reporter.generation):
                 log.error("no switch to %s: %s", order.layout, short)
-            story.tell(SwitchState.ROLLED_BACK, detail=f"not begun: {short}")
+            reporter.tell(SwitchState.ROLLED_BACK, detail=f"not begun: {short}")
             self._orders.end()
             return
-        story.tell(SwitchState.REBUILDING)
+        reporter.tell(SwitchState.REBUILDING)
         began = time.monotonic()
-        held = self._tear_down(story)
-        story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
+        held = self._tear_down(reporter)
+        reporter.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
         if held and self._job.relaunched:
-            self._restart(story, order, saved, loss, held)
+            self._restart(reporter, order, saved, loss, held)
             return
-        self._follow(_next_generation(story, order, saved, self._position, held), story)
+        self._follow(_next_generation(reporter, order, saved, self._position, held), reporter)
 
-    def _tear_down(self, story: SwitchReporter) -> str:
+    def _tear_down(self, reporter: SwitchReporter) -> str:
         """Empty every rank's state; say what keeps more than `LIVE_SHARE` of it alive, else ""."""
         with self._phase(Phase.TEARDOWN):
             share, name = self._runner.tear_down()
             share, name = max(group.gather([share, name]))
-        story.note.evidence["held_share"] = round(share, 4)
+        reporter.note.evidence["held_share"] = round(share, 4)
         if share <= LIVE_SHARE:
             return ""
         return f"{share:.0%} of the old layout is still held in memory ({name})"
 
-    def _follow(self, following: Generation, story: SwitchReporter) -> None:
+    def _follow(self, following: Generation, reporter: SwitchReporter) -> None:
         """Publish and follow the next generation: the ordered layout, or a rollback to this one."""
         if following.purpose is Purpose.ROLLBACK:
             assert following.switch is not None
             why = following.switch.why
-            if self._job.leads(story.generation):
-                step, elapsed_s = self._position.step, story.elapsed_s
-                log.warning("%s", switch_line.taken_back(story.note, step, elapsed_s, why))
-            story.tell(SwitchState.ROLLING_BACK, detail=why)
-        if self._job.leads(story.generation):
+            if self._job.leads(reporter.generation):
+                step, elapsed_s = self._position.step, reporter.elapsed_s
+                log.warning("%s", switch_line.taken_back(reporter.note, step, elapsed_s, why))
+            reporter.tell(SwitchState.ROLLING_BACK, detail=why)
+        if self._job.leads(reporter.generation):
             self._job.launch_store.publish(following)
         group.end()
         self._runner.follow(following.number)
@@ -351,14 +355,14 @@ class Boundary:
 
     def _restart(
         self,
-        story: SwitchReporter,
+        reporter: SwitchReporter,
         order: Order,
         saved: SavedCheckpoint,
         loss: float | None,
         why: str,
     ) -> None:
         """End this launch so that the next one begins in the ordered layout."""
-        generation = story.generation
+        generation = reporter.generation
         if self._job.leads(generation):
             log.warning(
                 "the switch from %s to %s goes by restart: %s; the next launch says how it ended",
@@ -366,7 +370,7 @@ class Boundary:
                 order.layout,
                 why,
             )
-        story.tell(SwitchState.STOPPING, detail=why)
+        reporter.tell(SwitchState.STOPPING, detail=why)
         if saved.staged:
             with self._phase(Phase.SAVE):
                 self._runner.fsync.settle_for_restart(generation, saved.staged)
@@ -375,35 +379,35 @@ class Boundary:
                 checkpoint=saved.name,
                 layout=order.layout,
                 ranks=order.ranks,
-                probe=float(story.note.evidence["probe_before"]),
-                switch=story.note.to_json(),
+                probe=float(reporter.note.evidence["probe_before"]),
+                switch=reporter.note.to_json(),
                 placement=placed.after(order, generation),
             )
         self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
 
     def _hand_over(
-        self, story: SwitchReporter, order: Order, saved: SavedCheckpoint, loss: float | None
+        self, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint, loss: float | None
     ) -> None:
         """Leave to sleep or for another size, or train on where no next launch is held."""
-        leads, answer = self._job.leads(story.generation), None
+        leads, answer = self._job.leads(reporter.generation), None
         sleeps = order.mode is SwitchMode.SUSPEND
         order = (sleep.bounded if sleeps else sleep.patient)(order, datetime.now(UTC))
         hold = sleep.hold_next_launch if sleeps else sleep.hold_other_size
         with self._phase(Phase.SAVE):
             if leads:
-                answer = hold(self._job, story, order, saved)
+                answer = hold(self._job, reporter, order, saved)
             told = group.agree_on_problem(answer.problem if answer else "")
         held_as = answer.held_as if answer else ""
         if told:
-            kept = "not asleep" if sleeps else f"still {story.generation.layout}"
+            kept = "not asleep" if sleeps else f"still {reporter.generation.layout}"
             if leads:
                 log.error("training goes on: %s, because %s", kept, told)
             said = answer.problem if answer and answer.problem else told
             refused: Evidence = {REFUSED: said[:MOST_SAID]}
-            story.tell(SwitchState.ROLLED_BACK, detail=f"{kept}: {told}", evidence=refused)
+            reporter.tell(SwitchState.ROLLED_BACK, detail=f"{kept}: {told}", evidence=refused)
             self._orders.end()
             return
-        story.tell(SwitchState.STOPPING, detail=f"the next launch is held by {held_as}")
+        reporter.tell(SwitchState.STOPPING, detail=f"the next launch is held by {held_as}")
         if not sleeps:
             self._end(
                 Outcome.RESTART,
@@ -413,11 +417,11 @@ class Boundary:
                 held_as=held_as,
             )
             return
-        total: Evidence = {"total_s": round(story.elapsed_s, 4)}
-        story.tell(SwitchState.CONFIRMED, evidence=total)
+        total: Evidence = {"total_s": round(reporter.elapsed_s, 4)}
+        reporter.tell(SwitchState.CONFIRMED, evidence=total)
         if leads:
             self._orders.end()
-            log.warning("%s", switch_line.asleep(story.generation.step, order, held_as))
+            log.warning("%s", switch_line.asleep(reporter.generation.step, order, held_as))
         self._end(
             Outcome.SUSPENDED,
             f"until {order.wakes_at}",
@@ -472,7 +476,7 @@ class Boundary:
 
 
 def _next_generation(
-    story: SwitchReporter, order: Order, saved: SavedCheckpoint, position: Position, held: str
+    reporter: SwitchReporter, order: Order, saved: SavedCheckpoint, position: Position, held: str
 ) -> Generation:
     """Return the next generation: the ordered layout, or this one where memory is still `held`.
 
@@ -480,23 +484,23 @@ def _next_generation(
     fit.
     """
     here = replace(
-        story.generation,
-        number=story.generation.number + 1,
+        reporter.generation,
+        number=reporter.generation.number + 1,
         checkpoint=saved.name,
         staged=saved.staged,
         step=position.step,
         samples=position.samples,
         tokens=position.tokens,
         digest=saved.digest,
-        probe=float(story.note.evidence["probe_before"]),
+        probe=float(reporter.note.evidence["probe_before"]),
     )
     if held:
-        return replace(here, purpose=Purpose.ROLLBACK, switch=replace(story.note, why=held))
+        return replace(here, purpose=Purpose.ROLLBACK, switch=replace(reporter.note, why=held))
     return replace(
         here,
         purpose=Purpose.SWITCH,
         layout=order.layout,
         ranks=order.ranks,
         placement=placed.after(order, here),
-        switch=story.note,
+        switch=reporter.note,
     )

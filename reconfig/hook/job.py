@@ -180,7 +180,7 @@ class SwitchReporter:
                 run=self.generation.run,
                 incarnation=self.generation.incarnation,
                 attempt=self.generation.attempt,
-                plan=self.note.plan,
+                switch_id=self.note.switch_id,
                 epoch=self.note.epoch,
                 state=state,
                 step=self.generation.step,

@@ -28,7 +28,7 @@ from wattmesh.reconfig.probe import noise, probing, rebuild_check
 from wattmesh.reconfig.state import streams
 from wattmesh.reconfig.state.aliased_load import is_state
 from wattmesh.reconfig.state.boxes import LocalBox
-from wattmesh.reconfig.state.optimizers import names_of, present_state, settings_of
+from wattmesh.reconfig.state.optimizer.optimizers import names_of, present_state, settings_of
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import MODEL, Named, by_owner, model_boxes, name_all
 from wattmesh.reconfig.universal.logical import head_of

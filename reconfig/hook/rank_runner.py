@@ -41,7 +41,7 @@ from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
 from wattmesh.reconfig.state import carried
 from wattmesh.reconfig.state.caches import MeshCaches
 from wattmesh.reconfig.state.held import LIVE_SHARE, HeldTensors
-from wattmesh.reconfig.state.slots import begin_slots
+from wattmesh.reconfig.state.optimizer.slots import begin_slots
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import (
     Named,
@@ -154,27 +154,27 @@ class RankRunner:
         if not ranks.taking_part:
             log.debug("rank %d is parked in generation %d", self.job.rank, generation.number)
             return False
-        story = (
+        reporter = (
             SwitchReporter(self.job, generation, generation.switch) if generation.switch else None
         )
         cause: BaseException | None = None
         problem = ""
         try:
-            self._bring_up(generation, story)
+            self._bring_up(generation, reporter)
         except (Exception, CheckpointException) as error:
             cause, problem = error, words(error)
             self._log_traceback(generation, error)
             self.job.launch_store.spoil(generation.number, problem)
             self._set_peers_free(generation, error)
         self.job.launch_store.vote(generation.number, problem)
-        verdict = self._verdict(generation, story, cause)
+        verdict = self._verdict(generation, reporter, cause)
         if verdict:
             self._give_up(generation)
             return False
-        self._confirmed(generation, story)
+        self._confirmed(generation, reporter)
         return True
 
-    def _bring_up(self, generation: Generation, story: SwitchReporter | None) -> None:
+    def _bring_up(self, generation: Generation, reporter: SwitchReporter | None) -> None:
         """Build, load and prove this generation; raises on any problem."""
         watch, step = self.job.watchdog, generation.step
         began = time.monotonic()
@@ -200,7 +200,7 @@ class RankRunner:
         with watch.phase(Phase.LOAD, generation=generation.number, step=step):
             named = self._load(generation) if generation.checkpoint else None
         loaded = time.monotonic()
-        told = story if generation.purpose is not Purpose.ROLLBACK else None
+        told = reporter if generation.purpose is not Purpose.ROLLBACK else None
         if told:
             seconds: Evidence = {
                 "build_s": round(built - began, 4),
@@ -324,7 +324,7 @@ class RankRunner:
         return self.job.folder.path / (generation.staged or generation.checkpoint)
 
     def _verdict(
-        self, generation: Generation, story: SwitchReporter | None, cause: BaseException | None
+        self, generation: Generation, reporter: SwitchReporter | None, cause: BaseException | None
     ) -> str:
         """Wait for the leader's verdict: "" if this generation stands, else why it was given up."""
         launch_store, number = self.job.launch_store, generation.number
@@ -343,10 +343,10 @@ class RankRunner:
                     rank: launch_store.wait(f"vote/{number}/{rank}") for rank in generation.ranks
                 }
                 why = launch_store.spoiler(number) if any(votes.values()) else ""
-                if why and story is not None and generation.retreats:
-                    step, elapsed_s = generation.step, story.elapsed_s
-                    log.warning("%s", switch_line.taken_back(story.note, step, elapsed_s, why))
-                    story.tell(SwitchState.ROLLING_BACK, detail=why)
+                if why and reporter is not None and generation.retreats:
+                    step, elapsed_s = generation.step, reporter.elapsed_s
+                    log.warning("%s", switch_line.taken_back(reporter.note, step, elapsed_s, why))
+                    reporter.tell(SwitchState.ROLLING_BACK, detail=why)
                     launch_store.publish(_rollback_of(generation, why))
                 launch_store.put(f"verdict/{number}", why)
             return str(launch_store.wait(f"verdict/{number}"))
@@ -364,15 +364,15 @@ class RankRunner:
                 "the launcher restarts in the layout before."
             )
 
-    def _confirmed(self, generation: Generation, story: SwitchReporter | None) -> None:
+    def _confirmed(self, generation: Generation, reporter: SwitchReporter | None) -> None:
         """Report that this generation stands, and delete the records of a switch in progress."""
-        if story is None or not self.job.leads(generation):
+        if reporter is None or not self.job.leads(generation):
             return
         back = generation.purpose is Purpose.ROLLBACK
-        story.tell(
+        reporter.tell(
             SwitchState.ROLLED_BACK if back else SwitchState.CONFIRMED,
-            detail=story.note.why if back else "",
-            evidence={"total_s": round(story.elapsed_s, 4)},
+            detail=reporter.note.why if back else "",
+            evidence={"total_s": round(reporter.elapsed_s, 4)},
         )
         if generation.staged:
             self.fsync.begin(generation)
@@ -382,7 +382,7 @@ class RankRunner:
             by_restart = generation.number == 1
             # WARNING level, so that a script without logging set up shows it too.
             log.warning(
-                "%s", switch_line.arrived(generation, story.elapsed_s, by_restart=by_restart)
+                "%s", switch_line.arrived(generation, reporter.elapsed_s, by_restart=by_restart)
             )
 
 

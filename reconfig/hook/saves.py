@@ -97,11 +97,11 @@ class Saves:
         return self._runner.generation
 
     def write(
-        self, story: SwitchReporter | None, began: float, *, wait: bool
+        self, reporter: SwitchReporter | None, began: float, *, wait: bool
     ) -> SavedCheckpoint | None:
         """Save a checkpoint; None if the job's own checkpointer still writes it in the background.
 
-        `story`: reporter of the in-place switch that follows, if one does. `wait`: for the job's
+        `reporter`: reporter of the in-place switch that follows, if one does. `wait`: for the job's
         own checkpointer. Raises `CheckpointNotSaved` on every rank if any could not write.
         """
         state, generation, job = self._state, self._generation, self._job
@@ -112,8 +112,8 @@ class Saves:
             at_s = time.monotonic()
             values, facts = named.values, checkpoint.facts_of(state)
             pieces = {**pieces_of(named.boxes), **pieces_of_values(values)}
-            if story is not None:
-                story.note.evidence["digest_before_s"] = round(time.monotonic() - at_s, 4)
+            if reporter is not None:
+                reporter.note.evidence["digest_before_s"] = round(time.monotonic() - at_s, 4)
         except InputInvalid as error:
             problem = str(error)
         told = group.agree_on_problem(problem)
@@ -137,7 +137,7 @@ class Saves:
             ready = all(group.gather(not self._own.in_flight))
             return self._indexed(self._own, began, prove=wait) if wait or ready else None
         fsync = self._runner.fsync
-        staged = story is not None and fsync.may_stage(story, named.tensors)
+        staged = reporter is not None and fsync.may_stage(reporter, named.tensors)
         self._disk.patience_s = None if job.acted_on else job.deadlines.save_s / DISK_CALLS
         at_s = time.monotonic()
         path = checkpoint.save(
@@ -150,10 +150,10 @@ class Saves:
             memory=self._runner.memory if staged else None,
             disk=self._disk,
         )
-        if staged and story is not None:
-            story.note.evidence["stage_s"] = round(time.monotonic() - at_s, 4)
-            fsync.tell_where(story)
-        elif story is None:
+        if staged and reporter is not None:
+            reporter.note.evidence["stage_s"] = round(time.monotonic() - at_s, 4)
+            fsync.tell_where(reporter)
+        elif reporter is None:
             fsync.release_memory_if_short()
         name = job.folder.checkpoint(header.step).name
         if job.leads(generation) and not staged:

@@ -8,7 +8,7 @@
     registered.json               the last launch that the daemon accepted
     next.json                     what the next launch must run (restart switch)
     switch.json                   the switch in progress, in case this launch dies in it
-    orders.json                   highest epoch seen, plans done
+    orders.json                   highest epoch seen, ids of switches done
     outbox/                       reports that the daemon has not acknowledged
     reached                       the last step that any launch reported
     stop                          asks the run to checkpoint and end at the next boundary
@@ -121,7 +121,7 @@ class RunFolder:
 
     @property
     def orders_file(self) -> Path:
-        """Highest epoch seen and plans done."""
+        """Highest epoch seen and ids of switches done."""
         return self.path / "orders.json"
 
     @property

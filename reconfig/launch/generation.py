@@ -45,7 +45,7 @@ class SwitchNote(Message):
         to, reason: the ordered layout as shown to people, and why it was ordered.
     """
 
-    plan: str
+    switch_id: str
     epoch: int
     point: str
     old_layout: Layout

@@ -22,6 +22,7 @@ from wattmesh.reconfig.launcher.launch_book import (
     Records,
 )
 from wattmesh.reconfig.launcher.own_clock import OwnClock
+from wattmesh.reconfig.wire import SWITCH_ID_KEY
 
 OPEN = (BookedState.ASKED, BookedState.HELD)
 
@@ -108,8 +109,9 @@ class SizedClock(OwnClock):
         An order that one launch has tried is not tried again: that launch would go back.
         """
         switch = asked.get("switch")
-        plan = switch.get("plan") if isinstance(switch, dict) and not asked.get("tries") else None
-        found = launch_book.find(records, plan) if isinstance(plan, str) else None
+        untried = switch if isinstance(switch, dict) and not asked.get("tries") else {}
+        key = untried.get(SWITCH_ID_KEY)
+        found = launch_book.find(records, key) if isinstance(key, str) else None
         held = found is not None and found.state in OPEN and found.asked_by == self._name
         return found if held else None
 

@@ -164,7 +164,9 @@ class Sleeper:
         try:
             waking.begin(self._folder, note, order)
             if max(order.ranks) >= note.launched:
-                self._clock.hold(NextLaunch(key=order.plan, run=note.run, ranks=len(order.ranks)))
+                self._clock.hold(
+                    NextLaunch(key=order.switch_id, run=note.run, ranks=len(order.ranks))
+                )
         except (OSError, WattmeshError) as error:
             self._say(f"the order to wake at {order.point} cannot be noted ({error}).")
         self._say(f"the run is woken: {order.reason}")

@@ -21,11 +21,11 @@ class WayBack:
     """The launch that the run needs.
 
     Attributes:
-        plan: of the switch that failed. `ranks`: how many were launched before it.
+        switch_id: of the switch that failed. `ranks`: how many were launched before it.
         key: of the launch; a new one each time, as one that was withdrawn never begins.
     """
 
-    plan: str
+    switch_id: str
     run: str
     ranks: int
     key: str = field(default_factory=lambda: f"back-{uuid.uuid4()}")
@@ -51,4 +51,4 @@ def way_back(folder: RunFolder, launched: int, *, given_up: bool = False) -> Way
     fits = max(note.old_ranks, default=-1) < launched
     if before in (0, launched) or (fits and not given_up):
         return None
-    return WayBack(plan=note.plan, run=str(identity.get("run", "")), ranks=before)
+    return WayBack(switch_id=note.switch_id, run=str(identity.get("run", "")), ranks=before)

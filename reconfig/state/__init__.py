@@ -1,6 +1,7 @@
 """The training state of a rank, as named tensors and plain values independent of the layout.
 
 The map:
+    optimizer/        an optimizer's state, named as its parameters are
     aliased_load.py   tells whether loading named tensors has filled the model
     batches.py        gives the batches of a run from its position on
     boxes.py          a rank's piece of a tensor as a box of logical indices
@@ -10,11 +11,8 @@ The map:
     held.py           finds tensors that outlive a teardown, and who holds them
     memory.py         reads and fills a tensor's memory in blocks, on any device
     names.py          names of parameters, without wrappers
-    optimizers.py     optimizer state by the global names of parameters
     per_data_rank.py  state of each data parallel rank
     plain.py          plain data as JSON that decodes to equal values
-    shards.py         makes tensors with the sharding of others
-    slots.py          makes the slots of a new optimizer
     state.py          the handle that build fills and a teardown empties
     streams.py        saves and restores the script's random streams
     tensors.py        names a rank's tensors and plain values

@@ -23,7 +23,7 @@ from wattmesh.reconfig.state import plain
 from wattmesh.reconfig.state.boxes import boxes_of
 from wattmesh.reconfig.state.memory import dtype_name
 from wattmesh.reconfig.state.names import canonical
-from wattmesh.reconfig.state.optimizers import PARAMS, names_of
+from wattmesh.reconfig.state.optimizer.optimizers import PARAMS, names_of
 from wattmesh.reconfig.state.state import State, Stateful
 from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.universal.index.dtypes import CODES

@@ -17,10 +17,11 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
-from wattmesh.reconfig.state import optimizers, plain
+from wattmesh.reconfig.state import plain
 from wattmesh.reconfig.state.aliased_load import filled_in_place
 from wattmesh.reconfig.state.boxes import LocalBox, boxes_of
 from wattmesh.reconfig.state.names import canonical
+from wattmesh.reconfig.state.optimizer import optimizers
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.universal.index.names import AVERAGE
 

@@ -194,7 +194,7 @@ def test_a_saving_is_not_told_before_its_submitted_point_was_measured(journal: J
     assert saved(journal, slot(4)).why == UNCALIBRATED
     kinds = {row.line for row in journal.ledger.emissions("r", scenario="baseline")}
     assert kinds == {"assumed"}
-    moved(journal, epoch, begun=slot(4), ended=slot(5), to="A", plan="p2", step=400)
+    moved(journal, epoch, begun=slot(4), ended=slot(5), to="A", switch_id="p2", step=400)
     life.layout, life.power_w, life.rate, life.slots = A, 320.0, 800.0, 5
     life.live(3)
     found = saved(journal, slot(8))
@@ -259,7 +259,7 @@ def test_switching_back_does_not_make_a_settling_slot_the_run_s_own(journal: Jou
     moved(journal, epoch, begun=slot(4), ended=slot(5))
     life.layout, life.slots = B, 5
     life.live(2)
-    moved(journal, epoch, begun=slot(7), ended=slot(8), to="A", plan="p2", step=900)
+    moved(journal, epoch, begun=slot(7), ended=slot(8), to="A", switch_id="p2", step=900)
     life.layout, life.rate, life.slots = A, 300.0, 8
     life.live(3)
     lines = {row.slot_start: row for row in journal.ledger.emissions("r", scenario="baseline")}
@@ -286,7 +286,7 @@ def test_what_was_trained_after_the_last_look_at_a_slot_is_that_slot_s(journal: 
     life.tokens, life.slots = life.tokens + 4_500, 11
     life.report(look)
     life.books.price(look)
-    moved(journal, epoch, begun=look, ended=look, to="A", plan="p2", step=900)
+    moved(journal, epoch, begun=look, ended=look, to="A", switch_id="p2", step=900)
     life.layout, life.slots = A, 14
     life.tokens += 111_000
     life.report(slot(14))

@@ -13,7 +13,7 @@ from tests.builders.carbon import intensities
 from tests.builders.runs import CATALOGUE, UID, progress, register
 from tests.journal.test_ledger import EMISSION
 from wattmesh.controller.accounting.accounts import Accounts
-from wattmesh.controller.accounting.periods import Period, period_of
+from wattmesh.controller.accounting.budgets.periods import Period, period_of
 from wattmesh.controller.accounting.report.closing import close, waits_for
 from wattmesh.controller.accounting.report.month import ReportSettings, report
 from wattmesh.controller.accounting.report.views import MARKET, MonthReport

@@ -8,8 +8,8 @@ import pytest
 
 from tests.builders.accounts import SIGNAL, register
 from tests.journal.test_ledger import EMISSION, ENERGY
-from wattmesh.controller.accounting.budget_plans import BudgetPlans
-from wattmesh.controller.accounting.spending import PeriodLine, spending
+from wattmesh.controller.accounting.budgets.budget_plans import BudgetPlans
+from wattmesh.controller.accounting.budgets.spending import PeriodLine, spending
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.errors import FixInput
 

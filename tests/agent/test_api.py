@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.ledgers import T0, counter, row
+from tests.agent.delivery.ledgers import T0, counter, row
 from tests.api.conftest import Served, open_folder, served
 from tests.api.stranger import STRANGER, as_stranger, connecting, needs_root
 from tests.builders import messages

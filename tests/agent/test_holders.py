@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.ledgers import T0
+from tests.agent.delivery.ledgers import T0
 from tests.builders import messages
 from wattmesh.controller.cycle.fleet import holders
 from wattmesh.controller.journal.journal import Journal

@@ -9,8 +9,8 @@ import pytest
 
 from tests.agent.nodes import node
 from tests.daemon.waiting import wait_for
+from tests.telemetry.sampler.test_sampler import Bench
 from tests.telemetry.test_exporter import scraped, value
-from tests.telemetry.test_sampler import Bench
 from tests.telemetry.world import World
 from wattmesh.controller.agent.link import ControllerLink
 from wattmesh.controller.agent.parts import AgentParts, own_source

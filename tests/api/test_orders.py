@@ -29,7 +29,7 @@ def test_an_open_order_is_given_at_once(served: Served) -> None:
     order = Orders.from_json(served.get(f"{TARGET}?wait=30").body).order
     assert time.monotonic() - began < 25
     assert order is not None
-    assert (order.plan, order.point, order.ranks, order.layout) == (
+    assert (order.switch_id, order.point, order.ranks, order.layout) == (
         "plan-1",
         "B",
         (0, 1),

@@ -8,7 +8,7 @@ import pytest
 from tests.api.conftest import Served
 from tests.api.stranger import as_stranger, needs_root
 from tests.api.test_reading import SIGNAL, carbon
-from wattmesh.controller.accounting.periods import month_named
+from wattmesh.controller.accounting.budgets.periods import month_named
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.daemon.period_roll import PeriodRoll
 from wattmesh.controller.journal.energy.budgets import ClosedRow

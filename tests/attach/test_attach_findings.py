@@ -39,7 +39,7 @@ ATTACHED = Attached(
 SAVED = SaveStep(step=5, layout=DP2, ranks=2, told=40, deferred="", trouble="", for_good="")
 DONE = Transition(
     **WHO,
-    plan="walk-0",
+    switch_id="walk-0",
     epoch=1,
     state=SwitchState.CONFIRMED,
     step=5,

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests.accounting.worlds import small_site as small
+from tests.accounting.worlds.site import SIGNAL, Site, Sites
 from tests.audit import independent
-from tests.books import story
-from tests.books.site import SIGNAL, Site, Sites
 from wattmesh.controller.accounting.audit import audit
 from wattmesh.controller.views import as_json
 
 Twin = Callable[[dict[str, Any]], None]
-AFTER = story.MOVED.end + 10 * story.SLOT_S
+AFTER = small.MOVED.end + 10 * small.SLOT_S
 
 
 def written(site: Site, at: int = AFTER) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def sites() -> Iterator[Sites]:
 @pytest.fixture(scope="module")
 def found(sites: Sites) -> dict[str, Any]:
     """The audit of a run that was moved, with odd numbers, one GPU dark and another at times."""
-    site = story.live(story.begun(sites, story.MOVED, story.DIM))
+    site = small.live(small.begun(sites, small.MOVED, small.DIM))
     site.price(AFTER)
     return written(site)
 
@@ -67,7 +67,7 @@ def test_the_script_agrees_to_the_microgram(found: dict[str, Any], tmp_path: Pat
 
 def test_the_script_agrees_on_the_parts(sites: Sites, tmp_path: Path) -> None:
     """Of a run all of which was read, long after it ended: the best single point is level too."""
-    site = story.live(story.begun(sites, story.MOVED, story.BRIGHT))
+    site = small.live(small.begun(sites, small.MOVED, small.BRIGHT))
     site.price(AFTER)
     bright = written(site)
     assert bright["better_point_ug"]
@@ -80,11 +80,11 @@ def test_the_script_agrees_on_the_parts(sites: Sites, tmp_path: Path) -> None:
 
 def test_the_script_agrees_where_the_pue_was_changed(sites: Sites, tmp_path: Path) -> None:
     """On a band, and not with a headline that takes the better PUE."""
-    site = story.begun(sites, story.MOVED, story.DIM)
-    story.live(site, 2_100)
+    site = small.begun(sites, small.MOVED, small.DIM)
+    small.live(site, 2_100)
     site.pue_milli = 1_600
     site.restart()
-    story.live(site)
+    small.live(site)
     site.price(AFTER)
     several = written(site)
     assert "(1 and 1.6)" in several["pue_note"]
@@ -243,11 +243,11 @@ def test_the_script_names_the_place(found: dict[str, Any], tmp_path: Path) -> No
 
 def test_a_run_that_still_trains_is_audited_too(sites: Sites) -> None:
     """Before and after it is moved, with joules booked since, and prices that are missing."""
-    site = story.begun(sites, story.MOVED, story.DIM, told=6)
+    site = small.begun(sites, small.MOVED, small.DIM, told=6)
     seen = set()
     for now in (900, 1_471, 1_500, 2_100, 3_000):
         site.tell_prices(range(6, 20) if now == 3_000 else [], now)
-        story.live(site, now)
+        small.live(site, now)
         site.deliver(now + 31)
         told = written(site, now)
         assert told["unbooked_mj"] > 0
@@ -258,7 +258,7 @@ def test_a_run_that_still_trains_is_audited_too(sites: Sites) -> None:
 
 def test_a_run_that_was_never_touched_is_audited_to_0(sites: Sites) -> None:
     """Every slot of its baseline stands for itself."""
-    told = written(story.live(story.begun(sites, story.KEPT, story.DIM)))
+    told = written(small.live(small.begun(sites, small.KEPT, small.DIM)))
     assert (told["saved_ug"], told["saved_high_ug"]) == (0, 0)
     assert {row["line"] for row in told["reference"]} == {"as_run"}
     assert independent.differences(told) == []
@@ -266,8 +266,8 @@ def test_a_run_that_was_never_touched_is_audited_to_0(sites: Sites) -> None:
 
 def test_a_run_of_which_nothing_was_read_is_audited_to_nothing(sites: Sites) -> None:
     """No saving, and none can be recomputed."""
-    sights = dict.fromkeys(story.GPUS, story.DIM["g3"])
-    site = story.live(story.begun(sites, story.MOVED, sights))
+    sights = dict.fromkeys(small.GPUS, small.DIM["g3"])
+    site = small.live(small.begun(sites, small.MOVED, sights))
     site.price(AFTER)
     told = written(site)
     assert told["saved_ug"] is None

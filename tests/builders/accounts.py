@@ -128,15 +128,15 @@ def moved(
     begun: datetime,
     ended: datetime,
     to: str = "B",
-    plan: str = "p1",
+    switch_id: str = "p1",
     step: int = 120,
 ) -> None:
     """Switch the run between two moments, as its hook would tell."""
     target = B if to == "B" else A
-    made = replace(order(epoch, plan=plan), point=to, layout=target, not_before_step=step)
+    made = replace(order(epoch, switch_id=switch_id), point=to, layout=target, not_before_step=step)
     assert put_order(journal, made, now=begun)
     for state, now in ((SwitchState.ANNOUNCED, begun), (SwitchState.CONFIRMED, ended)):
-        told = transition(state, epoch=epoch, plan=plan, step=step, layout=target)
+        told = transition(state, epoch=epoch, switch_id=switch_id, step=step, layout=target)
         journal.switches.record(told, owner_uid=UID, now=now)
 
 

@@ -13,10 +13,12 @@ from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.cycle.isolation import Isolation
 from wattmesh.controller.cycle.journal_snapshot import CycleSettings, JournalObservation
 from wattmesh.controller.cycle.observe import JournalObserver, run_view
+from wattmesh.controller.cycle.plans import Plans, with_plans
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.outages import Launches
 from wattmesh.controller.journal.runs.run_store import RunPlan
-from wattmesh.policies.decision import Mode, PolicySettings, RunView
+from wattmesh.policies.decision import Decision, Mode, Observation, PolicySettings, RunView
+from wattmesh.policies.rules.decide import decide
 from wattmesh.reconfig.catalogue import Catalogue, SwitchCost
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch import SwitchState
@@ -73,6 +75,12 @@ def live(
     """Make a cycle as the daemon does, that nobody plans for."""
     observer = JournalObserver(journal, lambda: settings, lambda: epoch, lambda _: fleet or Fleet())
     return Cycle(observer, JournalActor(journal, isolation))
+
+
+def think(seen: Observation, plans: Plans) -> tuple[Observation, tuple[Decision, ...]]:
+    """Decide about what is seen with the newest plans; give the observation with them, too."""
+    planned = with_plans(seen, plans)
+    return planned, decide(planned)
 
 
 def turn(
@@ -141,5 +149,5 @@ def step_switch(
     """Let the run report one step of its open switch, `at_s` after T0."""
     switch = journal.switches.history("r")[0]
     facts: dict[str, Any] = {"epoch": switch.epoch, "evidence": {}}
-    told = transition(state, switch.plan, **facts | changes)
+    told = transition(state, switch.switch_id, **facts | changes)
     journal.switches.record(told, owner_uid=UID, now=T0 + timedelta(seconds=at_s))

@@ -88,10 +88,10 @@ def progress(
     journal.runs.progress(Progress(**(values | changes)), owner_uid=uid, now=now)
 
 
-def order(epoch: int, plan: str = "p1", run: str = "r") -> Order:
+def order(epoch: int, switch_id: str = "p1", run: str = "r") -> Order:
     """Make an order to point B."""
     return Order(
-        plan=plan,
+        switch_id=switch_id,
         epoch=epoch,
         run=run,
         attempt=1,
@@ -116,13 +116,13 @@ def put_order(journal: Journal, made: Order, now: datetime = T0) -> bool:
     )
 
 
-def transition(state: SwitchState, plan: str = "p1", **changes: Any) -> Transition:
+def transition(state: SwitchState, switch_id: str = "p1", **changes: Any) -> Transition:
     """Make a reported step of a switch."""
     values: dict[str, Any] = {
         "run": "r",
         "incarnation": "i1",
         "attempt": 1,
-        "plan": plan,
+        "switch_id": switch_id,
         "epoch": 1,
         "state": state,
         "step": 20,

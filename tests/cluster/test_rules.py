@@ -7,10 +7,10 @@ import pytest
 from tests.cluster.cluster_cases import cluster, waiting
 from wattmesh.policies.cluster.account import ClusterAccount, account
 from wattmesh.policies.cluster.arrivals import streamed
-from wattmesh.policies.cluster.first_come import first_come
-from wattmesh.policies.cluster.greedy import greedy, relative_slack
 from wattmesh.policies.cluster.known_ahead import joint_bound_g, known_ahead
-from wattmesh.policies.cluster.one_by_one import one_by_one
+from wattmesh.policies.cluster.rules.first_come import first_come
+from wattmesh.policies.cluster.rules.greedy import greedy, relative_slack
+from wattmesh.policies.cluster.rules.one_by_one import one_by_one
 from wattmesh.policies.cluster.shared import SharedCluster, SharedRun, checked
 from wattmesh.policies.planner.problem import NoPlan
 

@@ -10,7 +10,6 @@ from tests.builders.cycles import FACTS, acting, dirty_day, live, report, step_s
 from tests.builders.journals import fresh_file
 from tests.builders.runs import T0, B
 from wattmesh.controller.cycle import cycle
-from wattmesh.controller.cycle.cycle import NoPlans, think
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.migrations import HEAD
 from wattmesh.policies.decision import (
@@ -20,6 +19,7 @@ from wattmesh.policies.decision import (
     Observation,
     PolicySettings,
 )
+from wattmesh.policies.rules.decide import decide
 from wattmesh.reconfig.switch import SwitchState
 
 
@@ -169,11 +169,11 @@ def test_what_nobody_carries_out_is_an_error_and_not_a_silence(
 ) -> None:
     """Whatever may be decided is carried out; sleep without a time to wake is refused, and told."""
 
-    def decided(seen: Observation, plans: object) -> tuple[Observation, tuple[Decision, ...]]:
-        hold = think(seen, NoPlans())[1][0]
-        return seen, (replace(hold, action=action, target="B", kind="test", wakes_at=None),)
+    def decided(seen: Observation) -> tuple[Decision, ...]:
+        hold = decide(seen)[0]
+        return (replace(hold, action=action, target="B", kind="test", wakes_at=None),)
 
-    monkeypatch.setattr(cycle, "think", decided)
+    monkeypatch.setattr(cycle, "decide", decided)
     turn(journal)
     assert ("until when it is to sleep" in caplog.text) == (action is Action.SUSPEND)
     ordered = action in (Action.SWITCH, Action.RESUME)

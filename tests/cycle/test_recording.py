@@ -101,7 +101,7 @@ def test_a_decision_that_cannot_be_written_is_not_carried_out_and_takes_no_other
         for each in decide(seen.observation)
     }
     spoilt = switches | {"x": replace(switches["x"], reason=UNWRITABLE)}
-    JournalActor(journal, isolation).act(seen, seen.observation, tuple(spoilt.values()))
+    JournalActor(journal, isolation).act(seen, tuple(spoilt.values()))
     assert {row.run for row in journal.decisions.list()} == {"r", "y"}
     assert set(journal.switches.all_open()) == {"r", "y"}
     assert isolation.count == 1

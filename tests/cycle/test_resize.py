@@ -10,9 +10,9 @@ from tests.builders.cycles import CATALOGUE, report, step_switch, store_day, tur
 from tests.builders.runs import T0, UID, A, B, progress, register, transition
 from tests.cycle import test_sleep
 from tests.cycle.test_sleep import Wants, another_daemon, later, order, row
-from wattmesh.controller.cycle import cycle
-from wattmesh.controller.cycle.cycle import think
+from wattmesh.controller.cycle import observe
 from wattmesh.controller.cycle.fleet import holder
+from wattmesh.controller.cycle.plans import with_plans
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan
 from wattmesh.controller.status.waiting import queued_line
@@ -58,7 +58,7 @@ def journal(journal: Journal) -> Journal:
 def plans(monkeypatch: pytest.MonkeyPatch) -> Wants:
     """What the planner says from now on; at first: B."""
     wants = Wants("B", T0 + timedelta(hours=4))
-    monkeypatch.setattr(cycle, "think", lambda seen, plans: think(seen, wants))
+    monkeypatch.setattr(observe, "with_plans", lambda seen, plans: with_plans(seen, wants))
     return wants
 
 
@@ -293,10 +293,10 @@ def test_a_daemon_that_dies_after_any_report_of_a_resize_loses_nothing(
     cycles run before, between and after.
     """
     turn(journal, at=T0 + timedelta(seconds=2))
-    plan, back = order(journal).plan, later(125)
+    switch_id, back = order(journal).switch_id, later(125)
 
     def step(state: SwitchState, at_s: float, **facts: Any) -> Any:
-        made = transition(state, plan, epoch=1, **facts)
+        made = transition(state, switch_id, epoch=1, **facts)
 
         def write(now: Journal) -> None:
             at = T0 + timedelta(seconds=at_s) if now is journal else back
@@ -323,7 +323,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_resize_loses_nothing(
     (done_switch,) = anew.switches.history("r")
     # An order of which nobody told that it was taken is given up after its time.
     ended = SwitchState.CONFIRMED if told else SwitchState.ABANDONED
-    assert (done_switch.plan, done_switch.state) == (plan, ended)
+    assert (done_switch.switch_id, done_switch.state) == (switch_id, ended)
     assert view(anew, back).failed_switches == 0
     assert anew.switches.open("r") is None
     anew.close()

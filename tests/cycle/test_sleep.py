@@ -7,15 +7,14 @@ import pytest
 
 from tests.builders.cycles import CATALOGUE, report, step_switch, store_day, turn, view
 from tests.builders.runs import T0, UID, A, B, register, transition
-from wattmesh.controller.cycle import cycle
-from wattmesh.controller.cycle.cycle import NoPlans, think
+from wattmesh.controller.cycle import observe
+from wattmesh.controller.cycle.plans import with_plans
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.journal.runs.run_store import RunPlan, RunRow
 from wattmesh.controller.settings.model import PolicySection
 from wattmesh.errors import Fenced, Refused
 from wattmesh.policies.decision import (
     SUSPENDS,
-    Decision,
     Observation,
     PlanStep,
     PlanView,
@@ -78,7 +77,7 @@ def journal(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Journal:
 def plans(monkeypatch: pytest.MonkeyPatch) -> Wants:
     """What the planner says from now on; at first: sleep."""
     wants = Wants("")
-    monkeypatch.setattr(cycle, "think", lambda seen, plans: think(seen, wants))
+    monkeypatch.setattr(observe, "with_plans", lambda seen, plans: with_plans(seen, wants))
     return wants
 
 
@@ -255,7 +254,7 @@ def test_a_frozen_run_is_woken_and_its_order_stays(journal: Journal, plans: Want
     made = order(journal)
     assert (made.mode, made.layout) == (SwitchMode.RESUME, A)
     turn(journal, at=later(11))
-    assert order(journal).plan == made.plan
+    assert order(journal).switch_id == made.switch_id
 
 
 def test_an_operator_wakes_it_into_a_point(journal: Journal, plans: Wants) -> None:
@@ -413,7 +412,7 @@ def test_two_daemons_order_it_awake_once(journal: Journal, plans: Wants) -> None
     turn(journal, at=later(30))
     first = order(journal)
     turn(journal, at=later(30))
-    assert order(journal).plan == first.plan
+    assert order(journal).switch_id == first.switch_id
     assert sum(each.order.mode is SwitchMode.RESUME for each in journal.switches.history("r")) == 1
 
 
@@ -431,11 +430,7 @@ def test_without_plans_it_is_woken_at_once(
 ) -> None:
     """What is not known keeps nobody asleep."""
     fall_asleep(journal)
-
-    def nobody_plans(seen: Observation, plans: object) -> tuple[Observation, tuple[Decision, ...]]:
-        return think(seen, NoPlans())
-
-    monkeypatch.setattr(cycle, "think", nobody_plans)
+    monkeypatch.setattr(observe, "with_plans", with_plans)
     turn(journal, at=later(10))
     assert order(journal).mode is SwitchMode.RESUME
 
@@ -470,11 +465,11 @@ def test_a_daemon_that_dies_after_any_report_of_a_sleep_loses_nothing(
     The launcher tells what is left, and cycles run before, between and after.
     """
     turn(journal, at=T0 + timedelta(seconds=2))
-    plan = order(journal).plan
+    switch_id = order(journal).switch_id
 
     def step(state: SwitchState, at_s: float) -> Any:
         facts: dict[str, Any] = {"evidence": {"total_s": 12.0}, "layout": None, "epoch": 1}
-        made = transition(state, plan, **facts)
+        made = transition(state, switch_id, **facts)
         return lambda now: now.switches.record(
             made, owner_uid=UID, now=T0 + timedelta(seconds=at_s)
         )
@@ -507,11 +502,11 @@ def test_a_daemon_that_dies_after_any_report_of_a_waking_loses_nothing(
     fall_asleep(journal)
     plans.point = "B"
     turn(journal, at=later(30))
-    plan = order(journal).plan
+    switch_id = order(journal).switch_id
 
     def step(state: SwitchState) -> Any:
         facts: dict[str, Any] = {"evidence": {"total_s": 12.0}, "layout": B, "epoch": 1, **SECOND}
-        made = transition(state, plan, **facts)
+        made = transition(state, switch_id, **facts)
         return lambda now: now.switches.record(made, owner_uid=UID, now=later(31.5))
 
     writes: list[Any] = [lambda now: wake(now, later(31), layout=B, ranks=(0, 1))]
@@ -526,7 +521,7 @@ def test_a_daemon_that_dies_after_any_report_of_a_waking_loses_nothing(
     woken = row(anew, later(31.3))
     assert (woken.state, woken.layout, woken.attempt) == ("live", B, 2)
     newest = anew.switches.history("r")[0]
-    assert (newest.plan, newest.state) == (plan, SwitchState.CONFIRMED)
+    assert (newest.switch_id, newest.state) == (switch_id, SwitchState.CONFIRMED)
     assert view(anew, later(31.3)).failed_switches == 0
     anew.close()
 

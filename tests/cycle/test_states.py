@@ -12,7 +12,7 @@ from wattmesh.reconfig.wire import Order, SwitchMode
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ORDER = Order(
-    plan="p",
+    switch_id="p",
     epoch=1,
     run="r",
     attempt=2,

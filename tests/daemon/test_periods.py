@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.controller.accounting.periods import period_before, period_of
+from wattmesh.controller.accounting.budgets.periods import period_before, period_of
 
 KINDS = ("day", "week", "month", "year")
 ZONES = ("UTC", "Europe/London", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")

@@ -156,7 +156,7 @@ def checked(text: str) -> None:
     assert held is not None
     # The sentence itself is held by the test of the real command, in tests/attach.
     taken_back = Transition(
-        **who, plan="walk-0", epoch=1, state=SwitchState.ROLLED_BACK, step=5, elapsed_s=0.5,
+        **who, switch_id="walk-0", epoch=1, state=SwitchState.ROLLED_BACK, step=5, elapsed_s=0.5,
         layout=dp2, detail=held[1],
     )  # fmt: skip
     told = (
@@ -185,7 +185,7 @@ def switched(text: str) -> None:
     assert said is not None
     old, new = Layout.from_text(said["old"]), Layout.from_text(said["new"])
     note = SwitchNote(
-        plan="p", epoch=1, point="B", old_layout=old, old_ranks=(0, 1), began_s=0.0, boot="b",
+        switch_id="p", epoch=1, point="B", old_layout=old, old_ranks=(0, 1), began_s=0.0, boot="b",
         to=said["new"], reason=said["why"] + ".",
         evidence={
             "digest_before": "d", "digest_after": "d",

@@ -173,7 +173,7 @@ def test_a_placement_says_nothing_of_what_a_switch_between_points_takes() -> Non
     """The guard and the planner learn from switches alone."""
     at = datetime(2026, 11, 20, tzinfo=UTC)
     row = SwitchRow(
-        plan="p",
+        switch_id="p",
         run="r",
         attempt=1,
         epoch=1,

@@ -60,7 +60,7 @@ def test_a_hook_of_the_version_before_is_understood(served: Served) -> None:
 def order(served: Served) -> None:
     """Order what the recorded hook carries out."""
     made = Order(
-        plan="PLAN",
+        switch_id="PLAN",
         epoch=1,
         run=messages.RUN,
         attempt=1,

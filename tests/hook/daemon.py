@@ -47,7 +47,7 @@ class Wish:
     wakes_in_s: float | None = None
     epoch: int = 1
     attempt: int | None = None
-    plan: str = ""
+    switch_id: str = ""
     run: str = ""
     placement: tuple[tuple[int, ...], ...] = ()
 
@@ -131,7 +131,8 @@ class FakeDaemon(UnixHttp):
 
     def _follow(self, transition: Transition) -> None:
         self.heard.transitions.append(transition)
-        if self._open and transition.plan == self._open.plan and transition.state in FINAL:
+        mine = self._open is not None and transition.switch_id == self._open.switch_id
+        if mine and transition.state in FINAL:
             self._open = None
 
     def _next_order(self) -> Order | None:
@@ -140,7 +141,7 @@ class FakeDaemon(UnixHttp):
             wish, register = self._wishes[self._served], self.heard.registers[-1]
             last = wish.at - wish.late_by
             self._open = Order(
-                plan=wish.plan or str(uuid.uuid4()),
+                switch_id=wish.switch_id or str(uuid.uuid4()),
                 epoch=wish.epoch,
                 run=wish.run or register.run,
                 attempt=wish.attempt or register.attempt,
@@ -161,10 +162,10 @@ class FakeDaemon(UnixHttp):
             self._marked = self._served
         return self._open
 
-    def states(self, plan: str | None = None) -> list[SwitchState]:
+    def states(self, switch_id: str | None = None) -> list[SwitchState]:
         """The states reported, of one plan or all; the repeat that adds the pace is none."""
         steps = (each for each in self.heard.transitions if AT_PACE not in each.evidence)
-        return [each.state for each in steps if plan in (None, each.plan)]
+        return [each.state for each in steps if switch_id in (None, each.switch_id)]
 
     def paces(self) -> list[tuple[SwitchState, float, float]]:
         """Of every switch that was told to be at its pace: state, total_s, at_pace_s."""

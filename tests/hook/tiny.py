@@ -513,7 +513,7 @@ class TinyJob:
         job = self.session._job
         order = job.client.orders().order
         begun = (read_json(job.folder.orders_file) or {}).get("done", ())
-        return len(begun) + (order is not None and order.plan not in begun) >= number
+        return len(begun) + (order is not None and order.switch_id not in begun) >= number
 
     def _note(self, session: Session, loss: float) -> None:
         """The lowest rank of the generation writes what was trained."""

@@ -2,7 +2,7 @@
 
     python -m tests.hosts.ranks SOCKET    serves until stdin closes
 
-Tasks are `tests/slurm/task.py`, as torchrun's agents start them.
+Tasks are `tests/slurm/jobs/task.py`, as torchrun's agents start them.
 """
 
 import socket
@@ -10,7 +10,7 @@ import struct
 import sys
 
 from tests.hosts.namespaces import enter_those_of
-from tests.slurm import rank_server
+from tests.slurm.jobs import rank_server
 
 _rank = rank_server._rank
 

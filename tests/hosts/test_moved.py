@@ -18,13 +18,13 @@ from tests.hook.harness import DP2, DP2_TP2, DP4, PATIENT, Run, Zygote, worst_di
 from tests.hook.tiny import Options
 from tests.hosts.namespaces import REPOSITORY, TwoHosts
 from tests.hosts.run_on_hosts import HostedRun
-from tests.slurm.training import rank_server
+from tests.slurm.jobs.training import rank_server
 from wattmesh.integrations import torchrun
 from wattmesh.reconfig.launcher.launch_book import BookedState
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SwitchMode
 
-TASK = REPOSITORY / "tests" / "slurm" / "task.py"
+TASK = REPOSITORY / "tests" / "slurm" / "jobs" / "task.py"
 STEPS = 30
 
 
@@ -84,7 +84,7 @@ def test_a_training_moves_from_two_hosts_to_one_and_back_with_the_same_losses(
     hosts = {each["layout"]: each["host"] for each in lines}
     assert set(hosts) == {str(DP2_TP2), str(DP2), str(DP4)}, run.where()
     assert hosts[str(DP2)] == "host-0"
-    plans = dict.fromkeys(each.plan for each in daemon.heard.transitions)
+    plans = dict.fromkeys(each.switch_id for each in daemon.heard.transitions)
     assert [daemon.states(plan)[-1] for plan in plans] == [SwitchState.CONFIRMED] * 2
     registers = daemon.heard.registers
     assert [each.world_size for each in registers] == [4, 2, 4]

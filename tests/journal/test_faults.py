@@ -166,7 +166,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(journal_url: str) -> None:
     writer.stdout.close()
     writer.wait()
     journal = Journal.open(journal_url)
-    plans = {row.plan for row in journal.switches.history(limit=10_000)}
+    plans = {row.switch_id for row in journal.switches.history(limit=10_000)}
     assert {f"p{n}" for n in range(1, acknowledged + 1)} <= plans
     for number in range(1, acknowledged + 1):
         row = journal.switches.open(f"r{number}")

@@ -96,7 +96,7 @@ def test_pg_dump_and_pg_restore_then_renew(postgresql_server: Server, postgresql
     journal = Journal.open(postgresql_url)
     journal.leadership.acquire("one", 60.0)
     journal.leadership.release("one", 1)
-    put_order(journal, replace(order(1), plan="kept"))
+    put_order(journal, replace(order(1), switch_id="kept"))
     whose = journal.leadership.journal
     journal.close()
     with postgresql_server.fresh_database() as empty:

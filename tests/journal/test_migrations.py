@@ -72,6 +72,8 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
             *("emission_rows", "emission_prices", "ledger_names"),
         ):
             connection.exec_driver_sql(f"DROP TABLE {name}")
+        for name in ("switches", "transitions"):
+            connection.exec_driver_sql(f"ALTER TABLE {name} RENAME COLUMN switch_id TO plan")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")
         connection.exec_driver_sql("UPDATE runs SET owner_uid = -2")
     journal.close()

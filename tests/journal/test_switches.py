@@ -128,7 +128,7 @@ def test_what_a_launcher_refused_is_no_failure(journal: Journal, epoch: int) -> 
     history = journal.switches.histories().of("r")
     assert failures(journal) == 0
     assert history.refusal is not None
-    assert (history.refusal.plan, history.refusal.refused) == ("p2", "Slurm does not answer")
+    assert (history.refusal.switch_id, history.refusal.refused) == ("p2", "Slurm does not answer")
     for n, state in enumerate((SwitchState.FAILED, SwitchState.ROLLED_BACK), 3):
         put_order(journal, replace(order(epoch, f"p{n}"), mode=suspend), after(n))
         said = refused if state is SwitchState.FAILED else {}
@@ -145,7 +145,7 @@ def test_a_stepped_clock_reorders_nothing(journal: Journal, epoch: int) -> None:
         made = replace(order(epoch, f"p{n}"), not_before_step=step)
         put_order(journal, made, after(seconds))
         journal.switches.record(transition(state, f"p{n}"), owner_uid=UID, now=after(seconds))
-    assert [row.plan for row in journal.switches.history("r")] == ["p1", "p0"]
+    assert [row.switch_id for row in journal.switches.history("r")] == ["p1", "p0"]
     assert failures(journal) == 0
 
 

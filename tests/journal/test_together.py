@@ -83,5 +83,5 @@ def test_an_order_stays_one_when_two_daemons_think_that_they_lead(journal: Journ
     assert not put_order(other, order(2, "p2"), T0)
     held = other.switches.open("r")
     assert held is not None
-    assert held.plan == "p1"
+    assert held.switch_id == "p1"
     other.close()

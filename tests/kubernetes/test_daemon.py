@@ -19,8 +19,8 @@ from tests.daemon.waiting import wait_for
 from tests.hook.harness import DP4, PATIENT, worst_difference
 from tests.hook.tiny import Options
 from tests.kubernetes.cluster import Cluster, rendered
+from tests.slurm.jobs.training import PATIENCE_S, TASK, losses, rank_server
 from tests.slurm.test_daemon import Site, write_site
-from tests.slurm.training import PATIENCE_S, TASK, losses, rank_server
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig.launch.folder import RunFolder
 from wattmesh.reconfig.launcher.launch_book import BookedState, LaunchBook
@@ -116,7 +116,7 @@ def test_a_daemon_moves_a_training_to_fewer_pods_and_back(
     moved.
     """
     more = write_site(places)
-    with rank_server(places / "ranks.sock", "tests.slurm.rank_server") as ranks:
+    with rank_server(places / "ranks.sock", "tests.slurm.jobs.rank_server") as ranks:
         moved = Training(
             cluster,
             ranks,

@@ -171,7 +171,7 @@ def test_a_run_that_sleeps_is_woken_by_an_order_in_another_size(
     note = asleep.read(run.folder.asleep_file, AsleepNote)
     assert note is not None
     order = Order(
-        plan="plan-2",
+        switch_id="plan-2",
         epoch=1,
         run=note.run,
         attempt=note.attempt,

@@ -14,7 +14,7 @@ from tests.laws.sources import Module, dotted, imports, modules, parse
 PURE = (
     "wattmesh.policies",
     "wattmesh.controller.attach_check.judge",
-    "wattmesh.controller.accounting.periods",
+    "wattmesh.controller.accounting.budgets.periods",
     "wattmesh.controller.accounting.report.closed",
     "wattmesh.controller.accounting.report.prices",
     "wattmesh.controller.cycle.states",

@@ -12,8 +12,8 @@ from tests.builders.journals import fresh_file
 from tests.builders.runs import PLAN, T0, UID, after, progress, register
 from tests.cycle.test_fences import node
 from tests.daemon.clocks import SteppedClock
-from wattmesh.controller.agent.duties import Newest
 from wattmesh.controller.agent.knowledge import HALF_HOURS, AgentInstructions
+from wattmesh.controller.agent.loop_bodies import Newest
 from wattmesh.controller.agent.metrics import AgentMetrics
 from wattmesh.controller.agent.outbox import OutboxFill
 from wattmesh.controller.cycle.fleet import Fleet
@@ -128,10 +128,10 @@ def test_a_launch_that_said_that_it_leaves_is_not_lost(
     assert value(found, "wattmesh_run_tokens_total", run="llm") == 1000
 
 
-def ordered(journal: Journal, epoch: int, plan: str, *, run: str = "r", at: datetime) -> None:
+def ordered(journal: Journal, epoch: int, switch_id: str, *, run: str = "r", at: datetime) -> None:
     """Order the run to B."""
     order = Order(
-        plan=plan,
+        switch_id=switch_id,
         epoch=epoch,
         run=run,
         attempt=1,

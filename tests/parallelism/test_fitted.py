@@ -14,9 +14,9 @@ import pytest
 
 from wattmesh.controller.cost_model import fitted
 from wattmesh.errors import InputInvalid
-from wattmesh.policies.parallelism.known_errors import observe
 from wattmesh.policies.parallelism.parameters import SIZE, pack
 from wattmesh.policies.parallelism.predict import CostModel
+from wattmesh.policies.parallelism.residuals.known_errors import observe
 
 SHIPPED = files("wattmesh.controller.cost_model").joinpath(fitted.NAME).read_bytes()
 

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from tests.parallelism.rows import read, row
 from wattmesh.controller.cost_model import fitted
 from wattmesh.policies.parallelism.energy import PowerShares
-from wattmesh.policies.parallelism.error_covariance import (
+from wattmesh.policies.parallelism.hardware import CLASSES
+from wattmesh.policies.parallelism.measured import fit_model, measured_rows
+from wattmesh.policies.parallelism.predict import predict
+from wattmesh.policies.parallelism.residuals.error_covariance import (
     AMPLITUDES,
     SIZE,
     Habits,
@@ -19,10 +22,12 @@ from wattmesh.policies.parallelism.error_covariance import (
     covariance,
     covariance_and_slopes,
 )
-from wattmesh.policies.parallelism.hardware import CLASSES
-from wattmesh.policies.parallelism.known_errors import FREEDOM, KnownErrors, learn, observe
-from wattmesh.policies.parallelism.measured import fit_model, measured_rows
-from wattmesh.policies.parallelism.predict import predict
+from wattmesh.policies.parallelism.residuals.known_errors import (
+    FREEDOM,
+    KnownErrors,
+    learn,
+    observe,
+)
 from wattmesh.policies.parallelism.training_rows import Tags
 
 Array = NDArray[np.float64]

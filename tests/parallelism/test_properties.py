@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.parallelism.rows import RIGHT, Drawn, Row, legal, read, row, setups
 from wattmesh.controller.cost_model import fitted
 from wattmesh.policies.parallelism.energy import PowerShares, StepEnergy, step_energy
-from wattmesh.policies.parallelism.known_errors import observe
 from wattmesh.policies.parallelism.memory import PeakMemory, memory
 from wattmesh.policies.parallelism.parameters import (
     SIZE,
@@ -23,6 +22,7 @@ from wattmesh.policies.parallelism.parameters import (
     unpack,
 )
 from wattmesh.policies.parallelism.predict import CostModel, Predictions, predict
+from wattmesh.policies.parallelism.residuals.known_errors import observe
 from wattmesh.policies.parallelism.setups import Setups
 from wattmesh.policies.parallelism.step_time import StepTime, step_time
 

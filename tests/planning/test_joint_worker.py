@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.builders.capped_runs import FAST_W, SLOW_W, announced_to, sharing
+from tests.builders.cycles import think
 from tests.builders.observations import NOW
 from tests.daemon.waiting import wait_for
 from tests.planning.children import NONSENSE, process, wait_gone
-from wattmesh.controller.cycle.cycle import think
 from wattmesh.controller.planner.joint_asking import joint_sentence, joint_terms
 from wattmesh.controller.planner.joint_worker import JointWorker
 from wattmesh.controller.planner.process import PlanProcess

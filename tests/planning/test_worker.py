@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.builders.cycles import think
 from tests.builders.observations import NOW, A, B, observation, run, slots
 from tests.builders.points import catalogue, point
 from tests.daemon.waiting import wait_for
 from tests.planning import children
 from tests.planning.children import process, wait_gone
-from wattmesh.controller.cycle.cycle import NoPlans, think
+from wattmesh.controller.cycle.plans import NoPlans
 from wattmesh.controller.planner.asking import why_none
 from wattmesh.controller.planner.process import PlanProcess
 from wattmesh.controller.planner.worker import Patience, PlanWorker

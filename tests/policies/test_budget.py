@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattmesh.controller.accounting.periods import period_of
+from wattmesh.controller.accounting.budgets.periods import period_of
 from wattmesh.policies.accounting.budget import (
     BURN_RULES,
     Alert,

@@ -193,7 +193,7 @@ class Actor:
                 run=RUN,
                 incarnation="i",
                 attempt=1,
-                plan=order.plan,
+                switch_id=order.switch_id,
                 epoch=order.epoch,
                 state=SwitchState.ROLLED_BACK if refused else SwitchState.CONFIRMED,
                 step=self.step,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.profile.test_agent_page import served
 from tests.profile.test_measuring import ACT, JOB, shell
-from tests.telemetry.prometheus_server import Prometheus, Series, prometheus
+from tests.telemetry.sources.prometheus_server import Prometheus, Series, prometheus
 from wattmesh.controller.profile.job import JobPower, PowerKind, ProfileJob
 from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.errors import InputInvalid, WattmeshError

@@ -86,7 +86,7 @@ class Served:
             run=RUN,
             incarnation="i",
             attempt=7,
-            plan=order.plan,
+            switch_id=order.switch_id,
             epoch=order.epoch,
             state=state,
             step=step,

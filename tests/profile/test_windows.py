@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattmesh.controller.profile.windows import (
+from wattmesh.controller.profile.measuring.windows import (
     Draw,
     WindowNumbers,
     at_pace,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders.replays import CYCLE_S, days, grid, job, means, perfect, scene
 from wattmesh.controller.cli.main import main
-from wattmesh.controller.cycle.cycle import NoPlans
+from wattmesh.controller.cycle.plans import NoPlans
 from wattmesh.controller.replay.bench import (
     POLICIES,
     Cell,

@@ -16,7 +16,7 @@ from tests.builders.points import catalogue
 from tests.builders.replays import START, means
 from tests.replay.test_deadline import Noted, Told
 from tests.replay.test_speed_reserve import Nobody
-from wattmesh.controller.cycle.cycle import NoPlans
+from wattmesh.controller.cycle.plans import NoPlans
 from wattmesh.controller.replay.grid import GridSeries
 from wattmesh.controller.replay.world import Scene, run
 from wattmesh.policies.decision import PolicySettings

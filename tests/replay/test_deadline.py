@@ -18,7 +18,8 @@ from tests.builders.observations import measured
 from tests.builders.points import catalogue, point
 from tests.builders.replays import START, grid, means
 from wattmesh.controller.cycle.clocks import BACK_S
-from wattmesh.controller.cycle.cycle import CycleObservation, NoPlans, Plans
+from wattmesh.controller.cycle.cycle import CycleObservation
+from wattmesh.controller.cycle.plans import NoPlans, Plans
 from wattmesh.controller.replay.drivers import LivePolicy, PlansNow, Rival
 from wattmesh.controller.replay.forecasts import ReplayForecast
 from wattmesh.controller.replay.grid import GridSeries
@@ -166,11 +167,11 @@ class Deceived(LivePolicy):
         super().__init__(*words)
         self._changes, self._view = changes, view
 
-    def observe(self, now: datetime) -> CycleObservation:
+    def see(self, now: datetime) -> Observation:
         """Observe what is not."""
-        seen = super().observe(now).observation
+        seen = super().see(now)
         views = tuple(replace(each, **self._view) for each in seen.runs)
-        return CycleObservation(observation=replace(seen, runs=views, **self._changes))
+        return replace(seen, runs=views, **self._changes)
 
 
 class Noted(LivePolicy):
@@ -183,15 +184,13 @@ class Noted(LivePolicy):
         self.planned = self.failed = False
         self.points: list[str] = []
 
-    def act(
-        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
-    ) -> None:
+    def act(self, seen: CycleObservation, decisions: Sequence[Decision]) -> None:
         """Remember what was decided."""
         self.decisions.extend(decisions)
-        self.planned |= any(each.plan is not None for each in planned.runs)
+        self.planned |= any(each.plan is not None for each in seen.observation.runs)
         self.failed |= self.world.state.failed > 0
         self.points.append("" if self.world.state.asleep else self.world.state.point.id)
-        super().act(seen, planned, decisions)
+        super().act(seen, decisions)
 
 
 @dataclass(frozen=True, kw_only=True)

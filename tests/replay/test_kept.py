@@ -37,11 +37,10 @@ class Watched(LivePolicy):
 class Forgetful(Watched):
     """A sabotaged driver that never knows what was trained before."""
 
-    def observe(self, now: datetime) -> CycleObservation:
+    def see(self, now: datetime) -> Observation:
         """Forget."""
-        seen = super().observe(now).observation
-        runs = tuple(replace(each, trained=()) for each in seen.runs)
-        return CycleObservation(observation=replace(seen, runs=runs))
+        seen = super().see(now)
+        return replace(seen, runs=tuple(replace(each, trained=()) for each in seen.runs))
 
 
 class Capped(Watched):
@@ -49,26 +48,23 @@ class Capped(Watched):
 
     hours = (12.0, 30.0)
 
-    def act(
-        self, seen: CycleObservation, planned: Observation, decisions: Sequence[Decision]
-    ) -> None:
+    def act(self, seen: CycleObservation, decisions: Sequence[Decision]) -> None:
         """Hold its boards at B when the cap begins, as agents do."""
         if seen.observation.cap and self.world.state.point.id == "A":
             self.world.order("B")
         else:
-            super().act(seen, planned, decisions)
+            super().act(seen, decisions)
 
-    def observe(self, now: datetime) -> CycleObservation:
+    def see(self, now: datetime) -> Observation:
         """Tell of the cap while it holds."""
-        scene, state, shown = self.world.scene, self.world.state, super().observe(now)
-        seen = shown.observation
+        scene, state, seen = self.world.scene, self.world.state, super().see(now)
         begin_h, end_h = self.hours
         if not begin_h * HOUR_S <= state.at_s < end_h * HOUR_S:
-            return shown
+            return seen
         room_w = needs_w(scene.catalogue.point("B"))
         cap = CapView(cap_w=room_w, until=scene.start + timedelta(hours=end_h))
         runs = (replace(seen.runs[0], room_w=room_w),)
-        return CycleObservation(observation=replace(seen, cap=cap, runs=runs))
+        return replace(seen, cap=cap, runs=runs)
 
 
 def worst(looks: list[tuple[float, float, str]], window_s: float) -> float:

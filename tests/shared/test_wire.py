@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattmesh.controller.views import as_json
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
 from wattmesh.reconfig.launch.generation import SwitchNote
@@ -16,7 +17,7 @@ from wattmesh.reconfig.wire import Order, Orders, Progress, Register, SwitchMode
 
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 ORDER = Order(
-    plan="p",
+    switch_id="p",
     epoch=3,
     run=RUN,
     attempt=1,
@@ -40,7 +41,7 @@ def test_every_message_survives_json() -> None:
         run=RUN,
         incarnation="i",
         attempt=1,
-        plan="p",
+        switch_id="p",
         epoch=3,
         state=SwitchState.LOADED,
         step=20,
@@ -50,7 +51,7 @@ def test_every_message_survives_json() -> None:
         evidence={"probe_before": 2.0},
     )
     note = SwitchNote(
-        plan="p",
+        switch_id="p",
         epoch=1,
         point="B",
         old_layout=Layout(),
@@ -61,6 +62,17 @@ def test_every_message_survives_json() -> None:
     )
     for message in (Orders(order=ORDER, epoch=3), Orders(), transition, note):
         assert through_json(message) == message
+
+
+def test_a_switch_s_id_is_called_plan_on_the_wire() -> None:
+    """Hooks and daemons of before read and write that name; the Python name is not a field."""
+    data = Orders(order=ORDER).to_json()["order"]
+    assert data["plan"] == "p"
+    assert "switch_id" not in data
+    renamed = {key: value for key, value in data.items() if key != "plan"} | {"switch_id": "p"}
+    with pytest.raises(InputInvalid, match="the field 'plan' is missing"):
+        Order.from_json(renamed)
+    assert as_json(ORDER) == json.loads(json.dumps(data))
 
 
 def test_a_field_from_a_newer_protocol_is_ignored() -> None:

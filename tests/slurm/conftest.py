@@ -8,7 +8,7 @@ import pytest
 
 from tests.slurm import cluster
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import Training, rank_server
+from tests.slurm.jobs.training import Training, rank_server
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def ranks() -> Iterator[Path]:
     """The socket of a process that forks ranks, after one import of torch."""
     with tempfile.TemporaryDirectory(prefix="wm") as folder:
         where = Path(folder) / "ranks.sock"
-        with rank_server(where, "tests.slurm.rank_server", GLOO_SOCKET_IFNAME="lo"):
+        with rank_server(where, "tests.slurm.jobs.rank_server", GLOO_SOCKET_IFNAME="lo"):
             yield where
 
 

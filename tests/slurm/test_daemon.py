@@ -11,7 +11,7 @@ from tests.daemon.process import DaemonProcess, daemon
 from tests.daemon.waiting import wait_for
 from tests.hook.harness import DP2, DP2_TP2, DP4, worst_difference
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import PATIENCE_S, Training
+from tests.slurm.jobs.training import PATIENCE_S, Training
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import PAUSED, Release, SwitchCost

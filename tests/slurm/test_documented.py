@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import ENDED, Cluster
-from tests.slurm.paper import REPOSITORY
+from tests.slurm.jobs.paper import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "slurm.md"
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.safety.node import Node
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import Cluster
-from tests.slurm.paper import REPOSITORY
+from tests.slurm.jobs.paper import REPOSITORY
 from wattmesh.integrations.slurm import epilog
 from wattmesh.telemetry.actuator.wire import ProcessClaim
 from wattmesh.telemetry.desired import LeaseKind, Wish

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import Cluster
-from tests.slurm.paper import Paper
+from tests.slurm.jobs.paper import Paper
 from wattmesh.errors import SourceUnavailable
 from wattmesh.integrations.slurm import __main__ as commands
 from wattmesh.integrations.slurm.client import SlurmClient

@@ -13,7 +13,7 @@ import pytest
 
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import ENDED, Cluster
-from tests.slurm.paper import REPOSITORY, Paper
+from tests.slurm.jobs.paper import REPOSITORY, Paper
 from wattmesh.integrations.slurm.client import KEY_VARIABLE
 from wattmesh.reconfig.launcher.launch_book import BookedState
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.waiting import wait_for
 from tests.slurm.cluster import ENDED, Cluster
-from tests.slurm.paper import Paper
+from tests.slurm.jobs.paper import Paper
 from wattmesh.reconfig.launcher.launch_book import BookedState
 
 RESIZE = {"do": "resize", "ranks": 4, "key": "plan-1"}
@@ -52,7 +52,7 @@ def test_whatever_step_a_job_is_killed_at_one_launch_trains_on(
         where = tmp_path / str(number)
         first = UNWANTED if kill.act == "withdraw" else RESIZE
         first = WITH_WAY_BACK if kill.act.startswith("hold@") else first
-        run = Paper(slurm, where, first, DONE, module="tests.slurm.dying", more="")
+        run = Paper(slurm, where, first, DONE, module="tests.slurm.jobs.dying", more="")
         died = where / "died"
         if kill.requeued:
             run.mark("node-dies")

@@ -7,7 +7,7 @@ from tests.daemon.waiting import wait_for
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import DP2, DP2_TP2, DP4, worst_difference
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import Training
+from tests.slurm.jobs.training import Training
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SwitchMode
 
@@ -46,7 +46,7 @@ def test_a_training_moves_through_layouts_sizes_and_sleep_with_the_same_losses(
     told = (moved.folder / "watch.out").read_text()
     assert "the run is woken: the test asks for it" in told, told
     assert worst_difference(moved.losses(), undisturbed) <= 1e-5
-    plans = dict.fromkeys(each.plan for each in daemon.heard.transitions)
+    plans = dict.fromkeys(each.switch_id for each in daemon.heard.transitions)
     assert [daemon.states(plan)[-1] for plan in plans] == [SwitchState.CONFIRMED] * len(wishes)
     first, *_ = daemon.heard.registers
     assert {SUSPENDS, RESIZES} <= set(first.capabilities)

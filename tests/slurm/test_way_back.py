@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.paper import Paper
+from tests.slurm.jobs.paper import Paper
 from wattmesh.integrations.slurm.own_job import name_of
 from wattmesh.reconfig.launcher.launch_book import BookedState
 

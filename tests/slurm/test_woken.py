@@ -15,7 +15,7 @@ import pytest
 from tests.daemon.waiting import wait_for
 from tests.hook.unix_http import UnixHttp
 from tests.slurm.cluster import Cluster
-from tests.slurm.paper import REPOSITORY, Paper
+from tests.slurm.jobs.paper import REPOSITORY, Paper
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.integrations.slurm import watcher
 from wattmesh.integrations.slurm.client import SlurmClient
@@ -70,7 +70,7 @@ def asleep_run(slurm: Cluster, where: Path) -> tuple[Paper, AsleepNote]:
 def order(note: AsleepNote, ranks: int) -> Order:
     """Give an order to wake with a number of ranks."""
     return Order(
-        plan="plan-2",
+        switch_id="plan-2",
         epoch=1,
         run=note.run,
         attempt=note.attempt,

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.telemetry.test_sampler import Bench
+from tests.telemetry.sampler.test_sampler import Bench
 from tests.telemetry.world import T0
-from wattmesh.controller.accounting.periods import period_of
+from wattmesh.controller.accounting.budgets.periods import period_of
 from wattmesh.controller.agent.knowledge import read_grid, write_grid
 from wattmesh.controller.api.handlers.agents import laid
 from wattmesh.telemetry.energy.ledger import EnergyRow, SlotGrid

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.telemetry.test_sampler import Bench
+from tests.telemetry.sampler.test_sampler import Bench
 from tests.telemetry.world import MemoryBook, World
 from wattmesh.telemetry.energy.exporter import DeviceExporter
 from wattmesh.telemetry.energy.ledger import DeviceTotal, SlotGrid

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.telemetry.test_sampler import GRID
+from tests.telemetry.sampler.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.errors import JournalUnavailable
 from wattmesh.telemetry.energy.ledger import CounterBaseline

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.waiting import wait_for
-from tests.telemetry.test_sampler import GRID
+from tests.telemetry.sampler.test_sampler import GRID
 from tests.telemetry.world import T0, MemoryBook
 from wattmesh.telemetry.energy.sampler import Sample, Sampler
 from wattmesh.telemetry.fake_nvml import Board, FakeGpu, FakeNvml

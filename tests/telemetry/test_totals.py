@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.telemetry.test_sampler import RUN, Bench
+from tests.telemetry.sampler.test_sampler import RUN, Bench
 from tests.telemetry.world import World
 from wattmesh.telemetry.energy.attribution import DISPUTED
 from wattmesh.telemetry.energy.ledger import DeviceTotal

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.year.judge import blindly, misheard, months, unexplained
 from benchmarks.year.life import Life, lived
 from benchmarks.year.run import HOUR, A, B, Run
-from benchmarks.year.story import clocks_change, month_end
+from benchmarks.year.scenarios import clocks_change, month_end
 from benchmarks.year.world import at
 from wattmesh.controller.journal.energy.ledger import EmissionRow
 from wattmesh.integrations.carbon.grid_server.grids import Measure
@@ -87,14 +87,14 @@ def test_the_sum_catches_one_wrong_row(life: Life, change: str) -> None:
 
 def test_a_missing_decision_is_caught(life: Life) -> None:
     """Sabotaged twin: decisions of half a day vanish; and one that says nothing."""
-    tale = life.tale
+    scenario = life.scenario
     rows = life.decisions
-    span, run = (tale.start, tale.end), life.simulated.cluster.runs[0]
+    span, run = (scenario.start, scenario.end), life.simulated.cluster.runs[0]
     early = [row for row in rows if row.last_at < run.job.start + 3 * DAY]
-    assert unexplained(early, run, span, tale.step, tale.down)
+    assert unexplained(early, run, span, scenario.step, scenario.down)
     mute = [replace(row, reason="") for row in rows]
-    assert unexplained(mute, run, span, tale.step, tale.down)
-    assert not unexplained(rows, run, span, tale.step, tale.down)
+    assert unexplained(mute, run, span, scenario.step, scenario.down)
+    assert not unexplained(rows, run, span, scenario.step, scenario.down)
 
 
 def test_months_of_a_place_follow_each_other() -> None:
@@ -138,17 +138,19 @@ def test_clocks_change_while_the_provider_is_gone(tmp_path: Path) -> None:
         assert {each.scenario for each in life.forgotten()} == {"dark"}  # a twin: no darkness
         twins = [{h: x * mg // 10 for h, mg in life.checked.price_mg.items()} for x in (1, 1000)]
         assert any(life.flattered(other)[0] for other in twins)  # the savings of other grids
-        signals = {row.signal.split(":")[3] for row in life.rows(*life.tale.whole)}
+        signals = {row.signal.split(":")[3] for row in life.rows(*life.scenario.whole)}
         assert signals == {"direct", "lifecycle"}
         decisions = life.decisions
         assert "stale_signal" in {row.kind for row in decisions}
-        wrong = blindly([replace(row, kind="at_target") for row in decisions], [life.tale.dead[0]])
+        wrong = blindly(
+            [replace(row, kind="at_target") for row in decisions], [life.scenario.dead[0]]
+        )
         assert wrong  # the sabotaged twin: decisions that look at a grid nobody told
         holds = [row for row in decisions if row.action == "hold"]
         under_way = [replace(row, kind="switching") for row in holds]
-        assert blindly(under_way, [life.tale.dead[0]]) == []
+        assert blindly(under_way, [life.scenario.dead[0]]) == []
         acting = [replace(row, action="switch") for row in under_way]
-        assert blindly(acting, [life.tale.dead[0]])  # and one that acts
+        assert blindly(acting, [life.scenario.dead[0]])  # and one that acts
         moved, half = life.simulated.cluster.runs[1:]
         told = life.simulated.journal.switches.history(moved.job.name)
         assert {row.requested_by for row in told} == {"policy"}

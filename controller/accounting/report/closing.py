@@ -9,7 +9,7 @@ operator, and the figures it was closed with are kept.
 from datetime import UTC, datetime
 
 from wattmesh.controller.accounting.accounts import ACTUAL
-from wattmesh.controller.accounting.periods import Period, period_before, period_of
+from wattmesh.controller.accounting.budgets.periods import Period, period_before, period_of
 from wattmesh.controller.accounting.report.month import ReportSettings, report
 from wattmesh.controller.accounting.report.views import MonthReport
 from wattmesh.controller.journal.energy.budgets import ClosedRow

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wattmesh.controller.accounting.accounts import ACTUAL, UNPRICED
-from wattmesh.controller.accounting.budget_plans import CLUSTER
-from wattmesh.controller.accounting.periods import Period
+from wattmesh.controller.accounting.budgets.budget_plans import CLUSTER
+from wattmesh.controller.accounting.budgets.periods import Period
 from wattmesh.controller.accounting.report.closed import closed_carbon, from_closing
 from wattmesh.controller.accounting.report.lines import lines_of, totals_of
 from wattmesh.controller.accounting.report.prices import Contract, Intensities

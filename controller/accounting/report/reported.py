@@ -1,6 +1,6 @@
 """What the settings and the signals say of budgets and reports, in the types of their modules."""
 
-from wattmesh.controller.accounting.budget_plans import BudgetPlans
+from wattmesh.controller.accounting.budgets.budget_plans import BudgetPlans
 from wattmesh.controller.accounting.report.month import ReportSettings
 from wattmesh.controller.journal.journal import Journal
 from wattmesh.controller.loop_facts import LoopFacts, Signals

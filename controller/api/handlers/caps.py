@@ -17,7 +17,7 @@ from wattmesh.controller.status.status import announced_caps, cap_line, power_fl
 from wattmesh.controller.views import Done, PowerCap
 from wattmesh.errors import InputInvalid, RetryLater
 from wattmesh.policies.decision import Mode
-from wattmesh.policies.words import moment
+from wattmesh.policies.reason_text import moment
 from wattmesh.quantities import watts
 
 MOST_ANNOUNCED = 8

@@ -22,7 +22,7 @@ from wattmesh.controller.api.workers import Crowded, Workers
 from wattmesh.controller.journal.database import identity
 from wattmesh.controller.journal.runs.run_nodes import ANY, HERE
 from wattmesh.errors import RetryLater
-from wattmesh.reconfig.wire import Orders
+from wattmesh.reconfig.wire import SWITCH_ID_KEY, Orders
 
 LONGEST_WAIT_S = 60.0
 STANDBY_WAIT_S = 1.0
@@ -120,14 +120,14 @@ class OrderBoard:
 
     async def _newest(self, received: Received, call: Call, wait_s: float) -> Orders:
         """Wait up to `wait_s` for an order that the caller does not know; give the newest."""
-        changes, seen = self._context.changes, call.query.get("plan", "")
+        changes, seen = self._context.changes, call.query.get(SWITCH_ID_KEY, "")
         until_s = time.monotonic() + wait_s
         while True:
             rings = changes.rings
             found = await self._look(received, call, rings)
             call.as_owner(self._context, found, READ)
             order, left_s = found.orders.order, until_s - time.monotonic()
-            if left_s <= 0 or (order is not None and order.plan != seen):
+            if left_s <= 0 or (order is not None and order.switch_id != seen):
                 return found.orders
             leads = self._context.loop_facts.lead.epoch is not None
             patience_s = left_s if leads else min(left_s, STANDBY_WAIT_S)

@@ -48,7 +48,7 @@ def place(context: RequestContext, call: Call) -> Done:
     _check_in_time(context, row)
     point = row.point.id if row.point is not None else ""
     order = Order(
-        plan=str(uuid.uuid4()),
+        switch_id=str(uuid.uuid4()),
         epoch=epoch,
         run=row.run,
         attempt=row.attempt,

@@ -14,9 +14,9 @@ from wattmesh.controller import marks
 from wattmesh.controller.accounting import audit as audits
 from wattmesh.controller.accounting import budget as budgets
 from wattmesh.controller.accounting.budget import BudgetView, ClusterLine
+from wattmesh.controller.accounting.budgets.spending import spending
 from wattmesh.controller.accounting.report.reopening import reopenings
 from wattmesh.controller.accounting.report.reported import accounting_signal, bounds_of
-from wattmesh.controller.accounting.spending import spending
 from wattmesh.controller.api.handlers.flagged import (
     audit_json,
     catalogue_json,
@@ -41,7 +41,7 @@ from wattmesh.controller.status.status import (
 )
 from wattmesh.controller.views import StatusView, as_json
 from wattmesh.errors import JournalUnavailable, RetryLater
-from wattmesh.reconfig.wire import Spent
+from wattmesh.reconfig.wire import SWITCH_ID_KEY, Spent
 from wattmesh.telemetry.carbon import signal_quality
 from wattmesh.telemetry.readings import flags_of
 
@@ -108,7 +108,7 @@ def run(context: RequestContext, call: Call) -> dict[str, Any]:
         "checkpoint_step": row.checkpoint_step,
         "host": row.host,
         "process": row.pid,
-        "switches": story(context, row, limit)[1],
+        "switches": decisions_and_switches(context, row, limit)[1],
     }
 
 
@@ -146,13 +146,14 @@ def _why_no_grams(context: RequestContext, line: ClusterLine) -> str:
 def why(context: RequestContext, call: Call) -> dict[str, Any]:
     """Give the history of one run: its decisions, its switches and their states."""
     row = context.run(call.path["run"], call.peer)
-    told, switches = story(context, row, _limit(call))
+    told, switches = decisions_and_switches(context, row, _limit(call))
     return {
         "run": run_line(context.journal, context.loop_facts, row, context.now),
         "decisions": told,
         "switches": switches,
         "transitions": {
-            each["plan"]: context.journal.switches.transitions(each["plan"]) for each in switches
+            each[SWITCH_ID_KEY]: context.journal.switches.transitions(each[SWITCH_ID_KEY])
+            for each in switches
         },
         "expert_costs": context.journal.events.list(
             MOST_TOLD, kind=EXPERT_COSTS, begins=told_of(row)
@@ -160,7 +161,7 @@ def why(context: RequestContext, call: Call) -> dict[str, Any]:
     }
 
 
-def story(
+def decisions_and_switches(
     context: RequestContext, row: RunRow, limit: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Give the newest decisions and switches of a run, newest first."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from wattmesh.controller.accounting.budget import boundary, run_budget
-from wattmesh.controller.accounting.periods import month_named, period_of
+from wattmesh.controller.accounting.budgets.periods import month_named, period_of
 from wattmesh.controller.accounting.report.month import report
 from wattmesh.controller.accounting.report.one_run import RunReport, stretches
 from wattmesh.controller.accounting.report.reported import plans_of, reported
 from wattmesh.controller.accounting.report.views import MonthReport
 from wattmesh.controller.accounting.saving import run_saving
-from wattmesh.controller.api.handlers.reading import story
+from wattmesh.controller.api.handlers.reading import decisions_and_switches
 from wattmesh.controller.api.request_context import Call, Conflict, NotFound, RequestContext
 from wattmesh.controller.journal.energy.run_slots import run_slots
 from wattmesh.controller.status.status import run_line, why_unread
@@ -57,7 +57,7 @@ def one_run(context: RequestContext, call: Call) -> RunReport:
         finish_reason=row.finish_reason,
         observed=row.observed,
         stretches=stretches(slots, one_signal=len(spent.carbon) <= 1),
-        switches=tuple(story(context, row, MOST_SWITCHES)[1]),
+        switches=tuple(decisions_and_switches(context, row, MOST_SWITCHES)[1]),
     )
 
 

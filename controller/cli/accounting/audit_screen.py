@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting.report_screen import reopened
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
 from wattmesh.controller.cli.tables import Column, table
@@ -40,7 +40,7 @@ def screen(audit: Mapping[str, Any]) -> list[Text | str]:
     lines: list[Text | str] = [
         styled(
             (audit["name"], STRONG),
-            f" · {words.count(audit['tokens'])} tokens · baseline {audit['baseline']} · {signals}"
+            f" · {formats.count(audit['tokens'])} tokens · baseline {audit['baseline']} · {signals}"
             f" · {audit['boundary']}",
         )
     ]
@@ -60,7 +60,7 @@ def screen(audit: Mapping[str, Any]) -> list[Text | str]:
 
 def _unclaimed_slot(row: Mapping[str, Any], flags: Sequence[str]) -> str:
     grams = row["carbon_ug"]
-    told = quantities.UNKNOWN if grams is None else marked(f"{words.count(grams)} ug", flags)
+    told = quantities.UNKNOWN if grams is None else marked(f"{formats.count(grams)} ug", flags)
     return f"  {row['slot_start']}  {told}"
 
 
@@ -70,7 +70,7 @@ def _sums(audit: Mapping[str, Any]) -> list[Text | str]:
 
     def grams(name: str) -> str:
         value = audit[name]
-        return quantities.UNKNOWN if value is None else marked(f"{words.count(value)} ug", flags)
+        return quantities.UNKNOWN if value is None else marked(f"{formats.count(value)} ug", flags)
 
     low, high = audit["saved_ug"], audit["saved_high_ug"]
     band = f" to {grams('saved_high_ug')}" if low is not None and high != low else ""
@@ -109,15 +109,15 @@ def _emitted_by_signal(audit: Mapping[str, Any], grams: str) -> str:
 def _slot(row: Mapping[str, Any]) -> Sequence[str]:
     stand_in = f" by {row['stand_in']}" if row["stand_in"] else ""
     return (
-        f"{words.clock(row['slot_start'], seconds=True)}-"
-        f"{words.clock(row['slot_end'], seconds=True)}",
+        f"{formats.clock(row['slot_start'], seconds=True)}-"
+        f"{formats.clock(row['slot_end'], seconds=True)}",
         row["gpu_uuid"] or quantities.UNKNOWN,
         row["line"],
-        words.count(row["energy_mj"]),
-        words.count(row["g_milli_per_kwh"]),
-        words.count(row["carbon_ug"]),
-        words.count(row["upper_ug"]) if row["upper_mj"] else "",
-        words.count(row["tokens"]),
+        formats.count(row["energy_mj"]),
+        formats.count(row["g_milli_per_kwh"]),
+        formats.count(row["carbon_ug"]),
+        formats.count(row["upper_ug"]) if row["upper_mj"] else "",
+        formats.count(row["tokens"]),
         f"{row['quality']}{stand_in}",
         mark(row["flags"]),
     )

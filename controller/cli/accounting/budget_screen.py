@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting.period_screen import period_lines
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
 from wattmesh.controller.cli.tables import Column, table
@@ -53,19 +53,19 @@ def screen(view: Row) -> list[Text | str]:
 
 def _total_by_signal(view: Row) -> Iterator[Text]:
     total = view["total"]
-    energy = f"{words.joules(total['energy_j'], total['flags'])}{_unpriced(total)}"
+    energy = f"{formats.joules(total['energy_j'], total['flags'])}{_unpriced(total)}"
     if len(total["carbon"]) <= 1:
         signal = total["carbon"][0]["signal"] if total["carbon"] else view["signal"]
         yield styled(
             ("in all ", DIM),
-            (words.grams(_priced_g(total), total["flags"]), STRONG),
+            (formats.grams(_priced_g(total), total["flags"]), STRONG),
             f" for {energy}   {signal or 'no signal is set'}; {view['boundary']}",
         )
         return
     count = len(total["carbon"])
     yield styled(("in all ", DIM), f"{energy} in {count} signals, never added; {view['boundary']}")
     for each in total["carbon"]:
-        grams = words.grams(each["carbon_g"], each["flags"])
+        grams = formats.grams(each["carbon_g"], each["flags"])
         yield styled("       ", (grams, STRONG), f"   {each['signal']}")
 
 
@@ -100,32 +100,32 @@ def _saved(view: Row) -> Iterator[Text]:
 
 def _headline(line: Row, runs: Sequence[Row]) -> list[str | tuple[str, str]]:
     """Give the lower end first, and the band behind it where the ends differ."""
-    low = words.grams(line["saved_g"], line["flags"])
+    low = formats.grams(line["saved_g"], line["flags"])
     if line["high_g"] <= line["saved_g"]:
         return [(low, STRONG)]
     dark_s = sum(run["unobserved_s"] for run in runs)
     why = f": {quantities.duration(dark_s)} of GPU time were not read" if dark_s else ""
-    high = words.grams(line["high_g"], line["flags"])
+    high = formats.grams(line["high_g"], line["flags"])
     return [("at least ", STRONG), (low, STRONG), f" (up to {high}{why})"]
 
 
 def _saved_share_of_baselines(line: Row, runs: Sequence[Row]) -> str:
     against = sum(run["baseline_g"] or 0.0 for run in runs)
-    return f" ({words.percent(line['saved_g'] / against)})" if against else ""
+    return f" ({formats.percent(line['saved_g'] / against)})" if against else ""
 
 
 def _parts(line: Row) -> Iterator[Text]:
     """Split a saving into its parts; only the last is called carbon-aware."""
     flags = line["flags"]
     parts = [
-        f"better single point {words.grams(line['better_point_g'], flags)}",
-        f"carbon-aware {words.grams(line['carbon_aware_g'], flags)}",
+        f"better single point {formats.grams(line['better_point_g'], flags)}",
+        f"carbon-aware {formats.grams(line['carbon_aware_g'], flags)}",
     ]
     if line["unsplit_g"]:
-        parts.insert(1, f"not parted {words.grams(line['unsplit_g'], flags)}")
+        parts.insert(1, f"not parted {formats.grams(line['unsplit_g'], flags)}")
     yield styled((f"       of it: {', '.join(parts)}", DIM))
     if line["released_g"]:
-        released = words.grams(line["released_g"], flags)
+        released = formats.grams(line["released_g"], flags)
         said = f"       taken from it: {released} of GPUs that were given back and stood idle"
         yield styled((said, DIM))
 
@@ -140,7 +140,7 @@ def _unpriced(entry: Row) -> str:
     """Say how many joules have no grams; "" for none."""
     if not entry["unpriced_j"]:
         return ""
-    return f" ({words.joules(entry['unpriced_j'], entry['flags'])} have no grams yet)"
+    return f" ({formats.joules(entry['unpriced_j'], entry['flags'])} have no grams yet)"
 
 
 def _booked_to_no_run(lines: Sequence[Row]) -> Text:
@@ -152,11 +152,11 @@ def _booked_to_no_run(lines: Sequence[Row]) -> Text:
 
 def _cluster_line(line: Row) -> str:
     name = LINES.get(line["line"], line["line"])
-    energy = words.joules(line["energy_j"], line["flags"])
+    energy = formats.joules(line["energy_j"], line["flags"])
     if len(line["carbon"]) <= 1:
-        return f"{name} {words.grams(_priced_g(line), line['flags'])} ({energy})"
+        return f"{name} {formats.grams(_priced_g(line), line['flags'])} ({energy})"
     grams = " and ".join(
-        f"{words.grams(each['carbon_g'], each['flags'])} in {each['signal']}"
+        f"{formats.grams(each['carbon_g'], each['flags'])} in {each['signal']}"
         for each in line["carbon"]
     )
     return f"{name} {grams} ({energy})"
@@ -173,11 +173,11 @@ def _most(entries: Sequence[Row]) -> str:
         for of in each["carbon"]:
             upper[of["signal"]] = upper.get(of["signal"], 0.0) + of["upper_g"]
     grams = [
-        words.grams(upper_g, flags) + (f" in {signal}" if len(upper) > 1 else "")
+        formats.grams(upper_g, flags) + (f" in {signal}" if len(upper) > 1 else "")
         for signal, upper_g in sorted(upper.items())
     ]
     known = all(each["upper_g"] is not None or len(each["carbon"]) > 1 for each in entries)
-    said = [words.joules(upper_j, flags), *(grams if known else [])]
+    said = [formats.joules(upper_j, flags), *(grams if known else [])]
     return f" (at most {', '.join(said)} more)"
 
 
@@ -191,10 +191,10 @@ def _run_rows(run: Row) -> Iterator[Sequence[str | Text]]:
     per_million = carbon / run["tokens"] * 1e6 if known and carbon is not None else None
     yield (
         Text(run["name"], style=STRONG),
-        words.grams(carbon, flags if one or first is None else first["flags"]),
-        words.grams(baseline, flags),
-        words.grams(saved, flags),
-        f"({words.percent(saved / baseline)})" if saved is not None and baseline else "",
+        formats.grams(carbon, flags if one or first is None else first["flags"]),
+        formats.grams(baseline, flags),
+        formats.grams(saved, flags),
+        f"({formats.percent(saved / baseline)})" if saved is not None and baseline else "",
         quantities.UNKNOWN
         if per_million is None
         else marked(quantities.figures(per_million), flags),
@@ -202,7 +202,7 @@ def _run_rows(run: Row) -> Iterator[Sequence[str | Text]]:
         _notes(run),
     )
     for each in rest:
-        grams = words.grams(each["carbon_g"], each["flags"])
+        grams = formats.grams(each["carbon_g"], each["flags"])
         yield ("", grams, "", "", "", "", "", f"in {each['signal']}")
 
 
@@ -210,7 +210,7 @@ def _share_of_hindsight(run: Row) -> str:
     saved, baseline, bound = run["saved_g"], run["baseline_g"], run["bound_g"]
     if None in (saved, baseline, bound) or baseline <= bound:
         return quantities.UNKNOWN
-    return words.percent(saved / (baseline - bound))
+    return formats.percent(saved / (baseline - bound))
 
 
 def _notes(run: Row) -> Text:
@@ -226,11 +226,11 @@ def _notes(run: Row) -> Text:
     if run.get("unread"):
         notes.append(run["unread"].rstrip("."))
     if run["unpriced_j"]:
-        notes.append(f"{words.joules(run['unpriced_j'], flags)} have no grams yet")
+        notes.append(f"{formats.joules(run['unpriced_j'], flags)} have no grams yet")
     if run["unobserved_s"]:
         notes.append(f"{quantities.duration(run['unobserved_s'])} unobserved{_most([run])}")
     elif run["upper_g"]:
-        notes.append(f"at most {words.grams(run['upper_g'], flags)} more, booked to nobody")
+        notes.append(f"at most {formats.grams(run['upper_g'], flags)} more, booked to nobody")
     return Text(", ".join(notes), style="" if run["settled"] else WARN)
 
 
@@ -238,7 +238,7 @@ def _grams_of_each_quality(qualities: Mapping[str, float]) -> list[str]:
     if len(qualities) < 2:
         return []
     return [
-        f"{words.grams(grams, quality.split('+'))} of it"
+        f"{formats.grams(grams, quality.split('+'))} of it"
         for quality, grams in qualities.items()
         if quality != "measured"
     ]
@@ -248,12 +248,12 @@ def _band_and_parts(run: Row) -> list[str]:
     flags, notes = run["flags"], []
     saved, high = run["saved_g"], run["saved_high_g"]
     if saved is not None and high is not None and high > saved:
-        notes.append(f"saved at least that, up to {words.grams(high, flags)}")
+        notes.append(f"saved at least that, up to {formats.grams(high, flags)}")
     if run["carbon_aware_g"] is not None:
         single = f" ({run['best_single']})" if run["best_single"] else ""
         notes.append(
-            f"better single point{single} {words.grams(run['better_point_g'], flags)}, "
-            f"carbon-aware {words.grams(run['carbon_aware_g'], flags)}"
+            f"better single point{single} {formats.grams(run['better_point_g'], flags)}, "
+            f"carbon-aware {formats.grams(run['carbon_aware_g'], flags)}"
         )
     elif saved is not None and run["split_unsettled"]:
         notes.append(f"not parted: {run['split_unsettled']}")

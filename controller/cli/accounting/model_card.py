@@ -15,7 +15,7 @@ from typing import Any
 
 import wattmesh
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting.run_facts import not_read, priced_g, state, why_no_grams
 from wattmesh.errors import RetryLater
 
@@ -95,7 +95,7 @@ def _source(view: Mapping[str, Any], signal: str) -> str:
     if "provisional" in flags:
         parts.append("provisional: the newest intervals are not measured yet")
     if spent["unpriced_j"]:
-        parts.append(f"incomplete: {words.joules(spent['unpriced_j'])} have no grams yet")
+        parts.append(f"incomplete: {formats.joules(spent['unpriced_j'])} have no grams yet")
     if spent["unobserved_s"]:
         parts.append(f"incomplete: {not_read(spent, ())}")
     parts.append("without embodied carbon, network and storage")
@@ -107,4 +107,4 @@ def _hardware(view: Mapping[str, Any]) -> str:
     if not view["spent"]["meter_scope"]:
         return ""
     line = view["line"]
-    return words.plural(line["world_size"] or line["ranks"], "GPU")
+    return formats.plural(line["world_size"] or line["ranks"], "GPU")

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 
 DAY_S = 86_400.0
@@ -24,23 +24,24 @@ def period_lines(period: Mapping[str, Any], view: Mapping[str, Any]) -> list[Tex
     lines: list[Text | str] = [
         styled((f"{period_name(period['period'])}, {period['name']}, ", STRONG),
                (signal_words(period["signal"]), STRONG), f"   {_share_gone(period, view['at'])}"),
-        styled(("spent      ", DIM), (words.grams(period["spent_g"], flags), STRONG),
-               f" of {words.grams(period['limit_g'])}   {words.bar(share)}  {words.percent(share)}"
-               f"      expected by now {words.grams(period['expected_g'])}"
-               f"   left {words.grams(period['residual_g'], flags)}"),
+        styled(("spent      ", DIM), (formats.grams(period["spent_g"], flags), STRONG),
+               f" of {formats.grams(period['limit_g'])}"
+               f"   {formats.bar(share)}  {formats.percent(share)}"
+               f"      expected by now {formats.grams(period['expected_g'])}"
+               f"   left {formats.grams(period['residual_g'], flags)}"),
         *_dark(period),
         styled(("on course  ", DIM), (_course(period), STRONG), f"   burn {_burn(period)}"),
     ]  # fmt: skip
     for other in period["others"]:
-        said = f"{words.grams(other['carbon_g'], other['flags'])} in {other['signal']}"
-        more = words.grams(other["upper_g"], other["flags"])
+        said = f"{formats.grams(other['carbon_g'], other['flags'])} in {other['signal']}"
+        more = formats.grams(other["upper_g"], other["flags"])
         at_most = f", at most {more} more unobserved" if other["upper_g"] else ""
         lines.append(styled(("not added  ", DIM), f"{said}{at_most}"))
     beside = []
     if period["restated_g"]:
         beside.append(f"restated {_signed(period['restated_g'], flags)} since first reported")
     if period["unpriced_j"]:
-        beside.append(f"{words.joules(period['unpriced_j'], flags)} have no grams yet")
+        beside.append(f"{formats.joules(period['unpriced_j'], flags)} have no grams yet")
     if beside:
         lines.append(styled(("beside     ", DIM), " · ".join(beside)))
     if period["plan"]:
@@ -55,21 +56,21 @@ def _dark(period: Mapping[str, Any]) -> list[Text | str]:
     if not period["unobserved_s"] and not period["upper_g"]:
         return []
     flags = [*period["flags"], "estimated"]
-    most = words.grams(period["spent_g"] + period["upper_g"], flags)
+    most = formats.grams(period["spent_g"] + period["upper_g"], flags)
     dark_s = period["unobserved_s"]
     not_read = f"for {quantities.duration(dark_s)} of GPU time were not read"
     said = (
         f"{most}, {not_read if dark_s else 'with what its GPUs drew that nobody was charged for'}"
     )
     if period["unbounded_j"]:
-        said += f" ({words.joules(period['unbounded_j'], flags)} of it have no grams yet)"
+        said += f" ({formats.joules(period['unbounded_j'], flags)} of it have no grams yet)"
     return [styled(("at most    ", DIM), (said, WARN))]
 
 
 def read_joules(view: Mapping[str, Any], energy_mj: int) -> str:
     """Write an energy of a report; `-` where nothing at all was read."""
     nothing = not energy_mj and any(each["unobserved_ms"] for each in view["subjects"])
-    return quantities.UNKNOWN if nothing else words.joules(energy_mj / 1e3, view["flags"])
+    return quantities.UNKNOWN if nothing else formats.joules(energy_mj / 1e3, view["flags"])
 
 
 def not_read(view: Mapping[str, Any]) -> str:
@@ -79,7 +80,7 @@ def not_read(view: Mapping[str, Any]) -> str:
     )
     if not dark_ms:
         return ""
-    most = words.joules(upper_mj / 1e3, [*view["flags"], "estimated"])
+    most = formats.joules(upper_mj / 1e3, [*view["flags"], "estimated"])
     dark = quantities.duration(dark_ms / 1e3)
     return f" · {dark} of GPU time were not read (at most {most} more)"
 
@@ -124,9 +125,9 @@ def _share_gone(period: Mapping[str, Any], at: str) -> str:
 def _course(period: Mapping[str, Any]) -> str:
     """Write the grams expected by the period's end, with a band where one is known."""
     flags = [*period["flags"], "estimated"]
-    text = f"{words.grams(period['on_course_g'], flags)} by its end"
+    text = f"{formats.grams(period['on_course_g'], flags)} by its end"
     if period["low_g"] is not None:
-        low, high = (words.grams(period[name], flags) for name in ("low_g", "high_g"))
+        low, high = (formats.grams(period[name], flags) for name in ("low_g", "high_g"))
         text += f" (80 %: {low} - {high})"
     if period["exhausted_at"] is not None:
         passed = period["residual_g"] < 0
@@ -151,4 +152,4 @@ def _known_windows(burns: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _signed(grams: float, flags: Sequence[str]) -> str:
-    return f"{'+' if grams > 0 else ''}{words.grams(grams, flags)}"
+    return f"{'+' if grams > 0 else ''}{formats.grams(grams, flags)}"

@@ -17,7 +17,7 @@ from matplotlib import dates
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting.period_screen import (
     not_read,
     period_name,
@@ -59,7 +59,7 @@ def draw(view: dict[str, Any], out: Any) -> None:
 
 def _title(view: dict[str, Any]) -> str:
     told = [
-        f"{words.micrograms(each['carbon_ug'], each['flags'])}{scope(each['signal'])}"
+        f"{formats.micrograms(each['carbon_ug'], each['flags'])}{scope(each['signal'])}"
         for each in view["carbon"]
     ]
     return f"{period_name(view['month'])}: {' and '.join(told) or 'no grams'} location-based"
@@ -74,7 +74,7 @@ def _subtitle(view: dict[str, Any]) -> str:
     if len(signals) > 1:
         said.append("never added")
     if view["unpriced_mj"]:
-        unpriced = words.joules(view["unpriced_mj"] / 1e3, view["flags"])
+        unpriced = formats.joules(view["unpriced_mj"] / 1e3, view["flags"])
         said.append(f"{unpriced} without a price")
     if view["simulated"]:
         said.append(f"SIMULATED: {', '.join(view['simulated'])}")

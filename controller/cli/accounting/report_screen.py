@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting.period_screen import (
     not_read,
     period_name,
@@ -78,7 +78,7 @@ def reopened(view: Mapping[str, Any]) -> list[Text | str]:
             for name in ("closed_at", "reopened_at")
         )
         grams = " and ".join(
-            f"{words.micrograms(carbon_ug, each['flags'])} in {signal}"
+            f"{formats.micrograms(carbon_ug, each['flags'])} in {signal}"
             for signal, carbon_ug in each["carbon_ug"].items()
         )
         found.append(
@@ -94,8 +94,10 @@ def _share_of_limit(view: Mapping[str, Any]) -> list[Text]:
     spent = [each for each in view["carbon"] if each["signal"] == view["limit_signal"]]
     share = sum(each["carbon_ug"] for each in spent) / 1e6 / view["limit_g"]
     most = sum(each["carbon_ug"] + each["upper_ug"] for each in spent) / 1e6 / view["limit_g"]
-    limit = f"{words.grams(view['limit_g'])}   {words.bar(share)}  {words.percent(share)} spent"
-    limit += f", {words.percent(most)} at most" if most > share else ""
+    limit = (
+        f"{formats.grams(view['limit_g'])}   {formats.bar(share)}  {formats.percent(share)} spent"
+    )
+    limit += f", {formats.percent(most)} at most" if most > share else ""
     return [styled(("limit of   ", DIM), limit)]
 
 
@@ -122,7 +124,7 @@ def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
             name += scope(total["signal"])
         known = total["energy_mj"] != total["unpriced_mj"] or not total["energy_mj"]
         flags = total["flags"]
-        grams = words.micrograms(total["carbon_ug"], flags) if known else quantities.UNKNOWN
+        grams = formats.micrograms(total["carbon_ug"], flags) if known else quantities.UNKNOWN
         lines.append(
             styled(
                 (head, DIM),
@@ -136,8 +138,8 @@ def _totals(totals: Sequence[Mapping[str, Any]]) -> list[Text]:
 
 
 def _fallback_part(part: Mapping[str, Any]) -> Text:
-    grams = words.micrograms(part["carbon_ug"], part["flags"])
-    energy = words.joules(part["energy_mj"] / 1e3, part["flags"])
+    grams = formats.micrograms(part["carbon_ug"], part["flags"])
+    energy = formats.joules(part["energy_mj"] / 1e3, part["flags"])
     by = f"{part['signal']}{', ' if part['model'] else ''}{part['model']}"
     return styled((f"{'':<11}{'  of it':<24}{grams:>10}   by {by}, for {energy}", DIM))
 
@@ -146,11 +148,11 @@ def _signal_and_unpriced(total: Mapping[str, Any]) -> str:
     signal = total["signal"]
     said = f"{signal_words(signal)}, {signal}" if signal.count(":") == 4 else signal
     if total["scenario"] == "market":
-        said += f", {words.joules(total['energy_mj'] / 1e3, total['flags'])}"
+        said += f", {formats.joules(total['energy_mj'] / 1e3, total['flags'])}"
     if not total["unpriced_mj"]:
         return said
     hours = f", {quantities.figures(total['unpriced_h'])} h" if total["unpriced_h"] else ""
-    unpriced = words.joules(total["unpriced_mj"] / 1e3, total["flags"])
+    unpriced = formats.joules(total["unpriced_mj"] / 1e3, total["flags"])
     return f"{said} ({unpriced}{hours} without a price)"
 
 
@@ -160,7 +162,7 @@ def _sci(view: Mapping[str, Any]) -> str:
         return f"- (its grams are in {len(view['carbon'])} signals, which are never added)"
     if view["sci_g"] is None:
         return "- (a run's embodied carbon or tokens, or a price, is not known)"
-    return f"{words.grams(view['sci_g'], _embodied(view))} per 10^9 tokens, idle GPUs included"
+    return f"{formats.grams(view['sci_g'], _embodied(view))} per 10^9 tokens, idle GPUs included"
 
 
 def _embodied(entry: Mapping[str, Any]) -> list[str]:
@@ -171,7 +173,8 @@ def _embodied(entry: Mapping[str, Any]) -> list[str]:
 def _joule_shares(shares: Mapping[str, float]) -> str:
     said = sorted(shares.items(), key=lambda each: -each[1])
     return (
-        ", ".join(f"{name} {words.percent(share, 1)}" for name, share in said) or quantities.UNKNOWN
+        ", ".join(f"{name} {formats.percent(share, 1)}" for name, share in said)
+        or quantities.UNKNOWN
     )
 
 
@@ -187,7 +190,7 @@ def _restated(carbon: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 
 
 def _signed(carbon_ug: int, flags: Sequence[str]) -> str:
-    return f"{'+' if carbon_ug > 0 else ''}{words.micrograms(carbon_ug, flags)}"
+    return f"{'+' if carbon_ug > 0 else ''}{formats.micrograms(carbon_ug, flags)}"
 
 
 def _runs_first(subjects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -204,17 +207,19 @@ def _subject_rows(each: Mapping[str, Any]) -> Iterator[Sequence[str | Text]]:
     first, *rest = each["carbon"] or [{"carbon_ug": each["carbon_ug"], "flags": flags}]
     yield (
         Text(name, style=STRONG if each["kind"] == "run" else ""),
-        words.joules(each["energy_mj"] / 1e3, flags) if read else quantities.UNKNOWN,
-        quantities.UNKNOWN if facility is None or not read else words.joules(facility / 1e3, flags),
-        words.micrograms(first["carbon_ug"], first["flags"]) if priced else quantities.UNKNOWN,
-        words.micrograms(each["embodied_ug"], _embodied(each)),
+        formats.joules(each["energy_mj"] / 1e3, flags) if read else quantities.UNKNOWN,
+        quantities.UNKNOWN
+        if facility is None or not read
+        else formats.joules(facility / 1e3, flags),
+        formats.micrograms(first["carbon_ug"], first["flags"]) if priced else quantities.UNKNOWN,
+        formats.micrograms(each["embodied_ug"], _embodied(each)),
         quantities.figures(each["gpu_hours"]) if each["kind"] == "run" else "",
         quantities.UNKNOWN if tokens is None else quantities.figures(tokens / 1e9),
-        words.grams(each["sci_g"], _embodied(each)),
+        formats.grams(each["sci_g"], _embodied(each)),
         _notes(each, first["signal"] if rest else ""),
     )
     for of in rest:
-        grams = words.micrograms(of["carbon_ug"], of["flags"])
+        grams = formats.micrograms(of["carbon_ug"], of["flags"])
         yield ("", "", "", grams, "", "", "", "", f"in {of['signal']}")
 
 
@@ -223,7 +228,7 @@ def _notes(each: Mapping[str, Any], signal: str) -> Text:
     flags = each["flags"]
     notes = [f"in {signal}"] if signal else []
     if each["unpriced_mj"]:
-        notes.append(f"{words.joules(each['unpriced_mj'] / 1e3, flags)} without a price")
+        notes.append(f"{formats.joules(each['unpriced_mj'] / 1e3, flags)} without a price")
     if each["unobserved_ms"]:
         notes.append(f"{quantities.duration(each['unobserved_ms'] / 1e3)} unobserved{_most(each)}")
     if each["kind"] == "run" and each["embodied_ug"] is None:
@@ -237,9 +242,9 @@ def _most(each: Mapping[str, Any]) -> str:
     """Say the most that was drawn and emitted while nobody measured."""
     flags = [*each["flags"], "estimated"]
     grams = [
-        words.micrograms(of["upper_ug"], flags)
+        formats.micrograms(of["upper_ug"], flags)
         + (f" in {of['signal']}" if len(each["carbon"]) > 1 else "")
         for of in each["carbon"]
         if of["upper_ug"]
     ]
-    return f" (at most {', '.join([words.joules(each['upper_mj'] / 1e3, flags), *grams])} more)"
+    return f" (at most {', '.join([formats.joules(each['upper_mj'] / 1e3, flags), *grams])} more)"

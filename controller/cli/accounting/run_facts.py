@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting.period_screen import signal_words
 from wattmesh.controller.marks import marked
 
@@ -68,9 +68,9 @@ def not_read(spent: View, flags: Iterable[str]) -> str:
     """Say how much GPU time nobody read, and the most that was in it; "" for none."""
     if not spent["unobserved_s"]:
         return ""
-    most = [words.joules(spent["upper_j"], flags)]
+    most = [formats.joules(spent["upper_j"], flags)]
     if spent["upper_g"] is not None:
-        most.append(words.grams(spent["upper_g"], flags))
+        most.append(formats.grams(spent["upper_g"], flags))
     return (
         f"{quantities.duration(spent['unobserved_s'])} of GPU time were not read "
         f"(at most {', '.join(most)} more)"
@@ -81,14 +81,14 @@ def _energy(view: View) -> Fact:
     spent = view["spent"]
     if spent["energy_j"] is None:
         return Fact(name="energy", figure=quantities.UNKNOWN, rests_on=spent["unread"])
-    energy = words.joules(spent["energy_j"], spent["flags"])
+    energy = formats.joules(spent["energy_j"], spent["flags"])
     return Fact(name="energy", figure=energy, rests_on=view["boundary"])
 
 
 def _emitted(view: View) -> Iterator[Fact]:
     carbon = view["spent"]["carbon"]
     for each in carbon:
-        grams = words.grams(each["carbon_g"], each["flags"])
+        grams = formats.grams(each["carbon_g"], each["flags"])
         signal = f"{signal_words(each['signal'])}, {each['signal']}"
         yield Fact(name="emitted", figure=grams, rests_on=signal)
     if len(carbon) > 1:
@@ -100,7 +100,7 @@ def _emitted(view: View) -> Iterator[Fact]:
 
 def _not_in_the_grams(spent: View) -> Iterator[Fact]:
     if spent["unpriced_j"] and spent["carbon"]:
-        joules = words.joules(spent["unpriced_j"], spent["flags"])
+        joules = formats.joules(spent["unpriced_j"], spent["flags"])
         yield Fact(name="not in it", figure=joules, rests_on="these joules have no grams (yet)")
 
 
@@ -124,15 +124,15 @@ def _saved(view: View) -> Iterator[Fact]:
         why = spent["unsettled"] or "not settled"
         yield Fact(name="saved", figure=quantities.UNKNOWN, rests_on=f"{against}: {why}")
         return
-    figure = words.grams(low, flags)
+    figure = formats.grams(low, flags)
     if high is not None and high > low:
-        figure = f"at least {figure} (up to {words.grams(high, flags)})"
-    baseline = words.grams(spent["baseline_g"], flags)
+        figure = f"at least {figure} (up to {formats.grams(high, flags)})"
+    baseline = formats.grams(spent["baseline_g"], flags)
     rests_on = f"{against}: {baseline} at as many tokens, {spent['signal']}"
     yield Fact(name="saved", figure=figure, rests_on=rests_on)
     if spent["carbon_aware_g"] is not None:
-        better = words.grams(spent["better_point_g"], flags)
-        aware = words.grams(spent["carbon_aware_g"], flags)
+        better = formats.grams(spent["better_point_g"], flags)
+        aware = formats.grams(spent["carbon_aware_g"], flags)
         parts = f"better single point ({spent['best_single']}) {better}, carbon-aware {aware}"
         yield Fact(name="of it", figure=parts)
     if spent["pue_note"]:
@@ -153,5 +153,5 @@ def _per_token(spent: View) -> Iterator[Fact]:
     grams = priced_g(spent)
     if grams is None or spent["unpriced_j"] or not spent["tokens"]:
         return
-    figure = words.grams(grams / spent["tokens"] * 1e6, spent["flags"])
+    figure = formats.grams(grams / spent["tokens"] * 1e6, spent["flags"])
     yield Fact(name="per 10^6 tokens", figure=figure, rests_on=f"{spent['tokens']:,} tokens")

@@ -10,7 +10,7 @@ from typing import Any
 
 import wattmesh
 from wattmesh.controller.cli.accounting.run_facts import facts, state
-from wattmesh.controller.cli.words import clock
+from wattmesh.controller.cli.formats import clock
 from wattmesh.controller.marks import legend
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

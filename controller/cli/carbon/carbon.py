@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from wattmesh.controller.cli import options, words
+from wattmesh.controller.cli import formats, options
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.carbon import carbon_screen
 from wattmesh.controller.cli.output import STRONG, WARN, print_json, print_lines, styled
@@ -119,9 +119,9 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
         (
             _when(point["start"], dated=dated),
             _when(point["end"], dated=dated),
-            words.intensity(point["g_per_kwh"]),
+            formats.intensity(point["g_per_kwh"]),
             point["quality"],
-            words.bar(point["g_per_kwh"] / highest, BAR_WIDTH).rstrip("░") if highest else "",
+            formats.bar(point["g_per_kwh"] / highest, BAR_WIDTH).rstrip("░") if highest else "",
         )
         for point in points
     ]
@@ -130,5 +130,5 @@ def screen(view: Mapping[str, Any]) -> list[Text | str]:
 
 def _when(text: str, *, dated: bool) -> str:
     """Write a time, with its day where the hours alone would be ambiguous."""
-    clock = words.clock(text, seconds=True)
+    clock = formats.clock(text, seconds=True)
     return f"{datetime.fromisoformat(text).astimezone(UTC):%d %b} {clock}" if dated else clock

@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 
@@ -119,7 +119,7 @@ def _answer(answer: Mapping[str, Any]) -> list[Text | str]:
 def _head(view: Mapping[str, Any], now: datetime) -> Text:
     rung = RUNGS.get(view["rung"], view["rung"])
     by = f" by {view['source']}" if view["source"] and view["rung"] in ("issued", "profile") else ""
-    issued = words.moment(view["issued_at"])
+    issued = formats.moment(view["issued_at"])
     age = "" if issued is None else f", {quantities.duration((now - issued).total_seconds())} old"
     calm = view["rung"] == "issued"
     return styled((view["signal"], STRONG), "  ", (f"{rung}{by}{age}", GOOD if calm else WARN))
@@ -127,7 +127,7 @@ def _head(view: Mapping[str, Any], now: datetime) -> Text:
 
 def _exogenous(line: Mapping[str, Any], now: datetime) -> Text:
     """Say what is known of the wind, the sun, the load or the weather from one provider."""
-    reaches = words.moment(line["reaches_at"])
+    reaches = formats.moment(line["reaches_at"])
     ahead_s = 0.0 if reaches is None else (reaches - now).total_seconds()
     told = (
         f"known for the next {quantities.duration(ahead_s)}" if ahead_s > 0 else "nothing past now"
@@ -148,9 +148,9 @@ def _hours_to_come(slots: Sequence[Mapping[str, Any]], now: datetime) -> Text:
     span_s = (datetime.fromisoformat(slots[-1]["end"]) - now).total_seconds()
     return styled(
         f"next {quantities.duration(span_s)}  ",
-        words.sparkline([slot["g_per_kwh"] for slot in slots], width=48),
-        f"   low {words.intensity(low['g_per_kwh'])} at {_day_clock(low['start'])}"
-        f"   high {words.intensity(high['g_per_kwh'])} at {_day_clock(high['start'])}",
+        formats.sparkline([slot["g_per_kwh"] for slot in slots], width=48),
+        f"   low {formats.intensity(low['g_per_kwh'])} at {_day_clock(low['start'])}"
+        f"   high {formats.intensity(high['g_per_kwh'])} at {_day_clock(high['start'])}",
     )
 
 
@@ -162,9 +162,9 @@ def _rows(slots: Sequence[Mapping[str, Any]]) -> list[Text]:
             (
                 _day_clock(slot["start"]),
                 _day_clock(slot["end"]),
-                words.intensity(slot["g_per_kwh"]),
+                formats.intensity(slot["g_per_kwh"]),
                 _band(slot),
-                words.bar(slot["g_per_kwh"] / highest, BAR_WIDTH).rstrip("░") if highest else "",
+                formats.bar(slot["g_per_kwh"] / highest, BAR_WIDTH).rstrip("░") if highest else "",
             )
             for slot in slots
         ],
@@ -176,7 +176,7 @@ def _band(slot: Mapping[str, Any]) -> str:
     low, high = slot["low_g_per_kwh"], slot["high_g_per_kwh"]
     if low is None or high is None:
         return quantities.UNKNOWN
-    return f"{words.intensity(low)}-{words.intensity(high)}"
+    return f"{formats.intensity(low)}-{formats.intensity(high)}"
 
 
 def _errors_by_source(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
@@ -189,7 +189,7 @@ def _errors_by_source(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
                 _grams(row["mae_g_per_kwh"]),
                 _grams(row["persistence_mae_g_per_kwh"]),
                 _grams(row["last_mae_g_per_kwh"]),
-                words.plural(round(row["count"]), "value"),
+                formats.plural(round(row["count"]), "value"),
             )
             for row in rows
         ],

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import BAD, GOOD, STRONG, WARN, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.errors import CheckpointDamaged, InputInvalid
@@ -83,7 +83,7 @@ def converted(made: Converted, hashing_pid: int | None) -> Lines:
     """What was made, and what happens next."""
     told = converted_json(made, hashing_pid)
     head = (
-        f"{made.target}: {made.kind} checkpoint of {words.plural(told['tensors'], 'tensor')}, "
+        f"{made.target}: {made.kind} checkpoint of {formats.plural(told['tensors'], 'tensor')}, "
         f"{quantities.size(made.nbytes)} in {quantities.duration(made.wall_s)}"
     )
     if made.verified:
@@ -142,14 +142,14 @@ def facts(source: Source) -> dict[str, Any]:
 def facts_lines(told: Mapping[str, Any]) -> Lines:
     """Lay out the answer of `facts`."""
     verified = ("verified", GOOD) if told["verified"] else ("unverified", WARN)
-    step = "" if told["step"] is None else f", step {words.count(told['step'])}"
+    step = "" if told["step"] is None else f", step {formats.count(told['step'])}"
     made_from = told["source"].get("kind", "")
     origin = f", made from {made_from} {told['source'].get('folder', '')}" if made_from else ""
     ran = f", run {told['run']}, attempt {told['attempt']}" if told["run"] else ""
     lines: Lines = [
         styled((told["folder"], STRONG), f": {told['described']}{step}, ", verified),
-        f"{words.plural(told['tensors'], 'tensor')}, {quantities.size(told['bytes'])} in "
-        f"{words.plural(told['segments'], 'segment')} of {words.plural(told['files'], 'file')}"
+        f"{formats.plural(told['tensors'], 'tensor')}, {quantities.size(told['bytes'])} in "
+        f"{formats.plural(told['segments'], 'segment')} of {formats.plural(told['files'], 'file')}"
         f"{origin}{ran}",
         "",
         *_states(told["states"]),
@@ -184,7 +184,7 @@ def boxes(source: Source, tensor: str) -> dict[str, Any]:
 def boxes_lines(told: Mapping[str, Any]) -> Lines:
     """Lay out the answer of `boxes`."""
     rows = [
-        (state["state"], each["box"], each["file"], words.count(each["offset"]), _size(each))
+        (state["state"], each["box"], each["file"], formats.count(each["offset"]), _size(each))
         for state in told["states"]
         for each in state["boxes"]
     ]
@@ -221,8 +221,8 @@ def verified(
     wrong = [*map(str, result.damage), *different]
     lines: Lines = [*trouble(wrong[:LISTED])]
     if len(wrong) > LISTED:
-        lines.append(f"  and {words.count(len(wrong) - LISTED)} more; --json lists them all")
-    read = f"{words.count(result.segments)} segments, {quantities.size(result.nbytes)}"
+        lines.append(f"  and {formats.count(len(wrong) - LISTED)} more; --json lists them all")
+    read = f"{formats.count(result.segments)} segments, {quantities.size(result.nbytes)}"
     if result.damage:
         lines.append(styled((str(path), STRONG), ": ", ("damaged", BAD)))
     elif not result.good:
@@ -283,7 +283,8 @@ def pruned(verdicts: Sequence[PruneDecision], *, dry_run: bool) -> Lines:
 
 def _states(states: Sequence[Mapping[str, Any]]) -> Lines:
     rows = [
-        (each["state"], each["dtype"], words.count(each["tensors"]), _size(each)) for each in states
+        (each["state"], each["dtype"], formats.count(each["tensors"]), _size(each))
+        for each in states
     ]
     return [*table(STATES, rows)]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.configs.configs_json import point_json
 from wattmesh.controller.cli.configs.configs_worth import hull_lines, point_lines, switch_lines
 from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled
@@ -40,7 +40,8 @@ def listing(catalogue: Catalogue, columns: int, stale: Collection[str] = ()) -> 
     lines: list[Text | str] = [
         styled(
             (catalogue.job, STRONG),
-            f" · {words.count(catalogue.tokens_total)} tokens · baseline {catalogue.reference} (*)",
+            f" · {formats.count(catalogue.tokens_total)} tokens"
+            f" · baseline {catalogue.reference} (*)",
         ),
         "",
         *_points(catalogue, columns, stale),
@@ -51,7 +52,7 @@ def listing(catalogue: Catalogue, columns: int, stale: Collection[str] = ()) -> 
         *switch_lines(catalogue, columns),
     ]
     if catalogue.simulated:
-        told = words.wrapped(f"simulated: {', '.join(catalogue.simulated)}", columns)
+        told = formats.wrapped(f"simulated: {', '.join(catalogue.simulated)}", columns)
         lines += ["", *(styled((each, WARN)) for each in told)]
     return lines
 
@@ -70,7 +71,7 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
         shown = quantities.UNKNOWN if value in (None, "") else value
         shown = quantities.figures(shown, 5) if isinstance(shown, float) else f"{shown}"
         source = f"  ({sources[key]})" if key in sources else ""
-        first, *more = words.wrapped(shown, columns - FACT) or [""]
+        first, *more = formats.wrapped(shown, columns - FACT) or [""]
         lines.append(styled((f"  {key:<{FACT - 2}}", DIM), first, (source, DIM)))
         lines += [" " * FACT + each for each in more]
     return [*lines, *point_lines(catalogue, point, columns)]
@@ -105,7 +106,7 @@ def _points(catalogue: Catalogue, columns: int, stale: Collection[str]) -> Itera
     yield from table(rest, [[*row[:LAYOUT], *row[LAYOUT + 1 :]] for row in rows])
     for layout in dict.fromkeys(str(point.layout) for point in catalogue.points):
         ids = ", ".join(each.id for each in catalogue.points if str(each.layout) == layout)
-        yield from words.wrapped(f"{ids}: {layout}", columns)
+        yield from formats.wrapped(f"{ids}: {layout}", columns)
 
 
 def _sources(catalogue: Catalogue, columns: int) -> Iterator[Text]:
@@ -117,7 +118,7 @@ def _sources(catalogue: Catalogue, columns: int) -> Iterator[Text]:
     }
     for source in dict.fromkeys(told.values()):
         ids = ", ".join(point for point, each in told.items() if each == source)
-        yield from (styled((each, DIM)) for each in words.wrapped(f"{ids}: {source}", columns))
+        yield from (styled((each, DIM)) for each in formats.wrapped(f"{ids}: {source}", columns))
 
 
 def _row(point: OperatingPoint, reference: str, stale: Collection[str]) -> Sequence[str | Text]:
@@ -128,8 +129,8 @@ def _row(point: OperatingPoint, reference: str, stale: Collection[str]) -> Seque
         str(point.layout),
         str(point.gpus),
         quantities.UNKNOWN if point.clock_mhz is None else f"{point.clock_mhz} MHz",
-        words.rate(point.tokens_per_s),
-        words.watts(point.power_w),
+        formats.rate(point.tokens_per_s),
+        formats.watts(point.power_w),
         Text(evidence, style=GOOD if usable else WARN),
         str(point.equivalence),
     )

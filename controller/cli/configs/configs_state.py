@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.policies.decision import PolicySettings
 from wattmesh.policies.staleness import stale
 from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
@@ -62,6 +62,6 @@ def next_lines(found: tuple[PointState, ...], columns: int) -> Iterator[str]:
     """Say in a sentence each what to run next; points with the same command share one."""
     for command in dict.fromkeys(each.command for each in found if each.command):
         mine = [each for each in found if each.command == command]
-        yield from words.wrapped(
+        yield from formats.wrapped(
             f"{'; '.join(each.why for each in mine)}. Next: {command}", columns
         )

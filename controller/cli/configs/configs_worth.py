@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.configs.configs_ways import Basis, Way, ways
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
@@ -40,11 +40,11 @@ def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
     found = break_evens(catalogue)
     useful = [each for each in found if each.vertex]
     held = gpus_held(catalogue)
-    title = f"worth running, slowest first (a job of {words.plural(held, 'GPU')})"
+    title = f"worth running, slowest first (a job of {formats.plural(held, 'GPU')})"
     lines: list[Text | str] = [styled((title, STRONG))]
     lines += table(HULL, [_hull_row(each) for each in useful])
     if len(useful) > 1:
-        lines += words.wrapped(
+        lines += formats.wrapped(
             "ONE MORE: joules for each token more than at the point before. A plan goes up to a "
             "point in hours CLEANER BY that factor than those in which the point before begins to "
             "pay.",
@@ -52,11 +52,11 @@ def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
         )
     for each in found:
         if each.vertex is None:
-            lines += words.wrapped(each.why_not, columns)
+            lines += formats.wrapped(each.why_not, columns)
     if not catalogue.embodied_g_per_gpu_hour:
-        lines += [styled((each, DIM)) for each in words.wrapped(NOT_STATED, columns)]
+        lines += [styled((each, DIM)) for each in formats.wrapped(NOT_STATED, columns)]
     elif len(useful) > 1:
-        lines += words.wrapped(
+        lines += formats.wrapped(
             "SLOWING PAYS: in grids cleaner than that, slowing down to a point from the one below "
             "it here is wrong: the joules saved weigh less than the longer use of the hardware.",
             columns,
@@ -70,7 +70,7 @@ def _hull_row(found: BreakEven) -> tuple[str | Text, ...]:
     first = "-" if found.in_all is None else "first"
     return (
         Text(found.point.id, style=STRONG),
-        words.watts(vertex.power_w),
+        formats.watts(vertex.power_w),
         quantities.figures(vertex.power_w / vertex.tokens_per_s),
         f"{quantities.figures(vertex.marginal_j_per_token)} J"
         if found.in_all
@@ -97,7 +97,7 @@ def switch_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
     lines: list[Text | str] = [_switch_head(catalogue)]
     joules = "joules not stated"
     if switch.layout_energy_j:
-        joules = words.joules(switch.layout_energy_j)
+        joules = formats.joules(switch.layout_energy_j)
     rest = "any other" if switch.pairs else "any"
     rows = [(f"{rest} layout", f"{quantities.duration(switch.layout_s)}, {joules}")]
     rows.append((f"{rest} clock", _at_once(switch.clock_s)))
@@ -107,12 +107,12 @@ def switch_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
     ]
     width = max(len(name) for name, _ in rows)
     lines += [f"  {name:<{width}}  {what}" for name, what in rows]
-    return [*lines, *words.wrapped(release_sentence(catalogue), columns), *_idle(catalogue)]
+    return [*lines, *formats.wrapped(release_sentence(catalogue), columns), *_idle(catalogue)]
 
 
 def release_sentence(catalogue: Catalogue) -> str:
     """Say what becomes of GPUs that a smaller layout does not use, and what may count on them."""
-    each = f"{words.watts(catalogue.idle_power_w_per_gpu)} each"
+    each = f"{formats.watts(catalogue.idle_power_w_per_gpu)} each"
     if catalogue.release is Release.HELD:
         return f"Unused GPUs are held: they idle at {each}, charged to the job, and stay the job's."
     if catalogue.release is Release.PARKED:
@@ -142,7 +142,7 @@ def point_lines(catalogue: Catalogue, point: OperatingPoint, columns: int) -> li
         told.append(NOT_STATED)
     lines: list[Text | str] = [""]
     for each in filter(None, told):
-        lines += words.wrapped(each, columns)
+        lines += formats.wrapped(each, columns)
     heads = (Column(title="SWITCH WITH"), Column(title="LEAVING"), Column(title="COMING BACK"))
     rows = [(each.other, _way(each.leaving), _way(each.back)) for each in ways(catalogue, point)]
     lines += ["", _switch_head(catalogue), *table(heads, rows), *_legend(rows, columns)]
@@ -165,14 +165,14 @@ def _way(way: Way | None) -> str:
 def _legend(rows: list[tuple[str, str, str]], columns: int) -> Iterator[str]:
     cells = "".join(leaving + back for _, leaving, back in rows)
     if OWN in cells:
-        yield from words.wrapped(f"{OWN} of this pair; the others as [switch] says.", columns)
+        yield from formats.wrapped(f"{OWN} of this pair; the others as [switch] says.", columns)
     if NEVER in cells:
-        yield from words.wrapped(
+        yield from formats.wrapped(
             f"{NEVER}: how long given-back GPUs take to return is not stated (switch.reacquire_s).",
             columns,
         )
     if ESTIMATED in cells:
-        yield from words.wrapped(
+        yield from formats.wrapped(
             f"{ESTIMATED} nobody stated the joules: as if the thirstier of both trained on.",
             columns,
         )
@@ -191,4 +191,4 @@ def _at_once(seconds: float) -> str:
 
 def _joules(energy_j: float) -> str:
     """Write an energy; 0 as `no joules`."""
-    return words.joules(energy_j) if energy_j else "no joules"
+    return formats.joules(energy_j) if energy_j else "no joules"

@@ -6,7 +6,7 @@ import numpy as np
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.configs.search_screen import RECOMPUTE
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
@@ -106,7 +106,13 @@ def mixed_lines(answer: dict[str, Any], columns: int, *, everything: bool) -> li
         "BY CLASS: data-parallel replicas x microbatches of each in a step, or layers of a stage. "
         "Predicted, not measured; clocks are relative to each class's highest."
     )
-    return [*lines, "", *table, "", *(styled((each, DIM)) for each in words.wrapped(said, columns))]
+    return [
+        *lines,
+        "",
+        *table,
+        "",
+        *(styled((each, DIM)) for each in formats.wrapped(said, columns)),
+    ]
 
 
 def _shares(answer: dict[str, Any], point: dict[str, Any]) -> str:

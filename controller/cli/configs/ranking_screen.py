@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.cost_model.profile_ranking import AskedRanking, ProfileRanking
@@ -95,7 +95,7 @@ def ranking_lines(answer: dict[str, Any], columns: int) -> Iterator[Text | str]:
     yield ""
     yield styled(
         (f"{quantities.count(answer['tokens'])} tokens in {days} on {answer['grid']}", STRONG),
-        f" · {words.plural(measured, 'point')} measured",
+        f" · {formats.plural(measured, 'point')} measured",
     )
     for each in answer["measured"]:
         if each["alarm"]:
@@ -118,6 +118,8 @@ def ranking_lines(answer: dict[str, Any], columns: int) -> Iterator[Text | str]:
         ],
     )
     if useful:
-        yield from words.wrapped(f"{useful[0]['sentence']}.", columns)
+        yield from formats.wrapped(f"{useful[0]['sentence']}.", columns)
     said = "IF TRUE, EXPECTED: CO2 saved against what is known, if as predicted, and on the average"
-    yield from (styled((each, DIM)) for each in words.wrapped(f"{said} of its interval.", columns))
+    yield from (
+        styled((each, DIM)) for each in formats.wrapped(f"{said} of its interval.", columns)
+    )

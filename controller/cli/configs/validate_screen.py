@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.configs.configs_json import catalogue_json
 from wattmesh.controller.cli.output import GOOD, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
@@ -36,16 +36,16 @@ def proof_lines(found: Validation, columns: int) -> Iterator[Text | str]:
         if proof.checks:
             yield from table(COLUMNS, [_row(each) for each in proof.checks])
         if not proof.proven:
-            yield from words.wrapped(f"because {proof.because}", columns)
-            yield from words.wrapped(f"next: {proof.next_step}", columns)
+            yield from formats.wrapped(f"because {proof.because}", columns)
+            yield from formats.wrapped(f"next: {proof.next_step}", columns)
         yield ""
     if found.progress.pairs:
         held = sum(each.ok for each in found.progress.pairs)
         yield f"{held} of {len(found.progress.pairs)} switches between two points keep every bit"
     for point, why in found.unstamped.items():
-        yield from words.wrapped(f"{point} may not be switched to: {why}", columns)
+        yield from formats.wrapped(f"{point} may not be switched to: {why}", columns)
     for control, why in found.progress.lost.items():
-        yield from words.wrapped(f"{control} gave no noise: {why}", columns)
+        yield from formats.wrapped(f"{control} gave no noise: {why}", columns)
 
 
 def validation_json(found: Validation, file: str) -> dict[str, Any]:

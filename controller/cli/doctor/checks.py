@@ -21,8 +21,8 @@ from wattmesh.controller.cli.doctor import (
     tls_checks,
 )
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem, unknown
+from wattmesh.controller.cli.formats import plural
 from wattmesh.controller.cli.services.install import UNIT, ServiceUnit
-from wattmesh.controller.cli.words import plural
 from wattmesh.controller.process import kernel_clock
 from wattmesh.controller.settings import read as reader
 from wattmesh.controller.settings.read import Settings

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from wattmesh.controller.cli.doctor.findings import Finding, ok, problem
-from wattmesh.controller.cli.words import plural
+from wattmesh.controller.cli.formats import plural
 from wattmesh.controller.daemon.power import power_source
 from wattmesh.controller.settings.model import Settings
 from wattmesh.errors import SourceUnavailable

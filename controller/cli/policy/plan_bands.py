@@ -6,7 +6,7 @@ Invariant: bands come from the plan's own price; a point that no mu names has no
 from collections.abc import Mapping
 from typing import Any
 
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 
 
 def band(plan: Mapping[str, Any], point: str) -> tuple[float | None, float | None]:
@@ -25,10 +25,10 @@ def band_words(plan: Mapping[str, Any], point: str) -> str:
     """Say which intensities a point is for; "" where the plan's price does not tell."""
     low, high = band(plan, point)
     if low is not None and high is not None:
-        return f"{words.intensity(low)} to {words.intensity(high)} g/kWh"
+        return f"{formats.intensity(low)} to {formats.intensity(high)} g/kWh"
     if low is not None:
-        return f"above {words.intensity(low)} g/kWh"
-    return "" if high is None else f"below {words.intensity(high)} g/kWh"
+        return f"above {formats.intensity(low)} g/kWh"
+    return "" if high is None else f"below {formats.intensity(high)} g/kWh"
 
 
 def layout_words(step: Mapping[str, Any]) -> str:

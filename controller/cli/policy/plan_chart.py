@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 
 ROWS = 6
 LABEL = 12
@@ -81,7 +81,7 @@ def curve(answer: Mapping[str, Any], drawn: Frame) -> list[str]:
         ours = [each for each in marks if scale.row(each["g_per_kwh"]) == row]
         line = "".join(_cell(each, mu=bool(ours)) for each in cells[row])
         title = "g/kWh " if row == ROWS - 1 else ""
-        label = f"{title}{words.intensity(scale.value(row))}".rjust(LABEL - 2)
+        label = f"{title}{formats.intensity(scale.value(row))}".rjust(LABEL - 2)
         lines.append(f"{label} ┤{line}  {_mu(ours)}".rstrip())
     return lines
 
@@ -187,5 +187,5 @@ def _cell(drawn: str, *, mu: bool) -> str:
 
 def _mu(marks: Sequence[Mapping[str, Any]]) -> str:
     """Write the mus of a row; the legend says which points they separate."""
-    levels = [words.intensity(each["g_per_kwh"]) for each in marks]
+    levels = [formats.intensity(each["g_per_kwh"]) for each in marks]
     return f"mu = {', '.join(levels)}" if levels else ""

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.policy import plan_chart
 from wattmesh.controller.cli.policy.plan_bands import band_words, layout_words
 from wattmesh.controller.pictures import FAINT, INK, MUTED, STYLE
@@ -66,15 +66,15 @@ def _title(answer: dict[str, Any]) -> str:
     plan = answer["plan"]
     changes = plan["layout_switches"] + plan["clock_changes"] + plan["sleeps"]
     done = f"done {_at(plan['finish_at']):%a %d %b %H:%M}"
-    grams = words.grams(plan["grams"], plan["flags"])
-    return f"{answer['name']}: {done}, {grams} CO2 until then, {words.plural(changes, 'change')}"
+    grams = formats.grams(plan["grams"], plan["flags"])
+    return f"{answer['name']}: {done}, {grams} CO2 until then, {formats.plural(changes, 'change')}"
 
 
 def _subtitle(answer: dict[str, Any]) -> list[str]:
     plan = answer["plan"]
     said = [f"plan of {_at(plan['made_at']):%a %d %b %H:%M}, all times UTC", answer["signal"]]
     if plan["gap"] is not None:
-        said.append(f"gap to bound {words.percent(plan['gap'], 2)}")
+        said.append(f"gap to bound {formats.percent(plan['gap'], 2)}")
     warned = []
     if answer["simulated"]:
         warned.append(f"SIMULATED: {', '.join(answer['simulated'])}")
@@ -83,7 +83,7 @@ def _subtitle(answer: dict[str, Any]) -> list[str]:
     if answer["extended"]:
         warned.append(f"after the forecast's end the grid takes {answer['extended']}")
     warned += [plan[key] for key in ("cap", "level", "budget") if plan[key]]
-    return [" · ".join(said), *words.wrapped(" · ".join(warned), WIDE)[:2]]
+    return [" · ".join(said), *formats.wrapped(" · ".join(warned), WIDE)[:2]]
 
 
 def _at(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, legend, styled
 from wattmesh.controller.cli.policy import plan_chart
 from wattmesh.controller.cli.policy.plan_bands import band_words, layout_words
@@ -34,9 +34,9 @@ SIDE = 30
 def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
     """Lay out the answer of `GET /v1/runs/{run}/plan` for a terminal `columns` wide."""
     lines: list[Text | str] = [_head(answer)]
-    lines += [styled((each, WARN)) for each in words.wrapped(answer["sentence"], columns)]
+    lines += [styled((each, WARN)) for each in formats.wrapped(answer["sentence"], columns)]
     if answer["decision"]:
-        lines += words.wrapped(f"now: {answer['decision']}", columns)
+        lines += formats.wrapped(f"now: {answer['decision']}", columns)
     plan = answer["plan"]
     if plan is None:
         return lines
@@ -46,7 +46,7 @@ def screen(answer: Mapping[str, Any], columns: int) -> list[Text | str]:
     lines += [plan_chart.points(answer, drawn), styled((plan_chart.axis(drawn), DIM)), ""]
     lines += [*_legend(plan), ""]
     for said, style in _comes_to(answer, plan):
-        lines += [styled((each, style)) for each in words.wrapped(said, columns, HANG)]
+        lines += [styled((each, style)) for each in formats.wrapped(said, columns, HANG)]
     return [*lines, *legend(lines)]
 
 
@@ -87,7 +87,7 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
     """Say what the plan does, when it ends, and what it emits: (sentence, style)."""
     changes = plan["layout_switches"] + plan["clock_changes"] + plan["sleeps"]
     kinds = [
-        words.plural(plan[key], one)
+        formats.plural(plan[key], one)
         for key, one in (
             ("layout_switches", "layout"),
             ("clock_changes", "clock"),
@@ -95,13 +95,13 @@ def _comes_to(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tu
         )
         if plan[key]
     ]
-    gap = quantities.UNKNOWN if plan["gap"] is None else words.percent(plan["gap"], 2)
+    gap = quantities.UNKNOWN if plan["gap"] is None else formats.percent(plan["gap"], 2)
     split = f" ({', '.join(kinds)})" if kinds else ""
     yield f"switches {changes}{split}, gap to bound {gap}", ""
     yield _end_and_slack(answer, plan), ""
     yield (
-        f"carbon   {words.grams(plan['grams'], plan['flags'])} from then on; no plan comes below "
-        f"{words.grams(plan['bound_g'], plan['flags'])} if the grid is as forecast",
+        f"carbon   {formats.grams(plan['grams'], plan['flags'])} from then on; no plan comes below "
+        f"{formats.grams(plan['bound_g'], plan['flags'])} if the grid is as forecast",
         "",
     )
     yield from _mu_above_chart(answer, plan)
@@ -124,7 +124,7 @@ def _mu_above_chart(
     highest = max((each["g_per_kwh"] for each in answer["grid"]), default=0.0)
     for each in plan["mu"]:
         if not plan_chart.shown(each["g_per_kwh"], highest):
-            mu = words.intensity(each["g_per_kwh"])
+            mu = formats.intensity(each["g_per_kwh"])
             yield (
                 f"mu = {mu} g/kWh, above every hour shown: {each['faster']} is better in each",
                 "",
@@ -132,7 +132,7 @@ def _mu_above_chart(
 
 
 def _end_and_slack(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    finish, deadline = words.moment(plan["finish_at"]), words.moment(answer["deadline"])
+    finish, deadline = formats.moment(plan["finish_at"]), formats.moment(answer["deadline"])
     said = f"finish   {_day(finish)}"
     if finish is None or deadline is None:
         return said

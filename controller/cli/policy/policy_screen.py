@@ -11,7 +11,7 @@ from statistics import fmean
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.replay.bench import MPC, ORACLE, ReplayRequest, Row
@@ -32,7 +32,7 @@ Cells = Sequence[str | Text]
 
 def screen(rows: Sequence[Row], asked: ReplayRequest) -> list[Text | str]:
     """Lay out the rows."""
-    starts = words.plural(asked.count, "start")
+    starts = formats.plural(asked.count, "start")
     lines: list[Text | str] = [
         styled(
             (asked.catalogue.job, STRONG),
@@ -57,9 +57,9 @@ def _noise(noise: Noise) -> Iterator[str]:
     """Name the random faults of the replay, and the policies that are spared."""
     told = []
     if noise.throughput:
-        told.append(f"up to {words.percent(noise.throughput)} of speed lost")
+        told.append(f"up to {formats.percent(noise.throughput)} of speed lost")
     if noise.switch_failure:
-        told.append(f"{words.percent(noise.switch_failure)} of switches fail")
+        told.append(f"{formats.percent(noise.switch_failure)} of switches fail")
     if told:
         yield f"noise: {', '.join(told)}; none in oracle or bound"
 

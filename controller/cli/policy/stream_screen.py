@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import DIM, STRONG, styled, trouble
 from wattmesh.controller.cli.tables import Column, table
 from wattmesh.controller.replay.stream_rows import AHEAD, FIRST_COME, JOINT, RuleRow, StreamResult
@@ -50,7 +50,7 @@ def stream_json(found: StreamResult) -> dict[str, Any]:
 
 
 def _one(found: StreamResult) -> Iterator[Text | str]:
-    jobs = words.plural(len(found.rows[0].jobs), "job")
+    jobs = formats.plural(len(found.rows[0].jobs), "job")
     span = quantities.duration(found.hours * 3600)
     yield styled((f"{found.stream} on {found.trace}", STRONG), f" · {jobs} · {span}")
     yield "replayed, not measured; every rule knows the grid ahead, and nothing fails"
@@ -64,7 +64,7 @@ def _cells(row: RuleRow, first_g: float) -> list[str]:
     return [
         row.policy,
         quantities.grams(row.carbon_g),
-        words.percent(1 - row.carbon_g / first_g, 1) if first_g > 0 else quantities.UNKNOWN,
+        formats.percent(1 - row.carbon_g / first_g, 1) if first_g > 0 else quantities.UNKNOWN,
         quantities.joules(row.energy_j),
         quantities.grams(row.idle_g),
         str(len(row.missed)),
@@ -78,14 +78,14 @@ def _bound(found: StreamResult, first_g: float) -> Iterator[str]:
     if found.bound_g is None:
         yield "no bound: no joint plan was found"
         return
-    saved = words.percent(1 - found.bound_g / first_g, 1) if first_g > 0 else quantities.UNKNOWN
+    saved = formats.percent(1 - found.bound_g / first_g, 1) if first_g > 0 else quantities.UNKNOWN
     yield f"bound: nobody emits less than {quantities.grams(found.bound_g)} ({saved} saved)"
     for policy in (JOINT, AHEAD):
         share = found.share_of_bound_gain(policy)
         if share is not None:
             yield (
-                f"{policy} gains {words.percent(share)} of what the bound gains over {found.peer}, "
-                "the better of each-alone and greedy"
+                f"{policy} gains {formats.percent(share)} of what the bound gains over "
+                f"{found.peer}, the better of each-alone and greedy"
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import DIM, folded, styled
 
 Lines = Sequence[Text | str]
@@ -100,5 +100,5 @@ def _kept(lines: Lines, room: int, columns: int, noun: str) -> tuple[list[Text |
             break
         kept.append(each)
     more = len(lines) - len(kept)
-    kept.append(styled((f"and {words.plural(more, f'more {noun}')}: {ALL}", DIM)))
+    kept.append(styled((f"and {formats.plural(more, f'more {noun}')}: {ALL}", DIM)))
     return kept, room - height(kept, columns)

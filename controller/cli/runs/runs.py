@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import options, words
+from wattmesh.controller.cli import formats, options
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.output import DIM, STRONG, print_json, print_lines
 from wattmesh.controller.cli.runs.status_screen import live_first
@@ -52,9 +52,9 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
         Text(run["run"][:8], style=DIM),
         run["activity"],
         str(run["attempt"]),
-        words.count(run["step"]),
-        words.count(run["tokens"]),
-        words.percent(done),
+        formats.count(run["step"]),
+        formats.count(run["tokens"]),
+        formats.percent(done),
         quantities.UNKNOWN if run["loss"] is None else f"{run['loss']:.4f}",
         run["point"] or quantities.UNKNOWN,
         str(run["owner_uid"]),

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import (
     DIM,
     GOOD,
@@ -105,7 +105,7 @@ def _head(view: Mapping[str, Any]) -> Text:
         ("wattmesh", STRONG),
         " · ",
         (doing, WARN if frozen else GOOD),
-        f" · {role} · {words.clock(view['at'], seconds=True)} UTC · ",
+        f" · {role} · {formats.clock(view['at'], seconds=True)} UTC · ",
         (_cycle(view["cycle"]), DIM),
     ]
     if view["stale_s"]:
@@ -144,7 +144,7 @@ def grid(view: Mapping[str, Any], *, tell_trouble: bool = True) -> list[Text | s
 
 def _signal(label: str, line: Mapping[str, Any], at: str) -> Text:
     known = line["g_per_kwh"] is not None
-    value = f"{words.intensity(line['g_per_kwh'])} g/kWh" if known else "unknown"
+    value = f"{formats.intensity(line['g_per_kwh'])} g/kWh" if known else "unknown"
     heard = "never heard" if line["age_s"] is None else f"{quantities.duration(line['age_s'])} old"
     quality = line["quality"] if line["quality"] not in ("", "measured") else ""
     parts: list[str | tuple[str, str]] = [
@@ -170,10 +170,10 @@ def _forecast_bars(line: Mapping[str, Any], at: str) -> str:
         return ""
     span = datetime.fromisoformat(slots[-1]["end"]) - now
     text = f"next {quantities.duration(span.total_seconds())} "
-    text += words.sparkline([each["g_per_kwh"] for each in slots])
+    text += formats.sparkline([each["g_per_kwh"] for each in slots])
     low = line["low"]
     if low is not None:
-        text += f"   low {words.intensity(low['g_per_kwh'])} {_when(low['start'], now)}"
+        text += f"   low {formats.intensity(low['g_per_kwh'])} {_when(low['start'], now)}"
     return text
 
 
@@ -182,7 +182,7 @@ def _when(start: str, now: datetime) -> str:
     wait_s = (datetime.fromisoformat(start) - now).total_seconds()
     if wait_s <= 0:
         return "now"
-    return f"in {quantities.duration(wait_s)}" if wait_s < 600 else f"at {words.clock(start)}"
+    return f"in {quantities.duration(wait_s)}" if wait_s < 600 else f"at {formats.clock(start)}"
 
 
 def _power(power: Mapping[str, Any]) -> Text:
@@ -192,12 +192,12 @@ def _power(power: Mapping[str, Any]) -> Text:
     hosts_w = power.get("hosts_w")
     parts: list[str | tuple[str, str]] = [
         "power  GPUs ",
-        (words.watts(power["total_w"], power["flags"]), STRONG),
-        f" + processors {words.watts(hosts_w, power['flags'])}" if hosts_w is not None else "",
+        (formats.watts(power["total_w"], power["flags"]), STRONG),
+        f" + processors {formats.watts(hosts_w, power['flags'])}" if hosts_w is not None else "",
         " · ",
         (f"{power['gpus']} of {power['expected']} read", "" if whole else WARN),
         *_covered(power),
-        f" · unobserved {words.percent(power['unobserved_share'], 1)}",
+        f" · unobserved {formats.percent(power['unobserved_share'], 1)}",
         *_clocks(power),
         f" · {power['source']}, {quantities.duration(power['age_s'])} old",
     ]
@@ -230,7 +230,7 @@ def _runs(view: Mapping[str, Any], columns: int) -> tuple[list[Text | str], list
     if not view["runs"]:
         return [styled(("no run is attached", DIM), ": `wattmesh.observe(...)` registers one")], []
     more = sum(view.get("lost_more", {}).values())
-    said = f"and {words.plural(more, 'more lost run')}: `wattmesh runs` lists them"
+    said = f"and {formats.plural(more, 'more lost run')}: `wattmesh runs` lists them"
     tail = [styled((said, DIM))] if more else []
     listed = affected_first(live_first(view["runs"]), view["trouble"])
     lines, spared = fitted(RUN_COLUMNS, [_row(run) for run in listed], columns)
@@ -246,12 +246,12 @@ def _row(run: Mapping[str, Any]) -> Sequence[str | Text]:
     joules = run["j_per_token"]
     return (
         Text(run["name"], style=STRONG),
-        words.count(run["step"]),
+        formats.count(run["step"]),
         run["point"] or quantities.UNKNOWN,
         run["layout"] or quantities.UNKNOWN,
         gpus,
         quantities.UNKNOWN if run["clock_mhz"] is None else f"{run['clock_mhz']} MHz",
-        words.rate(run["tokens_per_s"]),
+        formats.rate(run["tokens_per_s"]),
         quantities.UNKNOWN if joules is None else marked(quantities.figures(joules), run["flags"]),
         _deadline(run),
         _short(_state(run)),
@@ -272,7 +272,7 @@ def _deadline(run: Mapping[str, Any]) -> str:
     if run["deadline"] is None:
         return "none"
     if run["slack_s"] is None:
-        return words.clock(run["deadline"])
+        return formats.clock(run["deadline"])
     return f"{quantities.duration(run['slack_s'])} slack"
 
 
@@ -286,7 +286,7 @@ def _state(run: Mapping[str, Any]) -> Text:
     over = {
         "stopped": (f"stopped, {ago}", GOOD),
         "failed": (run.get("ended", ""), WARN),
-        "asleep": (f"asleep until {words.clock(run.get('wakes_at'))}", GOOD),
+        "asleep": (f"asleep until {formats.clock(run.get('wakes_at'))}", GOOD),
         "queued": (f"queued for {switch['to_point'] if switch else 'another size'}, {ago}", GOOD),
         "lost": (f"lost, {ago}{', frozen' if run['frozen'] else ''}", WARN),
     }
@@ -315,7 +315,7 @@ def _whole_state(run: Mapping[str, Any]) -> str:
 
 def _sentences(view: Mapping[str, Any]) -> list[Text | str]:
     """What each run waits for and its newest reason; without runs, the cycle's own sentence."""
-    said = words.together(
+    said = formats.together(
         (run["name"], text)
         for run in affected_first(live_first(view["runs"]), view["trouble"])
         for text in (_waits_for(run), _whole_state(run), run["sentence"])

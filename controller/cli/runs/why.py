@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from wattmesh.controller.cli import options, words
+from wattmesh.controller.cli import formats, options
 from wattmesh.controller.cli.answers import ask
 from wattmesh.controller.cli.client import segment
 from wattmesh.controller.cli.output import DIM, legend, print_json, print_lines, styled
@@ -15,9 +15,9 @@ from wattmesh.controller.cli.runs.why_screen import (
     basis,
     brief,
     experts,
+    history_entries,
     measured,
     over,
-    story,
 )
 from wattmesh.errors import InputInvalid
 
@@ -42,7 +42,9 @@ def why(
     if as_json:
         print_json(answer)
         return
-    entries = story(answer["decisions"], answer["switches"], answer.get("transitions", {}))
+    entries = history_entries(
+        answer["decisions"], answer["switches"], answer.get("transitions", {})
+    )
     shown, left_out = brief(entries) if moment is None else (around(entries, moment), 0)
     lines: list[Text | str] = []
     if moment is None:
@@ -54,7 +56,7 @@ def why(
     lines += [*legend(lines), *basis(rows, baseline)] if lines else []
     print_lines(lines or [f"nothing has been decided about {run} yet"])
     if shown:
-        less = f"{words.plural(left_out, 'reason')} of one cycle left out; " if left_out else ""
+        less = f"{formats.plural(left_out, 'reason')} of one cycle left out; " if left_out else ""
         print_lines([styled((f"({less}`wattmesh why {run} --json` has all, and the inputs)", DIM))])
 
 
@@ -72,7 +74,7 @@ def decisions(
     if as_json:
         print_json(answer)
         return
-    entries = story(answer["decisions"], ())
+    entries = history_entries(answer["decisions"], ())
     lines: list[Text | str] = [line for entry in entries for line in entry.lines]
     lines += [*legend(lines), *basis(answer["decisions"])] if lines else []
     print_lines(lines or ["no decision yet"])

@@ -1,4 +1,4 @@
-"""The story of one run: each decision and each switch in one sentence, newest first. Pure.
+"""The history of one run: each decision and each switch in one sentence, newest first. Pure.
 
 Invariant: a switch is shown with what was predicted and with what it really took, as the run
 reported it; nothing is shown as done that the run did not report.
@@ -13,12 +13,12 @@ from typing import Any
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.output import BAD, DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.marks import marked
 from wattmesh.reconfig.catalogue import PAUSED
 from wattmesh.reconfig.switch import how_equal
-from wattmesh.reconfig.wire import SwitchMode
+from wattmesh.reconfig.wire import SWITCH_ID_KEY, SwitchMode
 
 CONFIRMED = "confirmed"
 OPEN_STYLE = STRONG
@@ -44,12 +44,12 @@ class TimelineEntry:
     fleeting: bool = False
 
 
-def story(
+def history_entries(
     decisions: Sequence[Mapping[str, Any]],
     switches: Sequence[Mapping[str, Any]],
     transitions: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> list[TimelineEntry]:
-    """Put decisions and switches into one story, newest first; `transitions`: of each by its plan.
+    """Put decisions and switches into one history, newest first; `transitions`: of each by its id.
 
     A decision that became a switch appears only as that switch.
     """
@@ -58,7 +58,7 @@ def story(
     dated = len(days) > 1
     told = [each for each in decisions if not _became_switch(each, switches)]
     entries = [_decision(each, dated=dated) for each in told]
-    entries += [_switch(each, transitions.get(each["plan"], ()), dated) for each in switches]
+    entries += [_switch(each, transitions.get(each[SWITCH_ID_KEY], ()), dated) for each in switches]
     return sorted(entries, key=lambda each: each.at, reverse=True)
 
 
@@ -83,9 +83,9 @@ def measured(run: Mapping[str, Any]) -> list[Text]:
     """Say how far each point that was measured lately is from its catalogue."""
     lines = []
     for each in run.get("measured", ()):
-        said = f"{words.percent(each['speed_ratio'])} of its catalogue's speed"
+        said = f"{formats.percent(each['speed_ratio'])} of its catalogue's speed"
         if each["power_ratio"] is not None:
-            power = marked(words.percent(each["power_ratio"]), each["flags"])
+            power = marked(formats.percent(each["power_ratio"]), each["flags"])
             said += f", {power} of its watts"
         off = each["speed_alarm"] or each["power_alarm"]
         over_s = quantities.duration(each["measured_s"])
@@ -97,7 +97,7 @@ def measured(run: Mapping[str, Any]) -> list[Text]:
 
 
 def basis(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> list[Text]:
-    """Say which signals, boundary and baseline the grams in a story refer to."""
+    """Say which signals, boundary and baseline the grams in a history refer to."""
     signals = sorted({each["signal"] for each in rows if each["signal"]})
     boundaries = sorted({each["boundary"] for each in rows})
     if not rows:
@@ -212,9 +212,9 @@ def _in_place_or_by_restart(row: Mapping[str, Any], steps: Sequence[Mapping[str,
 def _predicted(row: Mapping[str, Any]) -> list[str]:
     said = []
     if row["predicted_ug"] is not None:
-        said.append(f"expected to save {words.micrograms(row['predicted_ug'], row['flags'])}")
+        said.append(f"expected to save {formats.micrograms(row['predicted_ug'], row['flags'])}")
     if row["switch_cost_ug"] is not None:
-        said.append(f"to cost {words.micrograms(row['switch_cost_ug'], row['flags'])}")
+        said.append(f"to cost {formats.micrograms(row['switch_cost_ug'], row['flags'])}")
     return said
 
 
@@ -232,5 +232,5 @@ def _move(current: str, target: str) -> str:
 
 
 def _time(at: datetime, *, dated: bool) -> str:
-    """Write the time of an entry with seconds, and its day when the story spans several."""
+    """Write the time of an entry with seconds, and its day when the history spans several."""
     return at.strftime("%d %b %H:%M:%S" if dated else "%H:%M:%S")

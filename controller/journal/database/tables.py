@@ -493,7 +493,7 @@ DECISIONS = Table(
 SWITCHES = Table(
     "switches",
     METADATA,
-    Column("plan", String(64), primary_key=True),
+    Column("switch_id", String(64), primary_key=True),
     Column("run", String(64), nullable=False, index=True),
     Column("open_run", String(64), unique=True),
     Column("attempt", Integer, nullable=False),
@@ -515,7 +515,7 @@ SWITCHES = Table(
 TRANSITIONS = Table(
     "transitions",
     METADATA,
-    Column("plan", String(64), primary_key=True),
+    Column("switch_id", String(64), primary_key=True),
     Column("state", String(16), primary_key=True),
     Column("run", String(64), nullable=False, index=True),
     Column("at", BigInteger, nullable=False),

@@ -81,7 +81,7 @@ def confirm_suspension(connection: Connection, message: Finish, now: datetime) -
     if json.loads(row.wire_order).get("mode") == SwitchMode.SUSPEND.value:
         connection.execute(
             update(SWITCHES)
-            .where(SWITCHES.c.plan == row.plan)
+            .where(SWITCHES.c.switch_id == row.switch_id)
             .values(
                 state=str(SwitchState.CONFIRMED),
                 open_run=None,

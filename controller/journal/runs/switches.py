@@ -64,9 +64,13 @@ _HISTORIES = select(_RANKED).where(
     or_(_RANKED.c.place <= REMEMBERED, _RANKED.c.open_run.is_not(None))
 )
 _BEGUN = (
-    select(TRANSITIONS.c.plan, func.min(TRANSITIONS.c.at).label("begun_us"))
-    .where(TRANSITIONS.c.plan.in_(select(SWITCHES.c.plan).where(SWITCHES.c.open_run.is_not(None))))
-    .group_by(TRANSITIONS.c.plan)
+    select(TRANSITIONS.c.switch_id, func.min(TRANSITIONS.c.at).label("begun_us"))
+    .where(
+        TRANSITIONS.c.switch_id.in_(
+            select(SWITCHES.c.switch_id).where(SWITCHES.c.open_run.is_not(None))
+        )
+    )
+    .group_by(TRANSITIONS.c.switch_id)
 )
 
 
@@ -74,7 +78,7 @@ _BEGUN = (
 class SwitchRow:
     """One switch, with what the run measured: seconds in `evidence`, counted from the boundary."""
 
-    plan: str
+    switch_id: str
     run: str
     attempt: int
     epoch: int
@@ -112,7 +116,7 @@ class SwitchRow:
 class TransitionRow:
     """One step of a switch as the run reported it. `at`: when the daemon heard it."""
 
-    plan: str
+    switch_id: str
     state: SwitchState
     at: datetime
     step: int
@@ -170,7 +174,7 @@ class Histories:
     """
 
     def __init__(self, rows: Mapping[str, list[Row[Any]]], begun: Mapping[str, datetime]) -> None:
-        """Take the rows by run, and by plan id when open switches were begun."""
+        """Take the rows by run, and by switch id when open switches were begun."""
         self._rows, self._begun = rows, begun
         self._read: dict[str, SwitchHistory] = {}
         self.switching = frozenset(run for run, each in rows.items() if any(map(_is_open, each)))
@@ -179,7 +183,7 @@ class Histories:
         """Give the history of a run."""
         if run not in self._read:
             read = sorted(map(_row, self._rows.get(run, ())), key=_lived, reverse=True)
-            begun = (self._begun[each.plan] for each in read if each.plan in self._begun)
+            begun = (self._begun[each.switch_id] for each in read if each.switch_id in self._begun)
             self._read[run] = SwitchHistory(rows=tuple(read), begun_at=next(begun, None))
         return self._read[run]
 
@@ -208,7 +212,7 @@ class SwitchStore:
             Fenced: the order's epoch is over; nothing was written.
         """
         row = {
-            "plan": order.plan,
+            "switch_id": order.switch_id,
             "run": order.run,
             "open_run": order.run,
             "attempt": order.attempt,
@@ -244,7 +248,7 @@ class SwitchStore:
         """Give the newest switches of every run that has not ended."""
         with self._database.reading() as connection:
             rows = connection.execute(_HISTORIES).all()
-            begun = {each.plan: from_us(each.begun_us) for each in connection.execute(_BEGUN)}
+            begun = {each.switch_id: from_us(each.begun_us) for each in connection.execute(_BEGUN)}
         by_run: dict[str, list[Row[Any]]] = {}
         for row in rows:
             by_run.setdefault(row.run, []).append(row)
@@ -259,13 +263,17 @@ class SwitchStore:
             rows = [_row(row) for row in connection.execute(query)]
         return tuple(rows if run is None else sorted(rows, key=_lived, reverse=True))
 
-    def transitions(self, plan: str) -> tuple[TransitionRow, ...]:
+    def transitions(self, switch_id: str) -> tuple[TransitionRow, ...]:
         """List what the run reported about one switch, in the order of its states."""
-        query = select(TRANSITIONS).where(TRANSITIONS.c.plan == plan).order_by(TRANSITIONS.c.at)
+        query = (
+            select(TRANSITIONS)
+            .where(TRANSITIONS.c.switch_id == switch_id)
+            .order_by(TRANSITIONS.c.at)
+        )
         with self._database.reading() as connection:
             rows = (
                 TransitionRow(
-                    plan=row.plan,
+                    switch_id=row.switch_id,
                     state=SwitchState(row.state),
                     at=from_us(row.at),
                     step=row.step,
@@ -289,9 +297,9 @@ class SwitchStore:
         """
         with self._database.writing() as connection:
             speaker(connection, transition, owner_uid)
-            row = _hold(connection, transition.plan)
+            row = _hold(connection, transition.switch_id)
             if row is None or row.run != transition.run:
-                raise InputInvalid(f"run {transition.run} has no switch {transition.plan}")
+                raise InputInvalid(f"run {transition.run} has no switch {transition.switch_id}")
             taken = insert_new(connection, TRANSITIONS, _transition_values(transition, now))
             if advance(SwitchState(row.state), transition.state):
                 evidence = {**to_evidence(row.evidence), **transition.evidence}
@@ -300,16 +308,16 @@ class SwitchStore:
                     "evidence": to_text(evidence),
                     **_moved(connection, transition.state, transition.run, now),
                 }
-                _update(connection, transition.plan, values)
+                _update(connection, transition.switch_id, values)
                 _store_layout(connection, transition)
                 note_stay(connection, transition.run, now)
             elif _adds_pace(row, transition):
                 evidence = {**to_evidence(row.evidence), AT_PACE: transition.evidence[AT_PACE]}
-                _update(connection, transition.plan, {"evidence": to_text(evidence)})
-            return _row(connection.execute(_one(transition.plan)).one()), taken
+                _update(connection, transition.switch_id, {"evidence": to_text(evidence)})
+            return _row(connection.execute(_one(transition.switch_id)).one()), taken
 
     def close(
-        self, plan: str, state: SwitchState, *, detail: str, now: datetime, epoch: int
+        self, switch_id: str, state: SwitchState, *, detail: str, now: datetime, epoch: int
     ) -> bool:
         """End an open switch that cannot be confirmed any more; False when it had ended.
 
@@ -318,10 +326,12 @@ class SwitchStore:
         """
         with self._database.writing() as connection:
             check_epoch(connection, epoch)
-            row = _hold(connection, plan)
+            row = _hold(connection, switch_id)
             if row is None or not advance(SwitchState(row.state), state):
                 return False
-            _update(connection, plan, {"detail": detail, **_moved(connection, state, row.run, now)})
+            _update(
+                connection, switch_id, {"detail": detail, **_moved(connection, state, row.run, now)}
+            )
             note_stay(connection, row.run, now)
             return True
 
@@ -365,7 +375,7 @@ def _moved(connection: Connection, state: SwitchState, run: str, now: datetime) 
 
 def _transition_values(transition: Transition, now: datetime) -> dict[str, Any]:
     return {
-        "plan": transition.plan,
+        "switch_id": transition.switch_id,
         "state": str(transition.state),
         "run": transition.run,
         "at": to_us(now),
@@ -386,23 +396,23 @@ def _store_layout(connection: Connection, transition: Transition) -> None:
         )
 
 
-def _one(plan: str) -> Any:
-    return select(SWITCHES).where(SWITCHES.c.plan == plan)
+def _one(switch_id: str) -> Any:
+    return select(SWITCHES).where(SWITCHES.c.switch_id == switch_id)
 
 
-def _hold(connection: Connection, plan: str) -> Row[Any] | None:
+def _hold(connection: Connection, switch_id: str) -> Row[Any] | None:
     """Read a switch and lock its row for this transaction."""
-    row: Row[Any] | None = connection.execute(_one(plan).with_for_update()).one_or_none()
+    row: Row[Any] | None = connection.execute(_one(switch_id).with_for_update()).one_or_none()
     return row
 
 
-def _update(connection: Connection, plan: str, values: Mapping[str, Any]) -> None:
-    connection.execute(update(SWITCHES).where(SWITCHES.c.plan == plan).values(**values))
+def _update(connection: Connection, switch_id: str, values: Mapping[str, Any]) -> None:
+    connection.execute(update(SWITCHES).where(SWITCHES.c.switch_id == switch_id).values(**values))
 
 
 def _row(row: Row[Any]) -> SwitchRow:
     return SwitchRow(
-        plan=row.plan,
+        switch_id=row.switch_id,
         run=row.run,
         attempt=row.attempt,
         epoch=row.epoch,

@@ -16,9 +16,9 @@ from typing import Self
 
 from wattmesh.controller.process.children import wait_for
 from wattmesh.controller.profile.job import PowerKind, ProfileJob
+from wattmesh.controller.profile.measuring.windows import Draw
 from wattmesh.controller.profile.power.agent_page import BOOKED_S, AgentPage
 from wattmesh.controller.profile.power.clocks import ActuatorClocks, Clocks, FakeClocks, NoClocks
-from wattmesh.controller.profile.windows import Draw
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.catalogue import PowerScope
 from wattmesh.telemetry.energy.burst import HZ, UPDATE_S, Burst, Figure

@@ -31,7 +31,7 @@ from wattmesh.reconfig.launch.launched import scheduler_key
 from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.reconfig.link import DaemonLink
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import RESIZES, SUSPENDS, Register, Transition
+from wattmesh.reconfig.wire import RESIZES, SUSPENDS, SWITCH_ID_KEY, Register, Transition
 
 log = logging.getLogger(__name__)
 
@@ -141,23 +141,26 @@ class LaunchLeader:
         why = self._last_words()
         if note is not None:
             # An empty detail keeps the reason for the restart, which the launch before gave.
-            self._transition(generation, note.plan, note.epoch, SwitchState.LAUNCHING, why)
+            self._transition(generation, note.switch_id, note.epoch, SwitchState.LAUNCHING, why)
         elif begun.died_in is not None:
-            plan, epoch = str(begun.died_in.get("plan")), int(begun.died_in.get("epoch", 0))
+            switch_id, epoch = (
+                str(begun.died_in.get(SWITCH_ID_KEY)),
+                int(begun.died_in.get("epoch", 0)),
+            )
             died = why or "the launch before ended without a word"
             detail = f"restarted in the layout of {generation.checkpoint or 'the start'}: {died}"
-            self._transition(generation, plan, epoch, SwitchState.ROLLED_BACK, detail)
+            self._transition(generation, switch_id, epoch, SwitchState.ROLLED_BACK, detail)
             self._folder.switch_file.unlink(missing_ok=True)
 
     def _transition(
-        self, generation: Generation, plan: str, epoch: int, state: SwitchState, detail: str
+        self, generation: Generation, switch_id: str, epoch: int, state: SwitchState, detail: str
     ) -> None:
         self.voice.transition(
             Transition(
                 run=generation.run,
                 incarnation=generation.incarnation,
                 attempt=generation.attempt,
-                plan=plan,
+                switch_id=switch_id,
                 epoch=epoch,
                 state=state,
                 step=generation.step,

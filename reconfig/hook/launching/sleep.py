@@ -45,23 +45,23 @@ def patient(order: Order, now: datetime) -> Order:
 
 
 def hold_next_launch(
-    job: AttachedJob, story: SwitchReporter, order: Order, saved: SavedCheckpoint
+    job: AttachedJob, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint
 ) -> HoldAnswer:
     """Have the next launch held until `order.wakes_at`; called by the leader.
 
     Unless the answer names no problem, the run must not leave.
     """
-    folder, here = job.folder, story.generation
+    folder, here = job.folder, reporter.generation
     launched = job.launch_store.launched
     request = HoldRequest(
-        key=order.plan, run=order.run, ranks=launched, wakes_at=order.wakes_at or ""
+        key=order.switch_id, run=order.run, ranks=launched, wakes_at=order.wakes_at or ""
     )
     try:
         found = newest_whole(folder)
         if found is None or found[0].name != saved.name:
-            return _no(order.plan, f"checkpoint {saved.name} cannot be read back whole")
+            return _no(order.switch_id, f"checkpoint {saved.name} cannot be read back whole")
         note = AsleepNote(
-            key=order.plan,
+            key=order.switch_id,
             run=order.run,
             attempt=job.attempt(here),
             launched=launched,
@@ -69,20 +69,20 @@ def hold_next_launch(
             checkpoint=saved.name,
             layout=here.layout,
             ranks=here.ranks,
-            probe=float(story.note.evidence["probe_before"]),
+            probe=float(reporter.note.evidence["probe_before"]),
             seekable=job.seekable,
         )
         asleep.write(folder.asleep_file, note)
         answer = _ask(folder, request, job.deadlines.hold_s)
     except (OSError, CallHuman) as error:
-        answer = _no(order.plan, str(error))
+        answer = _no(order.switch_id, str(error))
     if answer.problem:
         asleep.awake(folder)
     return answer
 
 
 def hold_other_size(
-    job: AttachedJob, story: SwitchReporter, order: Order, saved: SavedCheckpoint
+    job: AttachedJob, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint
 ) -> HoldAnswer:
     """Have a next launch of the ordered ranks held; called by the leader.
 
@@ -97,13 +97,13 @@ def hold_other_size(
             checkpoint=saved.name,
             layout=order.layout,
             ranks=order.ranks,
-            probe=float(story.note.evidence["probe_before"]),
-            switch=story.note.to_json(),
+            probe=float(reporter.note.evidence["probe_before"]),
+            switch=reporter.note.to_json(),
             resized_from=launched,
-            left_s=story.elapsed_s,
+            left_s=reporter.elapsed_s,
         )
         request = HoldRequest(
-            key=order.plan,
+            key=order.switch_id,
             run=order.run,
             ranks=len(order.ranks),
             back_ranks=launched,
@@ -111,7 +111,7 @@ def hold_other_size(
         )
         answer = _ask(folder, request, job.deadlines.hold_s)
     except OSError as error:
-        answer = _no(order.plan, str(error))
+        answer = _no(order.switch_id, str(error))
     if answer.problem:
         asleep.awake(folder)
         with suppress(OSError):

@@ -65,8 +65,8 @@ class FirstSteps:
             return
         back = generation.purpose is Purpose.ROLLBACK
         at_pace_s = round(at_pace(self._steps) - note.began_s, 4)
-        story = SwitchReporter(self._job, generation, replace(note, evidence={**note.evidence}))
-        story.tell(
+        reporter = SwitchReporter(self._job, generation, replace(note, evidence={**note.evidence}))
+        reporter.tell(
             SwitchState.ROLLED_BACK if back else SwitchState.CONFIRMED,
             detail=note.why if back else "",
             evidence={AT_PACE: at_pace_s},

@@ -26,7 +26,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wattmesh.reconfig.hook.session import attach
 from wattmesh.reconfig.layout import Layout, Ranks
-from wattmesh.reconfig.state import carried, optimizers
+from wattmesh.reconfig.state import carried
+from wattmesh.reconfig.state.optimizer import optimizers
 from wattmesh.reconfig.state.state import State
 
 CALLBACK, NOISY, COUNTING, HOOKED = range(4)

@@ -26,7 +26,7 @@ from wattmesh.controller.cli.doctor import checks, install_checks, power_checks,
 from wattmesh.controller.cli.doctor.checks import examine
 from wattmesh.controller.cli.doctor.findings import CheckStatus, Finding
 from wattmesh.controller.settings.model import AgentSection, ApiSection, Settings
-from wattmesh.controller.settings.words import credentials_folder
+from wattmesh.controller.settings.paths_and_times import credentials_folder
 
 __all__ = ["open_folder", "served", "settings"]
 

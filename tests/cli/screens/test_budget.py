@@ -8,7 +8,7 @@ from tests.cli.screens.test_screens import plain
 from wattmesh.controller.accounting.accounts import ACTUAL, BASELINE
 from wattmesh.controller.accounting.audit import Audit
 from wattmesh.controller.accounting.budget import BudgetView, ClusterLine, RunBudget, SavedLine
-from wattmesh.controller.accounting.spending import BurnLine, PeriodLine, SignalGrams
+from wattmesh.controller.accounting.budgets.spending import BurnLine, PeriodLine, SignalGrams
 from wattmesh.controller.api.handlers.flagged import audit_json
 from wattmesh.controller.cli.accounting import audit_screen, budget_screen
 from wattmesh.controller.journal.energy.ledger import EmissionRow

@@ -16,7 +16,7 @@ from tests.cli import facts
 from tests.cli.screens.test_coverage import status_view
 from tests.daemon.clocks import SteppedClock
 from tests.telemetry.world import World
-from wattmesh.controller.accounting.spending import PeriodLine
+from wattmesh.controller.accounting.budgets.spending import PeriodLine
 from wattmesh.controller.carbon_views import ExogenousLine
 from wattmesh.controller.cycle.fleet import Fleet
 from wattmesh.controller.journal.nodes.node_store import NodeRow

@@ -18,7 +18,7 @@ from tests.builders.journals import fresh_file
 from tests.builders.runs import UID, register
 from tests.cli.screens.test_screens import plain
 from wattmesh.controller.accounting.accounts import Accounts
-from wattmesh.controller.accounting.periods import month_named, period_of
+from wattmesh.controller.accounting.budgets.periods import month_named, period_of
 from wattmesh.controller.accounting.report.month import report
 from wattmesh.controller.accounting.report.reported import reported
 from wattmesh.controller.accounting.report.views import MonthReport

@@ -10,7 +10,7 @@ from tests.cli import facts
 from wattmesh.controller.cli.doctor import checks, doctor, findings
 from wattmesh.controller.cli.output import BAD, folded
 from wattmesh.controller.cli.runs import status_screen
-from wattmesh.controller.cli.runs.why_screen import around, brief, over, story
+from wattmesh.controller.cli.runs.why_screen import around, brief, history_entries, over
 from wattmesh.controller.cli.tables import Column, table
 
 
@@ -175,7 +175,7 @@ def test_the_story_tells_a_switch_once_and_with_what_it_took() -> None:
     """A decision that became a switch is told by the switch: reason, time, probe, prediction."""
     at = facts.switch_row()["created_at"]
     ordering = facts.decision(action="switch", target="C", current="A", first_at=at, last_at=at)
-    entries = story([facts.decision(), ordering], [facts.switch_row()])
+    entries = history_entries([facts.decision(), ordering], [facts.switch_row()])
     text = plain(line for entry in entries for line in entry.lines)
     assert len(entries) == 2
     assert text.splitlines()[0].startswith("14:02:10  held    C -> C")
@@ -195,24 +195,24 @@ def test_the_story_tells_sleep_and_waking_by_their_own_words() -> None:
     steps = [{"state": "stopping", "detail": "the next launch is held by Slurm job 4711"}]
     at = row["created_at"]
     sleep = facts.decision(action="suspend", target="paused", first_at=at, last_at=at)
-    (entry,) = story([sleep], [row], {row["plan"]: steps})
+    (entry,) = history_entries([sleep], [row], {row["plan"]: steps})
     text = plain(entry.lines)
     assert "suspend A -> paused" in text
     assert "confirmed in 12 s (the next launch is held by Slurm job 4711)" in text
     woken = facts.switch_row(from_point="paused", to_point="A", order={"mode": "resume"})
-    assert "resume  paused -> A" in plain(story([], [woken])[0].lines)
+    assert "resume  paused -> A" in plain(history_entries([], [woken])[0].lines)
 
 
 def test_advice_that_nobody_followed_stays_in_the_story() -> None:
     """A decision to switch without a switch is shown as what would have been done."""
-    entries = story([facts.decision(action="switch", target="A", mode="advise")], [])
+    entries = history_entries([facts.decision(action="switch", target="A", mode="advise")], [])
     assert "would" in plain(entries[0].lines)
 
 
 def test_a_failed_switch_says_why() -> None:
     """A switch that was rolled back is shown with its detail, never as done."""
     row = facts.switch_row(state="rolled_back", detail="rank 2 did not answer in 30 s")
-    text = plain(story([], [row])[0].lines)
+    text = plain(history_entries([], [row])[0].lines)
     assert "rolled back" in text
     assert "rank 2 did not answer in 30 s" in text
 
@@ -264,9 +264,9 @@ def test_a_switch_that_went_on_by_restart_says_so_and_why() -> None:
     """It was ordered in place, arrived, and is not told as one that nothing kept in memory."""
     row = facts.switch_row(state="confirmed", detail="33% is held by `KEPT` (train.py:14)")
     steps = [{"state": "stopping", "detail": row["detail"]}, {"state": "confirmed", "detail": ""}]
-    text = plain(story([], [row], {row["plan"]: steps})[0].lines)
+    text = plain(history_entries([], [row], {row["plan"]: steps})[0].lines)
     assert "(restart, ordered in place: 33% is held by `KEPT` (train.py:14))" in text
-    text = plain(story([], [row], {row["plan"]: steps[1:]})[0].lines)
+    text = plain(history_entries([], [row], {row["plan"]: steps[1:]})[0].lines)
     assert "(in place)" in text
     assert "KEPT" not in text
 
@@ -275,7 +275,7 @@ def test_the_story_around_a_time() -> None:
     """`--at` shows what held then and what came right before it."""
     hours = [facts.NOW - timedelta(hours=each) for each in range(4)]
     rows = [facts.decision(first_at=at.isoformat(), last_at=at.isoformat()) for at in hours]
-    kept = around(story(rows, []), facts.NOW - timedelta(hours=1, minutes=-5))
+    kept = around(history_entries(rows, []), facts.NOW - timedelta(hours=1, minutes=-5))
     assert [entry.at for entry in kept] == [hours[1], hours[2]]
 
 
@@ -290,7 +290,7 @@ def test_reasons_of_one_cycle_are_left_out_but_counted() -> None:
         )
         for index, count in enumerate((1, 1, 7, 1))
     ]
-    kept, left_out = brief(story(rows, [facts.switch_row()]))
+    kept, left_out = brief(history_entries(rows, [facts.switch_row()]))
     assert [entry.at for entry in kept[:2]] == [facts.NOW, facts.NOW - 2 * minute]
     assert (len(kept), left_out) == (3, 2)
 

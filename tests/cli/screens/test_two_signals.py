@@ -13,8 +13,8 @@ import pytest
 from tests.api.conftest import Served, open_folder, served, settings
 from tests.builders.accounts import SLOT_S, Life, accounts, book, energy, intensity, slot
 from tests.cli.test_marks import Show, metrics, show
-from wattmesh.controller.accounting.periods import period_of
-from wattmesh.controller.cli import words
+from wattmesh.controller.accounting.budgets.periods import period_of
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.accounting import report_picture
 from wattmesh.controller.cycle.carbon_view import SignalFacts
 from wattmesh.controller.daemon.period_roll import PeriodRoll
@@ -91,7 +91,7 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 def said(text: str, grams: Grams) -> list[str]:
     """List the sums over both signals that a screen says."""
-    sums = {words.grams(ug / 1e6) for ug in grams.sums()} | {f"{ug:,} ug" for ug in grams.sums()}
+    sums = {formats.grams(ug / 1e6) for ug in grams.sums()} | {f"{ug:,} ug" for ug in grams.sums()}
     return [each for each in sums if re.search(rf"(?<![\d.]){re.escape(each)}", text)]
 
 
@@ -140,7 +140,7 @@ def test_no_screen_adds_two_signals(served: Served, show: Show, reloaded: Grams)
     audit = show("budget", "--audit", "llm")
     for text, grams in ((budget, whole), (report, whole), (report, reloaded.run)):
         for signal in BOTH:
-            figure = words.grams(grams[signal] / 1e6)
+            figure = formats.grams(grams[signal] / 1e6)
             assert [each for each in text.splitlines() if figure in each and signal in each], text
     for text in (budget, report, audit, show("status")):
         assert said(text, reloaded) == []
@@ -193,8 +193,8 @@ def test_the_end_of_a_period_is_told_in_both(served: Served, reloaded: Grams) ->
     ]
     whole = reloaded.run + reloaded.idle
     assert len(ended) == 1
-    assert f"{words.grams(whole[str(LIFECYCLE)] / 1e6)} of 500 g" in ended[0]
-    assert f"{words.grams(whole[str(DIRECT)] / 1e6)} in {DIRECT}" in ended[0]
+    assert f"{formats.grams(whole[str(LIFECYCLE)] / 1e6)} of 500 g" in ended[0]
+    assert f"{formats.grams(whole[str(DIRECT)] / 1e6)} in {DIRECT}" in ended[0]
 
 
 def test_a_sum_that_is_said_is_caught(served: Served, show: Show, reloaded: Grams) -> None:
@@ -204,4 +204,4 @@ def test_a_sum_that_is_said_is_caught(served: Served, show: Show, reloaded: Gram
         answer = served.get(f"/v1/{name}").body
         assert added({**answer, "carbon_g": total / 1e6}, reloaded)
         assert added({**answer, "carbon_ug": total}, reloaded)
-        assert said(f"{show(name)}\nin all {words.grams(total / 1e6)}", reloaded)
+        assert said(f"{show(name)}\nin all {formats.grams(total / 1e6)}", reloaded)

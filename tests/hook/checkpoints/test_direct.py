@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 
 from wattmesh.reconfig.checkpoint.direct import assign
 from wattmesh.reconfig.state.aliased_load import filled_in_place
-from wattmesh.reconfig.state.slots import begin_slots
+from wattmesh.reconfig.state.optimizer.slots import begin_slots
 from wattmesh.reconfig.state.state import State
 from wattmesh.reconfig.state.tensors import name_all
 from wattmesh.reconfig.universal.folder import Checkpoint, CheckpointKind, Manifest

@@ -163,7 +163,7 @@ def test_a_launcher_that_says_nothing_lets_nobody_leave(
     assert daemon.states()[-1] is SwitchState.ROLLED_BACK
     told = "not asleep: the launcher did not say within 0.5 s"
     assert daemon.heard.transitions[-1].detail.startswith(told)
-    assert queue.find(daemon.heard.transitions[0].plan) is None
+    assert queue.find(daemon.heard.transitions[0].switch_id) is None
     assert not (run.checkpoints / "asleep.json").exists()
 
 
@@ -231,7 +231,7 @@ def test_a_supervisor_leaves_what_a_launcher_starts(run: Run, socket_path: Path)
     with FakeDaemon(socket_path, run.out, [sleep(HOUR_S)]) as daemon:
         assert run.supervised(queue=queue) == EXIT_STOPPED, (run.said, run.log())
         assert len(run.launches) == 1
-        held = queue.find(daemon.heard.transitions[0].plan)
+        held = queue.find(daemon.heard.transitions[0].switch_id)
         assert held is not None
         assert held.state is HeldState.HELD
         run.change(wait_for={})
@@ -250,7 +250,7 @@ def test_a_daemon_whose_clock_is_wrong_makes_nobody_sleep_longer(
     """A day ahead of the job's host, its time to wake is a day late there; behind, it is past."""
     now = datetime(2026, 11, 24, 3, tzinfo=UTC)
     order = Order(
-        plan="p",
+        switch_id="p",
         epoch=1,
         run="r",
         attempt=1,

@@ -34,7 +34,7 @@ STEP = Transition(
     run=RUN,
     incarnation="one",
     attempt=1,
-    plan="p",
+    switch_id="p",
     epoch=1,
     state=SwitchState.ANNOUNCED,
     step=10,
@@ -153,7 +153,7 @@ def test_what_a_dead_launch_left_goes_out_before_the_next_registers(
             tmp_path / "outbox",
             replace(REGISTER, incarnation="two", attempt=2, supersedes="one"),
         )
-        second.transition(replace(STEP, incarnation="two", attempt=2, plan="q"))
+        second.transition(replace(STEP, incarnation="two", attempt=2, switch_id="q"))
         until(lambda: len(daemon.heard.transitions) == 2, "both transitions")
         second.close(5.0)
     assert [each.incarnation for each in daemon.heard.transitions] == ["one", "two"]

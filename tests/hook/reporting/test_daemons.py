@@ -105,9 +105,9 @@ def test_an_order_given_twice_or_from_an_older_epoch_acts_once(
 ) -> None:
     """The same plan again, and a later plan of an older leader, change nothing more."""
     wishes = [
-        Wish(layout=TP2, ranks=(0, 1), at=5, plan="one", epoch=3),
-        Wish(layout=TP2, ranks=(1, 0), at=10, plan="one", epoch=3),
-        Wish(layout=TP2, ranks=(1, 0), at=15, plan="two", epoch=2),
+        Wish(layout=TP2, ranks=(0, 1), at=5, switch_id="one", epoch=3),
+        Wish(layout=TP2, ranks=(1, 0), at=10, switch_id="one", epoch=3),
+        Wish(layout=TP2, ranks=(1, 0), at=15, switch_id="two", epoch=2),
     ]
     waits = {"5": "order-1", "10": "order-2", "15": "order-3"}
     run = new_run(zygote, tmp_path, socket_path, wait_for=waits)
@@ -116,7 +116,7 @@ def test_an_order_given_twice_or_from_an_older_epoch_acts_once(
         assert run.once() == 0, run.log()
     assert run.layouts() == ["dp2", "tp2"]
     assert {tuple(line["ranks"]) for line in run.lines()} == {(0, 1)}
-    assert {each.plan for each in daemon.heard.transitions} == {"one"}
+    assert {each.switch_id for each in daemon.heard.transitions} == {"one"}
     assert len(daemon.states("one")) == len(set(daemon.states("one")))
 
 

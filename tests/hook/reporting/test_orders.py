@@ -24,7 +24,7 @@ HERE = OrderContext(
     done=frozenset({"old"}),
 )
 GOOD = Order(
-    plan="new",
+    switch_id="new",
     epoch=5,
     run="r",
     attempt=3,
@@ -53,7 +53,7 @@ def test_an_order_for_later_waits() -> None:
         (replace(GOOD, attempt=2), "attempt 2"),
         (replace(GOOD, attempt=4), "attempt 4"),
         (replace(GOOD, epoch=4), "epoch 4 is older than 5"),
-        (replace(GOOD, plan="old"), "carried out before"),
+        (replace(GOOD, switch_id="old"), "carried out before"),
         (replace(GOOD, valid_until_step=99), "past its last step 99"),
         (replace(GOOD, ranks=(0, 1, 2)), "names 3 ranks"),
         (replace(GOOD, ranks=(0, 1, 2, 2)), "twice"),
@@ -133,7 +133,7 @@ def test_an_order_acts_once_even_across_a_crash(tmp_path: Path, generation: Gene
         after_crash.pick(heard, generation, attempt=3, step=100, launched=4, relaunched=True)
         is None
     )
-    older = Orders(order=replace(GOOD, plan="newer", epoch=4))
+    older = Orders(order=replace(GOOD, switch_id="newer", epoch=4))
     assert (
         after_crash.pick(older, generation, attempt=3, step=100, launched=4, relaunched=True)
         is None
@@ -147,7 +147,7 @@ def test_epochs_count_within_one_journal(tmp_path: Path, generation: Generation)
 
     def taken(journal: str, epoch: int) -> bool:
         book = OrderBook(RunFolder(tmp_path))
-        order = replace(GOOD, plan=f"{journal}-{epoch}", journal=journal, epoch=epoch)
+        order = replace(GOOD, switch_id=f"{journal}-{epoch}", journal=journal, epoch=epoch)
         heard = Orders(order=order, epoch=epoch)
         picked = book.pick(heard, generation, attempt=3, step=100, launched=4, relaunched=True)
         if picked is not None:

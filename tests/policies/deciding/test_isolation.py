@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders.cycles import think
 from tests.builders.observations import NOW, PAIR, A, B, observation, run, slots
-from wattmesh.controller.cycle.cycle import NoPlans, think
+from wattmesh.controller.cycle.plans import NoPlans
 from wattmesh.policies.decision import (
     Action,
     BudgetLeft,

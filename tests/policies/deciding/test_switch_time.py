@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.builders.cycles import think
 from tests.builders.observations import NOW, A, B, measured, observation, run
 from tests.builders.points import catalogue
-from wattmesh.controller.cycle.cycle import NoPlans, think
+from wattmesh.controller.cycle.plans import NoPlans
 from wattmesh.policies.decision import Action, PolicySettings, RunView
 from wattmesh.policies.guard import Guard
 from wattmesh.policies.run_context import examine

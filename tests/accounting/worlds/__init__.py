@@ -1,0 +1,1 @@
+"""Sites and worlds whose power is known, which a real journal lives through."""

@@ -1,0 +1,1 @@
+"""An agent's outbox, and how the daemon takes, refuses and keeps what it delivers."""

@@ -1,1 +1,0 @@
-"""The books against what was true: worlds whose power is known, lived through a real journal."""

@@ -1,0 +1,95 @@
+"""What a daemon says of expert costs: used, or all zeros with one sentence; equal on all ranks."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from tests.experts.live.agree_job import HOLDERS
+from tests.hook.harness import Zygote
+from wattmesh.integrations.pytorch.expert_costs import costs_of
+from wattmesh.reconfig.expert_wire import STALE_S
+
+ANSWER: dict[str, Any] = {
+    "run": "r",
+    "version": 3,
+    "strength": 0.2,
+    "age_s": 10.0,
+    "scores": {"GPU-a": -1.0, "GPU-b": 1.0, "GPU-unused": 0.5},
+}
+OF_EXPERTS = ("GPU-a", "GPU-a", "GPU-b", "GPU-b", "GPU-b")
+
+
+def test_an_answer_gives_each_expert_the_cost_of_its_gpu() -> None:
+    """Five experts on two GPUs: no count needs to divide."""
+    found = costs_of(ANSWER, run="r", holders=OF_EXPERTS)
+    assert found.costs == (-1.0, -1.0, 1.0, 1.0, 1.0)
+    assert (found.strength, found.version, found.neutral_because) == (0.2, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"run": "another"}, "of another run"),
+        ({"age_s": STALE_S + 1}, "older than 900 s"),
+        ({"age_s": -5}, "nobody knows how old"),
+        ({"age_s": None}, "nobody knows how old"),
+        ({"age_s": math.nan}, "nobody knows how old"),
+        ({"version": -1}, "version"),
+        ({"version": True}, "version"),
+        ({"version": "3"}, "version"),
+        ({"version": 2**60}, "version"),
+        ({"scores": {"GPU-a": -1.0}}, "1 GPUs that hold experts have no cost"),
+        ({"scores": {}}, "2 GPUs"),
+        ({"scores": None}, "there are no expert costs"),
+        ({"scores": {"GPU-a": math.nan, "GPU-b": 1}}, "no finite number"),
+        ({"scores": {"GPU-a": "1", "GPU-b": 1}}, "no finite number"),
+        ({"scores": {"GPU-a": True, "GPU-b": 1}}, "no finite number"),
+        ({"scores": {"GPU-a": 10**400, "GPU-b": 1}}, "no finite number"),
+        ({"scores": {"GPU-a": -7, "GPU-b": 1}}, "beyond"),
+        ({"strength": -0.1}, "the strength -0.1"),
+        ({"strength": math.inf}, "no finite number"),
+        ({"strength": None}, "no finite number"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_no_costs(other: dict[str, Any], sentence: str) -> None:
+    """One sentence; all zeros, which train as without."""
+    found = costs_of(ANSWER | other, run="r", holders=OF_EXPERTS)
+    assert sentence in found.neutral_because
+    assert (found.costs, found.strength) == ((0.0,) * 5, 0.0)
+
+
+@pytest.mark.parametrize("answer", [None, [], "no", 4, {}, {"scores": []}, b"\x00"])
+def test_nonsense_is_no_costs(answer: object) -> None:
+    """No daemon, or one gone mad."""
+    found = costs_of(answer, run="r", holders=OF_EXPERTS)
+    assert "there are no expert costs" in found.neutral_because
+    assert not any(found.costs)
+
+
+def test_an_answer_grows_old_in_the_hands_of_its_reader() -> None:
+    """Held for longer than it may be old."""
+    assert costs_of(ANSWER, run="r", holders=OF_EXPERTS, held_s=STALE_S - 11).neutral_because == ""
+    assert "older" in costs_of(ANSWER, run="r", holders=OF_EXPERTS, held_s=STALE_S).neutral_because
+
+
+@pytest.fixture(scope="module")
+def said(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two ranks with different versions said."""
+    out = tmp_path_factory.mktemp("agree")
+    launch = zygote.start(2, {"OUT": str(out)}, out, "tests.experts.live.agree_job:main")
+    assert zygote.wait(launch) == 0, [path.read_text() for path in out.glob("*.log")]
+    return [json.loads((out / f"said-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_ranks_that_fetched_different_versions_use_the_first_ones(
+    said: list[dict[str, Any]],
+) -> None:
+    """Also where only the other rank has any, and where the first one's are gone."""
+    first, second = said
+    assert first["newer on the second"]["version"] == 3
+    assert first == second
+    assert first["none on the second"]["costs"] == [-1.0, 1.0]
+    assert first["none on the first"]["costs"] == [0.0, 0.0]
+    assert len(HOLDERS) == 2

@@ -1,0 +1,1 @@
+"""What needs no Slurm: answers of its commands, the launch book, pure parts."""

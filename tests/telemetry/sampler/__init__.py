@@ -1,0 +1,1 @@
+"""The sampler: its readings, its faults, and the journal that it writes to."""

@@ -1,0 +1,1 @@
+"""Where readings come from: NVML, RAPL, Prometheus, real boards."""
