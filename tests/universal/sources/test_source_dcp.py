@@ -31,7 +31,7 @@ from wattmesh.reconfig.universal.index.cover import prove
 from wattmesh.reconfig.universal.index.declared import Declared, Rename
 from wattmesh.reconfig.universal.index.names import HOOK, TORCHTITAN, Names
 from wattmesh.reconfig.universal.index.rules import ExpertStack, SubBlocks, VocabPad
-from wattmesh.reconfig.universal.sources.dcp import open_dcp
+from wattmesh.reconfig.universal.sources.dcp.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.source import BYTES
 
 NOTHING = Declared()
