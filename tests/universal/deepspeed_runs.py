@@ -19,13 +19,26 @@ PATIENCE_S = 240
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run; `slots` are those of the parameters' shape."""
+    """One training run; `slots` are those of the parameters' shape.
+
+    Attributes:
+        elastic: the optimizer's state is saved without padding, and without its settings.
+        separate: DeepSpeed's separate bf16 optimizer, which names no stage.
+    """
 
     name: str
     stage: int
     ranks: int
     slots: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
     bf16: bool = False
+    elastic: bool = False
+    separate: bool = False
+
+    @property
+    def described(self) -> str:
+        """What a reader calls it."""
+        kind = "bf16 optimizer" if self.separate else f"ZeRO-{self.stage}"
+        return f"DeepSpeed {kind}, {self.ranks} ranks"
 
 
 RUNS = (
@@ -33,6 +46,8 @@ RUNS = (
     Run("zero1-bf16", 1, 2, bf16=True),
     Run("zero2", 2, 2, slots=("momentum_buffer",)),
     Run("zero3", 3, 4),
+    Run("elastic", 1, 2, elastic=True),
+    Run("bf16-optimizer", 1, 2, bf16=True, separate=True),
 )
 
 
