@@ -63,6 +63,9 @@ def measure(chosen: argparse.Namespace) -> Report:
     """Which checkpoints of others are read bit for bit, which are refused, which are wrong."""
     del chosen
     torch.set_num_threads(1)
+    # Before ranks are forked, which need it too.
+    import transformers.optimization  # noqa: F401, PLC0415
+
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     gc.freeze()
     with tempfile.TemporaryDirectory() as name:

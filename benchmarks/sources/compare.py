@@ -21,6 +21,7 @@ from wattmesh.reconfig.universal.sources.detect import open_source
 from wattmesh.reconfig.universal.sources.source import NO_CHOICES, Choices, Source
 
 Held = Mapping[str, torch.Tensor]
+_PACKED_FLIPS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +126,11 @@ def _spoilt(case: Case, source: Source, held: Held, order: list[str]) -> Iterato
         shutil.copytree(path, twin)
         if how == "flipped":
             content = bytearray((twin / changed).read_bytes())
-            # Of a compressed one: a byte in the middle.
+            # Of a compressed one: so many in the middle that they are not all padding.
             packed = source.folder != path
-            content[len(content) // 2 if packed else flips[changed]] ^= 1
+            begin = len(content) // 2 if packed else flips[changed]
+            for at in range(begin, begin + (_PACKED_FLIPS if packed else 1)):
+                content[at] ^= 1
             (twin / changed).write_bytes(content)
         elif how == "cut":
             content = bytearray((twin / data[-1]).read_bytes())

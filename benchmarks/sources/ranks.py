@@ -32,7 +32,17 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from benchmarks.sources.cases import DTYPES, LAYOUTS, OPTIMIZERS, Case, Net, Trained, cases, step
+from benchmarks.sources.cases import (
+    DTYPES,
+    LAYOUTS,
+    OPTIMIZERS,
+    SHARDED,
+    Case,
+    Net,
+    Trained,
+    cases,
+    step,
+)
 from wattmesh.reconfig.checkpoint.dcp import UniversalReader
 
 RANKS = 4
@@ -118,6 +128,8 @@ def _form(form: str, trained: Trained) -> Any:
 
 def _sharded(case: Case, mesh: DeviceMesh, seed: int = 0) -> nn.Module:
     model = Net(DTYPES[case.dtype], seed)
+    if case.layout not in SHARDED:
+        return model
     if mesh.size(1) > 1:
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
@@ -227,9 +239,11 @@ def _folders(case: Case, mesh: DeviceMesh, path: Path) -> Held:
 def _accelerate(trained: Trained, path: Path) -> Held:
     """Accelerate's own functions, as `Accelerator.save_state` calls them under FSDP2."""
     # Only here: it is no part of the tests' environment.
+    from accelerate import PartialState  # noqa: PLC0415
     from accelerate.utils import fsdp_utils  # noqa: PLC0415
     from torch.distributed.fsdp import StateDictType  # noqa: PLC0415
 
+    PartialState(cpu=True)
     plugin = SimpleNamespace(
         state_dict_type=StateDictType.SHARDED_STATE_DICT,
         fsdp_version=2,

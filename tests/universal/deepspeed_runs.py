@@ -6,13 +6,12 @@ No DeepSpeed is imported here; deepspeed_job.py trains in processes of its own.
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
+
+from tests.universal.comparing import Held, held_in
 
 PATIENCE_S = 240
 
@@ -61,11 +60,9 @@ class Trained:
 
     folder: Path
 
-    def held(self, name: str) -> Mapping[tuple[str, str], torch.Tensor]:
+    def held(self, name: str) -> Held:
         """What the ranks of a run held in memory, whole, by (name, state)."""
-        found = load_file(self.folder / f"{name}.safetensors")
-        parts = ((key.partition("|"), value) for key, value in found.items())
-        return {(key, state): value for (key, _, state), value in parts}
+        return held_in(self.folder / f"{name}.safetensors")
 
 
 def train_all(folder: Path) -> Trained:

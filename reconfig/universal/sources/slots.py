@@ -88,10 +88,12 @@ def check(
     Raises:
         InputInvalid: a parameter lacks slots; the message names it.
     """
-    kinds = {_unfactored(each) for each in slots.values() if each}
+    kinds = {frozenset(each) for each in slots.values() if each}
+    kinds |= {each | {ROW_VAR, COL_VAR} for each in kinds if each & {ROW_VAR, COL_VAR}}
+    unfactored = {_unfactored(each) for each in kinds}
     without: list[str] = []
     for name in sorted({*slots, *optimized}):
-        mine = _unfactored(slots.get(name, ()))
+        mine = frozenset(slots.get(name, ()))
         expected = declared.states(name)
         if expected is not None:
             if mine != expected:
@@ -106,7 +108,7 @@ def check(
                 f"{name} lacks the optimizer slots {_listed(larger - mine)} that other parameters "
                 "have; the checkpoint is incomplete. If that is correct, declare it in [[slots]]."
             )
-        elif other := _crossing(mine, kinds):
+        elif other := _crossing(_unfactored(mine), unfactored):
             raise InputInvalid(
                 f"{name} has the optimizer slots {_listed(mine)}, other parameters have "
                 f"{_listed(other)}; one of them was renamed or lost. If that is correct, declare "
