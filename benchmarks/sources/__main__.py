@@ -41,7 +41,7 @@ def transformers_cases(folder: Path) -> None:
         held = {f"{name}|param": each.detach().clone() for name, each in model.named_parameters()}
         path = folder / case.folder
         if case.optimizer != "none":
-            held = ranks._held(step(trained))
+            held = ranks.held(step(trained))
             path.mkdir()
             torch.save(trained.optimizers[0].state_dict(), path / "optimizer.pt")
         model.save_pretrained(path, max_shard_size=shard)

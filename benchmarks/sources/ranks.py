@@ -62,6 +62,8 @@ def _start(rank: int, act: Callable[[Path], None], folder: Path) -> int:
             torch.set_num_threads(1)
             warnings.simplefilter("ignore")
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
+            # Accelerate asks for them, though the group is there already.
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
             where = f"file://{folder}/{act.__name__}.store"
             dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
             act(folder)
@@ -80,9 +82,9 @@ def save_all(folder: Path) -> None:
     for case in cases():
         if case.producer == "transformers":
             continue
-        said, held = "", {}
+        said, kept = "", {}
         try:
-            held = _saved(case, meshes[case.layout], folder / case.folder)
+            kept = _saved(case, meshes[case.layout], folder / case.folder)
         except Exception as error:
             said = f"{type(error).__name__}: {error}".splitlines()[0][:160]
         every: list[Any] = [None] * RANKS
@@ -91,7 +93,7 @@ def save_all(folder: Path) -> None:
             if told := next((each for each in every if each), ""):
                 (folder / f"{case.folder}.said").write_text(told)
             else:
-                torch.save(held, folder / f"{case.folder}.pt")
+                torch.save(kept, folder / f"{case.folder}.pt")
         dist.barrier()
 
 
@@ -104,10 +106,10 @@ def _saved(case: Case, mesh: DeviceMesh, path: Path) -> Held:
     model = get_model_state_dict(trained.model)
     if case.producer == "torch Hugging Face":
         save(model, storage_writer=HuggingFaceStorageWriter(str(path), save_distributed=True))
-        return {key: each for key, each in _held(trained).items() if key.endswith("|param")}
+        return {key: each for key, each in held(trained).items() if key.endswith("|param")}
     state = {"model": model, "optim": _form(case.form, trained)}
     save(state, storage_writer=_writer(case.producer, path))
-    return _held(trained)
+    return held(trained)
 
 
 def _writer(producer: str, path: Path) -> FileSystemWriter:
@@ -153,7 +155,7 @@ def _whole(value: Any) -> torch.Tensor:
     return copy
 
 
-def _held(trained: Trained) -> Held:
+def held(trained: Trained) -> Held:
     """What the ranks hold, whole, without torch's state dicts."""
     found = {f"{name}|param": _whole(each) for name, each in trained.model.named_parameters()}
     found |= {f"{name}|param": _whole(each) for name, each in trained.model.named_buffers()}
@@ -173,7 +175,7 @@ def _without_gradient(case: Case, mesh: DeviceMesh, path: Path) -> Held:
     trained = _trained(case, mesh, without="layers.1.bias")
     model, optim = _pair(trained)
     save({"model": model, "optim": optim}, checkpoint_id=path)
-    return _held(trained)
+    return held(trained)
 
 
 def _average(case: Case, mesh: DeviceMesh, path: Path) -> Held:
@@ -185,7 +187,7 @@ def _average(case: Case, mesh: DeviceMesh, path: Path) -> Held:
     declared = "declared" in case.form
     found = {(f"{key}|average.ema" if declared else f"ema.{key}|extra"): _whole(each)
              for key, each in ema.items()}  # fmt: skip
-    return {**_held(trained), **found}
+    return {**held(trained), **found}
 
 
 def _two_models(case: Case, mesh: DeviceMesh, path: Path) -> Held:
@@ -195,11 +197,11 @@ def _two_models(case: Case, mesh: DeviceMesh, path: Path) -> Held:
         state[name], state[f"{name}_optim"] = _pair(trained)
     save(state, checkpoint_id=path)
     beside = {}
-    for key, each in _held(other).items():
+    for key, each in held(other).items():
         name, _, slot = key.rpartition("|")
         whole = f"disc.{name}" if slot == "param" else f"disc_optim.state.{name}.{slot}"
         beside[f"{whole}|extra"] = each
-    return {**_held(one), **beside}
+    return {**held(one), **beside}
 
 
 def _two_optimizers(case: Case, mesh: DeviceMesh, path: Path) -> Held:
@@ -212,7 +214,7 @@ def _two_optimizers(case: Case, mesh: DeviceMesh, path: Path) -> Held:
     for number, optimizer in enumerate(optimizers):
         state[f"optimizer_{number}"] = get_optimizer_state_dict(model, optimizer, options=options)
     save(state, checkpoint_id=path)
-    return _held(trained)
+    return held(trained)
 
 
 def _buffers(case: Case, mesh: DeviceMesh, path: Path) -> Held:
@@ -224,7 +226,7 @@ def _buffers(case: Case, mesh: DeviceMesh, path: Path) -> Held:
         trained.model.register_buffer(kind, values.to(getattr(torch, kind)))
     model, optim = _pair(trained)
     save({"model": model, "optim": optim}, checkpoint_id=path)
-    return _held(trained)
+    return held(trained)
 
 
 def _folders(case: Case, mesh: DeviceMesh, path: Path) -> Held:
@@ -233,7 +235,7 @@ def _folders(case: Case, mesh: DeviceMesh, path: Path) -> Held:
     model, optim = _pair(trained, "nested")
     save({"model": model}, storage_writer=FileSystemWriter(path / "pytorch_model_fsdp_0"))
     save({"optimizer": optim}, storage_writer=FileSystemWriter(path / "optimizer_0"))
-    return _held(trained)
+    return held(trained)
 
 
 def _accelerate(trained: Trained, path: Path) -> Held:
@@ -257,7 +259,7 @@ def _accelerate(trained: Trained, path: Path) -> Held:
     (optimizer,) = trained.optimizers
     fsdp_utils.save_fsdp_model(plugin, accelerator, trained.model, str(path))
     fsdp_utils.save_fsdp_optimizer(plugin, accelerator, optimizer, trained.model, str(path))
-    return _held(trained)
+    return held(trained)
 
 
 def _lightning(case: Case, mesh: DeviceMesh, path: Path) -> Held:
@@ -268,7 +270,7 @@ def _lightning(case: Case, mesh: DeviceMesh, path: Path) -> Held:
     if dist.get_rank() == 0:
         torch.save({"epoch": 1, "global_step": 2, "loops": {"fit_loop": {}}}, path / "meta.pt")
     dist.barrier()
-    return _held(trained)
+    return held(trained)
 
 
 SPECIAL: Mapping[str, Callable[[Case, DeviceMesh, Path], Held]] = {
@@ -295,11 +297,11 @@ def load_all(folder: Path) -> None:
         converted = folder / f"{case.folder}.uc"
         if not converted.is_dir():
             continue
-        held = torch.load(folder / f"{case.folder}.pt", weights_only=True)
+        kept = torch.load(folder / f"{case.folder}.pt", weights_only=True)
         wrong: list[str] = []
         for mesh, placements in layouts:
             try:
-                wrong += _loaded(converted, held, mesh, placements)
+                wrong += _loaded(converted, kept, mesh, placements)
             except Exception as error:
                 wrong.append(f"{type(error).__name__}: {error}"[:200])
         every: list[Any] = [None] * RANKS
@@ -309,11 +311,11 @@ def load_all(folder: Path) -> None:
             (folder / f"{case.folder}.loaded").write_text(text)
 
 
-def _loaded(path: Path, held: Held, mesh: DeviceMesh, placements: tuple[Any, ...]) -> list[str]:
+def _loaded(path: Path, kept: Held, mesh: DeviceMesh, placements: tuple[Any, ...]) -> list[str]:
     """Keys that differ from what was held once they are loaded in a layout."""
     wanted: dict[str, torch.Tensor] = {}
     state: dict[str, Any] = {}
-    for key, whole in held.items():
+    for key, whole in kept.items():
         name, _, slot = key.rpartition("|")
         if slot == "extra" or slot.startswith("average."):
             continue

@@ -1,4 +1,4 @@
-"""Forms of DCP folders that ask first, or that torch writes otherwise: numbers, factors, folders."""
+"""Forms of DCP folders that ask first, or are written otherwise: numbers, factors, folders."""
 
 import struct
 import warnings
