@@ -26,6 +26,7 @@ The map:
     search.py               how fast layouts are searched
     slurm_moves.py          who trains on when a part vanishes while a job changes size on Slurm
     soak/                   an hour of faults around a real job; not part of `make bench`
+    sources/                which checkpoints of others are read bit for bit, which refused
     switch/                 what moving a job between layouts costs; --part bytes, --part soak
     switch_copy.py          what the bytes of a switch cost without a job, over memcpy
     switch_heap.py          many switches with heap checks of glibc on

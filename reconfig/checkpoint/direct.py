@@ -179,10 +179,10 @@ class _Inside(dict[str, torch.Tensor]):
 
 def _pieces(box: boxes.LocalBox) -> Iterable[TensorPiece]:
     local = box.local
-    if dtype_name(local.dtype) not in dtypes.CODES:
+    if dtype_name(local.dtype) not in dtypes.CARRIED:
         raise InputInvalid(
             f"checkpoint: {box.key!r} is {local.dtype}, which a checkpoint does not store; it "
-            f"carries {', '.join(dtypes.CODES)}."
+            f"carries {', '.join(sorted(dtypes.CARRIED))}."
         )
     for cut in boxes_within(tuple(local.shape), local.element_size(), FILE_BYTES):
         start = tuple(a + b for a, b in zip(box.offset, cut.start, strict=True))

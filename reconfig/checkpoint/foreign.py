@@ -31,7 +31,7 @@ from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.index import Index, Segment, TensorEntry, build
 from wattmesh.reconfig.universal.index.names import HOOK, Names
-from wattmesh.reconfig.universal.sources.dcp import open_dcp
+from wattmesh.reconfig.universal.sources.dcp.dcp import open_dcp
 from wattmesh.reconfig.universal.sources.source import Source, joined
 
 BESIDE = "beside.bin"

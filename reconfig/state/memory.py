@@ -40,6 +40,9 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def as_array(tensor: torch.Tensor) -> NDArray[np.generic]:
     """View a CPU tensor as an array of dtype `dtypes.view_of`, with any strides."""
+    if tensor.dtype == torch.complex128:
+        found: NDArray[np.generic] = tensor.detach().resolve_conj().numpy()
+        return found
     bits = tensor.detach().view(_BITS[tensor.element_size()])
     array: NDArray[np.generic] = bits.numpy().view(dtypes.view_of(dtype_name(tensor.dtype)))
     return array

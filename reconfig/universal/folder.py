@@ -73,7 +73,8 @@ class Manifest:
         data: by relative path, every file that the index names.
         files: size and xxh3_128 of the small files.
         run, attempt: the run and attempt that wrote it; empty for a conversion.
-        source: what it was made from: {"kind": "dcp" | "deepspeed" | "universal" | "run", ...}.
+        source: what it was made from: {"kind": "dcp" | "huggingface" | "deepspeed" | "universal" |
+            "run", ...}.
         hashed: whether the index has a digest of every segment.
         logical_digest: digest of the whole state in memory; "" when the writer did not know it.
     """

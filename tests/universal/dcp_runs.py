@@ -1,14 +1,12 @@
 """Real torch DCP folders, saved once per session by four gloo ranks, and what the ranks held."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from tests.hook.harness import Zygote
+from tests.universal.comparing import Held, held_in
 
 QKV_WIDTHS = ((4, 2, 2), (4, 2, 2))
 """Rows of q, k and v on each of two tensor-parallel ranks, in the case `declared`."""
@@ -35,11 +33,9 @@ class Saved:
 
     folder: Path
 
-    def held(self, case: str) -> Mapping[tuple[str, str], torch.Tensor]:
+    def held(self, case: str) -> Held:
         """What the ranks held in memory, whole, by (name, state)."""
-        found = load_file(self.folder / f"{case}.safetensors")
-        parts = ((key.partition("|"), value) for key, value in found.items())
-        return {(key, state): value for (key, _, state), value in parts}
+        return held_in(self.folder / f"{case}.safetensors")
 
 
 def save_all(zygote: Zygote, out: Path) -> Saved:

@@ -6,26 +6,38 @@ No DeepSpeed is imported here; deepspeed_job.py trains in processes of its own.
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
+
+from tests.universal.comparing import Held, held_in
 
 PATIENCE_S = 240
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run; `slots` are those of the parameters' shape."""
+    """One training run; `slots` are those of the parameters' shape.
+
+    Attributes:
+        elastic: the optimizer's state is saved without padding, and without its settings.
+        separate: DeepSpeed's separate bf16 optimizer, which names no stage.
+    """
 
     name: str
     stage: int
     ranks: int
     slots: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
     bf16: bool = False
+    elastic: bool = False
+    separate: bool = False
+
+    @property
+    def described(self) -> str:
+        """What a reader calls it."""
+        kind = "bf16 optimizer" if self.separate else f"ZeRO-{self.stage}"
+        return f"DeepSpeed {kind}, {self.ranks} ranks"
 
 
 RUNS = (
@@ -33,6 +45,8 @@ RUNS = (
     Run("zero1-bf16", 1, 2, bf16=True),
     Run("zero2", 2, 2, slots=("momentum_buffer",)),
     Run("zero3", 3, 4),
+    Run("elastic", 1, 2, elastic=True),
+    Run("bf16-optimizer", 1, 2, bf16=True, separate=True),
 )
 
 
@@ -46,11 +60,9 @@ class Trained:
 
     folder: Path
 
-    def held(self, name: str) -> Mapping[tuple[str, str], torch.Tensor]:
+    def held(self, name: str) -> Held:
         """What the ranks of a run held in memory, whole, by (name, state)."""
-        found = load_file(self.folder / f"{name}.safetensors")
-        parts = ((key.partition("|"), value) for key, value in found.items())
-        return {(key, state): value for (key, _, state), value in parts}
+        return held_in(self.folder / f"{name}.safetensors")
 
 
 def train_all(folder: Path) -> Trained:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 SIZES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "complex128": 16, "complex64": 8,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2,
     "uint8": 1, "bool": 1,
 }  # fmt: skip

@@ -193,7 +193,7 @@ def test_the_toml_on_the_page_declares_something() -> None:
     (example,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     found = declared.from_document(tomllib.loads(example), "the page")
     counts = (len(found.rules), len(found.renames), len(found.tied), len(found.slots))
-    assert counts == (2, 1, 1, 1)
+    assert (*counts, len(found.numbered), len(found.averages)) == (2, 1, 1, 1, 1, 1)
 
 
 def test_a_key_that_is_not_on_the_page_is_caught() -> None:

@@ -24,6 +24,7 @@ from wattmesh.reconfig.universal.index import declared
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.prune import prune
 from wattmesh.reconfig.universal.sources.detect import open_source
+from wattmesh.reconfig.universal.sources.source import Choices
 from wattmesh.reconfig.universal.verify import verify
 
 app = typer.Typer(help="Universal checkpoints: convert, inspect, verify, export, prune.")
@@ -36,6 +37,29 @@ Rules = Annotated[
     Path | None,
     typer.Option("--rules", metavar="FILE", help="Layout rules of a foreign source (TOML)."),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="PREFIX", help="Of several models in SRC, the one to take."),
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option("--optimizer", metavar="PREFIX", help="Of several optimizers, the one to take."),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        "--shards", min=1, metavar="N", help="Number of files, where none of them says it."
+    ),
+]
+Unpack = Annotated[
+    Path | None,
+    typer.Option(
+        "--unpack", metavar="FOLDER", help="Folder to make, for what a compressed SRC holds."
+    ),
+]
+WeightsOnly = Annotated[
+    bool, typer.Option("--weights-only", help="Leave a trainer's optimizer file out.")
+]
 Gentle = Annotated[
     bool,
     typer.Option("--gentle", help="Run at low priority, behind everything else on this machine."),
@@ -45,7 +69,10 @@ Gentle = Annotated[
 @app.command("convert")
 def convert_source(
     source: Annotated[
-        Path, typer.Argument(metavar="SRC", help="Checkpoint: torch DCP, DeepSpeed or universal.")
+        Path,
+        typer.Argument(
+            metavar="SRC", help="Checkpoint: torch DCP, Hugging Face, DeepSpeed or universal."
+        ),
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make; must not exist.")],
     *,
@@ -55,6 +82,11 @@ def convert_source(
     ],
     jobs: Jobs = 0,
     rules: Rules = None,
+    model: Model = None,
+    optimizer: Optimizer = None,
+    shards: Shards = None,
+    unpack: Unpack = None,
+    weights_only: WeightsOnly = False,
     gentle: Gentle = False,
     hashing: Annotated[
         bool,
@@ -66,7 +98,10 @@ def convert_source(
     as_json: options.AsJson = False,
 ) -> None:
     """Make a universal checkpoint from another checkpoint."""
-    opened = open_source(source, _declared(rules))
+    choices = Choices(
+        model=model, optim=optimizer, shards=shards, unpack=unpack, weights_only=weights_only
+    )
+    opened = open_source(source, _declared(rules), choices=choices)
     if not as_json:
         print_lines([f"{source}: {opened.described}"])
     with bar(f"{kind} checkpoint", opened.index.nbytes) as progress:
@@ -94,11 +129,17 @@ def inspect(
         str | None,
         typer.Option("--tensor", metavar="NAME", help="Show where the bytes of one tensor are."),
     ] = None,
+    *,
     rules: Rules = None,
+    model: Model = None,
+    optimizer: Optimizer = None,
+    shards: Shards = None,
+    weights_only: WeightsOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Say what a checkpoint holds, without reading its data."""
-    source = open_source(path, _declared(rules))
+    choices = Choices(model=model, optim=optimizer, shards=shards, weights_only=weights_only)
+    source = open_source(path, _declared(rules), choices=choices)
     if tensor is None:
         facts, lines = screen.facts(source), screen.facts_lines
     else:
@@ -131,6 +172,10 @@ def verify_checkpoint(
     ] = False,
     jobs: Jobs = 0,
     rules: Rules = None,
+    model: Model = None,
+    optimizer: Optimizer = None,
+    shards: Shards = None,
+    weights_only: WeightsOnly = False,
     gentle: Gentle = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -140,7 +185,9 @@ def verify_checkpoint(
         result = verify(path, jobs=jobs, progress=progress, record_digests=record, gentle=gentle)
     different: list[str] = []
     if against is not None and not result.damage:
-        ours, theirs = open_source(path), open_source(against, _declared(rules))
+        choices = Choices(model=model, optim=optimizer, shards=shards, weights_only=weights_only)
+        ours = open_source(path)
+        theirs = open_source(against, _declared(rules), choices=choices)
         with bar("comparing", ours.index.nbytes + theirs.index.nbytes) as progress:
             different = differences(ours, theirs, jobs=jobs, progress=progress)
     if memory and not result.damage:

@@ -124,10 +124,10 @@ class PlanReader:
             raise InputInvalid(f"checkpoint: {fqn!r} is complex; store it with view_as_real.")
         if local.layout != torch.strided or local.is_meta:
             raise InputInvalid(f"checkpoint: {fqn!r} has no plain memory ({local.layout}, meta).")
-        if dtype_name(local.dtype) not in dtypes.CODES:
+        if dtype_name(local.dtype) not in dtypes.CARRIED:
             raise InputInvalid(
                 f"checkpoint: {fqn!r} is {local.dtype}, which a checkpoint does not store; it "
-                f"carries {', '.join(dtypes.CODES)}."
+                f"carries {', '.join(sorted(dtypes.CARRIED))}."
             )
         if tuple(local.shape) != box.shape:
             raise InputInvalid(

@@ -33,11 +33,14 @@ _STORAGES = {
     "CharStorage": "int8",
     "ByteStorage": "uint8",
     "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
     "UntypedStorage": UNTYPED,
 }
 
 _ALIASES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64",
-            "int": "int32", "short": "int16"}  # fmt: skip
+            "int": "int32", "short": "int16", "cfloat": "complex64",
+            "cdouble": "complex128"}  # fmt: skip
 
 
 def storage_type(module: str, name: str) -> str:

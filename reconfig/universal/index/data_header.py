@@ -15,7 +15,8 @@ ALIGNMENT = 4096
 def header_line(dtype: str, shape: Shape, begin: int) -> dict[str, object]:
     """The header's value for one tensor whose data begins at `begin`."""
     end = begin + Box.whole(shape).count * dtypes.size_of(dtype)
-    return {"dtype": dtypes.CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    told = list(dtypes.header_shape(dtype, shape))
+    return {"dtype": dtypes.CODES[dtype], "shape": told, "data_offsets": [begin, end]}
 
 
 def data_header(

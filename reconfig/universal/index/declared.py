@@ -4,6 +4,8 @@ r"""The user's declarations about a source: layout rules, renames, tied names, s
     [[rename]]  match = '^stage1\.layers\.(\d+)\.'  add = 12  to = "layers.{0}."
     [[tied]]    alias = "lm_head.weight"  name = "embed.weight"
     [[slots]]   match = "..."  states = ["momentum_buffer"]
+    [[numbered]] names = ["embed.weight", "norm.weight"]  optimizer = "optim."
+    [[average]] prefix = "ema."  slot = "ema"
 
 A rename's `add` is added to the number in its first group, so that a pipeline stage's local layer
 numbers become global ones.
@@ -49,6 +51,27 @@ class Rename:
         return self.to.format(*groups)
 
 
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Names of an optimizer's numbered parameters.
+
+    Attributes:
+        names: the source's own, by number from 0 on.
+        optimizer: prefix of its keys; None for the only one.
+    """
+
+    names: tuple[str, ...]
+    optimizer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Tensors that are averages (EMA) of the model's: `<prefix><name>` is its `slot`."""
+
+    prefix: str
+    slot: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """All declarations about one source; the default declares nothing.
@@ -58,12 +81,16 @@ class Declared:
         renames: applied one after the other.
         tied: alias -> name, after renaming.
         slots: (pattern, states): parameters that correctly have just these optimizer slots.
+        numbered: names of parameters that an optimizer knows by number.
+        averages: of the model's tensors, by prefix.
     """
 
     rules: tuple[tuple[re.Pattern[str], Rule], ...] = ()
     renames: tuple[Rename, ...] = ()
     tied: Mapping[str, str] = field(default_factory=dict)
     slots: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = ()
+    numbered: tuple[Numbered, ...] = ()
+    averages: tuple[Average, ...] = ()
 
     def name(self, name: str) -> str:
         """Rename a tensor of the source."""
@@ -78,6 +105,11 @@ class Declared:
     def states(self, name: str) -> frozenset[str] | None:
         """The slots declared for a logical name; None when none are."""
         return next((states for match, states in self.slots if match.search(name)), None)
+
+    def numbered_names(self, optimizer: str) -> tuple[str, ...] | None:
+        """The names of an optimizer's numbered parameters; None when none are declared."""
+        mine = (each.names for each in self.numbered if each.optimizer in (None, optimizer))
+        return next(mine, None)
 
     def check_used(self, names: Iterable[str]) -> None:
         """Refuse declarations that match nothing, because they were meant for another source.
@@ -115,9 +147,10 @@ def from_document(document: Mapping[str, Any], where: str) -> Declared:
     Raises:
         InputInvalid: it is invalid; `where` names the file in the message.
     """
-    if unknown := sorted(set(document) - {"rule", "rename", "tied", "slots"}):
-        raise InputInvalid(f"{where}: there is no [[{unknown[0]}]]; known are rule, rename, tied, "
-                           "slots.")  # fmt: skip
+    if unknown := sorted(set(document) - _TABLES):
+        raise InputInvalid(
+            f"{where}: there is no [[{unknown[0]}]]; known are {', '.join(sorted(_TABLES))}."
+        )
     try:
         return Declared(
             rules=tuple(_rule(table) for table in document.get("rule", ())),
@@ -127,11 +160,22 @@ def from_document(document: Mapping[str, Any], where: str) -> Declared:
                 (re.compile(each["match"]), frozenset(map(str, each["states"])))
                 for each in document.get("slots", ())
             ),
+            numbered=tuple(
+                Numbered(tuple(map(str, each["names"])), each.get("optimizer"))
+                for each in document.get("numbered", ())
+            ),
+            averages=tuple(
+                Average(str(each["prefix"]), str(each["slot"]))
+                for each in document.get("average", ())
+            ),
         )
     except KeyError as error:
         raise InputInvalid(f"{where}: a table lacks the key {error}.") from error
     except (TypeError, AttributeError, re.error) as error:
         raise InputInvalid(f"{where}: {error}.") from error
+
+
+_TABLES = frozenset({"rule", "rename", "tied", "slots", "numbered", "average"})
 
 
 def _rule(table: Mapping[str, Any]) -> tuple[re.Pattern[str], Rule]:

@@ -86,7 +86,7 @@ def open_deepspeed(folder: Path, declared: Declared, allowance: Allowance | None
     check_amount(folder, index, seen)
     return Source(
         kind="deepspeed",
-        described=f"DeepSpeed ZeRO-{stage}, {len(names)} ranks",
+        described=f"DeepSpeed {f'ZeRO-{stage}' if stage else 'bf16 optimizer'}, {len(names)} ranks",
         folder=folder,
         index=index,
         values=_values(_plain_parts(first, parts[0]), optimizer, numbers, declared, allowance),
@@ -144,14 +144,22 @@ def _stage(folder: Path, parts: Sequence[Mapping[str, Any]]) -> int:
         ):  # an enum is pickled as a call of its class with its value
             stage = stage.args[0]
         stages.append(stage)
-    if type(stages[0]) is not int or stages[0] not in _KEYS:
+    if all(_is_bf16_optimizer(part.get("optimizer_state_dict")) for part in parts):
+        return BF16
+    if type(stages[0]) is not int or stages[0] not in STAGES:
         raise InputInvalid(
             f"{folder.name}: its optimizer files say no ZeRO stage 1, 2 or 3 (but "
-            f"{brief(stages[0])}); DeepSpeed's separate bf16 and fp16 optimizers are not supported."
+            f"{brief(stages[0])}); DeepSpeed's separate fp16 optimizer is not supported."
         )
     if any(type(stage) is not int or stage != stages[0] for stage in stages):
         raise InputInvalid(f"{folder.name}: its ranks say different ZeRO stages.")
     return int(stages[0])
+
+
+def _is_bf16_optimizer(state: Any) -> bool:
+    """Tell DeepSpeed's BF16_Optimizer by its keys: like stage 1, but it names no stage."""
+    keys = {"single_partition_of_fp32_groups", "param_slice_mappings", "group_paddings"}
+    return type(state) is dict and keys <= set(state) and "zero_stage" not in state
 
 
 def _model_files(folder: Path, stage: int, ranks: int) -> list[str]:
@@ -226,7 +234,13 @@ class _Keys:
     masters: str
 
 
+BF16 = 0
+"""Stands for the stage of DeepSpeed's separate bf16 optimizer."""
+
+STAGES = (1, 2, 3)
+
 _KEYS = {
+    BF16: _Keys("base_optimizer_state", "single_partition_of_fp32_groups"),
     1: _Keys("base_optimizer_state", "single_partition_of_fp32_groups"),
     2: _Keys("base_optimizer_state", "single_partition_of_fp32_groups"),
     3: _Keys("optimizer_state_dict", "fp32_flat_groups"),
@@ -282,7 +296,7 @@ def _flats(
     name: str, state: Mapping[str, Any], keys: _Keys, count: int, allowance: Allowance
 ) -> tuple[list[Flat], list[dict[str, Any]]]:
     """One rank's flat buffers by group, and the settings of each."""
-    base = _dict(state.get(keys.state), f"{name}: {keys.state}")
+    base = _base(state, keys, name)
     slots = _dict(base.get("state"), f"{name}: {keys.state}.state")
     masters, groups = state.get(keys.masters), base.get("param_groups")
     if type(masters) is not list or type(groups) is not list or len(masters) != count:
@@ -310,6 +324,19 @@ def _flats(
         allowance.made(CONTAINER + len(held), name)
         flats.append(Flat(master, held, paddings[number]))
     return flats, [settings[number] for number in range(count)]
+
+
+def _base(state: Mapping[str, Any], keys: _Keys, name: str) -> dict[Any, Any]:
+    """The base optimizer's state dict; made up from the elastic form, which has no settings."""
+    base = state.get(keys.state)
+    if type(base) is not list or not base:
+        return _dict(base, f"{name}: {keys.state}")
+    slots = {number: dict(_dict(each, f"{name}: {keys.state}")) for number, each in enumerate(base)}
+    step = state.get("base_optimizer_state_step")
+    if type(step) is int:
+        for each in slots.values():
+            each.setdefault("step", step)
+    return {"state": slots, "param_groups": [{"params": [number]} for number in slots]}
 
 
 def _dict(value: Any, where: str) -> dict[Any, Any]:

@@ -2,9 +2,11 @@
 
     a folder with manifest.json        a universal checkpoint
     a folder with .metadata            torch DCP
+    a folder of such folders           torch DCP: a model's and an optimizer's, side by side
     a folder with zero_pp_rank_*       DeepSpeed, one tag
     a folder with `latest`             DeepSpeed: the tag that it names
     a folder of steps                  torch DCP: the one with the highest number
+    a folder with *.safetensors        Hugging Face, where it is none of these
 
 Invariant: a path that fits two kinds, or none, is refused with a list of the kinds.
 """
@@ -18,11 +20,13 @@ from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.files.regular_files import RegularFiles
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import Names
-from wattmesh.reconfig.universal.sources.dcp import open_dcp
-from wattmesh.reconfig.universal.sources.dcp_metadata import METADATA
+from wattmesh.reconfig.universal.sources.dcp import beside
+from wattmesh.reconfig.universal.sources.dcp.dcp import open_dcp
+from wattmesh.reconfig.universal.sources.dcp.metadata import METADATA
 from wattmesh.reconfig.universal.sources.deepspeed import is_deepspeed, open_deepspeed
+from wattmesh.reconfig.universal.sources.huggingface import is_huggingface, open_huggingface
 from wattmesh.reconfig.universal.sources.own import is_universal, open_own
-from wattmesh.reconfig.universal.sources.source import Source
+from wattmesh.reconfig.universal.sources.source import NO_CHOICES, Choices, Source
 
 LATEST = "latest"
 _TAG_NBYTES = 4096
@@ -31,13 +35,19 @@ _NAME = 255
 _NOTHING = Declared()
 
 
-def open_source(path: Path, declared: Declared = _NOTHING, names: Names | None = None) -> Source:
+def open_source(
+    path: Path,
+    declared: Declared = _NOTHING,
+    names: Names | None = None,
+    choices: Choices = NO_CHOICES,
+) -> Source:
     """Detect the kind of a checkpoint and open it; `Source.described` names the kind.
 
     Args:
         path: the checkpoint's folder, or one that holds checkpoints (see above).
         declared: layout rules, renames, tied names and slots of a foreign source.
         names: prefixes of a DCP folder's keys, if they cannot be proven from the keys.
+        choices: what the folder leaves open.
 
     Raises:
         InputInvalid: it holds no checkpoint, more than one kind, or an unsupported one.
@@ -45,7 +55,11 @@ def open_source(path: Path, declared: Declared = _NOTHING, names: Names | None =
     """
     allowance = Allowance()
     try:
-        return _opened(*locate(path, allowance), declared, names, allowance)
+        folder, kind = locate(path, allowance)
+        _refuse_choices(folder, kind, choices)
+        if kind == "dcp":
+            return open_dcp(folder, declared, names, allowance, choices)
+        return _opened(folder, kind, declared, allowance, choices)
     except MemoryError as error:
         raise InputInvalid(
             f"{path}: memory ran out after {allowance.used} bytes that describe its tensors; open "
@@ -54,7 +68,11 @@ def open_source(path: Path, declared: Declared = _NOTHING, names: Names | None =
 
 
 def _opened(
-    folder: Path, kind: str, declared: Declared, names: Names | None, allowance: Allowance
+    folder: Path,
+    kind: str,
+    declared: Declared,
+    allowance: Allowance,
+    choices: Choices,
 ) -> Source:
     if kind == "universal":
         if declared != _NOTHING:
@@ -63,13 +81,30 @@ def _opened(
                 "leave the declarations out."
             )
         return open_own(folder, allowance)
-    if kind == "dcp":
-        return open_dcp(folder, declared, names, allowance)
+    if kind == "huggingface":
+        return open_huggingface(folder, declared, allowance, choices)
     return open_deepspeed(folder, declared, allowance)
 
 
+_MEANT_FOR = {
+    "model": ("dcp", "huggingface"),
+    "optim": ("dcp", "huggingface"),
+    "shards": ("huggingface",),
+    "unpack": ("dcp",),
+    "weights_only": ("huggingface",),
+}
+
+
+def _refuse_choices(folder: Path, kind: str, choices: Choices) -> None:
+    """Refuse a choice that the kind does not leave open."""
+    for name, kinds in _MEANT_FOR.items():
+        if kind not in kinds and getattr(choices, name) != getattr(NO_CHOICES, name):
+            option = "optimizer" if name == "optim" else name.replace("_", "-")
+            raise InputInvalid(f"{folder}: --{option} means nothing for a {kind} checkpoint.")
+
+
 def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
-    """Return the checkpoint's own folder and its kind: "universal", "dcp" or "deepspeed".
+    """Return the checkpoint's own folder and its kind, as in `Source.kind`.
 
     Raises:
         InputInvalid: see `open_source`.
@@ -79,11 +114,19 @@ def locate(path: Path, allowance: Allowance | None = None) -> tuple[Path, str]:
     if kind := _kind(path):
         return path, kind
     found = _latest(path, allowance or Allowance()) or _newest(path)
+    if is_huggingface(path):
+        if found is not None and found[1] != "deepspeed":
+            raise InputInvalid(
+                f"{path}: it holds safetensors files and {found[0].name} beside them; name one of "
+                "them."
+            )
+        found = found or (path, "huggingface")
     if found is None:
         raise InputInvalid(
             f"{path}: there is no checkpoint in it. Looked for: manifest.json (universal "
             f"checkpoint), {METADATA} (torch DCP), zero_pp_rank_*_optim_states.pt or `{LATEST}` "
-            f"(DeepSpeed), and {METADATA} in its folders (steps of torch DCP)."
+            f"(DeepSpeed), *.safetensors (Hugging Face), and {METADATA} in its folders (steps of "
+            "torch DCP, or a model and its optimizer)."
         )
     return found
 
@@ -92,7 +135,7 @@ def _kind(folder: Path) -> str:
     """Kind of the checkpoint in a folder; "" for none."""
     tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
         ("universal", is_universal),
-        ("dcp", lambda each: (each / METADATA).is_file()),
+        ("dcp", lambda each: (each / METADATA).is_file() or bool(beside.parts(each))),
         ("deepspeed", is_deepspeed),
     )
     kinds = [kind for kind, is_it in tests if is_it(folder)]
@@ -134,7 +177,7 @@ def _newest(path: Path) -> tuple[Path, str] | None:
     found: dict[int, Path] = {}
     for each in path.iterdir():
         numbers = re.findall(r"\d+", each.name)
-        if numbers and each.is_dir() and (each / METADATA).is_file():
+        if numbers and each.is_dir() and ((each / METADATA).is_file() or beside.parts(each)):
             step = int(numbers[-1][:18])
             if step in found:
                 raise InputInvalid(

@@ -35,17 +35,39 @@ class FileFingerprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What a caller says where a folder leaves it open.
+
+    Attributes:
+        model, optim: prefixes of the keys, with their final dot; None to have them found.
+        shards: number of files of a folder that does not tell it.
+        unpack: a folder to make, for what a compressed source holds.
+        weights_only: leave the optimizer's own file out.
+    """
+
+    model: str | None = None
+    optim: str | None = None
+    shards: int | None = None
+    unpack: Path | None = None
+    weights_only: bool = False
+
+
+NO_CHOICES = Choices()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """An opened checkpoint of any kind.
 
     Attributes:
-        kind: "dcp", "deepspeed" or "universal".
+        kind: "dcp", "huggingface", "deepspeed" or "universal".
         described: a short description for the screen.
         folder: the folder that `index.files` are relative to.
         index: with its cover proven.
         values: JSON: {"param_groups": {parameter: {setting: value}}, "slots": {parameter: {slot:
-            number}}, "other": {key: value}, "left_out": [keys without plain data]}; for a universal
-            checkpoint, its trainer.json's `values`.
+            number}}, "other": {key: value}, "left_out": [keys without plain data], "without_slots":
+            [parameters in a group that never had a gradient, where there are any]}; for a
+            universal checkpoint, its trainer.json's `values`.
         position: "step" and "samples", where the source knows them.
         files: every file that was read, including all of `index.files`.
     """

@@ -72,6 +72,9 @@ def engine_of(run: Run) -> Any:
     }
     if run.bf16:
         config["bf16"] = {"enabled": True}
+    if run.separate:
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+    config["zero_optimization"]["elastic_checkpoint"] = run.elastic
     made: Any = torch.optim.SGD(groups, lr=0.02, momentum=0.9)
     if run.slots != ("momentum_buffer",):
         made = torch.optim.AdamW(groups, lr=0.02)

@@ -8,7 +8,6 @@ Invariant: the result holds only numbers and text of the right types, each chunk
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +19,9 @@ from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX
 from wattmesh.reconfig.universal.files.regular_files import RegularFiles
 from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.names import MAX_NAME, is_name
+from wattmesh.reconfig.universal.sources.dcp.contents import ArchivePlace, Contents, Tensor
 
 METADATA = ".metadata"
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivePlace:
-    """The location of an archive."""
-
-    file: str
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor's chunks, each with its place."""
-
-    dtype: str
-    shape: Shape
-    chunks: tuple[tuple[Box, ArchivePlace], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Everything in a folder, by FQN."""
-
-    tensors: Mapping[str, Tensor]
-    values: Mapping[str, ArchivePlace]
 
 
 def read(folder: Path, allowance: Allowance) -> Contents:
@@ -65,19 +39,23 @@ def read(folder: Path, allowance: Allowance) -> Contents:
         raise CheckpointDamaged(f"{where} cannot be read ({error.strerror}).") from error
     parser = _Parser(where, allowance)
     told = unpickle.load(data, where, allowance=allowance)
-    contents = parser.contents(parser.fields(told, "Metadata"))
-    _refuse_shared_bytes(contents, parser)
-    return contents
+    return parser.contents(parser.fields(told, "Metadata"))
 
 
-def _refuse_shared_bytes(contents: Contents, parser: "_Parser") -> None:
-    """Refuse places that overlap: every byte belongs to one archive."""
+def refuse_shared_bytes(contents: Contents, where: str) -> None:
+    """Refuse places that overlap: every byte belongs to one archive.
+
+    Raises:
+        InputInvalid: two archives share bytes; `where` names the folder.
+    """
     chunks = (place for each in contents.tensors.values() for _, place in each.chunks)
-    places = sorted({*chunks, *contents.values.values()}, key=lambda each: (each.file, each.offset))
+    every = {each for each in (*chunks, *contents.values.values()) if type(each) is ArchivePlace}
+    places = sorted(every, key=lambda each: (each.file, each.offset))
     for one, other in itertools.pairwise(places):
         if one.file == other.file and one.offset + one.length > other.offset:
-            raise parser.bad(
-                f"bytes {other.offset} and on of {other.file!r:.80} are in two archives at once"
+            raise InputInvalid(
+                f"{where}/{METADATA}: bytes {other.offset} and on of {other.file!r:.80} are in two "
+                "archives at once."
             )
 
 
@@ -126,10 +104,11 @@ class _Parser:
         file: Any = told.get("relative_path")
         offset: Any = told.get("offset")
         length: Any = told.get("length")
-        if told.get("transform_descriptors"):
-            raise self.bad(f"{brief(name)} was compressed or encrypted, which is not supported")
+        told_transforms = told.get("transform_descriptors") or []
+        if type(told_transforms) is not list or not all(map(is_name, told_transforms)):
+            raise self.bad(f"the transforms of {brief(name)} are malformed")
         if type(file) is str and _whole(offset) and _whole(length):
-            return ArchivePlace(file, offset, length)
+            return ArchivePlace(file, offset, length, tuple(told_transforms))
         raise self.bad(f"the place of {brief(name)} is malformed")
 
     def place(

@@ -1,0 +1,208 @@
+"""Hugging Face's files and torch's Hugging Face writer, read bit for bit; hostile ones refused."""
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from tests.universal.comparing import Held, differing
+from tests.universal.sources.test_source_forms import Run, adamw, same
+from wattmesh.errors import CheckpointDamaged, InputInvalid
+from wattmesh.reconfig.universal.index.declared import Declared, Numbered
+from wattmesh.reconfig.universal.sources.detect import open_source
+from wattmesh.reconfig.universal.sources.source import Choices
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TENSORS = {"a.w": torch.arange(6.0).reshape(2, 3), "b.w": torch.arange(4.0).bfloat16()}
+HELD: Held = {(name, "param"): each for name, each in TENSORS.items()}
+
+
+def indexed(folder: Path) -> Path:
+    """Two shards and their index, as `save_pretrained` writes them."""
+    folder.mkdir()
+    names = {key: f"model-0000{n}-of-00002.safetensors" for n, key in enumerate(TENSORS, 1)}
+    for key, name in names.items():
+        save_file({key: TENSORS[key]}, folder / name, metadata={"format": "pt"})
+    document = {"metadata": {"total_size": 32}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_sharded_index(tmp_path: Path) -> None:
+    """Every tensor comes from the file that the index names; other files are named as left out."""
+    path = indexed(tmp_path / "it")
+    (path / "config.json").write_text("{}")
+    same(path, HELD)
+    source = open_source(path)
+    assert (source.kind, source.values["left_out"]) == ("huggingface", ["config.json"])
+
+
+def test_torchs_hugging_face_writer(tmp_path: Path) -> None:
+    """Whole, consolidated, and by ranks, where the number of files has to be said."""
+    for name, options in (("whole", {}), ("joined", {"enable_consolidation": True}), ("ranks", {})):
+        distributed = name != "whole"
+        writer = HuggingFaceStorageWriter(
+            str(tmp_path / name), save_distributed=distributed, **options
+        )
+        save(dict(TENSORS), storage_writer=writer, no_dist=True)
+    same(tmp_path / "whole", HELD)
+    same(tmp_path / "joined", HELD)
+    with pytest.raises(InputInvalid, match="a lost one would not be noticed; say --shards 1"):
+        open_source(tmp_path / "ranks")
+    same(tmp_path / "ranks", HELD, shards=1)
+    with pytest.raises(CheckpointDamaged, match="--shards 2 says otherwise"):
+        open_source(tmp_path / "ranks", choices=Choices(shards=2))
+
+
+def test_a_trainers_optimizer_beside(tmp_path: Path) -> None:
+    """optimizer.pt is numbered, so its names are asked for; it can be left out."""
+    run = Run(adamw)
+    save_file(run.model.state_dict(), tmp_path / "model.safetensors")
+    torch.save(run.optimizer.state_dict(), tmp_path / "optimizer.pt")
+    torch.save({"last_epoch": 2}, tmp_path / "scheduler.pt")
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 5}')
+    with pytest.raises(InputInvalid, match=r"table .*numbered"):
+        open_source(tmp_path)
+    declared = Declared(numbered=(Numbered(run.order),))
+    same(tmp_path, run.held, declared)
+    source = open_source(tmp_path, declared)
+    assert source.position == {"step": 5}
+    assert source.values["other"]["scheduler.last_epoch"] == 2
+    weights = {key: each for key, each in run.held.items() if key[1] == "param"}
+    same(tmp_path, weights, weights_only=True)
+    left_out = open_source(tmp_path, choices=Choices(weights_only=True)).values["left_out"]
+    assert left_out == ["optimizer.pt"]
+
+
+def test_two_models_are_both_carried(tmp_path: Path) -> None:
+    """Files of several models without an index keep the file's name in their tensors' names."""
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    save_file({"a.w": TENSORS["a.w"] + 1}, tmp_path / "model_1.safetensors")
+    held = {(f"model.{name}", "param"): each for name, each in TENSORS.items()}
+    same(tmp_path, {**held, ("model_1.a.w", "param"): TENSORS["a.w"] + 1})
+    extra = {("model.a.w", "extra"): TENSORS["a.w"], ("model.b.w", "extra"): TENSORS["b.w"]}
+    same(tmp_path, {**extra, ("a.w", "param"): TENSORS["a.w"] + 1}, model="model_1.")
+    with pytest.raises(InputInvalid, match=r"holds no model 'model_2.'"):
+        open_source(tmp_path, choices=Choices(model="model_2."))
+
+
+def test_torch_archives_of_a_model(tmp_path: Path) -> None:
+    """pytorch_model.bin is read without running its pickle; a hostile one stays data."""
+    torch.save(TENSORS, tmp_path / "pytorch_model.bin")
+    same(tmp_path, HELD)
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (os.mkdir, (str(tmp_path / "ran"),))
+
+    torch.save({**TENSORS, "evil": Evil()}, tmp_path / "pytorch_model.bin")
+    source = open_source(tmp_path)
+    assert differing(source.index, source.folder, HELD) == []
+    assert source.values["left_out"] == ["evil"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_choices_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    """An option that means nothing for the checkpoint is said to."""
+    path = indexed(tmp_path / "it")
+    with pytest.raises(InputInvalid, match="--unpack means nothing for a huggingface checkpoint"):
+        open_source(path, choices=Choices(unpack=tmp_path / "there"))
+    with pytest.raises(InputInvalid, match="--shards is for"):
+        open_source(path, choices=Choices(shards=2))
+
+
+FIRST = "model-00001-of-00002.safetensors"
+
+
+def _header(path: Path, change: Callable[[dict[str, Any]], Any], *, text: bytes = b"") -> None:
+    """Rewrite a safetensors header."""
+    data = path.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    document = json.loads(data[8 : 8 + length])
+    change(document)
+    new = text or json.dumps(document).encode()
+    path.write_bytes(struct.pack("<Q", len(new)) + new + data[8 + length :])
+
+
+def _map(path: Path, key: str, file: str) -> None:
+    index = path / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    document["weight_map"][key] = file
+    index.write_text(json.dumps(document))
+
+
+def _line(**facts: Any) -> Callable[[Path], Any]:
+    return lambda it: _header(it / FIRST, lambda told: told["a.w"].update(facts))
+
+
+TWICE = b'{"a.w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"a.w":{"dtype":"F32"}}'
+HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a file that is gone": (lambda it: (it / FIRST).unlink(), "cannot be read"),
+    "an index naming a missing file": (lambda it: _map(it, "a.w", "other.safetensors"),
+                                       "cannot be read|puts"),
+    "a path that climbs": (lambda it: _map(it, "a.w", f"../it/{FIRST}"), "no file of it"),
+    "an absolute path": (lambda it: _map(it, "a.w", "/etc/passwd"), "no file of it"),
+    "a tensor that is nowhere": (lambda it: _map(it, "c.w", FIRST), "does not hold 'c.w'"),
+    "a tensor of another file": (
+        lambda it: _map(it, "a.w", "model-00002-of-00002.safetensors"),
+        "which the index puts|does not hold",
+    ),
+    "a file cut off": (lambda it: (it / FIRST).write_bytes((it / FIRST).read_bytes()[:-1]),
+                       "end at byte"),
+    "a file cut in its header": (lambda it: (it / FIRST).write_bytes(b"\xff" * 9), "cut off"),
+    "a huge shape": (_line(shape=[1 << 40, 1 << 40]), "more elements than can be counted"),
+    "a shape of other bytes": (_line(shape=[3, 3]), "which its shape does not make"),
+    "a negative size": (_line(shape=[-2, -3]), "whole number"),
+    "an unknown dtype": (_line(dtype="F4"), "not supported"),
+    "bytes of another": (_line(data_offsets=[8, 32]), "begins at byte"),
+    "a name twice": (lambda it: _header(it / FIRST, dict, text=TWICE), "occurs twice"),
+    "a link": (lambda it: [(it / FIRST).rename(it / "x"), (it / FIRST).symlink_to(it / "x")],
+               "link|cannot be read|regular"),
+    "an index of nothing": (
+        lambda it: (it / "model.safetensors.index.json").write_text('{"weight_map": {}}'),
+        "lists no tensors"),
+    "an index that is none": (
+        lambda it: (it / "model.safetensors.index.json").write_text("[" * 100_000),
+        "is no index"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(HOSTILE))
+def test_hostile_files(tmp_path: Path, name: str) -> None:
+    """Whatever an index or a header says of the files beside it is checked against them."""
+    path = indexed(tmp_path / "it")
+    change, words = HOSTILE[name]
+    change(path)
+    with pytest.raises((InputInvalid, CheckpointDamaged), match=words):
+        open_source(path)
+
+
+def _bytes_of(data: bytes) -> Iterator[bytes]:
+    """The file with each byte of its header turned, one after the other."""
+    for at in range(8 + struct.unpack("<Q", data[:8])[0]):
+        yield data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_turned_bytes_of_a_header(tmp_path: Path) -> None:
+    """Each turned byte of a header is refused, or what is read is whole and differs visibly."""
+    path = indexed(tmp_path / "it")
+    whole = (path / FIRST).read_bytes()
+    passed = 0
+    for wrong in _bytes_of(whole):
+        (path / FIRST).write_bytes(wrong)
+        try:
+            source = open_source(path)
+        except (InputInvalid, CheckpointDamaged):
+            continue
+        # The format has no checksum: a dtype of equal size, or text of the metadata, may pass.
+        passed += 1
+        assert [entry.key for entry in source.index.entries] == [("a.w", "param"), ("b.w", "param")]
+    assert passed < 60
