@@ -33,7 +33,8 @@ _DEGREE = re.compile(rf"({'|'.join(sorted(_WORDS))})([0-9]{{1,8}})\s*")
 MOST = 2**20
 """Highest degree: a million ranks."""
 
-SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "ZBVZeroBubble")
+SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
+CP_METHODS = ("gather", "ring", "ulysses")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class Layout:
         schedule: pipeline schedule; read only when pp > 1.
         micro_batch: samples per microbatch; 0 leaves the choice to the trainer.
         recompute: activation checkpointing on.
+        cp_method: how ranks of a context group attend to each other's positions; read only when
+            cp > 1.
     """
 
     pp: int = 1
@@ -57,6 +60,7 @@ class Layout:
     schedule: str = "1F1B"
     micro_batch: int = 0
     recompute: bool = False
+    cp_method: str = "gather"
 
     def __post_init__(self) -> None:
         """Refuse degrees that no mesh can have, with the rule and the numbers."""
@@ -86,6 +90,10 @@ class Layout:
             )
         if not isinstance(self.recompute, bool):
             raise InputInvalid(f"layout: recompute = {self.recompute!r:.40} must be true or false")
+        if self.cp_method not in CP_METHODS:
+            raise InputInvalid(
+                f"layout: cp_method = {self.cp_method!r:.40} is not one of {', '.join(CP_METHODS)}"
+            )
 
     @property
     def world_size(self) -> int:
@@ -120,8 +128,15 @@ class Layout:
         return cls(**degrees)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every field, for the catalogue and the wire."""
-        return asdict(self)
+        """Return the fields, for the catalogue and the wire.
+
+        `cp_method` only where it is not "gather": readers of before, and digests and journal rows
+        that they made, know no such field.
+        """
+        found = asdict(self)
+        if self.cp_method == "gather":
+            del found["cp_method"]
+        return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

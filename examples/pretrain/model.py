@@ -19,9 +19,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from examples.pretrain.config import ModelConfig, TrainConfig
-from examples.pretrain.experts import MixtureOfExperts
-from wattmesh.integrations.pytorch.context_parallel import Context
+from examples.pretrain.experts import MixtureOfExperts, make_mixture
+from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.dropout import dropout
+from wattmesh.integrations.pytorch.masked_diffusion import Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,14 @@ def rotate(x_BSHE: Tensor, where: Where) -> Tensor:
     return x_BSHE * where.cos_SE[:, None, :] + turned_BSHE * where.sin_SE[:, None, :]
 
 
+def noise_of(config: TrainConfig) -> Noise | None:
+    """Return the noise that a diffusion model is trained with; None: it is a causal one."""
+    model = config.model
+    return Noise(model.noise_levels, model.mask_token, config.seed) if model.noise_levels else None
+
+
 class Attention(nn.Module):
-    """Causal self-attention in which groups of query heads share a key/value head."""
+    """Self-attention, causal or not, in which groups of query heads share a key/value head."""
 
     def __init__(self, config: ModelConfig) -> None:
         """Make the four projections."""
@@ -116,14 +123,23 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(model.dim, eps=1e-6)
         self.attention = Attention(model)
         self.feed_forward_norm = nn.RMSNorm(model.dim, eps=1e-6)
-        self.feed_forward = MixtureOfExperts(model) if model.experts else FeedForward(model)
+        self.feed_forward = make_mixture(model) if model.experts else FeedForward(model)
+        self.noise = noise_of(config)
 
     def forward(self, x_BSD: Tensor, samples_B: Tensor, where: Where) -> Tensor:
         """Apply the layer: (B, S, D) in and out."""
         mixed_BSD = self.attention(self.attention_norm(x_BSD), where)
         x_BSD = x_BSD + self._drop(mixed_BSD, 0, samples_B, where)
-        fed_BSD = self.feed_forward(self.feed_forward_norm(x_BSD))
+        fed_BSD = self._feed(self.feed_forward_norm(x_BSD), samples_B)
         return x_BSD + self._drop(fed_BSD, 1, samples_B, where)
+
+    def _feed(self, x_BSD: Tensor, samples_B: Tensor) -> Tensor:
+        fed_BSD: Tensor
+        if self.noise is not None and isinstance(self.feed_forward, MixtureOfExperts):
+            fed_BSD = self.feed_forward(x_BSD, self.noise.level(samples_B))
+        else:
+            fed_BSD = self.feed_forward(x_BSD)
+        return fed_BSD
 
     def _drop(self, x_BSD: Tensor, branch: int, samples_B: Tensor, where: Where) -> Tensor:
         if not self.training:

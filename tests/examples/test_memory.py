@@ -12,7 +12,7 @@ from examples.pretrain.config import TrainConfig, micro_batch, preset
 from examples.pretrain.memory import estimate, in_flight, parameter_count
 from examples.pretrain.model import Where
 from examples.pretrain.parallel import draw, make_stage, zero_buffers
-from wattmesh.integrations.pytorch.context_parallel import Context
+from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.loss import token_loss
 from wattmesh.reconfig.layout import Layout
 

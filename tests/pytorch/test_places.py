@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from wattmesh.integrations.pytorch.context_parallel import head_tail
+from wattmesh.integrations.pytorch.context_parallel.positions import head_tail
 from wattmesh.integrations.pytorch.meshes import MeshCoordinate, context_ranks
 from wattmesh.integrations.pytorch.pipeline import (
     STAGES_PER_RANK,
