@@ -83,6 +83,7 @@ def test_every_schedule_of_a_layout_is_one_of_torchs(schedule: str) -> None:
         (Layout(pp=4), 3, "cannot fill pp = 4"),
         (Layout(pp=2, schedule="Interleaved1F1B"), 5, "not a whole number of rounds"),
         (Layout(pp=2, schedule="Interleaved1F1B"), 4, ""),
+        (Layout(pp=2, schedule="InterleavedZeroBubble"), 5, "rounds of 2 (InterleavedZeroBubble)"),
         (Layout(pp=2, schedule="ZBVZeroBubble"), 3, ""),
         (Layout(), 1, ""),
     ],

@@ -37,6 +37,16 @@ def test_an_unknown_key_is_refused_with_what_is_allowed() -> None:
         Layout.from_dict({"dp": 2})
 
 
+def test_a_method_of_context_parallel_is_told_only_where_it_is_not_the_first() -> None:
+    """Hooks, digests and journal rows of before know no such field."""
+    assert "cp_method" not in Layout(cp=2).to_dict()
+    ring = Layout(cp=2, cp_method="ring")
+    assert ring.to_dict()["cp_method"] == "ring"
+    assert Layout.from_dict(ring.to_dict()) == ring
+    with pytest.raises(InputInvalid, match="cp_method = 'torus' is not one of gather, ring"):
+        Layout.from_dict({"cp_method": "torus"})
+
+
 def test_short_names_leave_out_what_is_one() -> None:
     """Screens have little room."""
     assert str(Layout(dp_shard=2, tp=2)) == "dp2 tp2"
