@@ -30,6 +30,9 @@ _SHORT = {
 _WORDS = {word: name for name, word in _SHORT.items()}
 _DEGREE = re.compile(rf"({'|'.join(sorted(_WORDS))})([0-9]{{1,8}})\s*")
 
+_CP_WORD = re.compile(r"([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,3}))?")
+MOST_LAYERS = 4096
+
 MOST = 2**20
 """Highest degree: a million ranks."""
 
@@ -49,6 +52,9 @@ class Layout:
         recompute: activation checkpointing on.
         cp_method: how ranks of a context group attend to each other's positions; read only when
             cp > 1.
+        cp_layers: by layer, over how many ranks of a context group its attention is, each a
+            divisor of cp: `4 1 1 4`, or `4x8 1x24` for 8 layers over 4 and 24 over 1; "": all over
+            cp. Where they are fewer, the ranks deal the samples of a microbatch among them instead.
     """
 
     pp: int = 1
@@ -61,6 +67,7 @@ class Layout:
     micro_batch: int = 0
     recompute: bool = False
     cp_method: str = "gather"
+    cp_layers: str = ""
 
     def __post_init__(self) -> None:
         """Refuse degrees that no mesh can have, with the rule and the numbers."""
@@ -94,6 +101,12 @@ class Layout:
             raise InputInvalid(
                 f"layout: cp_method = {self.cp_method!r:.40} is not one of {', '.join(CP_METHODS)}"
             )
+        strange = [each for each in set(self.cp_by_layer) if self.cp % each]
+        if strange:
+            raise InputInvalid(
+                f"layout: cp_layers = {self.cp_layers!r:.40}: {strange[0]} must divide "
+                f"cp = {self.cp}"
+            )
 
     @property
     def world_size(self) -> int:
@@ -104,6 +117,25 @@ class Layout:
     def data_parallel(self) -> int:
         """Number of different samples that are processed at once."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def cp_by_layer(self) -> tuple[int, ...]:
+        """Over how many ranks each layer's attention is; () where all are over cp.
+
+        Raises:
+            InputInvalid: `cp_layers` is not understood, or names more than 4,096 layers.
+        """
+        text = self.cp_layers
+        words = text.split(" ") if isinstance(text, str) and text else []
+        found = [_CP_WORD.fullmatch(word) for word in words[: MOST_LAYERS + 1]]
+        counts = [(int(each[1]), int(each[2] or 1)) for each in found if each is not None]
+        layers = sum(count for _, count in counts)
+        if not isinstance(text, str) or len(counts) < len(words) or layers > MOST_LAYERS:
+            raise InputInvalid(
+                f"layout: cp_layers = {text!r:.40} is not understood; write the ranks of each "
+                f"layer, as '4 1 1 4' or '4x8 1x24', of at most {MOST_LAYERS} layers"
+            )
+        return tuple(degree for degree, count in counts for _ in range(count))
 
     def __str__(self) -> str:
         """Format for screens, e.g. `dp2 tp2 pp2`; `1 rank` when all degrees are 1."""
@@ -130,13 +162,12 @@ class Layout:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, for the catalogue and the wire.
 
-        `cp_method` only where it is not "gather": readers of before, and digests and journal rows
-        that they made, know no such field.
+        `cp_method` and `cp_layers` only where they are not the usual: readers of before, and
+        digests and journal rows that they made, know no such fields.
         """
         found = asdict(self)
-        if self.cp_method == "gather":
-            del found["cp_method"]
-        return found
+        usual = {"cp_method": "gather", "cp_layers": ""}
+        return {name: each for name, each in found.items() if usual.get(name) != each}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

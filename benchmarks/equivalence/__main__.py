@@ -8,8 +8,9 @@ fp64         one job walks every ordered pair of twelve layouts (132 switches, u
 fp32         50 random switches beside one rank and the same adding up in another order
 statistical  20 seeds (MoE 5), 1,000 steps, 30 switches; final losses on 64k tokens
              nobody trained on
-job-types    alone: masked diffusion, experts that see noise levels, zero bubble, ring and Ulysses;
-             each with 50 random switches in fp64 and fp32, and with controls that must fail
+job-types    alone: masked diffusion, experts that see noise levels, zero bubble, context parallel
+             in a ring, by heads and by layer; each with 50 random switches in fp64 and fp32, and
+             with controls that must fail
 
 State is kept in `--folder`: after `--minutes` (0: never) it stops, and goes on at the next call. A
 figure whose runs are not done yet is not measured. Progress is on stderr. `--fresh` begins anew.

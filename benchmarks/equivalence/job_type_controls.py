@@ -11,7 +11,8 @@ from torch import Tensor
 
 from benchmarks.equivalence.controls import Harm
 from examples.pretrain.model import Block, Where
-from wattmesh.integrations.pytorch.context_parallel.context import Attention
+from wattmesh.integrations.pytorch.context_parallel.attention import Attention
+from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
 from wattmesh.integrations.pytorch.masked_diffusion import Noise
@@ -79,12 +80,29 @@ def leave_as_dealt(state: State, rank: int) -> None:
     _attend_otherwise(state, wrong)
 
 
+def narrow_as_dealt(state: State, rank: int) -> None:
+    """A layer over one rank takes the parts that it got for a sequence in order."""
+    for module in state.modules:
+        where: Where = module.where  # type: ignore[assignment]
+        wrong = tuple(map(_as_dealt, where.context.by_layer))
+        context = replace(where.context, by_layer=wrong)
+        module.where = replace(where, context=context)  # type: ignore[assignment]
+
+
+def _as_dealt(right: Attention) -> Attention:
+    if not isinstance(right, Resharded) or not isinstance(right.inner, Ordered):
+        return right
+    order = torch.arange(len(right.inner.positions_T))
+    return replace(right, inner=replace(right.inner, positions_T=order))
+
+
 JOB_TYPE_HARM: dict[str, Harm] = {
     "noise drawn by each rank": draw_by_rank,
     "a microbatch's weight gradients left out": leave_out_weights,
     "routers of one rank see other levels": blind_routers,
     "ring masks as if dealt in one piece": mask_in_one_piece,
     "ulysses leaves positions as dealt": leave_as_dealt,
+    "layers of whole sequences leave positions as dealt": narrow_as_dealt,
 }
 
 SEEN_BY_THE_PROBE = frozenset(JOB_TYPE_HARM) - {"a microbatch's weight gradients left out"}

@@ -101,6 +101,20 @@ JOB_TYPES = {
             "ulysses leaves positions as dealt": "cp=4,ep=4,cp_method=ulysses",
         },
     ),
+    "context by layer": JobType(
+        preset="tiny-moe",
+        layouts=(
+            "",
+            "cp=2",
+            "cp=2,cp_layers=2 1 1 2",
+            "cp=4,cp_layers=4 2 1 4",
+            "cp=4,ep=4,cp_method=ring,cp_layers=2x2 1 4",
+            "cp=4,cp_method=ulysses,cp_layers=1x2 2x2",
+            "cp=2,tp=2,ep=2,cp_layers=1x4",
+            "pp=2,cp=2,ep=2,cp_layers=1 2 1 2,schedule=ZBVZeroBubble",
+        ),
+        harms={"layers of whole sequences leave positions as dealt": "cp=2,cp_layers=2 1 1 2"},
+    ),
 }
 
 

@@ -210,8 +210,9 @@ def _check_heads(model: ModelConfig, layout: Layout) -> None:
     """Check that a method that splits heads over cp can."""
     if layout.cp_method == "ulysses":
         heads, kv_heads = model.heads // layout.tp, model.kv_heads // layout.tp
-        if problem := head_problem(heads, kv_heads, layout.cp):
-            raise InputInvalid(f"pretrain: {layout}: {problem}; use ring or gather")
+        for ranks in sorted(set(layout.cp_by_layer) or {layout.cp}):
+            if problem := head_problem(heads, kv_heads, ranks):
+                raise InputInvalid(f"pretrain: {layout}: {problem}; use ring or gather")
 
 
 def _check_experts(model: ModelConfig, layout: Layout) -> None:
@@ -232,6 +233,15 @@ def _check_batch(config: TrainConfig, layout: Layout) -> None:
     share = config.global_batch // layout.data_parallel
     size = micro_batch(config, layout)
     _divides("samples per data-parallel rank", share, "micro_batch", size)
+    degrees = layout.cp_by_layer
+    if degrees:
+        if len(degrees) != config.model.layers:
+            raise InputInvalid(
+                f"pretrain: {layout}: cp_layers = {layout.cp_layers!r:.40} names {len(degrees)} "
+                f"layers of {config.model.layers}"
+            )
+        for degree in sorted(set(degrees)):
+            _divides("micro_batch", size, "cp / cp_layers", layout.cp // degree)
     problem = schedule_problem(layout, share // size)
     if problem:
         raise InputInvalid(

@@ -72,9 +72,10 @@ def noise_of(config: TrainConfig) -> Noise | None:
 class Attention(nn.Module):
     """Self-attention, causal or not, in which groups of query heads share a key/value head."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Make the four projections."""
+    def __init__(self, config: ModelConfig, number: int = 0) -> None:
+        """Make the four projections of layer `number`."""
         super().__init__()
+        self.number = number
         self.head_dim = config.head_dim
         self.query = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
         self.key = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
@@ -90,6 +91,7 @@ class Attention(nn.Module):
             rotate(q_BSHE, where).transpose(1, 2),
             rotate(k_BSKE, where).transpose(1, 2),
             v_BSKE.transpose(1, 2),
+            self.number,
         )
         out_BSD: Tensor = self.out(mixed_BHSE.transpose(1, 2).flatten(-2))
         return out_BSD
@@ -121,7 +123,7 @@ class Block(nn.Module):
         model = config.model
         self.seed, self.rate, self.number = config.seed, model.dropout, number
         self.attention_norm = nn.RMSNorm(model.dim, eps=1e-6)
-        self.attention = Attention(model)
+        self.attention = Attention(model, number)
         self.feed_forward_norm = nn.RMSNorm(model.dim, eps=1e-6)
         self.feed_forward = make_mixture(model) if model.experts else FeedForward(model)
         self.noise = noise_of(config)

@@ -98,6 +98,14 @@ def find_place(config: TrainConfig, meshes: Meshes) -> Where:
         causal=not config.model.noise_levels,
         method=layout.cp_method,
     )
+    if layout.cp_layers:
+        context = context.narrowed(
+            layout.cp_by_layer,
+            meshes.narrowed,
+            length=config.model.seq_len,
+            causal=not config.model.noise_levels,
+            method=layout.cp_method,
+        )
     stream_S = context.positions_S.chunk(layout.tp)[place.tp]
     return Where.make(config.model, context, stream_S, DTYPES[config.dtype])
 

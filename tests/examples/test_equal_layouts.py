@@ -18,6 +18,7 @@ DENSE = (
     "dp_shard=2,tp=2",
     "cp=4",
     "cp=4,cp_method=ring",
+    "cp=4,cp_layers=4 2 1 4",
     "cp=2,tp=2",
     "pp=2,dp_shard=2",
     "pp=2,tp=2",

@@ -89,6 +89,8 @@ def _drawn(stage: int, stages: int) -> LanguageModel:
         (Layout(micro_batch=3), "is not divisible by micro_batch = 3"),
         (Layout(pp=2, micro_batch=8), "cannot fill pp = 2 stages"),
         (Layout(cp=8, cp_method="ulysses"), "4 query heads of a tp rank cannot be dealt"),
+        (Layout(cp=2, cp_layers="1 2"), "cp_layers = '1 2' names 2 layers of 4"),
+        (Layout(cp=4, cp_layers="1x4", micro_batch=2), "micro_batch = 2 is not divisible by cp /"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused_with_its_numbers(layout: Layout, words: str) -> None:

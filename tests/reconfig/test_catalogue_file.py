@@ -96,6 +96,7 @@ LAYOUTS = st.builds(
     micro_batch=st.integers(0, 64),
     recompute=st.booleans(),
     cp_method=st.sampled_from(CP_METHODS),
+    cp_layers=st.sampled_from(["", "1", "1x4 1"]),
 )
 SMALL = st.floats(0, 1)
 PROBES = st.builds(

@@ -47,6 +47,19 @@ def test_a_method_of_context_parallel_is_told_only_where_it_is_not_the_first() -
         Layout.from_dict({"cp_method": "torus"})
 
 
+def test_degrees_of_layers_are_read_and_held_to_cp() -> None:
+    """In short or one by one; nothing that cp does not hold, and no list without end."""
+    assert Layout(cp=4).cp_by_layer == ()
+    assert Layout(cp=4, cp_layers="4 1x2 2").cp_by_layer == (4, 1, 1, 2)
+    narrow = Layout(cp=2, cp_layers="1 2")
+    assert Layout.from_dict(narrow.to_dict()) == narrow
+    with pytest.raises(InputInvalid, match="'1 3': 3 must divide cp = 4"):
+        Layout(cp=4, cp_layers="1 3")
+    for wrong in ("0", "1  2", "1,2", "x2", "1x0", "-1", "1 " * 5000 + "1", "1x9999", "1\n", 4):
+        with pytest.raises(InputInvalid, match="is not understood"):
+            Layout.from_dict({"cp": 4, "cp_layers": wrong})
+
+
 def test_short_names_leave_out_what_is_one() -> None:
     """Screens have little room."""
     assert str(Layout(dp_shard=2, tp=2)) == "dp2 tp2"

@@ -1,4 +1,4 @@
-"""A rank's positions of every sequence, and how they attend to the whole sequence.
+"""A rank's positions of every sequence, and how each layer attends to the whole sequence.
 
 Invariant: what is computed does not depend on the method, the number of ranks, or which of them
 holds which positions.
@@ -7,26 +7,21 @@ Shape suffixes: B batch, S this rank's positions, T all positions, H query heads
 E head width.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.context_parallel.attention import Attention
 from wattmesh.integrations.pytorch.context_parallel.gathered import Gathered
-from wattmesh.integrations.pytorch.context_parallel.positions import dealt, head_tail
+from wattmesh.integrations.pytorch.context_parallel.positions import head_tail
+from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
-
-
-class Attention(Protocol):
-    """Attends from this rank's positions to the whole sequence."""
-
-    def __call__(self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
-        """Return (B, H, S, E); H is a multiple of K. Collective."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +38,19 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class Narrowed:
+    """The groups of a layer whose attention is over fewer ranks than the context group has.
+
+    Attributes:
+        exchange: neighbours in the context group, which deal samples among them.
+        attend: one rank of each such group, in their order; None: a single rank.
+    """
+
+    exchange: ProcessGroup
+    attend: ProcessGroup | None
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """This rank's positions of every sequence, and how it attends to the rest.
 
@@ -50,11 +58,13 @@ class Context:
         group: None when this rank holds whole sequences.
         positions_S: this rank's, in its order.
         attention: the method.
+        by_layer: of each layer, where they differ; () when all have `attention`.
     """
 
     group: ProcessGroup | None
     positions_S: Tensor
     attention: Attention
+    by_layer: tuple[Attention, ...] = ()
 
     @classmethod
     def deal(
@@ -82,22 +92,61 @@ class Context:
         Raises:
             InputInvalid: there is no such method.
         """
-        positions_S = head_tail(length, ranks, rank).to(device)
+        parts = [head_tail(length, ranks, each).to(device) for each in range(ranks)]
         if group is None:
-            return cls(None, positions_S, Whole(causal))
-        positions_T = dealt(length, ranks).to(device)
-        visible_ST = positions_S[:, None] >= positions_T if causal else None
-        attention: Attention
-        if method == "gather":
-            attention = Gathered(group, visible_ST)
-        elif method == "ring":
-            attention = Ring(group, visible_ST)
-        elif method == "ulysses":
-            attention = Ulysses(group, positions_T, causal)
-        else:
-            raise InputInvalid(f"context parallel: no method {method!r}; gather, ring or ulysses")
-        return cls(group, positions_S, attention)
+            return cls(None, parts[rank], Whole(causal))
+        return cls(group, parts[rank], _attention(group, parts, causal, method))
 
-    def attend(self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
+    def narrowed(
+        self,
+        degrees: Sequence[int],
+        groups: Mapping[int, Narrowed],
+        *,
+        length: int,
+        causal: bool,
+        method: str,
+    ) -> "Context":
+        """Give each layer a number of ranks that its attention is over.
+
+        Args:
+            degrees: by layer; each divides the ranks of the group.
+            groups: by degree; none for that of the whole group.
+            length: as in `deal`, like what follows.
+            causal: likewise.
+            method: likewise; of layers over more than one rank.
+        """
+        if self.group is None:
+            return self
+        ranks, device = self.group.size(), self.positions_S.device
+        made: dict[int, Attention] = {ranks: self.attention}
+        for degree, of in groups.items():
+            dealt = [head_tail(length, ranks, each).to(device) for each in range(ranks)]
+            near = ranks // degree
+            parts = [torch.cat(dealt[at : at + near]) for at in range(0, ranks, near)]
+            if of.attend is None:
+                made[degree] = Resharded(of.exchange, Ordered(parts[0], causal))
+            else:
+                inner = _attention(of.attend, parts, causal, method)
+                made[degree] = Resharded(of.exchange, inner)
+        return replace(self, by_layer=tuple(made[each] for each in degrees))
+
+    def attend(self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, layer: int = 0) -> Tensor:
         """Attend over the whole sequence, (B, H, S, E); H is a multiple of K. Collective."""
-        return self.attention(q_BHSE, k_BKSE, v_BKSE)
+        attention = self.by_layer[layer] if self.by_layer else self.attention
+        return attention(q_BHSE, k_BKSE, v_BKSE)
+
+
+def _attention(
+    group: ProcessGroup, parts: Sequence[Tensor], causal: bool, method: str
+) -> Attention:
+    """Make a method for ranks that hold these positions, in the order of the group."""
+    positions_T = torch.cat(list(parts))
+    positions_S = parts[group.rank()]
+    visible_ST = positions_S[:, None] >= positions_T if causal else None
+    if method == "gather":
+        return Gathered(group, visible_ST)
+    if method == "ring":
+        return Ring(group, visible_ST)
+    if method == "ulysses":
+        return Ulysses(group, positions_T, causal)
+    raise InputInvalid(f"context parallel: no method {method!r}; gather, ring or ulysses")

@@ -19,8 +19,3 @@ def head_tail(length: int, ranks: int, rank: int) -> Tensor:
     head = torch.arange(rank * piece, (rank + 1) * piece)
     tail = torch.arange(length - (rank + 1) * piece, length - rank * piece)
     return torch.cat((head, tail))
-
-
-def dealt(length: int, ranks: int) -> Tensor:
-    """Return the positions of a sequence in the order of the ranks that hold them, (length,)."""
-    return torch.cat([head_tail(length, ranks, each) for each in range(ranks)])

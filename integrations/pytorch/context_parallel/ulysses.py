@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
-from wattmesh.integrations.pytorch.collectives import exchange
+from wattmesh.integrations.pytorch.collectives import swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Ulysses:
         shares = [q_BHSE.shape[1] // ranks] + [k_BKSE.shape[1] * again // ranks] * 2
         heads = (q_BHSE, *(each.repeat_interleave(again, dim=1) for each in (k_BKSE, v_BKSE)))
         sent_NBASE = torch.cat([each.unflatten(1, (ranks, -1)) for each in heads], 2).movedim(1, 0)
-        got_BATE = _swap(sent_NBASE, self.group).movedim(0, 2).flatten(2, 3)
+        got_BATE = swap(sent_NBASE, self.group).movedim(0, 2).flatten(2, 3)
         # In the order of the positions, so that kernels that know "causal" need no mask.
         got_BATE = got_BATE.index_select(2, torch.argsort(self.positions_T))
         mixed_BHTE = functional.scaled_dot_product_attention(
@@ -48,7 +48,7 @@ class Ulysses:
         )
         back_BHTE = mixed_BHTE.index_select(2, self.positions_T)
         back_NBHSE = back_BHTE.unflatten(2, (ranks, -1)).movedim(2, 0)
-        return _swap(back_NBHSE, self.group).movedim(0, 1).flatten(1, 2)
+        return swap(back_NBHSE, self.group).movedim(0, 1).flatten(1, 2)
 
 
 def copies(kv_heads: int, ranks: int) -> int:
@@ -73,9 +73,3 @@ def head_problem(heads: int, kv_heads: int, ranks: int) -> str:
             f"ranks (ulysses), do not divide its {heads} query heads"
         )
     return ""
-
-
-def _swap(x_N: Tensor, group: ProcessGroup) -> Tensor:
-    """All-to-all: row r goes to rank r, and the row that rank r sent becomes row r."""
-    one_each = [1] * len(x_N)
-    return exchange(x_N, one_each, one_each, group)
