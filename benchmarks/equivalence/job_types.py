@@ -129,8 +129,8 @@ def arms_of(folder: Path, name: str, dtype: str) -> dict[str, Arm]:
         "boundary_every": every,
     }
     where = folder / f"{name.replace(' ', '-')}-{dtype}"
-    states = {"states": f"{where}-states"} if dtype == "fp64" else {}
-    keep = {"keep_states": every} if states else {}
+    states: dict[str, Any] = {"states": f"{where}-states"} if dtype == "fp64" else {}
+    keep: dict[str, Any] = {"keep_states": every} if states else {}
     arms = {
         "one rank": Arm(folder=f"{where}-one-rank", **states, **keep, **common),
         "50 switches": Arm(

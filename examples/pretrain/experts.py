@@ -44,7 +44,6 @@ class MixtureOfExperts(nn.Module):
 
     bias_X: Tensor
     counts_X: Tensor
-    router: nn.Module
 
     def __init__(self, config: ModelConfig) -> None:
         """Make the router and all experts."""
@@ -60,7 +59,7 @@ class MixtureOfExperts(nn.Module):
         self.router = nn.Linear(config.dim, config.experts, bias=False)
         self.register_buffer("bias_X", torch.zeros(config.experts))
 
-    def routing(self) -> tuple[nn.Module, ...]:
+    def routing(self) -> tuple[nn.Linear | nn.Embedding, ...]:
         """List the modules that every rank applies whole, to its own tokens."""
         return (self.router,)
 
@@ -98,31 +97,37 @@ class MixtureOfExperts(nn.Module):
 class TimedMixtureOfExperts(MixtureOfExperts):
     """The mixture of a diffusion model: which experts a token gets depends on the noise level."""
 
-    router: EnergyRouter
-
     def _make_router(self, config: ModelConfig) -> None:
-        self.router = EnergyRouter(
+        self.router = EnergyRouter(  # type: ignore[assignment]
             config.dim,
             config.experts,
             config.experts_per_token,
             timesteps=config.noise_levels + 1,
         )
 
-    def routing(self) -> tuple[nn.Module, ...]:
+    @property
+    def energy_router(self) -> EnergyRouter:
+        """The router."""
+        router: object = self.router
+        assert isinstance(router, EnergyRouter)
+        return router
+
+    def routing(self) -> tuple[nn.Linear | nn.Embedding, ...]:
         """List the gate and its offsets by level."""
-        assert self.router.timesteps is not None
-        return (self.router.gate, self.router.timesteps)
+        assert self.energy_router.timesteps is not None
+        return (self.energy_router.gate, self.energy_router.timesteps)
 
     def choose(self, x_BSD: Tensor, level_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Choose every token's experts from what it is and its sample's level."""
         assert level_B is not None
-        routed: Routed = self.router(x_BSD, level_B[:, None].expand(x_BSD.shape[:2]))
+        level_BS = level_B[:, None].expand(x_BSD.shape[:2])
+        routed: Routed = self.energy_router(x_BSD, level_BS)
         return routed.chosen_NP, routed.weights_NP
 
     def rebalance(self, global_counts_X: Tensor, rate: float) -> None:
         """Move the router's bias by its own rule."""
-        self.router.bias_rate = rate
-        self.router.rebalance(global_counts_X)
+        self.energy_router.bias_rate = rate
+        self.energy_router.rebalance(global_counts_X)
         self.counts_X.zero_()
 
 

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from wattmesh.integrations.pytorch.context_parallel.context import Attention, Context, Whole
+from wattmesh.integrations.pytorch.context_parallel.attention import Attention
+from wattmesh.integrations.pytorch.context_parallel.context import Context, Whole
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
 from wattmesh.reconfig.launch import group

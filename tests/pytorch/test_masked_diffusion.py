@@ -61,10 +61,10 @@ def test_losses_of_parts_add_up_to_that_of_the_batch() -> None:
     """Sums over any parts; sabotaged twin: means of parts do not, for levels differ."""
     logits_BSV = torch.randn(6, 10, 100, dtype=torch.float64)
     whole = diffusion_loss(logits_BSV, WHOLE[1], LEVELS, 60)
-    halves = zip(logits_BSV.split(3), WHOLE[1].split(3), strict=True)
+    halves = zip(torch.split(logits_BSV, 3), torch.split(WHOLE[1], 3), strict=True)
     parts = [diffusion_loss(*each, LEVELS, 60) for each in halves]
     assert abs(float(sum(parts) - whole)) <= 1e-12
-    masked = [(half[..., 0] != IGNORED).sum() for half in WHOLE[1].split(3)]
+    masked = [(half[..., 0] != IGNORED).sum() for half in torch.split(WHOLE[1], 3)]
     means = [part * 60 / count for part, count in zip(parts, masked, strict=True)]
     total = whole * 60 / sum(masked)
     assert abs(float(sum(means) / 2 - total)) > 1e-3

@@ -11,6 +11,6 @@ from torch import Tensor
 class Attention(Protocol):
     """Attends from this rank's positions to the whole sequence."""
 
-    def __call__(self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
+    def __call__(self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, /) -> Tensor:
         """Return (B, H, S, E); H is a multiple of K. Collective."""
         ...

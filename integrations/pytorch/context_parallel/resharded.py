@@ -35,10 +35,12 @@ class Resharded:
         """Return (B, H, S, E). Collective."""
         count = self.group.size()
         heads = [each.shape[1] for each in (q_BHSE, k_BKSE, v_BKSE)]
-        sent_NCASE = torch.cat((q_BHSE, k_BKSE, v_BKSE), dim=1).unflatten(0, (count, -1))
+        all_BASE = torch.cat((q_BHSE, k_BKSE, v_BKSE), dim=1)
+        sent_NCASE = torch.unflatten(all_BASE, 0, (count, -1))
         got_CAUE = swap(sent_NCASE, self.group).movedim(0, 2).flatten(2, 3)
-        mixed_CHUE = self.inner(*got_CAUE.split(heads, dim=1))
-        back_NCHSE = mixed_CHUE.unflatten(2, (count, -1)).movedim(2, 0)
+        q_CHUE, k_CKUE, v_CKUE = torch.split(got_CAUE, heads, dim=1)
+        mixed_CHUE = self.inner(q_CHUE, k_CKUE, v_CKUE)
+        back_NCHSE = torch.unflatten(mixed_CHUE, 2, (count, -1)).movedim(2, 0)
         return swap(back_NCHSE, self.group).flatten(0, 1)
 
 
@@ -57,7 +59,9 @@ class Ordered:
         """Return (B, H, T, E), in the same order."""
         order = torch.argsort(self.positions_T)
         mixed_BHTE = functional.scaled_dot_product_attention(
-            *(each.index_select(2, order) for each in (q_BHTE, k_BKTE, v_BKTE)),
+            q_BHTE.index_select(2, order),
+            k_BKTE.index_select(2, order),
+            v_BKTE.index_select(2, order),
             is_causal=self.causal,
             enable_gqa=True,
         )

@@ -125,11 +125,12 @@ class _Part:
     def grouped(self, x_BHSE: Tensor) -> Tensor:
         """Put the query heads of one key head one below the other, (B, K, M, E)."""
         exact = torch.promote_types(x_BHSE.dtype, torch.float32)
-        return x_BHSE.to(exact).unflatten(1, (-1, self.queries_per_key)).flatten(2, 3)
+        grouped = torch.unflatten(x_BHSE.to(exact), 1, (-1, self.queries_per_key))
+        return grouped.flatten(2, 3)
 
     def ungrouped(self, x_BKME: Tensor) -> Tensor:
         """Undo `grouped`, (B, H, S, E)."""
-        return x_BKME.unflatten(2, (self.queries_per_key, -1)).flatten(1, 2)
+        return torch.unflatten(x_BKME, 2, (self.queries_per_key, -1)).flatten(1, 2)
 
     def scores(self, q_BKME: Tensor, k_BKUE: Tensor, hop: int) -> Tensor:
         """Score the keys that are here after `hop` hops, (B, K, M, U); -inf what is not seen."""

@@ -39,15 +39,18 @@ class Ulysses:
         again = copies(k_BKSE.shape[1], ranks)
         shares = [q_BHSE.shape[1] // ranks] + [k_BKSE.shape[1] * again // ranks] * 2
         heads = (q_BHSE, *(each.repeat_interleave(again, dim=1) for each in (k_BKSE, v_BKSE)))
-        sent_NBASE = torch.cat([each.unflatten(1, (ranks, -1)) for each in heads], 2).movedim(1, 0)
+        sent_NBASE = torch.cat(
+            [torch.unflatten(each, 1, (ranks, -1)) for each in heads], 2
+        ).movedim(1, 0)
         got_BATE = swap(sent_NBASE, self.group).movedim(0, 2).flatten(2, 3)
         # In the order of the positions, so that kernels that know "causal" need no mask.
         got_BATE = got_BATE.index_select(2, torch.argsort(self.positions_T))
+        q_BHTE, k_BKTE, v_BKTE = torch.split(got_BATE, shares, dim=1)
         mixed_BHTE = functional.scaled_dot_product_attention(
-            *got_BATE.split(shares, dim=1), is_causal=self.causal, enable_gqa=True
+            q_BHTE, k_BKTE, v_BKTE, is_causal=self.causal, enable_gqa=True
         )
         back_BHTE = mixed_BHTE.index_select(2, self.positions_T)
-        back_NBHSE = back_BHTE.unflatten(2, (ranks, -1)).movedim(2, 0)
+        back_NBHSE = torch.unflatten(back_BHTE, 2, (ranks, -1)).movedim(2, 0)
         return swap(back_NBHSE, self.group).movedim(0, 1).flatten(1, 2)
 
 
