@@ -9,7 +9,7 @@ Invariant: `dp_replicate * dp_shard * cp * tp * pp == world_size`; `ep` divides
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -28,6 +28,9 @@ _SHORT = {
 }
 
 _WORDS = {word: name for name, word in _SHORT.items()}
+_LATER = {"cp_method": "gather", "cp_layers": ""}
+"""Fields that a layout did not have from the first, and what leaves it as it was then."""
+
 _DEGREE = re.compile(rf"({'|'.join(sorted(_WORDS))})([0-9]{{1,8}})\s*")
 
 _CP_WORD = re.compile(r"([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,3}))?")
@@ -165,9 +168,7 @@ class Layout:
         `cp_method` and `cp_layers` only where they are not the usual: readers of before, and
         digests and journal rows that they made, know no such fields.
         """
-        found = asdict(self)
-        usual = {"cp_method": "gather", "cp_layers": ""}
-        return {name: each for name, each in found.items() if usual.get(name) != each}
+        return asdict(self, dict_factory=without_usual)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -183,6 +184,11 @@ class Layout:
                 f"layout: unknown key {unknown[0]!r:.40}; allowed: {', '.join(sorted(known))}"
             )
         return cls(**data)
+
+
+def without_usual(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict for `asdict` of what holds layouts: as `Layout.to_dict` has them."""
+    return {name: each for name, each in pairs if name not in _LATER or each != _LATER[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_h
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.layout import Layout, without_usual
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.switch import SwitchState
 
@@ -66,7 +66,7 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object (enums by value, layouts as objects)."""
-        return asdict(self)
+        return asdict(self, dict_factory=without_usual)
 
     @classmethod
     def from_json(cls, data: object) -> Self:

@@ -15,7 +15,7 @@ from wattmesh.integrations.pytorch.context_parallel.attention import Attention
 from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
-from wattmesh.integrations.pytorch.masked_diffusion import Noise
+from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise
 from wattmesh.reconfig.state.state import State
 
 
@@ -23,13 +23,13 @@ from wattmesh.reconfig.state.state import State
 class NoiseOfRank:
     """Noise from a rank's own random stream: right in distribution, and another in every layout."""
 
-    noise: Noise
+    noise: TokenNoise
     stream: torch.Generator
 
     def __call__(
         self, tokens_BS: Tensor, samples_B: Tensor, positions_S: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Mask as `Noise` does, of samples and positions drawn by this rank."""
+        """Mask as `TokenNoise` does, of samples and positions drawn by this rank."""
         drawn_B = torch.randint(1 << 40, samples_B.shape, generator=self.stream)
         return self.noise(tokens_BS, drawn_B, positions_S)
 

@@ -22,7 +22,7 @@ from examples.pretrain.config import ModelConfig, TrainConfig
 from examples.pretrain.experts import MixtureOfExperts, make_mixture
 from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.dropout import dropout
-from wattmesh.integrations.pytorch.masked_diffusion import Noise
+from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ def rotate(x_BSHE: Tensor, where: Where) -> Tensor:
     return x_BSHE * where.cos_SE[:, None, :] + turned_BSHE * where.sin_SE[:, None, :]
 
 
-def noise_of(config: TrainConfig) -> Noise | None:
+def noise_of(config: TrainConfig) -> TokenNoise | None:
     """Return the noise that a diffusion model is trained with; None: it is a causal one."""
-    model = config.model
-    return Noise(model.noise_levels, model.mask_token, config.seed) if model.noise_levels else None
+    levels, mask = config.model.noise_levels, config.model.mask_token
+    return TokenNoise(levels, mask, config.seed) if levels else None
 
 
 class Attention(nn.Module):

@@ -28,7 +28,7 @@ _LEVEL_SITE, _MASK_SITE = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class TokenNoise:
     """The noise of a run.
 
     Attributes:
@@ -79,7 +79,7 @@ def diffusion_loss(logits_BSV: Tensor, targets_BS2: Tensor, levels: int, tokens:
 
     Args:
         logits_BSV: of every position, masked or not.
-        targets_BS2: from `Noise`.
+        targets_BS2: from `TokenNoise`.
         levels: of the noise.
         tokens: positions of the global batch.
     """

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from wattmesh.integrations.pytorch.context_parallel.attention import Attention
-from wattmesh.integrations.pytorch.context_parallel.context import Context, Whole
+from wattmesh.integrations.pytorch.context_parallel.context import Context, WholeSequences
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
 from wattmesh.reconfig.launch import group
@@ -80,7 +80,7 @@ def apart(context: Context, causal: bool, heads: tuple[int, int]) -> list[float]
     shapes = [(SAMPLES, each, LENGTH, WIDTH) for each in (heads[0], heads[1], heads[1], heads[0])]
     *whole, gradient = (torch.randn(each, generator=draw, dtype=torch.float64) for each in shapes)
     positions_S = context.positions_S
-    expected = forth_and_back(Whole(causal), whole, gradient)
+    expected = forth_and_back(WholeSequences(causal), whole, gradient)
     parts = [each[:, :, positions_S] for each in whole]
     found = forth_and_back(context.attend, parts, gradient[:, :, positions_S])
     worst = torch.tensor(

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattmesh.integrations.pytorch.loss import IGNORED
-from wattmesh.integrations.pytorch.masked_diffusion import Noise, diffusion_loss
+from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise, diffusion_loss
 
 MASK, LEVELS = 99, 8
-NOISE = Noise(LEVELS, MASK, seed=5)
+NOISE = TokenNoise(LEVELS, MASK, seed=5)
 TOKENS_BS = torch.arange(6 * 10).view(6, 10) % MASK
 SAMPLES_B = torch.arange(1 << 40, (1 << 40) + 6)
 WHOLE = NOISE(TOKENS_BS, SAMPLES_B, torch.arange(10))

@@ -1,10 +1,14 @@
 """A layout refuses degrees that no mesh can have, and survives its own JSON."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattmesh.controller.journal.runs.frozen_catalogue import from_text, to_stored
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout, Ranks
 
 degrees = st.integers(min_value=1, max_value=4)
@@ -45,6 +49,18 @@ def test_a_method_of_context_parallel_is_told_only_where_it_is_not_the_first() -
     assert Layout.from_dict(ring.to_dict()) == ring
     with pytest.raises(InputInvalid, match="cp_method = 'torus' is not one of gather, ring"):
         Layout.from_dict({"cp_method": "torus"})
+
+
+def test_what_was_written_of_a_layout_before_it_had_a_method_is_as_it_was() -> None:
+    """Messages, frozen catalogues and proofs: digests of before hold; one of another method not."""
+    point = OperatingPoint(id="A", layout=Layout(cp=2), gpus=2, tokens_per_s=1.0, power_w=1.0)
+    assert point.claim == "3e4a9aaa658f096d"  # as the version before computed it
+    ring = replace(point, layout=Layout(cp=2, cp_method="ring"))
+    assert ring.claim != point.claim
+    for each in (point, ring):
+        stored = to_stored(Catalogue(job="j", tokens_total=10, reference="A", points=(each,)))
+        assert ("cp_method" in stored) == (each is ring)
+        assert from_text(stored).points == (each,)
 
 
 def test_degrees_of_layers_are_read_and_held_to_cp() -> None:

@@ -25,7 +25,7 @@ from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeSequences:
     """Attention on a rank that holds whole sequences."""
 
     causal: bool
@@ -94,7 +94,7 @@ class Context:
         """
         parts = [head_tail(length, ranks, each).to(device) for each in range(ranks)]
         if group is None:
-            return cls(None, parts[rank], Whole(causal))
+            return cls(None, parts[rank], WholeSequences(causal))
         return cls(group, parts[rank], _attention(group, parts, causal, method))
 
     def narrowed(
