@@ -21,7 +21,11 @@ from wattmesh.durable import write_text
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 PAGE, README = REPOSITORY / "docs" / "results.md", REPOSITORY / "README.md"
-VARIANTS = {"checkpoint": ("--load",), "switch": ("--part bytes", "--part soak")}
+VARIANTS = {
+    "checkpoint": ("--load",),
+    "equivalence": ("--part job-types",),
+    "switch": ("--part bytes", "--part soak"),
+}
 """Benchmarks that measure something else with an option; run with it as well."""
 
 CALLS_RUN = re.compile(r"^    sys\.exit\((report\.)?run\(\w+(, \{.*\})?\)\)$", re.MULTILINE)

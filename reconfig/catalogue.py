@@ -5,7 +5,7 @@ evidence is `validated` and whose equivalence the operator allowed may be switch
 """
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -133,7 +133,7 @@ class OperatingPoint:
     def claim(self) -> str:
         """A digest of what a proof of this point says: of which layout and clock, and what."""
         proven = (self.gpus, self.clock_mhz, str(self.equivalence), self.tolerance)
-        text = repr((sorted(asdict(self.layout).items()), *proven))
+        text = repr((sorted(self.layout.to_dict().items()), *proven))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

@@ -9,7 +9,7 @@ Invariant: `dp_replicate * dp_shard * cp * tp * pp == world_size`; `ep` divides
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -28,12 +28,19 @@ _SHORT = {
 }
 
 _WORDS = {word: name for name, word in _SHORT.items()}
+_LATER = {"cp_method": "gather", "cp_layers": ""}
+"""Fields that a layout did not have from the first, and what leaves it as it was then."""
+
 _DEGREE = re.compile(rf"({'|'.join(sorted(_WORDS))})([0-9]{{1,8}})\s*")
+
+_CP_WORD = re.compile(r"([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,3}))?")
+MOST_LAYERS = 4096
 
 MOST = 2**20
 """Highest degree: a million ranks."""
 
-SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "ZBVZeroBubble")
+SCHEDULES = ("1F1B", "GPipe", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
+CP_METHODS = ("gather", "ring", "ulysses")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,11 @@ class Layout:
         schedule: pipeline schedule; read only when pp > 1.
         micro_batch: samples per microbatch; 0 leaves the choice to the trainer.
         recompute: activation checkpointing on.
+        cp_method: how ranks of a context group attend to each other's positions; read only when
+            cp > 1.
+        cp_layers: by layer, over how many ranks of a context group its attention is, each a
+            divisor of cp: `4 1 1 4`, or `4x8 1x24` for 8 layers over 4 and 24 over 1; "": all over
+            cp. Where they are fewer, the ranks deal the samples of a microbatch among them instead.
     """
 
     pp: int = 1
@@ -57,6 +69,8 @@ class Layout:
     schedule: str = "1F1B"
     micro_batch: int = 0
     recompute: bool = False
+    cp_method: str = "gather"
+    cp_layers: str = ""
 
     def __post_init__(self) -> None:
         """Refuse degrees that no mesh can have, with the rule and the numbers."""
@@ -86,6 +100,16 @@ class Layout:
             )
         if not isinstance(self.recompute, bool):
             raise InputInvalid(f"layout: recompute = {self.recompute!r:.40} must be true or false")
+        if self.cp_method not in CP_METHODS:
+            raise InputInvalid(
+                f"layout: cp_method = {self.cp_method!r:.40} is not one of {', '.join(CP_METHODS)}"
+            )
+        strange = [each for each in set(self.cp_by_layer) if self.cp % each]
+        if strange:
+            raise InputInvalid(
+                f"layout: cp_layers = {self.cp_layers!r:.40}: {strange[0]} must divide "
+                f"cp = {self.cp}"
+            )
 
     @property
     def world_size(self) -> int:
@@ -96,6 +120,25 @@ class Layout:
     def data_parallel(self) -> int:
         """Number of different samples that are processed at once."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def cp_by_layer(self) -> tuple[int, ...]:
+        """Over how many ranks each layer's attention is; () where all are over cp.
+
+        Raises:
+            InputInvalid: `cp_layers` is not understood, or names more than 4,096 layers.
+        """
+        text = self.cp_layers
+        words = text.split(" ") if isinstance(text, str) and text else []
+        found = [_CP_WORD.fullmatch(word) for word in words[: MOST_LAYERS + 1]]
+        counts = [(int(each[1]), int(each[2] or 1)) for each in found if each is not None]
+        layers = sum(count for _, count in counts)
+        if not isinstance(text, str) or len(counts) < len(words) or layers > MOST_LAYERS:
+            raise InputInvalid(
+                f"layout: cp_layers = {text!r:.40} is not understood; write the ranks of each "
+                f"layer, as '4 1 1 4' or '4x8 1x24', of at most {MOST_LAYERS} layers"
+            )
+        return tuple(degree for degree, count in counts for _ in range(count))
 
     def __str__(self) -> str:
         """Format for screens, e.g. `dp2 tp2 pp2`; `1 rank` when all degrees are 1."""
@@ -120,8 +163,12 @@ class Layout:
         return cls(**degrees)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every field, for the catalogue and the wire."""
-        return asdict(self)
+        """Return the fields, for the catalogue and the wire.
+
+        `cp_method` and `cp_layers` only where they are not the usual: readers of before, and
+        digests and journal rows that they made, know no such fields.
+        """
+        return asdict(self, dict_factory=without_usual)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -137,6 +184,11 @@ class Layout:
                 f"layout: unknown key {unknown[0]!r:.40}; allowed: {', '.join(sorted(known))}"
             )
         return cls(**data)
+
+
+def without_usual(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict for `asdict` of what holds layouts: as `Layout.to_dict` has them."""
+    return {name: each for name, each in pairs if name not in _LATER or each != _LATER[name]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin, get_type_h
 
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig import ranges
-from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.layout import Layout, without_usual
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.switch import SwitchState
 
@@ -73,7 +73,7 @@ def json_name(field_name: str) -> str:
 
 
 def _by_json_name(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {json_name(name): value for name, value in pairs}
+    return {json_name(name): value for name, value in without_usual(pairs).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

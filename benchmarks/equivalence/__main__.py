@@ -1,12 +1,16 @@
 """Whether a run that is switched trains the same model as one that is not.
 
     python -m benchmarks.equivalence [--part fp64,fp32,statistical] [--minutes 20] [--json]
+    python -m benchmarks.equivalence --part job-types [--minutes 20] [--json]
 
 fp64         one job walks every ordered pair of twelve layouts (132 switches, up to 16 ranks)
              and is compared with one rank, beside negative controls that must fail
 fp32         50 random switches beside one rank and the same adding up in another order
 statistical  20 seeds (MoE 5), 1,000 steps, 30 switches; final losses on 64k tokens
              nobody trained on
+job-types    alone: masked diffusion, experts that see noise levels, zero bubble, context parallel
+             in a ring, by heads and by layer; each with 50 random switches in fp64 and fp32, and
+             with controls that must fail
 
 State is kept in `--folder`: after `--minutes` (0: never) it stops, and goes on at the next call. A
 figure whose runs are not done yet is not measured. Progress is on stderr. `--fresh` begins anew.
@@ -23,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.equivalence import plan
+from benchmarks.equivalence import job_types, plan
 from benchmarks.equivalence.controls import HARM
 from benchmarks.equivalence.job import Arm
 from benchmarks.equivalence.run import (
@@ -285,6 +289,11 @@ def measure(chosen: argparse.Namespace) -> Report:
     if chosen.fresh:
         shutil.rmtree(folder, ignore_errors=True)
     parts = chosen.part.split(",")
+    if parts == [JOB_TYPES]:
+        todo = [(words, arms) for words, arms in job_types.all_arms(folder).items()]
+        _carry_out(todo, chosen.minutes)
+        rows, goals = job_types.job_type_rows(folder)
+        return Report(benchmark="equivalence", rows=tuple(rows), goals=tuple(goals))
     fp64, controls = plan.fp64_arms(folder), plan.control_arms(folder)
     fp32 = plan.fp32_arms(folder)
     trials = {
@@ -292,7 +301,7 @@ def measure(chosen: argparse.Namespace) -> Report:
         for kind, seeds in plan.SEEDS.items()
     }
     alone, walk = ({name: fp64[name]} for name in ("one rank", "walk"))
-    todo: dict[str, list[tuple[str, Arms]]] = {
+    parts_todo: dict[str, list[tuple[str, Arms]]] = {
         "fp64": [("fp64", alone), ("control", controls), ("fp64", walk)],
         "fp32": [("fp32", fp32)],
         "statistical": [
@@ -302,7 +311,8 @@ def measure(chosen: argparse.Namespace) -> Report:
         ],
     }
     _carry_out(
-        [each for part, work in todo.items() if part in parts for each in work], chosen.minutes
+        [each for part, work in parts_todo.items() if part in parts for each in work],
+        chosen.minutes,
     )
     rows, goals = fp64_rows(fp64, controls)
     for more, held in (fp32_rows(fp32), *(trial_rows(kind, trials[kind]) for kind in trials)):
@@ -334,6 +344,7 @@ def _carry_out(todo: list[tuple[str, Arms]], minutes: float) -> None:
 
 
 PARTS = "fp64,fp32,statistical"
+JOB_TYPES = "job-types"
 
 if __name__ == "__main__":
     sys.exit(run(measure, {"part": PARTS, "minutes": 20.0, "folder": FOLDER, "fresh": False}))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.equivalence.controls import HARM, AfterLoad
+from benchmarks.equivalence.job_type_controls import JOB_TYPE_HARM
 from examples.pretrain.config import TrainConfig, preset
 from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.options import parse_layout
@@ -169,7 +170,7 @@ class Rank:
 
     def _hurt(self, state: State, how: str) -> None:
         if how:
-            HARM[how](state, self.rank)
+            {**HARM, **JOB_TYPE_HARM}[how](state, self.rank)
 
     def _seen(self, step: int, loss: float, layout: str) -> None:
         if self.rank == 0:

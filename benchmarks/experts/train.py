@@ -26,7 +26,7 @@ from examples.pretrain.data import Corpus, standard_library
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block, LanguageModel, Where
 from examples.pretrain.parallel import draw
-from wattmesh.integrations.pytorch.context_parallel import Context
+from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.router import EnergyRouter, Routed, RouterMode
 
 EXPERTS = 16
@@ -116,7 +116,7 @@ class RoutedMixture(MixtureOfExperts):
         assert isinstance(router, EnergyRouter)
         return router
 
-    def choose(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, x_BSD: Tensor, level_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Choose by our router."""
         self.routed = self.energy_router(x_BSD)
         return self.routed.chosen_NP, self.routed.weights_NP

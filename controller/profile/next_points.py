@@ -114,7 +114,7 @@ def as_toml(proposed: Sequence[ProposedPoint]) -> str:
         parts = [
             f"{name} = {json.dumps(value)}"
             for name, value in each.layout.to_dict().items()
-            if value != usual[name]
+            if value != usual.get(name)
         ]
         lines += [f"# {each.sentence}", "[[point]]", f'id = "{each.id}"']
         lines.append(f"layout = {{ {', '.join(parts) or 'dp_shard = 1'} }}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from wattmesh import durable
 from wattmesh.controller.profile.kept import read_kept
-from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.layout import Layout, without_usual
 
 PROGRESS = "progress.json"
 
@@ -145,7 +145,8 @@ class ProfileState:
 
     def save(self, folder: Path) -> None:
         """Write the file durably."""
-        durable.write_text(folder / PROGRESS, json.dumps(asdict(self), indent=1) + "\n")
+        told = asdict(self, dict_factory=without_usual)
+        durable.write_text(folder / PROGRESS, json.dumps(told, indent=1) + "\n")
 
 
 def load(folder: Path, digest: str) -> ProfileState:

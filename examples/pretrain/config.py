@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.context_parallel.ulysses import head_problem
 from wattmesh.integrations.pytorch.pipeline import schedule_problem, stage_count
 from wattmesh.reconfig.layout import Layout
 
@@ -24,6 +25,8 @@ class ModelConfig:
         hidden: inner width of the SwiGLU, or of each expert's SwiGLU.
         rope_base: the longest wavelength of the rotary embedding approaches 2 pi * rope_base.
         experts: per layer, of which each token uses `experts_per_token`; 0 makes a dense model.
+        noise_levels: of a masked-diffusion model, whose last token is the mask; it sees all
+            positions, and routers see the level. 0 makes a causal model.
         dropout: rate on both branches of every layer, drawn by logical position.
     """
 
@@ -37,12 +40,18 @@ class ModelConfig:
     rope_base: float = 10_000.0
     experts: int = 0
     experts_per_token: int = 2
+    noise_levels: int = 0
     dropout: float = 0.0
 
     @property
     def head_dim(self) -> int:
         """Width of one head."""
         return self.dim // self.heads
+
+    @property
+    def mask_token(self) -> int:
+        """What stands for a masked token in a diffusion model."""
+        return self.vocab - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,36 @@ PRESETS = {
         global_batch=8,
         corpus_bytes=1 << 16,
     ),
+    "tiny-diffusion": TrainConfig(
+        model=ModelConfig(
+            dim=32,
+            layers=4,
+            heads=4,
+            kv_heads=2,
+            hidden=64,
+            seq_len=16,
+            vocab=264,
+            noise_levels=16,
+            dropout=0.1,
+        ),
+        global_batch=8,
+        corpus_bytes=1 << 16,
+    ),
+    "tiny-diffusion-moe": TrainConfig(
+        model=ModelConfig(
+            dim=32,
+            layers=4,
+            heads=4,
+            kv_heads=2,
+            hidden=32,
+            seq_len=16,
+            vocab=264,
+            experts=4,
+            noise_levels=16,
+        ),
+        global_batch=8,
+        corpus_bytes=1 << 16,
+    ),
     "bench": TrainConfig(
         model=ModelConfig(
             dim=128, layers=4, heads=4, kv_heads=2, hidden=128, seq_len=32, experts=4
@@ -120,9 +159,9 @@ PRESETS = {
         ema_decay=0.0,
     ),
 }
-"""`demo` has 0.5 M parameters and learns on two CPU cores; `tiny` and `tiny-moe` are for tests;
-`bench` and `bench-gigabyte` (1.5 GB of state) serve to measure switches; `llama3-8b` has the shape
-of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
+"""`demo` has 0.5 M parameters and learns on two CPU cores; the `tiny` ones are for tests, two of
+them masked-diffusion models; `bench` and `bench-gigabyte` (1.5 GB of state) serve to measure
+switches; `llama3-8b` has the shape of Llama 3 8B (Grattafiori et al. 2024, table 3)."""
 
 
 def preset(name: str, *, dtype: str = "fp32", seed: int = 0) -> TrainConfig:
@@ -160,10 +199,20 @@ def check_layout(config: TrainConfig, layout: Layout) -> None:
     _divides("vocab", model.vocab, "tp", layout.tp)
     if layout.cp > 1:
         _divides("seq_len", model.seq_len, "2 * cp", 2 * layout.cp)
+        _check_heads(model, layout)
     _divides("positions per cp rank", model.seq_len // layout.cp, "tp", layout.tp)
     _divides("layers", model.layers, _stages(layout), stage_count(layout))
     _check_experts(model, layout)
     _check_batch(config, layout)
+
+
+def _check_heads(model: ModelConfig, layout: Layout) -> None:
+    """Check that a method that splits heads over cp can."""
+    if layout.cp_method == "ulysses":
+        heads, kv_heads = model.heads // layout.tp, model.kv_heads // layout.tp
+        for ranks in sorted(set(layout.cp_by_layer) or {layout.cp}):
+            if problem := head_problem(heads, kv_heads, ranks):
+                raise InputInvalid(f"pretrain: {layout}: {problem}; use ring or gather")
 
 
 def _check_experts(model: ModelConfig, layout: Layout) -> None:
@@ -184,6 +233,15 @@ def _check_batch(config: TrainConfig, layout: Layout) -> None:
     share = config.global_batch // layout.data_parallel
     size = micro_batch(config, layout)
     _divides("samples per data-parallel rank", share, "micro_batch", size)
+    degrees = layout.cp_by_layer
+    if degrees:
+        if len(degrees) != config.model.layers:
+            raise InputInvalid(
+                f"pretrain: {layout}: cp_layers = {layout.cp_layers!r:.40} names {len(degrees)} "
+                f"layers of {config.model.layers}"
+            )
+        for degree in sorted(set(degrees)):
+            _divides("micro_batch", size, "cp / cp_layers", layout.cp // degree)
     problem = schedule_problem(layout, share // size)
     if problem:
         raise InputInvalid(

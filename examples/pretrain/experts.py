@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from examples.pretrain.config import ModelConfig
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel
+from wattmesh.integrations.pytorch.router import EnergyRouter, Routed
 
 
 class StackedExperts(nn.Module):
@@ -48,22 +49,32 @@ class MixtureOfExperts(nn.Module):
         """Make the router and all experts."""
         super().__init__()
         self.experts_per_token = config.experts_per_token
-        self.router = nn.Linear(config.dim, config.experts, bias=False)
+        self._make_router(config)
         self.experts = StackedExperts(config)
         self.parallel = ExpertParallel()
-        self.register_buffer("bias_X", torch.zeros(config.experts))
         counts_X = torch.zeros(config.experts, dtype=torch.int64)
         self.register_buffer("counts_X", counts_X, persistent=False)
 
-    def choose(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
+    def _make_router(self, config: ModelConfig) -> None:
+        self.router = nn.Linear(config.dim, config.experts, bias=False)
+        self.register_buffer("bias_X", torch.zeros(config.experts))
+
+    def routing(self) -> tuple[nn.Linear | nn.Embedding, ...]:
+        """List the modules that every rank applies whole, to its own tokens."""
+        return (self.router,)
+
+    def choose(self, x_BSD: Tensor, level_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Choose every token's experts: their numbers and their weights, (N, P) each."""
         scores_NX = functional.softmax(self.router(x_BSD), dim=-1).flatten(0, 1)
         chosen_NP = torch.topk(scores_NX.detach() + self.bias_X, self.experts_per_token).indices
         return chosen_NP, scores_NX.gather(1, chosen_NP)
 
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """Send every token through its experts: (B, S, D) in and out."""
-        chosen_NP, weights_NP = self.choose(x_BSD)
+    def forward(self, x_BSD: Tensor, level_B: Tensor | None = None) -> Tensor:
+        """Send every token through its experts: (B, S, D) in and out.
+
+        `level_B`: the noise level of each sample, of a diffusion model.
+        """
+        chosen_NP, weights_NP = self.choose(x_BSD, level_B)
         rows_M = chosen_NP.flatten()
         order_M = torch.argsort(rows_M, stable=True)
         counts_X = torch.bincount(rows_M, minlength=len(self.counts_X))
@@ -81,6 +92,48 @@ class MixtureOfExperts(nn.Module):
         above_X = global_counts_X.mean() - global_counts_X
         self.bias_X += rate * torch.sign(above_X).to(self.bias_X)
         self.counts_X.zero_()
+
+
+class TimedMixtureOfExperts(MixtureOfExperts):
+    """The mixture of a diffusion model: which experts a token gets depends on the noise level."""
+
+    def _make_router(self, config: ModelConfig) -> None:
+        self.router = EnergyRouter(  # type: ignore[assignment]
+            config.dim,
+            config.experts,
+            config.experts_per_token,
+            timesteps=config.noise_levels + 1,
+        )
+
+    @property
+    def energy_router(self) -> EnergyRouter:
+        """The router."""
+        router: object = self.router
+        assert isinstance(router, EnergyRouter)
+        return router
+
+    def routing(self) -> tuple[nn.Linear | nn.Embedding, ...]:
+        """List the gate and its offsets by level."""
+        assert self.energy_router.timesteps is not None
+        return (self.energy_router.gate, self.energy_router.timesteps)
+
+    def choose(self, x_BSD: Tensor, level_B: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Choose every token's experts from what it is and its sample's level."""
+        assert level_B is not None
+        level_BS = level_B[:, None].expand(x_BSD.shape[:2])
+        routed: Routed = self.energy_router(x_BSD, level_BS)
+        return routed.chosen_NP, routed.weights_NP
+
+    def rebalance(self, global_counts_X: Tensor, rate: float) -> None:
+        """Move the router's bias by its own rule."""
+        self.energy_router.bias_rate = rate
+        self.energy_router.rebalance(global_counts_X)
+        self.counts_X.zero_()
+
+
+def make_mixture(config: ModelConfig) -> MixtureOfExperts:
+    """Make the mixture of a layer: one that sees noise levels, if the model has such."""
+    return TimedMixtureOfExperts(config) if config.noise_levels else MixtureOfExperts(config)
 
 
 def _local(parameter: Tensor) -> Tensor:

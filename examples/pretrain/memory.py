@@ -117,8 +117,11 @@ def _experts(model: ModelConfig, layout: Layout) -> list[Tensor]:
     rest = layout.dp_shard * layout.cp * layout.tp // layout.ep
     wide = Tensor((model.experts, model.hidden, model.dim), layout.ep, rest, dim=1)
     down = Tensor((model.experts, model.dim, model.hidden), layout.ep, rest, dim=1)
-    router = Tensor((model.experts, model.dim), 1, layout.dp_shard * layout.cp)
-    return [router, wide, wide, down]
+    fsdp = layout.dp_shard * layout.cp
+    router = [Tensor((model.experts, model.dim), 1, fsdp)]
+    if model.noise_levels:
+        router.append(Tensor((model.noise_levels + 1, model.experts), 1, fsdp))
+    return [*router, wide, wide, down]
 
 
 def _of_rank(config: TrainConfig, layout: Layout, rank: int) -> Memory:
@@ -161,6 +164,8 @@ def in_flight(layout: Layout, rank: int, share: int, config: TrainConfig) -> int
         "1F1B": layout.pp - rank,
         # The warm-up (Narayanan et al. 2021, section 2.2), and the microbatch in progress.
         "Interleaved1F1B": 2 * (layout.pp - rank - 1) + (each - 1) * layout.pp + 1,
+        # A rank further down has as many weight gradients left to do as it warms up less.
+        "InterleavedZeroBubble": each * layout.pp,
         # As much as 1F1B's first rank (Qi et al. 2024, section 6), in half stages.
         "ZBVZeroBubble": each * layout.pp,
     }

@@ -19,9 +19,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from examples.pretrain.config import ModelConfig, TrainConfig
-from examples.pretrain.experts import MixtureOfExperts
-from wattmesh.integrations.pytorch.context_parallel import Context
+from examples.pretrain.experts import MixtureOfExperts, make_mixture
+from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.dropout import dropout
+from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,19 @@ def rotate(x_BSHE: Tensor, where: Where) -> Tensor:
     return x_BSHE * where.cos_SE[:, None, :] + turned_BSHE * where.sin_SE[:, None, :]
 
 
-class Attention(nn.Module):
-    """Causal self-attention in which groups of query heads share a key/value head."""
+def noise_of(config: TrainConfig) -> TokenNoise | None:
+    """Return the noise that a diffusion model is trained with; None: it is a causal one."""
+    levels, mask = config.model.noise_levels, config.model.mask_token
+    return TokenNoise(levels, mask, config.seed) if levels else None
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Make the four projections."""
+
+class Attention(nn.Module):
+    """Self-attention, causal or not, in which groups of query heads share a key/value head."""
+
+    def __init__(self, config: ModelConfig, number: int = 0) -> None:
+        """Make the four projections of layer `number`."""
         super().__init__()
+        self.number = number
         self.head_dim = config.head_dim
         self.query = nn.Linear(config.dim, config.heads * config.head_dim, bias=False)
         self.key = nn.Linear(config.dim, config.kv_heads * config.head_dim, bias=False)
@@ -83,6 +91,7 @@ class Attention(nn.Module):
             rotate(q_BSHE, where).transpose(1, 2),
             rotate(k_BSKE, where).transpose(1, 2),
             v_BSKE.transpose(1, 2),
+            self.number,
         )
         out_BSD: Tensor = self.out(mixed_BHSE.transpose(1, 2).flatten(-2))
         return out_BSD
@@ -114,16 +123,25 @@ class Block(nn.Module):
         model = config.model
         self.seed, self.rate, self.number = config.seed, model.dropout, number
         self.attention_norm = nn.RMSNorm(model.dim, eps=1e-6)
-        self.attention = Attention(model)
+        self.attention = Attention(model, number)
         self.feed_forward_norm = nn.RMSNorm(model.dim, eps=1e-6)
-        self.feed_forward = MixtureOfExperts(model) if model.experts else FeedForward(model)
+        self.feed_forward = make_mixture(model) if model.experts else FeedForward(model)
+        self.noise = noise_of(config)
 
     def forward(self, x_BSD: Tensor, samples_B: Tensor, where: Where) -> Tensor:
         """Apply the layer: (B, S, D) in and out."""
         mixed_BSD = self.attention(self.attention_norm(x_BSD), where)
         x_BSD = x_BSD + self._drop(mixed_BSD, 0, samples_B, where)
-        fed_BSD = self.feed_forward(self.feed_forward_norm(x_BSD))
+        fed_BSD = self._feed(self.feed_forward_norm(x_BSD), samples_B)
         return x_BSD + self._drop(fed_BSD, 1, samples_B, where)
+
+    def _feed(self, x_BSD: Tensor, samples_B: Tensor) -> Tensor:
+        fed_BSD: Tensor
+        if self.noise is not None and isinstance(self.feed_forward, MixtureOfExperts):
+            fed_BSD = self.feed_forward(x_BSD, self.noise.level(samples_B))
+        else:
+            fed_BSD = self.feed_forward(x_BSD)
+        return fed_BSD
 
     def _drop(self, x_BSD: Tensor, branch: int, samples_B: Tensor, where: Where) -> Tensor:
         if not self.training:

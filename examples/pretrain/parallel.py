@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from examples.pretrain.config import DTYPES, TrainConfig, check_layout, micro_batch
 from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block, LanguageModel, Where
-from wattmesh.integrations.pytorch.context_parallel import Context
+from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.data_parallel import give_memory, shard_data, sum_gradients
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel, split_experts
 from wattmesh.integrations.pytorch.loss import token_loss
+from wattmesh.integrations.pytorch.masked_diffusion import diffusion_loss
 from wattmesh.integrations.pytorch.meshes import Meshes
 from wattmesh.integrations.pytorch.pipeline import (
     Runner,
@@ -29,6 +30,7 @@ from wattmesh.integrations.pytorch.pipeline import (
     stage_count,
     stages_of,
 )
+from wattmesh.integrations.pytorch.router import EnergyRouter
 from wattmesh.integrations.pytorch.tensor_parallel import TensorParallel
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.state.boxes import box_of
@@ -88,8 +90,22 @@ def find_place(config: TrainConfig, meshes: Meshes) -> Where:
     """Find which positions of every sequence this rank works on."""
     layout, place = meshes.layout, meshes.place
     context = Context.deal(
-        config.model.seq_len, layout.cp, place.cp, meshes.context, device=meshes.device
+        config.model.seq_len,
+        layout.cp,
+        place.cp,
+        meshes.context,
+        device=meshes.device,
+        causal=not config.model.noise_levels,
+        method=layout.cp_method,
     )
+    if layout.cp_layers:
+        context = context.narrowed(
+            layout.cp_by_layer,
+            meshes.narrowed,
+            length=config.model.seq_len,
+            causal=not config.model.noise_levels,
+            method=layout.cp_method,
+        )
     stream_S = context.positions_S.chunk(layout.tp)[place.tp]
     return Where.make(config.model, context, stream_S, DTYPES[config.dtype])
 
@@ -150,7 +166,7 @@ def _cut_tensors(stage: LanguageModel, meshes: Meshes) -> None:
         mix, feed = layer.attention, layer.feed_forward
         parallel.cut_block(mix, columns=(mix.query, mix.key, mix.value), row=mix.out)
         if isinstance(feed, MixtureOfExperts):
-            parallel.keep_whole(feed.router)
+            parallel.keep_whole(*feed.routing())
         else:
             parallel.cut_block(feed, columns=(feed.gate, feed.up), row=feed.down)
 
@@ -168,9 +184,12 @@ def _cut_experts(mixture: MixtureOfExperts, meshes: Meshes) -> None:
 
 
 def zero_buffers(stage: nn.Module) -> None:
-    """Initialize buffers: all of them count from zero."""
+    """Initialize buffers: all of them count from zero, but a router's factors from one."""
     for buffer in stage.buffers():
         buffer.zero_()
+    for module in stage.modules():
+        if isinstance(module, EnergyRouter):
+            module.factor_X.fill_(1.0)
 
 
 def draw(stage: LanguageModel, config: TrainConfig) -> None:
@@ -207,7 +226,10 @@ def _make_runner(
     size = micro_batch(config, layout)
 
     def loss_of(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-        return token_loss(logits_BSV, targets_BS, config.tokens_per_step)
+        levels, tokens = config.model.noise_levels, config.tokens_per_step
+        if levels:
+            return diffusion_loss(logits_BSV, targets_BS, levels, tokens)
+        return token_loss(logits_BSV, targets_BS, tokens)
 
     if layout.pp == 1:
         return SingleStage(stages[0], size, loss_of, layout.tp)

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from examples.pretrain.config import TrainConfig, check_layout
 from examples.pretrain.data import Corpus
 from examples.pretrain.experts import MixtureOfExperts
-from examples.pretrain.model import Block
+from examples.pretrain.model import Block, noise_of
 from examples.pretrain.pace import Work
 from examples.pretrain.parallel import lay_out, stacks_of
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
@@ -139,6 +139,7 @@ def build_state(
         stages[0].where.context.positions_S,
         layout.world_size // layout.pp,
     )
+    state.parts.noise = noise_of(config)
     state.parts.corpus = Corpus.open(config.corpus_bytes, config.model.seq_len, config.seed)
     return state
 
@@ -149,11 +150,12 @@ def local_batch(state: State, first: int) -> Batch:
     start = first + share.offset
     inputs_BS, targets_BS = state.parts.corpus.batch(start, share.count)
     positions_S = share.positions_S
-    return Batch(
-        inputs_BS.to(positions_S.device)[:, positions_S],
-        targets_BS.to(positions_S.device)[:, positions_S],
-        torch.arange(start, start + share.count, device=positions_S.device),
-    )
+    inputs_BS = inputs_BS.to(positions_S.device)[:, positions_S]
+    targets_BS = targets_BS.to(positions_S.device)[:, positions_S]
+    samples_B = torch.arange(start, start + share.count, device=positions_S.device)
+    if state.parts.noise is not None:
+        inputs_BS, targets_BS = state.parts.noise(inputs_BS, samples_B, positions_S)
+    return Batch(inputs_BS, targets_BS, samples_B)
 
 
 def train_step(state: State) -> Metrics:

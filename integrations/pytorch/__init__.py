@@ -3,7 +3,7 @@
     meshes.py            a rank's coordinates in a layout, and its process groups
     data_parallel.py     FSDP2 and HSDP, gradients summed and not averaged
     tensor_parallel.py   tensor parallel with sequence parallel, as a plan per kind of module
-    context_parallel.py  sequences split head-tail over ranks; keys and values gathered
+    context_parallel/    sequences split over ranks; keys gathered, in a ring, or by heads
     expert_parallel.py   tokens sent to the ranks that hold their experts, and back
     collectives.py       collectives with a backward pass
     router.py            chooses experts; may lean towards those whose GPUs cost little
@@ -18,6 +18,7 @@
     optimizer.py         AdamW on local shards, without DTensor dispatch
     averages.py          an exponential average of the parameters, in shards
     loss.py              sum over tokens / global token count
+    masked_diffusion.py  noise by logical position, and the loss of undoing it
     dropout.py           masks by logical position, equal in every layout
 
 Layouts give equal results because losses are divided by the *global* token count and gradients are

@@ -41,6 +41,15 @@ def exchange(rows: Tensor, send: list[int], receive: list[int], group: ProcessGr
     return received
 
 
+def swap(x_N: Tensor, group: ProcessGroup) -> Tensor:
+    """All-to-all: row r goes to rank r, and what rank r sent becomes row r. Collective.
+
+    As many rows as ranks, of one shape on all of them.
+    """
+    one_each = [1] * len(x_N)
+    return exchange(x_N, one_each, one_each, group)
+
+
 class _Gather(torch.autograd.Function):
     """All-gather; its gradient is the sum of all ranks' gradients for this rank's tensor."""
 

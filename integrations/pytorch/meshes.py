@@ -9,12 +9,14 @@ Invariant: coordinates are pure arithmetic on the layout and the group rank, so 
 knows where every other stands without a message.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from wattmesh.integrations.pytorch.context_parallel.context import Narrowed
 from wattmesh.reconfig.layout import AXES, Layout
 
 
@@ -47,6 +49,7 @@ class Meshes:
 
     Attributes:
         context: the ranks that share this rank's samples, each with a part of every sequence.
+        narrowed: by degree of `Layout.cp_layers` below cp, the groups of layers that have it.
     """
 
     layout: Layout
@@ -55,6 +58,7 @@ class Meshes:
     parameters: DeviceMesh
     experts: DeviceMesh | None
     context: ProcessGroup | None
+    narrowed: Mapping[int, Narrowed] = field(default_factory=dict)
 
     @classmethod
     def make(cls, layout: Layout, device: str = "cpu", *, experts: bool = False) -> "Meshes":
@@ -79,8 +83,10 @@ class Meshes:
                 mesh_dim_names=("pp", "dp_replicate", "efsdp", "ep"),
             )
         place = MeshCoordinate.of(layout, dist.get_rank())
-        context = _context_group(layout)
-        return cls(layout, place, device, parameters, expert_mesh, context)
+        context = _own_group(context_ranks(layout)) if layout.cp > 1 else None
+        below = sorted(set(layout.cp_by_layer) - {layout.cp})
+        narrowed = {degree: _narrowed(layout, degree) for degree in below}
+        return cls(layout, place, device, parameters, expert_mesh, context, narrowed)
 
     @property
     def data(self) -> DeviceMesh:
@@ -107,11 +113,20 @@ def context_ranks(layout: Layout) -> list[list[int]]:
     ]
 
 
-def _context_group(layout: Layout) -> ProcessGroup | None:
-    if layout.cp == 1:
-        return None
-    own = None
-    for ranks in context_ranks(layout):
+def _narrowed(layout: Layout, degree: int) -> Narrowed:
+    """Make the groups of layers whose attention is over `degree` ranks. Collective."""
+    near = layout.cp // degree
+    groups = context_ranks(layout)
+    exchange = [ranks[at : at + near] for ranks in groups for at in range(0, layout.cp, near)]
+    attend = [ranks[at::near] for ranks in groups for at in range(near)]
+    return Narrowed(_own_group(exchange), _own_group(attend) if degree > 1 else None)
+
+
+def _own_group(groups: Sequence[list[int]]) -> ProcessGroup:
+    """Make all of these groups, and return that of this rank. Collective."""
+    own: ProcessGroup | None = None
+    for ranks in groups:
         group = dist.new_group(ranks)
         own = group if dist.get_rank() in ranks else own
+    assert own is not None
     return own

@@ -21,7 +21,13 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from wattmesh.integrations.pytorch.data_parallel import shard_again
 from wattmesh.reconfig.layout import Layout
 
-STAGES_PER_RANK = {"1F1B": 1, "GPipe": 1, "Interleaved1F1B": 2, "ZBVZeroBubble": 2}
+STAGES_PER_RANK = {
+    "1F1B": 1,
+    "GPipe": 1,
+    "Interleaved1F1B": 2,
+    "InterleavedZeroBubble": 2,
+    "ZBVZeroBubble": 2,
+}
 """Stages that each rank has under a schedule of `Layout.schedule`."""
 
 LossOf = Callable[[Tensor, Tensor], Tensor]
@@ -33,7 +39,8 @@ class Batch:
     """This rank's samples of one global batch.
 
     Attributes:
-        inputs_BS, targets_BS: of this rank's positions.
+        inputs_BS: of this rank's positions.
+        targets_BS: likewise; may have more axes, if the loss wants them.
         samples_B: global sample numbers, int64.
     """
 
@@ -85,8 +92,8 @@ def schedule_problem(layout: Layout, microbatches: int) -> str:
     if microbatches < layout.pp:
         return f"cannot fill pp = {layout.pp} stages"
     rounds = max(1, microbatches // layout.pp)
-    if layout.schedule == "Interleaved1F1B" and microbatches % rounds:
-        return f"is not a whole number of rounds of {layout.pp} (Interleaved1F1B)"
+    if layout.schedule.startswith("Interleaved") and microbatches % rounds:
+        return f"is not a whole number of rounds of {layout.pp} ({layout.schedule})"
     return ""
 
 

@@ -66,10 +66,11 @@ class TensorParallel:
         """Shard the output projection by vocabulary; (B, S, D) in, (B, T, V) out on every rank."""
         self._cut(head, CutHead, Shard(0)).group = self.group
 
-    def keep_whole(self, *modules: nn.Linear | nn.RMSNorm) -> None:
+    def keep_whole(self, *modules: nn.Linear | nn.RMSNorm | nn.Embedding) -> None:
         """Make layers that work on single positions compute on this rank's positions only."""
         for each in modules:
-            self._cut(each, WholeNorm if isinstance(each, nn.RMSNorm) else WholeLinear, Replicate())
+            kind = next(kind for kind in _WHOLE if isinstance(each, kind.__bases__))
+            self._cut(each, kind, Replicate())
 
     def _cut(self, module: nn.Module, kind: type[_M], placement: Placement) -> _M:
         """Keep this rank's shards, and change the module's class to one that computes with them."""
@@ -150,6 +151,17 @@ class WholeNorm(nn.RMSNorm):
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Apply it: (B, S, D) in and out."""
         return functional.rms_norm(x_BSD, self.normalized_shape, _shared(self.weight), self.eps)
+
+
+class WholeEmbedding(nn.Embedding):
+    """A replicated table, looked up for this rank's positions."""
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Look up: any shape in, one more axis out."""
+        return functional.embedding(numbers, _shared(self.weight))
+
+
+_WHOLE: tuple[type[nn.Module], ...] = (WholeLinear, WholeNorm, WholeEmbedding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ DENSE = (
     "dp_replicate=2,dp_shard=2",
     "dp_shard=2,tp=2",
     "cp=4",
+    "cp=4,cp_method=ring",
+    "cp=4,cp_layers=4 2 1 4",
     "cp=2,tp=2",
     "pp=2,dp_shard=2",
     "pp=2,tp=2",
@@ -29,8 +31,24 @@ EXPERTS = (
     "tp=2,ep=2",
     "dp_shard=2,cp=2,ep=4,recompute=true",
     "cp=2,tp=2,ep=4",
+    "cp=4,ep=2,cp_method=ulysses",
     "pp=2,cp=2,ep=2,schedule=Interleaved1F1B",
     "pp=2,tp=2,ep=2,schedule=ZBVZeroBubble",
+)
+DIFFUSION = (
+    "",
+    "dp_replicate=2,dp_shard=2",
+    "pp=2,schedule=InterleavedZeroBubble,recompute=true",
+    "pp=2,tp=2,schedule=ZBVZeroBubble",
+    "cp=4,cp_method=ring",
+    "cp=2,tp=2,cp_method=ulysses",
+)
+TIMED_EXPERTS = (
+    "",
+    "dp_shard=2,tp=2,ep=4",
+    "pp=2,dp_shard=2,ep=2,schedule=InterleavedZeroBubble",
+    "cp=4,ep=4,cp_method=ulysses",
+    "pp=2,cp=2,cp_method=ring,schedule=ZBVZeroBubble",
 )
 STEPS = 2
 
@@ -53,11 +71,29 @@ class Case:
     dtype: str
     tolerance: float
     layouts: tuple[str, ...]
+    harmed: tuple[str, ...] = ()
 
 
 CASES = (
     Case(model="tiny", dtype="fp64", tolerance=1e-12, layouts=DENSE),
     Case(model="tiny-moe", dtype="fp64", tolerance=1e-12, layouts=EXPERTS),
+    Case(
+        model="tiny-diffusion",
+        dtype="fp64",
+        tolerance=1e-12,
+        layouts=DIFFUSION,
+        harmed=(
+            "dp_shard=2!noise drawn by each rank",
+            "pp=2,schedule=InterleavedZeroBubble!a microbatch's weight gradients left out",
+        ),
+    ),
+    Case(
+        model="tiny-diffusion-moe",
+        dtype="fp64",
+        tolerance=1e-12,
+        layouts=TIMED_EXPERTS,
+        harmed=("dp_shard=2,ep=2!routers of one rank see other levels",),
+    ),
     Case(model="tiny", dtype="fp32", tolerance=1e-5, layouts=("", "dp_shard=2,tp=2", "pp=2,cp=2")),
 )
 
@@ -66,10 +102,14 @@ CASES = (
 def test_every_layout_trains_the_same_model(zygote: Zygote, tmp_path: Path, case: Case) -> None:
     """Losses, gradient norms and the probe equal those of one rank, to rounding.
 
-    And what the rank with the most state holds is what was estimated, to the byte.
+    And what the rank with the most state holds is what was estimated, to the byte. Sabotaged twins:
+    the harms of a model, each seen a million times above rounding.
     """
-    found = walk(zygote, tmp_path, case.layouts, dtype=case.dtype, steps=STEPS, model=case.model)
+    layouts = (*case.layouts, *case.harmed)
+    found = walk(zygote, tmp_path, layouts, dtype=case.dtype, steps=STEPS, model=case.model)
     reference = found[""]
+    harmed = {harm: worst(found.pop(harm), reference) for harm in case.harmed}
+    assert all(apart > 1e-6 for apart in harmed.values()), harmed
     assert reference.losses[-1] != reference.losses[0]
     differences = {layout: worst(each, reference) for layout, each in found.items()}
     assert max(differences.values()) <= case.tolerance, differences

@@ -12,7 +12,7 @@ from examples.pretrain.config import TrainConfig, micro_batch, preset
 from examples.pretrain.memory import estimate, in_flight, parameter_count
 from examples.pretrain.model import Where
 from examples.pretrain.parallel import draw, make_stage, zero_buffers
-from wattmesh.integrations.pytorch.context_parallel import Context
+from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.loss import token_loss
 from wattmesh.reconfig.layout import Layout
 
@@ -70,7 +70,13 @@ def test_more_ranks_need_less_each_and_recomputing_needs_less_still() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "chunks"),
-    [("1F1B", 2), ("GPipe", 4), ("Interleaved1F1B", 5), ("ZBVZeroBubble", 4)],
+    [
+        ("1F1B", 2),
+        ("GPipe", 4),
+        ("Interleaved1F1B", 5),
+        ("InterleavedZeroBubble", 4),
+        ("ZBVZeroBubble", 4),
+    ],
 )
 def test_schedules_differ_in_how_many_microbatches_are_alive(schedule: str, chunks: int) -> None:
     """On the first of two ranks with four microbatches; the last holds fewer under 1F1B."""

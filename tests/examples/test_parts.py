@@ -88,6 +88,9 @@ def _drawn(stage: int, stages: int) -> LanguageModel:
         (Layout(pp=4, schedule="ZBVZeroBubble"), "2 stages on each of pp = 4 ranks, stages = 8"),
         (Layout(micro_batch=3), "is not divisible by micro_batch = 3"),
         (Layout(pp=2, micro_batch=8), "cannot fill pp = 2 stages"),
+        (Layout(cp=8, cp_method="ulysses"), "4 query heads of a tp rank cannot be dealt"),
+        (Layout(cp=2, cp_layers="1 2"), "cp_layers = '1 2' names 2 layers of 4"),
+        (Layout(cp=4, cp_layers="1x4", micro_batch=2), "micro_batch = 2 is not divisible by cp /"),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused_with_its_numbers(layout: Layout, words: str) -> None:
@@ -119,6 +122,7 @@ def test_a_layout_is_read_from_the_command_line() -> None:
     assert parse_layout("dp_shard=2,tp=2") == Layout(dp_shard=2, tp=2)
     assert parse_layout("") == Layout()
     assert parse_layout("pp=2,schedule=GPipe") == Layout(pp=2, schedule="GPipe")
+    assert parse_layout("cp=2,cp_method=ring") == Layout(cp=2, cp_method="ring")
     for wrong in ("tp", "tp=", "tp=0", "width=2", "tp=two"):
         with pytest.raises(InputInvalid):
             parse_layout(wrong)

@@ -1,7 +1,8 @@
 """Walks one gloo job through several layouts and writes what each trained: run by `walk`.
 
 Every rank of the largest layout is one process; a layout that needs fewer ranks leaves the others
-waiting. `shift` is the sabotage: that rank trains on other samples than it should.
+waiting. `shift` is a sabotage: that rank trains on other samples than it should. So is a layout
+with `!` and a harm of the benchmark's job types behind it, which is done before its first step.
 """
 
 import json
@@ -17,12 +18,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from benchmarks.equivalence.job_type_controls import JOB_TYPE_HARM
 from examples.pretrain.config import preset
 from examples.pretrain.options import parse_layout
 from examples.pretrain.train import build_state, probe, train_step
 from tests.hook.harness import Zygote
 from wattmesh.integrations.pytorch.gradients import shard_of
 from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.state.state import State
 
 _ASKED = "WALK"
@@ -53,7 +56,7 @@ def walk(
 ) -> dict[str, Trained]:
     """Train `steps` steps from the seed in every layout, and give what each did."""
     folder.mkdir(exist_ok=True)
-    ranks = max(parse_layout(each).world_size for each in layouts)
+    ranks = max(_split(each)[0].world_size for each in layouts)
     asked = {
         "folder": str(folder),
         "layouts": list(layouts),
@@ -73,13 +76,21 @@ def walk(
     }
 
 
+def _split(text: str) -> tuple[Layout, str]:
+    """Read a layout, and what harm is done in it; "" for none."""
+    layout, _, harm = text.partition("!")
+    return parse_layout(layout), harm
+
+
 def _train(asked: dict[str, Any], rank: int, text: str) -> dict[str, Any]:
     """Train in one layout over the default process group."""
-    layout = parse_layout(text)
+    layout, harm = _split(text)
     state = build_state(preset(asked["model"], dtype=asked["dtype"]), layout)
     if rank == asked["shift"]:
         share = state.parts.share
         state.parts.share = replace(share, offset=share.offset + 1)
+    if harm:
+        JOB_TYPE_HARM[harm](state, rank)
     losses, norms, first = [], [], probe(state)
     # A checkpoint may follow a probe at once: nothing may be left gathered.
     assert layout.world_size == 1 or all(isinstance(p, DTensor) for p in state.parameters())
@@ -122,7 +133,7 @@ def main() -> int:
     folder = Path(asked["folder"])
     found = {}
     for number, text in enumerate(asked["layouts"]):
-        world_size = parse_layout(text).world_size
+        world_size = _split(text)[0].world_size
         if rank < world_size:
             dist.init_process_group(
                 "gloo",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import get_schedule_class
 
-from wattmesh.integrations.pytorch.context_parallel import head_tail
+from wattmesh.integrations.pytorch.context_parallel.positions import head_tail
 from wattmesh.integrations.pytorch.meshes import MeshCoordinate, context_ranks
 from wattmesh.integrations.pytorch.pipeline import (
     STAGES_PER_RANK,
@@ -83,6 +83,7 @@ def test_every_schedule_of_a_layout_is_one_of_torchs(schedule: str) -> None:
         (Layout(pp=4), 3, "cannot fill pp = 4"),
         (Layout(pp=2, schedule="Interleaved1F1B"), 5, "not a whole number of rounds"),
         (Layout(pp=2, schedule="Interleaved1F1B"), 4, ""),
+        (Layout(pp=2, schedule="InterleavedZeroBubble"), 5, "rounds of 2 (InterleavedZeroBubble)"),
         (Layout(pp=2, schedule="ZBVZeroBubble"), 3, ""),
         (Layout(), 1, ""),
     ],

@@ -23,7 +23,7 @@ from wattmesh.reconfig.catalogue import (
 )
 from wattmesh.reconfig.catalogue_file import NUMBERS, SOURCES, load, parse, render, save
 from wattmesh.reconfig.fingerprint import Fingerprint
-from wattmesh.reconfig.layout import SCHEDULES, Layout
+from wattmesh.reconfig.layout import CP_METHODS, SCHEDULES, Layout
 
 DESIGN_EXAMPLE = """
 [job]
@@ -95,6 +95,8 @@ LAYOUTS = st.builds(
     schedule=st.sampled_from(SCHEDULES),
     micro_batch=st.integers(0, 64),
     recompute=st.booleans(),
+    cp_method=st.sampled_from(CP_METHODS),
+    cp_layers=st.sampled_from(["", "1", "1x4 1"]),
 )
 SMALL = st.floats(0, 1)
 PROBES = st.builds(

@@ -1,10 +1,14 @@
 """A layout refuses degrees that no mesh can have, and survives its own JSON."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattmesh.controller.journal.runs.frozen_catalogue import from_text, to_stored
 from wattmesh.errors import InputInvalid
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
 from wattmesh.reconfig.layout import Layout, Ranks
 
 degrees = st.integers(min_value=1, max_value=4)
@@ -35,6 +39,41 @@ def test_an_unknown_key_is_refused_with_what_is_allowed() -> None:
     """A misspelt axis must not become a silent 1."""
     with pytest.raises(InputInvalid, match=r"unknown key 'dp'; allowed: .*dp_shard"):
         Layout.from_dict({"dp": 2})
+
+
+def test_a_method_of_context_parallel_is_told_only_where_it_is_not_the_first() -> None:
+    """Hooks, digests and journal rows of before know no such field."""
+    assert "cp_method" not in Layout(cp=2).to_dict()
+    ring = Layout(cp=2, cp_method="ring")
+    assert ring.to_dict()["cp_method"] == "ring"
+    assert Layout.from_dict(ring.to_dict()) == ring
+    with pytest.raises(InputInvalid, match="cp_method = 'torus' is not one of gather, ring"):
+        Layout.from_dict({"cp_method": "torus"})
+
+
+def test_what_was_written_of_a_layout_before_it_had_a_method_is_as_it_was() -> None:
+    """Messages, frozen catalogues and proofs: digests of before hold; one of another method not."""
+    point = OperatingPoint(id="A", layout=Layout(cp=2), gpus=2, tokens_per_s=1.0, power_w=1.0)
+    assert point.claim == "3e4a9aaa658f096d"  # as the version before computed it
+    ring = replace(point, layout=Layout(cp=2, cp_method="ring"))
+    assert ring.claim != point.claim
+    for each in (point, ring):
+        stored = to_stored(Catalogue(job="j", tokens_total=10, reference="A", points=(each,)))
+        assert ("cp_method" in stored) == (each is ring)
+        assert from_text(stored).points == (each,)
+
+
+def test_degrees_of_layers_are_read_and_held_to_cp() -> None:
+    """In short or one by one; nothing that cp does not hold, and no list without end."""
+    assert Layout(cp=4).cp_by_layer == ()
+    assert Layout(cp=4, cp_layers="4 1x2 2").cp_by_layer == (4, 1, 1, 2)
+    narrow = Layout(cp=2, cp_layers="1 2")
+    assert Layout.from_dict(narrow.to_dict()) == narrow
+    with pytest.raises(InputInvalid, match="'1 3': 3 must divide cp = 4"):
+        Layout(cp=4, cp_layers="1 3")
+    for wrong in ("0", "1  2", "1,2", "x2", "1x0", "-1", "1 " * 5000 + "1", "1x9999", "1\n", 4):
+        with pytest.raises(InputInvalid, match="is not understood"):
+            Layout.from_dict({"cp": 4, "cp_layers": wrong})
 
 
 def test_short_names_leave_out_what_is_one() -> None:

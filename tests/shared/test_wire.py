@@ -1,6 +1,7 @@
 """The wire is strict about what it needs and silent about what is new."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,16 @@ ORDER = Order(
 def through_json(message: Any) -> Any:
     """Send a message through real JSON text."""
     return type(message).from_json(json.loads(json.dumps(message.to_json())))
+
+
+def test_a_hook_of_before_can_read_the_layouts_of_before() -> None:
+    """Also inside another message: fields that layouts got later are told where they are used."""
+    told = Orders(order=ORDER, epoch=3).to_json()["order"]["layout"]
+    assert told == ORDER.layout.to_dict()
+    assert "cp_method" not in told
+    ring = replace(ORDER, layout=Layout(cp=2, cp_method="ring", cp_layers="1 2"))
+    assert ring.to_json()["layout"]["cp_layers"] == "1 2"
+    assert through_json(Orders(order=ring, epoch=3)).order == ring
 
 
 def test_every_message_survives_json() -> None:

@@ -19,12 +19,12 @@ from wattmesh.reconfig.catalogue import (
     SwitchCost,
 )
 from wattmesh.reconfig.fingerprint import Fingerprint
-from wattmesh.reconfig.layout import Layout
+from wattmesh.reconfig.layout import Layout, without_usual
 
 
 def to_stored(catalogue: Catalogue) -> str:
     """Write a catalogue as JSON text."""
-    values = asdict(catalogue)
+    values = asdict(catalogue, dict_factory=without_usual)
     for point, each in zip(catalogue.points, values["points"], strict=True):
         at = point.validated_at
         each["validated_at"] = at.isoformat() if at is not None else None

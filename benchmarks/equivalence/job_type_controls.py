@@ -1,0 +1,116 @@
+"""What the negative controls of the job types do to a state, on every rank of it.
+
+Each is a mistake that the type invites, and for none of them does torch raise.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.equivalence.controls import Harm
+from examples.pretrain.model import Block, Where
+from wattmesh.integrations.pytorch.context_parallel.attention import Attention
+from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
+from wattmesh.integrations.pytorch.context_parallel.ring import Ring
+from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
+from wattmesh.integrations.pytorch.masked_diffusion import TokenNoise
+from wattmesh.reconfig.state.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseOfRank:
+    """Noise from a rank's own random stream: right in distribution, and another in every layout."""
+
+    noise: TokenNoise
+    stream: torch.Generator
+
+    def __call__(
+        self, tokens_BS: Tensor, samples_B: Tensor, positions_S: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Mask as `TokenNoise` does, of samples and positions drawn by this rank."""
+        drawn_B = torch.randint(1 << 40, samples_B.shape, generator=self.stream)
+        return self.noise(tokens_BS, drawn_B, positions_S)
+
+
+def draw_by_rank(state: State, rank: int) -> None:
+    """Every rank draws its noise from a stream that it seeded by its number."""
+    state.parts.noise = NoiseOfRank(state.parts.noise, torch.Generator().manual_seed(rank))
+
+
+def leave_out_weights(state: State, rank: int) -> None:
+    """A zero-bubble schedule of the second rank forgets the weights of one microbatch."""
+    if rank == 1:
+        schedule = state.parts.runner.schedule
+        order: list[Any] = schedule.pipeline_order_with_comms[schedule.rank]
+        order.remove(next(each for each in order if each.computation_type.value == "W"))
+
+
+def blind_routers(state: State, rank: int) -> None:
+    """Routers of the second rank see levels that the tokens were not masked by."""
+    if rank == 1:
+        for block in (each for module in state.modules for each in module.modules()):
+            if isinstance(block, Block) and block.noise is not None:
+                block.noise = replace(block.noise, seed=block.noise.seed + 1)
+
+
+def mask_in_one_piece(state: State, rank: int) -> None:
+    """The mask of a ring takes each rank's positions for neighbours, but they are dealt."""
+
+    def wrong(where: Where) -> Attention:
+        right = where.context.attention
+        assert isinstance(right, Ring)
+        own, count = len(where.context.positions_S), right.group.size()
+        keys_T = torch.arange(own * count)
+        queries_S = keys_T.chunk(count)[right.group.rank()]
+        return replace(right, visible_ST=queries_S[:, None] >= keys_T)
+
+    _attend_otherwise(state, wrong)
+
+
+def leave_as_dealt(state: State, rank: int) -> None:
+    """Whole sequences stay in the order of the ranks that held them, under a causal mask."""
+
+    def wrong(where: Where) -> Attention:
+        right = where.context.attention
+        assert isinstance(right, Ulysses)
+        return replace(right, positions_T=torch.arange(len(right.positions_T)))
+
+    _attend_otherwise(state, wrong)
+
+
+def narrow_as_dealt(state: State, rank: int) -> None:
+    """A layer over one rank takes the parts that it got for a sequence in order."""
+    for module in state.modules:
+        where: Where = module.where  # type: ignore[assignment]
+        wrong = tuple(map(_as_dealt, where.context.by_layer))
+        context = replace(where.context, by_layer=wrong)
+        module.where = replace(where, context=context)  # type: ignore[assignment]
+
+
+def _as_dealt(right: Attention) -> Attention:
+    if not isinstance(right, Resharded) or not isinstance(right.inner, Ordered):
+        return right
+    order = torch.arange(len(right.inner.positions_T))
+    return replace(right, inner=replace(right.inner, positions_T=order))
+
+
+JOB_TYPE_HARM: dict[str, Harm] = {
+    "noise drawn by each rank": draw_by_rank,
+    "a microbatch's weight gradients left out": leave_out_weights,
+    "routers of one rank see other levels": blind_routers,
+    "ring masks as if dealt in one piece": mask_in_one_piece,
+    "ulysses leaves positions as dealt": leave_as_dealt,
+    "layers of whole sequences leave positions as dealt": narrow_as_dealt,
+}
+
+SEEN_BY_THE_PROBE = frozenset(JOB_TYPE_HARM) - {"a microbatch's weight gradients left out"}
+"""What changes a forward pass: the session itself must take such a switch back."""
+
+
+def _attend_otherwise(state: State, wrong: Any) -> None:
+    for module in state.modules:
+        where: Where = module.where  # type: ignore[assignment]
+        context = replace(where.context, attention=wrong(where))
+        module.where = replace(where, context=context)  # type: ignore[assignment]
