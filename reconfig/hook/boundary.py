@@ -339,7 +339,7 @@ class Boundary:
             story.tell(SwitchState.ROLLING_BACK, detail=why)
         if self._job.leads(story.generation):
             self._job.launch_store.publish(following)
-        group.end()
+        self._runner.end_group()
         self._runner.follow(following.number)
 
     def _shortage(self, order: Order) -> str:

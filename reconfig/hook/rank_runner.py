@@ -48,6 +48,7 @@ from wattmesh.reconfig.state.tensors import (
     name_to_fill,
 )
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch_spend import GROUPS, LEAVE, STATE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class RankRunner:
         self.fsync = BackgroundFsync(job, self.memory)
         self.built: dict[str, str] = {}
         self._left: list[dist.ProcessGroup] = []
+        self._state_bytes = 0
+        self._leave_s: float | None = None
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on, until this rank trains or the launch is over."""
@@ -84,6 +87,12 @@ class RankRunner:
     def leave_group(self) -> None:
         """End the process group, but keep its object until `tear_down`: a state may hold it."""
         self._left += group.leave()
+
+    def end_group(self) -> None:
+        """End the process group after the state is gone, and note what that takes."""
+        began = time.monotonic()
+        group.end()
+        self._leave_s = round(time.monotonic() - began, 4)
 
     def tear_down(self, *, switching: bool = True) -> tuple[float, str]:
         """Empty the state; return the share of its bytes that is still alive, and a name for it.
@@ -189,6 +198,7 @@ class RankRunner:
                 backend=self.job.backend,
                 timeout_s=self.job.deadlines.longest_s,
             )
+            grouped = time.monotonic()
             self.state = self.job.build(generation.layout, ranks)
             if not isinstance(self.state, State):
                 raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
@@ -203,9 +213,14 @@ class RankRunner:
         told = story if generation.purpose is not Purpose.ROLLBACK else None
         if told:
             seconds: Evidence = {
+                GROUPS: round(grouped - began, 4),
                 "build_s": round(built - began, 4),
                 "load_s": round(loaded - built, 4),
             }
+            if self._state_bytes:
+                seconds[STATE_BYTES] = self._state_bytes
+            if self._leave_s is not None:  # None: this rank was parked
+                seconds[LEAVE], self._leave_s = self._leave_s, None
             told.tell(SwitchState.LOADED, evidence=seconds)
         if self.job.uncarried and not generation.checkpoint:
             return
@@ -293,6 +308,7 @@ class RankRunner:
         assert self.state is not None
         folder = self._where(generation)
         opened = checkpoint.open_on_all(folder)
+        self._state_bytes = sum(each.size for each in opened.manifest.data.values())
         if generation.number > 1:
             # This launch wrote it, so it comes from an optimizer that the same `build` made.
             begin_slots(self.state, opened)
