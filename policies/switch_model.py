@@ -109,14 +109,19 @@ class MeasuredSpend:
     @property
     def total_s(self) -> float | None:
         """The whole stall; None where a phase is not known."""
-        found = [seconds_of(self.spend, name) for name in PHASES]
-        return None if None in found else sum(each or 0.0 for each in found)
+        return whole_s(self.spend)
 
 
 def seconds_of(spend: SwitchSpend, phase: str) -> float | None:
     """Return the seconds of one phase; None: not known."""
     found: float | None = getattr(spend, f"{phase}_s")
     return found
+
+
+def whole_s(spend: SwitchSpend) -> float | None:
+    """Return the whole stall; None where a phase is not known."""
+    found = [seconds_of(spend, name) for name in PHASES]
+    return None if None in found else sum(each or 0.0 for each in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

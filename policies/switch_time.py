@@ -18,7 +18,8 @@ What a *plan* expects of a switch is another thing: the guard must not be surpri
 right on average. `expected_stall` gives it, the first of these that there is:
 
 1. The median of the pair's complete switches, of at least FEW.
-2. The catalogue's own figure of the pair, or what was measured of fewer, whichever is larger.
+2. The catalogue's own figure of the pair, or what its profile measured of it in place, or what was
+   measured of fewer, whichever is larger.
 3. For a switch in place, what others of the run (else of its profile) predict (`switch_model.py`),
    where that is sure enough; again not less than what was measured of fewer.
 4. What counts for the guard.
@@ -33,7 +34,7 @@ from enum import StrEnum
 from math import ceil
 from statistics import median
 
-from wattmesh.policies.switch_model import PredictedSwitch, SwitchForecast, forecast
+from wattmesh.policies.switch_model import PredictedSwitch, SwitchForecast, forecast, whole_s
 from wattmesh.reconfig.catalogue import PAUSED, Catalogue, OperatingPoint, SwitchCost, SwitchSpend
 
 QUANTILE = 0.95
@@ -126,6 +127,10 @@ def catalogued_s(switch: SwitchCost, origin: str, target: str, kind: SwitchKind)
     return switch.clock_s if kind is SwitchKind.CLOCK else switch.layout_s
 
 
+RUN, PROFILE = "run", "profile"
+"""Whose switches a stall is known from."""
+
+
 class StallBasis(StrEnum):
     """Where the seconds of a switch come from."""
 
@@ -142,6 +147,8 @@ class Stall:
         low_s, high_s: the shortest and longest that were measured, or the band of the prediction;
             None: not known.
         times: switches behind it, of this pair where it was measured; 0: only the catalogue says.
+        source: whose switches they are: `run` or `profile`; "" without any.
+        state_bytes: of the state that it was predicted for; 0: it was not.
         predicted: by phase, where it was predicted.
     """
 
@@ -150,6 +157,8 @@ class Stall:
     times: int = 0
     low_s: float | None = None
     high_s: float | None = None
+    source: str = ""
+    state_bytes: int = 0
     predicted: PredictedSwitch | None = None
 
 
@@ -203,10 +212,12 @@ class SwitchTimes:
                 times=len(alike),
                 low_s=alike[0],
                 high_s=alike[-1],
+                source=RUN,
             )
         found = self._without_enough(ends, kind)
         if alike and alike[-1] >= found.seconds:
-            return Stall(seconds=alike[-1], basis=StallBasis.MEASURED, times=len(alike))
+            seconds = alike[-1]
+            return Stall(seconds=seconds, basis=StallBasis.MEASURED, times=len(alike), source=RUN)
         return found
 
     def _without_enough(self, ends: tuple[str, str], kind: SwitchKind) -> Stall:
@@ -214,16 +225,31 @@ class SwitchTimes:
         if pair is not None:
             times = sum((each.origin, each.target) == ends for each in self.switch.spends)
             basis = StallBasis.MEASURED if times else StallBasis.STATED
-            return Stall(seconds=pair.seconds, basis=basis, times=times)
+            source = PROFILE if times else ""
+            return Stall(seconds=pair.seconds, basis=basis, times=times, source=source)
+        whole = [whole_s(each) for each in self.switch.spends if (each.origin, each.target) == ends]
+        profiled = [each for each in whole if each is not None]
+        if profiled and kind is SwitchKind.IN_PLACE:
+            few = len(profiled) < FEW
+            return Stall(
+                seconds=max(profiled) if few else median(profiled),
+                basis=StallBasis.MEASURED,
+                times=len(profiled),
+                low_s=None if few else min(profiled),
+                high_s=None if few else max(profiled),
+                source=PROFILE,
+            )
         known = self.forecast if kind is SwitchKind.IN_PLACE else None
         prediction = known.between(*ends) if known else None
-        if prediction is not None and prediction.sure:
+        if known is not None and prediction is not None and prediction.sure:
             return Stall(
                 seconds=prediction.seconds,
                 basis=StallBasis.PREDICTED,
                 times=prediction.samples,
                 low_s=prediction.low_s,
                 high_s=prediction.high_s,
+                source=RUN if known.own else PROFILE,
+                state_bytes=known.state_bytes,
                 predicted=prediction,
             )
         counted = counted_s(self.switch, self.records, *ends, kind)

@@ -42,7 +42,7 @@ def spend_of(
     """
     size = evidence.get(STATE_BYTES)
     names = ("save_s", "teardown_s", LEAVE, GROUPS, "build_s", "load_s", "verify_s", "total_s")
-    known = [_seconds(evidence.get(name)) for name in names]
+    known = [seconds_in(evidence, name) for name in names]
     if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= _MOST_BYTES:
         return None
     if any(each is None for each in known):
@@ -54,7 +54,7 @@ def spend_of(
     agree_s = total_s - (save_s + teardown_s + leave_s + build_s + load_s + verify_s)
     if agree_s < -_ROUNDING_S or groups_s > build_s + _ROUNDING_S:
         return None
-    at_pace_s = _seconds(evidence.get(AT_PACE))
+    at_pace_s = seconds_in(evidence, AT_PACE)
     if first_s is None and at_pace_s is not None and at_pace_s >= total_s:
         first_s = at_pace_s - total_s
     return SwitchSpend(
@@ -73,8 +73,9 @@ def spend_of(
     )
 
 
-def _seconds(value: object) -> float | None:
+def seconds_in(evidence: Mapping[str, Any], name: str) -> float | None:
     """Return finite seconds in [0, 1e6]; None for anything else."""
+    value = evidence.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) and 0.0 <= value <= _MOST_S else None

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ class JobOptions:
         switches: how many orders there will be; 0: none, the run ends at its first save step.
         out: folder for marks and for what each rank measured.
         gc_freeze: as `attach` takes it.
+        model: what differs from the preset's model.
     """
 
     preset: str
@@ -41,6 +42,13 @@ class JobOptions:
     out: str
     switches: int
     gc_freeze: bool = False
+    model: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def config(self) -> TrainConfig:
+        """What is trained."""
+        preset = PRESETS[self.preset]
+        return replace(preset, model=replace(preset.model, **self.model))
 
     @classmethod
     def here(cls) -> Self:
@@ -97,7 +105,7 @@ class Rank:
         self.options = options
         self.rank = int(os.environ["RANK"])
         self.out = Path(options.out)
-        self.config: TrainConfig = PRESETS[options.preset]
+        self.config = options.config
         self.notes: list[Left | Began] = []
 
     def run(self) -> None:

@@ -22,7 +22,6 @@ from wattmesh.reconfig.catalogue import (
 )
 from wattmesh.reconfig.fingerprint import Fingerprint
 
-
 MOST_SPENDS = 64
 """Newest switches whose spends a catalogue keeps."""
 
