@@ -183,10 +183,12 @@ def switch_job(
     environment: Mapping[str, str],
     *,
     model: Mapping[str, int] | None = None,
+    compiled: str = "",
+    own_group: bool = False,
     ranks: int = RANKS,
     within_s: float = WITHIN_S,
 ) -> Launched:
-    """Let the job switch `count` times in place; `model`: what differs from the preset's model.
+    """Let the job switch `count` times in place; `model` to `own_group`: see `JobOptions`.
 
     Raises:
         RuntimeError: a switch was not confirmed.
@@ -200,6 +202,8 @@ def switch_job(
         out=str(out),
         switches=count,
         model=dict(model or {}),
+        compiled=compiled,
+        own_group=own_group,
     )
     with OrderGiver(folder / "orders", out, stops(layouts, count)) as giver:
         url = {"WATTMESH_URL": f"unix://{folder / 'orders'}"}

@@ -311,6 +311,8 @@ class Boundary:
             return
         story.tell(SwitchState.REBUILDING)
         began = time.monotonic()
+        if self._runner.ask_to_keep(order.layout, order.ranks):
+            story.note.evidence["kept"] = "groups and compiled code"
         held = self._tear_down(story)
         story.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
         if held and self._job.relaunched:

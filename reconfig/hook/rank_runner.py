@@ -7,6 +7,7 @@ Otherwise all ranks go back to the previous layout, from the same checkpoint, or
 import logging
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from wattmesh.reconfig.launch.failures.script_line import script_line
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
+from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state import carried
 from wattmesh.reconfig.state.caches import MeshCaches
 from wattmesh.reconfig.state.held import LIVE_SHARE, HeldTensors
@@ -71,6 +73,7 @@ class RankRunner:
         self._left: list[dist.ProcessGroup] = []
         self._state_bytes = 0
         self._leave_s: float | None = None
+        self._stays = False
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on, until this rank trains or the launch is over."""
@@ -88,10 +91,23 @@ class RankRunner:
         """End the process group, but keep its object until `tear_down`: a state may hold it."""
         self._left += group.leave()
 
+    def ask_to_keep(self, layout: Layout, ranks: Sequence[int]) -> bool:
+        """Return whether the groups stay for a switch to `layout`; a collective call.
+
+        They do on the same ranks and mesh, where all were made for reuse. Compiled code stays with
+        them: it names groups, and would send to those of another mesh.
+        """
+        here = self.generation
+        assert here is not None
+        same = (tuple(ranks), layout.degrees) == (here.ranks, here.layout.degrees)
+        self._stays = same and group.may_stay()
+        return self._stays
+
     def end_group(self) -> None:
-        """End the process group after the state is gone, and note what that takes."""
+        """End the process group after the state is gone, unless it stays; note what that takes."""
         began = time.monotonic()
-        group.end()
+        if not self._stays:
+            group.end()
         self._leave_s = round(time.monotonic() - began, 4)
 
     def tear_down(self, *, switching: bool = True) -> tuple[float, str]:
@@ -116,14 +132,25 @@ class RankRunner:
             return 0.0, ""
         held = HeldTensors.of(state)
         state.parts = SimpleNamespace()
-        torch_compat.forget_compiled()
+        keeps = self._stays and switching
+        if not keeps:
+            torch_compat.forget_compiled()
         state.close()
         del state
+        self._free(switching=switching)
+        found = held.share(self.job.device)
+        if keeps and found[0] > LIVE_SHARE:
+            # Compiled code may hold what it was compiled for: without it once more.
+            torch_compat.forget_compiled()
+            self._free(switching=switching)
+            found = held.share(self.job.device)
+        return found
+
+    def _free(self, *, switching: bool) -> None:
         self._caches.collect(self.job.device, switching=switching)
         if self.job.device != "cpu":
             torch_compat.free_workspaces()
             torch.cuda.empty_cache()
-        return held.share(self.job.device)
 
     def _await(self, number: int, phase: Phase) -> Generation:
         """Wait for the record of generation `number`; a parked rank forwards messages meanwhile."""
@@ -187,17 +214,9 @@ class RankRunner:
         """Build, load and prove this generation; raises on any problem."""
         watch, step = self.job.watchdog, generation.step
         began = time.monotonic()
-        self.budget.begin((generation.layout, generation.ranks), usage.now())
         with watch.phase(Phase.REBUILD, generation=generation.number, step=step):
             ranks = self.job.ranks(generation)
-            group.begin(
-                self.job.launch_store,
-                generation.number,
-                ranks,
-                device=self.job.device,
-                backend=self.job.backend,
-                timeout_s=self.job.deadlines.longest_s,
-            )
+            self._begin_group(generation, ranks)
             grouped = time.monotonic()
             self.state = self.job.build(generation.layout, ranks)
             if not isinstance(self.state, State):
@@ -235,6 +254,21 @@ class RankRunner:
         if told:
             verify_s = round(time.monotonic() - loaded, 4)
             told.tell(SwitchState.VERIFIED, evidence={"verify_s": verify_s, **found})
+
+    def _begin_group(self, generation: Generation, ranks: Ranks) -> None:
+        """Make this generation's process group, unless that of the one before has stayed."""
+        stays, self._stays = self._stays, False
+        if stays:
+            return
+        self.budget.begin((generation.layout, generation.ranks), usage.now())
+        group.begin(
+            self.job.launch_store,
+            generation.number,
+            ranks,
+            device=self.job.device,
+            backend=self.job.backend,
+            timeout_s=self.job.deadlines.longest_s,
+        )
 
     def _ask_whether_carried(self, generation: Generation) -> None:
         """Refuse a state that cannot be checkpointed, before its first step; a collective call.
