@@ -1,6 +1,6 @@
 """What moving a job between layouts costs, in place and by restart.
 
-    python -m benchmarks.switch [--part latency | bytes | soak | spend] [--switches 24] [--json]
+    python -m benchmarks.switch [--part latency|bytes|soak|spend|kept] [--switches 24] [--json]
 
 latency   preset `bench`, 8 layouts over 4 ranks, in turn: seconds of every phase and in total, from
           the first rank that enters the boundary to the last that has done its first step in the
@@ -14,6 +14,7 @@ soak      200 switches over 16 layouts: what a rank's descriptors, threads and r
 
 spend     what a switch spends by phase, over sizes of the state and numbers of ranks, and how far
           the prediction of held-out sizes and ranks is from it (spend.py).
+kept      switches on the same mesh, with groups and compiled code kept and without (kept.py).
 
 Orders come over the real protocol (switch_orders.py); the job is the example trainer under the real
 session (switch_job.py). Nothing was tuned on other figures than these.
@@ -32,7 +33,7 @@ import numpy as np
 
 from benchmarks import switch_copy
 from benchmarks.report import Goal, Report, run
-from benchmarks.switch import spend
+from benchmarks.switch import kept, spend
 from benchmarks.switch.job import state_bytes
 from benchmarks.switch.launching import RANKS, Launched, restart_job, switch_job, workplace
 from examples.pretrain.config import PRESETS
@@ -227,13 +228,18 @@ def soak(chosen: argparse.Namespace) -> Report:
     return Report(benchmark="switch", rows=tuple(rows), goals=())
 
 
-PARTS = {"latency": latency, "bytes": moved, "soak": soak, "spend": spend.spend}
+PARTS = {"latency": latency, "bytes": moved, "soak": soak, "spend": spend.spend, "kept": kept.kept}
 
 
 def measured(chosen: argparse.Namespace) -> Report:
-    """Measure what moving a job between layouts costs; --part latency, bytes, soak or spend."""
+    """Measure what moving a job between layouts costs; --part names what."""
     return PARTS[chosen.part](chosen)
 
 
 if __name__ == "__main__":
-    sys.exit(run(measured, {"part": "latency", "switches": 24, "soak": 200, **spend.OPTIONS}))
+    sys.exit(
+        run(
+            measured,
+            {"part": "latency", "switches": 24, "soak": 200, **spend.OPTIONS, **kept.OPTIONS},
+        )
+    )
