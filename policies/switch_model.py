@@ -35,10 +35,13 @@ WIDEST = 4.0
 LEAST_SPREAD = 0.05
 """Relative; what two equal switches differ by on a quiet machine."""
 
+NEWEST = 24
+"""Of a run's own switches the newest count: older ones tell of older days, and cost time."""
+
 _LEAST_S = 1e-4
 """Times are reported in tenths of milliseconds, so less than one is as good as one."""
 
-_ROUNDS = 12
+_ROUNDS, _CLOSE = 12, 1e-3
 _TUKEY = 4.685
 _GB = 1e9
 _T90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
@@ -284,7 +287,7 @@ def forecast(
     """
     if not own and not calibration:
         return None
-    return _learned(tuple(layouts.items()), tuple(own), tuple(calibration))
+    return _learned(tuple(layouts.items()), tuple(own[:NEWEST]), tuple(calibration))
 
 
 @lru_cache(maxsize=4096)
@@ -388,16 +391,23 @@ def _robust(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[f
     for _ in range(_ROUNDS):
         if found is None or min(found) < 0:
             return None
-        errors = _errors(rows, seconds, found)
+        values = [_value(row, found) for row in rows]
+        errors = [math.log(each / value) for each, value in zip(seconds, values, strict=True)]
         limit = _TUKEY * max(LEAST_SPREAD, 1.4826 * median(abs(each) for each in errors))
         weights = [
-            max(1e-9, 1.0 - (error / limit) ** 2) ** 2 / _value(row, found) ** 2
+            max(1e-9, 1.0 - (error / limit) ** 2) ** 2 / value**2
             if abs(error) < limit
-            else 1e-12 / _value(row, found) ** 2
-            for row, error in zip(rows, errors, strict=True)
+            else 1e-12 / value**2
+            for value, error in zip(values, errors, strict=True)
         ]
-        found = _solved(rows, seconds, weights)
+        before, found = found, _solved(rows, seconds, weights)
+        if found is not None and all(map(_settled, before, found)):
+            break
     return found if found is not None and min(found) >= 0 else None
+
+
+def _settled(before: float, after: float) -> bool:
+    return abs(after - before) <= _CLOSE * abs(before)
 
 
 def _value(row: Sequence[float], found: Sequence[float]) -> float:
