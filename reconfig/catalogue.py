@@ -260,10 +260,9 @@ class Catalogue:
                 f"catalogue {self.job!r}: reference {self.reference!r} is not one of its points: "
                 f"{', '.join(ids) or 'none'}"
             )
-        named = (*self.switch.pairs, *self.switch.spends)
-        unknown = sorted(
-            {end for each in named for end in (each.origin, each.target)}.difference(ids, (PAUSED,))
-        )
+        ends = {end for pair in self.switch.pairs for end in (pair.origin, pair.target)}
+        ends |= {end for each in self.switch.spends for end in (each.origin, each.target)}
+        unknown = sorted(ends.difference(ids, (PAUSED,)))
         if unknown:
             raise InputInvalid(
                 f"catalogue {self.job!r}: [switch] names {', '.join(unknown)}, which "
