@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Goal, Report, run
-from benchmarks.switch.__main__ import SIXTEEN, Ended, JobFailedError, launch, stops, workplace
+from benchmarks.switch.__main__ import SIXTEEN
 from benchmarks.switch.job import JobOptions
+from benchmarks.switch.launching import Ended, JobFailedError, launch, stops, workplace
 from benchmarks.switch.orders import OrderGiver
 from wattmesh.reconfig.layout import Layout
 

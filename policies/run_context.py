@@ -15,7 +15,7 @@ from wattmesh.policies.guard import FAILED_SWITCH, Guard
 from wattmesh.policies.menu import menu, resized, unheld
 from wattmesh.policies.reason_text import point as named
 from wattmesh.policies.speed import STANDSTILL, CountedSpeed, counted
-from wattmesh.policies.switch_time import SwitchTimes
+from wattmesh.policies.switch_time import SwitchTimes, forecast_of
 from wattmesh.quantities import duration, figures
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
@@ -39,6 +39,7 @@ class RunContext:
     Attributes:
         menu: points it may be switched to.
         guard: None while `missing` says what it lacks: (kind of the hold, clause).
+        expects: what plans expect of its switches; None: as the guard counts them.
     """
 
     seen: Observation
@@ -46,6 +47,7 @@ class RunContext:
     menu: tuple[OperatingPoint, ...]
     guard: Guard | None
     missing: tuple[str, str] = ("", "")
+    expects: SwitchTimes | None = None
 
     @property
     def here(self) -> str:
@@ -91,7 +93,10 @@ class RunContext:
         return known.unmeasured if known else 0.0
 
     def switch_s(self, target: OperatingPoint) -> float:
-        """Give the seconds of a switch to `target`, with the wait for GPUs that were given back."""
+        """Give the seconds that a switch to `target` is expected to take.
+
+        With the wait for GPUs that were given back.
+        """
         run, catalogue = self.run, self.run.catalogue
         if catalogue is None:
             return 0.0
@@ -99,7 +104,9 @@ class RunContext:
             return times(run, catalogue).longest_s(target)
         more = target.gpus > run.current.gpus
         back_s = _back_s(catalogue) if more or resized(target, run) else 0.0
-        return times(run, catalogue).seconds(run.current, target) + (back_s if back_s < inf else 0)
+        expects = self.expects or times(run, catalogue)
+        found_s = expects.expected(run.current, target).seconds
+        return found_s + (back_s if back_s < inf else 0.0)
 
     def hold(self, kind: str, why: str) -> Decision:
         """Stay, for a reason that reads on after "staying at A (tp2 on 2 GPUs): "."""
@@ -162,14 +169,20 @@ def examine(seen: Observation, run: RunView) -> RunContext:
     points = menu(run, seen.policy)
     missing = _missing(run)
     guard = None if missing[0] else _guard(seen, run, points)
-    return RunContext(seen=seen, run=run, menu=points, guard=guard, missing=missing)
+    expects = times(run, run.catalogue, predicts=True) if run.catalogue else None
+    return RunContext(
+        seen=seen, run=run, menu=points, guard=guard, missing=missing, expects=expects
+    )
 
 
-def times(run: RunView, catalogue: Catalogue) -> SwitchTimes:
-    """Give what the run's switches are counted at."""
-    in_place = IN_PLACE in run.capabilities
+def times(run: RunView, catalogue: Catalogue, *, predicts: bool = False) -> SwitchTimes:
+    """Give what the run's switches are counted at; `predicts`: and what plans expect of others."""
     return SwitchTimes(
-        switch=catalogue.switch, records=run.switches, in_place=in_place, resizes=run.resizes
+        switch=catalogue.switch,
+        records=run.switches,
+        in_place=IN_PLACE in run.capabilities,
+        resizes=run.resizes,
+        forecast=forecast_of(catalogue, run.switches) if predicts else None,
     )
 
 

@@ -164,6 +164,38 @@ class PairCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSpend:
+    """What one switch in place spent, from its boundary on, as the run measured it.
+
+    The phases follow one another: their sum is the stall.
+
+    Attributes:
+        origin, target: ids of points.
+        state_bytes: of the logical state, each element once; > 0.
+        save_s: agreeing, digest, probe, and the copy in shared memory or the files.
+        teardown_s: emptying the old layout. groups_s: ending its process groups, beginning others.
+        build_s: the job's `build`, without the groups. load_s: filling it from the checkpoint.
+        verify_s: digest and probe of what was loaded. agree_s: what is left of the time until all
+            ranks stood in the new layout: messages and votes.
+        first_s: from then until the first step at normal pace had ended; None: nobody saw that.
+        cold: whether the target had not been built before in this launch.
+    """
+
+    origin: str
+    target: str
+    state_bytes: int
+    save_s: float
+    teardown_s: float
+    groups_s: float
+    build_s: float
+    load_s: float
+    verify_s: float
+    agree_s: float
+    first_s: float | None = None
+    cold: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchCost:
     """The cost of a layout switch: seconds until speed is steady, joules, and their source.
 
@@ -172,6 +204,7 @@ class SwitchCost:
         reacquire_s: 95 % quantile of the time until released GPUs are the job's again; None: not
             known, so only held GPUs count.
         pairs: switches with other costs.
+        spends: what single switches spent, newest last; from them others are predicted.
     """
 
     layout_s: float = 300.0
@@ -180,6 +213,7 @@ class SwitchCost:
     source: str = "assumed"
     reacquire_s: float | None = None
     pairs: tuple[PairCost, ...] = ()
+    spends: tuple[SwitchSpend, ...] = ()
 
     def between(self, origin: str, target: str) -> PairCost | None:
         """Return the measured cost of one pair; None: the general cost applies."""
@@ -227,10 +261,11 @@ class Catalogue:
                 f"{', '.join(ids) or 'none'}"
             )
         ends = {end for pair in self.switch.pairs for end in (pair.origin, pair.target)}
+        ends |= {end for each in self.switch.spends for end in (each.origin, each.target)}
         unknown = sorted(ends.difference(ids, (PAUSED,)))
         if unknown:
             raise InputInvalid(
-                f"catalogue {self.job!r}: switch.pairs names {', '.join(unknown)}, which "
+                f"catalogue {self.job!r}: [switch] names {', '.join(unknown)}, which "
                 f"{'is' if len(unknown) == 1 else 'are'} not among its points: {', '.join(ids)}"
             )
 

@@ -26,6 +26,7 @@ from wattmesh.reconfig.catalogue import (
     ProbeEvidence,
     Release,
     SwitchCost,
+    SwitchSpend,
 )
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout
@@ -36,6 +37,11 @@ NUMBERS = ("tokens_per_s", "power_w", "memory_gib")
 """The numbers of a point that have a source."""
 
 SOURCES = ("measured", "simulated", "predicted", "assumed")
+
+MOST_SPENDS = 200
+"""Switches whose spends one file may list."""
+
+_PHASES = ("save_s", "teardown_s", "groups_s", "build_s", "load_s", "verify_s", "agree_s")
 
 _MAX_BYTES = 1 << 20
 _NO_LAYOUT = Layout()
@@ -134,6 +140,7 @@ def render(catalogue: Catalogue) -> str:
     ]
     if catalogue.switch.reacquire_s is not None:
         lines.append(_line("reacquire_s", catalogue.switch.reacquire_s))
+    lines += _spend_lines(catalogue.switch.spends)
     if catalogue.switch.pairs:
         lines += ["", "[switch.pairs]", *_pair_lines(catalogue.switch.pairs)]
     for point in catalogue.points:
@@ -197,6 +204,25 @@ def _pair_lines(pairs: Sequence[PairCost]) -> list[str]:
         )
         for origin in origins
     ]
+
+
+def _spend_lines(spends: Sequence[SwitchSpend]) -> list[str]:
+    """Write what single switches spent, one line each; without any, nothing."""
+    if not spends:
+        return []
+    rows = [f"  {_value('spent', _spend(each))}," for each in spends]
+    return [
+        "spent = [  # single switches, phase by phase, from which others are predicted",
+        *rows,
+        "]",
+    ]
+
+
+def _spend(spend: SwitchSpend) -> dict[str, object]:
+    """Return one switch's numbers; those that are not known are left out."""
+    found = asdict(spend)
+    named = {"from": found.pop("origin"), "to": found.pop("target"), **found}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _cost(pair: PairCost) -> dict[str, float]:
@@ -269,9 +295,27 @@ def _switch(table: Table) -> SwitchCost:
         source=table.text("source", default.source),
         reacquire_s=table.number("reacquire_s") if "reacquire_s" in table.values else None,
         pairs=tuple(_pairs(table.table("pairs", required=False))),
+        spends=tuple(_spends(table)) if "spent" in table.values else (),
     )
-    table.finish(also=("reacquire_s",))
+    table.finish(also=("reacquire_s", "spent"))
     return cost
+
+
+def _spends(switch: Table) -> Iterator[SwitchSpend]:
+    """Read `[switch] spent`."""
+    rows = switch.tables("spent")
+    if len(rows) > MOST_SPENDS:
+        switch.note("spent", f"{len(rows)} switches are more than the {MOST_SPENDS} that count")
+    for row in rows[:MOST_SPENDS]:
+        yield SwitchSpend(
+            origin=row.text("from"),
+            target=row.text("to"),
+            state_bytes=row.whole("state_bytes", least=1),
+            **{name: row.number(name) for name in _PHASES},
+            first_s=_maybe(row, "first_s"),
+            cold=row.flag("cold", default=False),
+        )
+        row.finish(also=("first_s",))
 
 
 def _pairs(table: Table) -> Iterator[PairCost]:
@@ -375,6 +419,11 @@ def _check_points(job: Table, points: list[OperatingPoint], switch: SwitchCost) 
         for each in unknown:
             where = f"switch.pairs.{pair.origin}.{pair.target}"
             job.mistakes.append((where, f'"{each}" is not one of the points: {", ".join(ids)}'))
+    for index, spend in enumerate(switch.spends):
+        for each in (spend.origin, spend.target):
+            if each not in ids:
+                where = f"switch.spent[{index}]"
+                job.mistakes.append((where, f'"{each}" is not one of the points: {", ".join(ids)}'))
     for index, point_id in enumerate(ids):
         if point_id == PAUSED:
             job.mistakes.append((f"point[{index}].id", f'"{PAUSED}" is no name for a point'))

@@ -117,6 +117,11 @@ class Layout:
         return math.prod(getattr(self, axis) for axis in AXES)
 
     @property
+    def degrees(self) -> tuple[int, ...]:
+        """The degrees alone: layouts with equal ones have equal meshes, whatever else differs."""
+        return (*(getattr(self, axis) for axis in AXES), self.ep, *self.cp_by_layer)
+
+    @property
     def data_parallel(self) -> int:
         """Number of different samples that are processed at once."""
         return self.dp_replicate * self.dp_shard

@@ -1,6 +1,6 @@
 """What moving a job between layouts costs, in place and by restart.
 
-    python -m benchmarks.switch [--part latency | bytes | soak] [--switches 24] [--json]
+    python -m benchmarks.switch [--part latency|bytes|soak|spend|kept] [--switches 24] [--json]
 
 latency   preset `bench`, 8 layouts over 4 ranks, in turn: seconds of every phase and in total, from
           the first rank that enters the boundary to the last that has done its first step in the
@@ -12,46 +12,36 @@ bytes     a model with over 1 GB of state: logical bytes per second of switch (f
 soak      200 switches over 16 layouts: what a rank's descriptors, threads and resident memory
           grow by per switch, over the last 100, within layouts.
 
+spend     what a switch spends by phase, over sizes of the state and numbers of ranks, and how far
+          the prediction of held-out sizes and ranks is from it (spend.py).
+kept      switches on the same mesh, with groups and compiled code kept and without (kept.py).
+
 Orders come over the real protocol (switch_orders.py); the job is the example trainer under the real
 session (switch_job.py). Nothing was tuned on other figures than these.
 """
 
 import argparse
-import json
 import math
-import os
-import shutil
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks import switch_copy
 from benchmarks.report import Goal, Report, run
-from benchmarks.switch.job import VARIABLE, Began, JobOptions, Left, state_bytes
-from benchmarks.switch.orders import OrderGiver, Stop
+from benchmarks.switch import kept, spend
+from benchmarks.switch.job import state_bytes
+from benchmarks.switch.launching import RANKS, Launched, restart_job, switch_job, workplace
 from examples.pretrain.config import PRESETS
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.wire import Transition
 
-RANKS = 4
 RESTARTS = 5
-WITHIN_S = 560.0
-"""A part that is not over by then is ended: pieces stay under ten minutes."""
 OF_BYTES = ("digest_before_s", "stage_s", "load_s", "digest_after_s")
 """Parts of a switch whose time follows the bytes of the state, and not the model's work."""
-
-POLL_S, LAST_WORDS_S = 0.05, 60.0
-"""How often ranks are looked at; how long others may take to end when one has failed."""
 
 EIGHT = (
     Layout(dp_shard=2, tp=2),
@@ -79,203 +69,6 @@ SIXTEEN = (
 
 _BEYOND_95 = 1.984
 """Of Student's t with about 98 degrees of freedom, two-sided 95 %."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """One launch of the job: what its ranks noted, and when the launch began (monotonic)."""
-
-    began_s: float
-    left: tuple[Left, ...]
-    began: tuple[Began, ...]
-    told: tuple[Transition, ...] = ()
-
-    def seconds(self, number: int) -> float:
-        """From the first rank's leaving to the last rank's first step of switch `number`."""
-        left = [each.at_s for each in self.left if each.number == number]
-        return max(each.at_s for each in self._of(number)) - min(left)
-
-    def cpu_s(self, number: int) -> float:
-        """Processor seconds of switch `number`, of all ranks that came from or went to a layout.
-
-        Without those of ranks that left a layout and were parked.
-        """
-        left = {each.rank: each.cpu_s for each in self.left if each.number == number}
-        return sum(each.cpu_s - left.get(each.rank, each.cpu_s) for each in self._of(number))
-
-    def step_s(self, number: int) -> float:
-        """The first step of switch `number`, of the slowest rank."""
-        return max(each.step_s for each in self._of(number))
-
-    @property
-    def numbers(self) -> list[int]:
-        """The switches, in order."""
-        return sorted({each.number for each in self.began} - {0})
-
-    @property
-    def start_s(self) -> float:
-        """From the start of the processes to the last rank's first step."""
-        return max(each.at_s for each in self._of(0)) - self.began_s
-
-    def _of(self, number: int) -> list[Began]:
-        return [each for each in self.began if each.number == number]
-
-
-def stops(layouts: Sequence[Layout], count: int) -> list[Stop]:
-    """Go through the layouts in turn, beginning with the second; the first is where one begins."""
-    order = [layouts[(number + 1) % len(layouts)] for number in range(count)]
-    return [Stop(layout=each, ranks=tuple(range(each.world_size))) for each in order]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How one rank ended. `status`: as of a process, below 0 a signal. `words`: its last ones."""
-
-    rank: int
-    status: int
-    words: str
-
-
-class JobFailedError(RuntimeError):
-    """A rank failed or the job took too long; `ended`: every rank that ended, first come first."""
-
-    def __init__(self, why: str, ended: Sequence[Ended], out: Path) -> None:
-        """Put the last words of all ranks into the message."""
-        super().__init__(f"{why}:\n{_words(out)}")
-        self.ended = tuple(ended)
-
-
-def launch(
-    options: JobOptions, environment: Mapping[str, str], within_s: float = WITHIN_S
-) -> Launched:
-    """Run the job to its end, one process per rank, without a launcher's agent, in `options.out`.
-
-    Raises:
-        JobFailedError: a rank failed, or it took too long.
-    """
-    out = Path(options.out)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shared = {
-        **os.environ,
-        **environment,
-        VARIABLE: options.to_text(),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(RANKS),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    began_s = time.monotonic()
-    processes = []
-    try:
-        for rank in range(RANKS):
-            with (out / f"rank-{rank}.log").open("wb") as log:
-                command = [sys.executable, "-m", "benchmarks.switch.job"]
-                own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                processes.append(
-                    subprocess.Popen(command, env=own, cwd=out, stdout=log, stderr=log)
-                )
-        ended = _ended(processes, out, began_s + within_s)
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    if any(each.status for each in ended):
-        raise JobFailedError("the job failed", ended, out)
-    if len(ended) < RANKS:
-        raise JobFailedError(f"the job was not over after {within_s:g} s", ended, out)
-    return _read(out, began_s)
-
-
-def _ended(processes: Sequence[subprocess.Popen[bytes]], out: Path, until_s: float) -> list[Ended]:
-    """Wait until all have ended, or one failed and the others had time to say so."""
-    ended: dict[int, Ended] = {}
-    while len(ended) < len(processes) and time.monotonic() < until_s:
-        time.sleep(POLL_S)
-        for rank, process in enumerate(processes):
-            if rank not in ended and process.poll() is not None:
-                log = (out / f"rank-{rank}.log").read_text(errors="replace")
-                ended[rank] = Ended(rank=rank, status=process.returncode, words=log[-4000:])
-                if process.returncode:
-                    until_s = min(until_s, time.monotonic() + LAST_WORDS_S)
-    return list(ended.values())
-
-
-def _words(out: Path) -> str:
-    """The end of every rank's log."""
-    logs = sorted(out.glob("rank-*.log"))
-    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
-
-
-def _read(out: Path, began_s: float) -> Launched:
-    left: list[Left] = []
-    began: list[Began] = []
-    for path in sorted(out.glob("rank-*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            data = json.loads(line)
-            if data.pop("kind") == "Left":
-                left.append(Left(**data))
-            else:
-                began.append(Began(**data))
-        path.unlink()
-    return Launched(began_s=began_s, left=tuple(left), began=tuple(began))
-
-
-def switch_job(
-    folder: Path, config: str, layouts: Sequence[Layout], count: int, environment: Mapping[str, str]
-) -> Launched:
-    """Let the job switch `count` times in place.
-
-    Raises:
-        RuntimeError: a switch was not confirmed.
-    """
-    out = folder / "out"
-    out.mkdir()
-    options = JobOptions(
-        preset=config,
-        layout=layouts[0].to_dict(),
-        folder=str(folder / "checkpoints"),
-        out=str(out),
-        switches=count,
-    )
-    with OrderGiver(folder / "orders", out, stops(layouts, count)) as giver:
-        url = {"WATTMESH_URL": f"unix://{folder / 'orders'}"}
-        ran = launch(options, {**url, **environment})
-        told = giver.confirmed
-    if len(told) != count:
-        raise RuntimeError(f"{len(told)} of {count} switches stood:\n{_words(out)}")
-    return Launched(began_s=ran.began_s, left=ran.left, began=ran.began, told=tuple(told))
-
-
-def restart_job(folder: Path, config: str, number: int) -> Launched:
-    """Start the run again from a copy of its newest checkpoint, and train one step."""
-    here = folder / f"restart-{number}"
-    here.mkdir()
-    for name in ("checkpoints", "out"):
-        (here / name).mkdir()
-    newest = max((folder / "checkpoints").glob("step-*"))
-    shutil.copytree(newest, here / "checkpoints" / newest.name)
-    shutil.copy(folder / "checkpoints" / "run.json", here / "checkpoints")
-    options = JobOptions(
-        preset=config,
-        layout={},
-        folder=str(here / "checkpoints"),
-        out=str(here / "out"),
-        switches=0,
-    )
-    ran = launch(options, {})
-    shutil.rmtree(here)
-    return ran
-
-
-@contextmanager
-def workplace() -> Iterator[Path]:
-    """A folder on the disk that temporary files go to."""
-    with tempfile.TemporaryDirectory(prefix="wattmesh-") as name:
-        yield Path(name)
 
 
 def described(config: str) -> dict[str, Any]:
@@ -435,13 +228,18 @@ def soak(chosen: argparse.Namespace) -> Report:
     return Report(benchmark="switch", rows=tuple(rows), goals=())
 
 
-PARTS = {"latency": latency, "bytes": moved, "soak": soak}
+PARTS = {"latency": latency, "bytes": moved, "soak": soak, "spend": spend.spend, "kept": kept.kept}
 
 
 def measured(chosen: argparse.Namespace) -> Report:
-    """Measure what moving a job between layouts costs; --part latency, bytes or soak."""
+    """Measure what moving a job between layouts costs; --part names what."""
     return PARTS[chosen.part](chosen)
 
 
 if __name__ == "__main__":
-    sys.exit(run(measured, {"part": "latency", "switches": 24, "soak": 200}))
+    sys.exit(
+        run(
+            measured,
+            {"part": "latency", "switches": 24, "soak": 200, **spend.OPTIONS, **kept.OPTIONS},
+        )
+    )

@@ -10,16 +10,18 @@ import logging
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 
 import wattmesh
 from examples.pretrain.config import PRESETS, TrainConfig
-from examples.pretrain.model import LanguageModel
+from examples.pretrain.model import Block, LanguageModel
 from examples.pretrain.train import build_state, probe, train_step
+from wattmesh.reconfig.state.state import State
 
 VARIABLE = "SWITCH_JOB"
 PATIENCE_S = 600.0
@@ -33,6 +35,10 @@ class JobOptions:
         switches: how many orders there will be; 0: none, the run ends at its first save step.
         out: folder for marks and for what each rank measured.
         gc_freeze: as `attach` takes it.
+        model: what differs from the preset's model.
+        compiled: backend that torch compiles every block with; "": none.
+        own_group: whether `build` makes a process group of its own, so that no group and nothing
+            compiled stays at a switch.
     """
 
     preset: str
@@ -41,6 +47,15 @@ class JobOptions:
     out: str
     switches: int
     gc_freeze: bool = False
+    model: dict[str, int] = field(default_factory=dict)
+    compiled: str = ""
+    own_group: bool = False
+
+    @property
+    def config(self) -> TrainConfig:
+        """What is trained."""
+        preset = PRESETS[self.preset]
+        return replace(preset, model=replace(preset.model, **self.model))
 
     @classmethod
     def here(cls) -> Self:
@@ -97,7 +112,7 @@ class Rank:
         self.options = options
         self.rank = int(os.environ["RANK"])
         self.out = Path(options.out)
-        self.config: TrainConfig = PRESETS[options.preset]
+        self.config = options.config
         self.notes: list[Left | Began] = []
 
     def run(self) -> None:
@@ -105,7 +120,7 @@ class Rank:
         options = self.options
         with wattmesh.attach(
             "switch-benchmark",
-            build=lambda layout, ranks: build_state(self.config, layout, fresh=ranks.fresh),
+            build=self._build,
             probe=probe,
             layout=wattmesh.Layout(**options.layout),
             checkpoint_dir=options.folder,
@@ -125,6 +140,16 @@ class Rank:
                 self._note_left(number + 1)
                 session.boundary()
         self._write()
+
+    def _build(self, layout: wattmesh.Layout, ranks: wattmesh.Ranks) -> State:
+        state = build_state(self.config, layout, fresh=ranks.fresh)
+        if self.options.compiled:
+            for each in (each for module in state.modules for each in module.modules()):
+                if isinstance(each, Block):
+                    each.compile(backend=self.options.compiled)
+        if self.options.own_group:
+            dist.new_group()
+        return state
 
     def _step(self, session: wattmesh.Session) -> None:
         metrics = train_step(session.state)

@@ -33,6 +33,7 @@ from wattmesh.policies.staleness import stale_points
 from wattmesh.policies.switch_time import SwitchKind, SwitchRecord
 from wattmesh.reconfig.catalogue import PAUSED, Release
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch_spend import spend_of
 from wattmesh.reconfig.wire import SwitchMode
 
 
@@ -321,6 +322,7 @@ def _records(
             ago_s=age_s(each.updated_at, now) or 0.0,
             failed=each.state is SwitchState.ROLLED_BACK,
             same_machines=each.attempt >= launched,
+            spend=spend_of(each.evidence, each.from_point, each.to_point),
         )
         for each in history
         if each.total_s

@@ -22,6 +22,9 @@ from wattmesh.reconfig.catalogue import (
 )
 from wattmesh.reconfig.fingerprint import Fingerprint
 
+MOST_SPENDS = 64
+"""Newest switches whose spends a catalogue keeps."""
+
 
 def catalogue_of(job: ProfileJob, progress: ProfileState) -> Catalogue:
     """Write down every point that has numbers.
@@ -109,7 +112,7 @@ def idle_power_w(job: ProfileJob, progress: ProfileState) -> float | None:
 
 
 def switch_cost(switches: Sequence[MeasuredSwitch], *, assumed: bool) -> SwitchCost:
-    """Return what switches cost: the dearest cold one, and each pair by itself.
+    """Return what switches cost: the dearest cold one, each pair, and what each one spent.
 
     `assumed`: whether the watts behind their joules are.
     """
@@ -122,6 +125,7 @@ def switch_cost(switches: Sequence[MeasuredSwitch], *, assumed: bool) -> SwitchC
         layout_s=round(max(each.seconds for each in cold), 3),
         layout_energy_j=round(max(each.energy_j or 0.0 for each in cold), 1),
         source="assumed" if assumed else "measured",
+        spends=tuple(each.spend for each in switches if each.spend)[-MOST_SPENDS:],
         pairs=tuple(pair for name in names if (pair := _pair(name, switches)) is not None),
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from wattmesh import durable
 from wattmesh.controller.profile.kept import read_kept
+from wattmesh.reconfig.catalogue import SwitchSpend
 from wattmesh.reconfig.layout import Layout, without_usual
 
 PROGRESS = "progress.json"
@@ -69,6 +70,7 @@ class MeasuredSwitch:
         seconds: from the boundary to the end of the first step at normal pace, less the steps.
         energy_j: of all the job's devices in that time; None: not known.
         cold: whether the target had not been built before in this launch.
+        spend: by phase; None: the job did not tell all of them.
     """
 
     origin: str
@@ -76,6 +78,7 @@ class MeasuredSwitch:
     seconds: float
     energy_j: float | None
     cold: bool
+    spend: SwitchSpend | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

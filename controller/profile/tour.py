@@ -37,6 +37,7 @@ from wattmesh.controller.profile.walk import ProfileWalk
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.profile_folder import ProfileFolder
 from wattmesh.reconfig.step_log import StepRow
+from wattmesh.reconfig.switch_spend import spend_of
 
 LOOK_EVERY_S = 0.25
 LATE_S = 2.0
@@ -399,12 +400,16 @@ class Tour:
         trained_s = (steady.step - start.step) * step_s
         seconds = max(0.0, due_s(steady) - due_s(start) - trained_s)
         energy_j = self._meter.all_j(due_s(start), due_s(start) + seconds) if seconds else 0.0
+        cold = self._walk.here.layout not in self._built
+        told = self._walk.evidence.get(arrival.target, {})
+        first_s = max(0.0, seconds - arrival.elapsed_s)
         switch = MeasuredSwitch(
             origin=arrival.origin,
             target=arrival.target,
             seconds=seconds,
             energy_j=energy_j,
-            cold=self._walk.here.layout not in self._built,
+            cold=cold,
+            spend=spend_of(told, arrival.origin, arrival.target, first_s=first_s, cold=cold),
         )
         self.progress = replace(self.progress, switches=(*self.progress.switches, switch))
         self.progress.save(self._folder)

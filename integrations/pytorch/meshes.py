@@ -11,12 +11,14 @@ knows where every other stands without a message.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from wattmesh.integrations.pytorch.context_parallel.context import Narrowed
+from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.layout import AXES, Layout
 
 
@@ -64,29 +66,25 @@ class Meshes:
     def make(cls, layout: Layout, device: str = "cpu", *, experts: bool = False) -> "Meshes":
         """Make the groups from the default process group. Collective.
 
+        A layout of the same degrees after a switch takes over the groups of the one before, where
+        the session kept them.
+
         Args:
             layout: of exactly as many ranks as the default group has.
             device: "cpu" or "cuda".
             experts: whether the model has experts, which are laid out over ranks of their own.
         """
-        inner = layout.dp_shard * layout.cp * layout.tp
-        parameters = init_device_mesh(
-            device,
-            (layout.pp, layout.dp_replicate, layout.dp_shard * layout.cp, layout.tp),
-            mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp"),
-        )
-        expert_mesh = None
-        if experts:
-            expert_mesh = init_device_mesh(
-                device,
-                (layout.pp, layout.dp_replicate, inner // layout.ep, layout.ep),
-                mesh_dim_names=("pp", "dp_replicate", "efsdp", "ep"),
-            )
+        key = ("meshes", layout.degrees, device, experts)
+        made = group.reuse(key, partial(_made, layout, device, experts=experts))
         place = MeshCoordinate.of(layout, dist.get_rank())
-        context = _own_group(context_ranks(layout)) if layout.cp > 1 else None
         below = sorted(set(layout.cp_by_layer) - {layout.cp})
-        narrowed = {degree: _narrowed(layout, degree) for degree in below}
-        return cls(layout, place, device, parameters, expert_mesh, context, narrowed)
+        narrowed = {
+            degree: group.reuse(
+                ("narrowed", layout.degrees, degree), partial(_narrowed, layout, degree)
+            )
+            for degree in below
+        }
+        return cls(layout, place, device, *made, narrowed)
 
     @property
     def data(self) -> DeviceMesh:
@@ -101,6 +99,27 @@ class Meshes:
 
     def _sharding(self, mesh: DeviceMesh, axis: str) -> DeviceMesh:
         return mesh["dp_replicate", axis] if self.layout.dp_replicate > 1 else mesh[axis]
+
+
+def _made(
+    layout: Layout, device: str, *, experts: bool
+) -> tuple[DeviceMesh, DeviceMesh | None, ProcessGroup | None]:
+    """Make the meshes of parameters and experts, and the group of a sequence's parts."""
+    inner = layout.dp_shard * layout.cp * layout.tp
+    parameters = init_device_mesh(
+        device,
+        (layout.pp, layout.dp_replicate, layout.dp_shard * layout.cp, layout.tp),
+        mesh_dim_names=("pp", "dp_replicate", "fsdp", "tp"),
+    )
+    expert_mesh = None
+    if experts:
+        expert_mesh = init_device_mesh(
+            device,
+            (layout.pp, layout.dp_replicate, inner // layout.ep, layout.ep),
+            mesh_dim_names=("pp", "dp_replicate", "efsdp", "ep"),
+        )
+    context = _own_group(context_ranks(layout)) if layout.cp > 1 else None
+    return parameters, expert_mesh, context
 
 
 def context_ranks(layout: Layout) -> list[list[int]]:
@@ -126,7 +145,7 @@ def _own_group(groups: Sequence[list[int]]) -> ProcessGroup:
     """Make all of these groups, and return that of this rank. Collective."""
     own: ProcessGroup | None = None
     for ranks in groups:
-        group = dist.new_group(ranks)
-        own = group if dist.get_rank() in ranks else own
+        made = dist.new_group(ranks)
+        own = made if dist.get_rank() in ranks else own
     assert own is not None
     return own

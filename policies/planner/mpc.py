@@ -143,7 +143,7 @@ def _choices(context: RunContext, catalogue: Catalogue) -> _Choices | None:
         resizes=run.resizes,
         dwell_s=policy.dwell_s,
         clock_dwell_s=policy.clock_dwell_s,
-        seconds=_seconds_by_name(run, catalogue),
+        seconds=_seconds_by_name(context, catalogue),
     )
     if held:
         ways = _one_way(ways, start)
@@ -224,10 +224,10 @@ def _costs_with_measured_joules(run: RunView, catalogue: Catalogue) -> SwitchCos
     return switch
 
 
-def _seconds_by_name(run: RunView, catalogue: Catalogue) -> Callable[[str, str], float]:
+def _seconds_by_name(context: RunContext, catalogue: Catalogue) -> Callable[[str, str], float]:
     points: dict[str, OperatingPoint] = {point.id: point for point in catalogue.points}
-    known = times(run, catalogue)
-    return lambda origin, target: known.seconds(points.get(origin), points.get(target))
+    known = context.expects or times(context.run, catalogue)
+    return lambda origin, target: known.expected(points.get(origin), points.get(target)).seconds
 
 
 def _expected(seen: Observation, guard: Guard) -> float:

@@ -52,7 +52,8 @@ def transitions(
         resizes: then one of fewer does so too, because the run goes there as another job.
         dwell_s: least time from one layout change to the next.
         clock_dwell_s: the same for changes of the clock.
-        seconds: that a switch is counted at, by the names of two options; None: the catalogue's.
+        seconds: that a switch is expected to take, by the names of two options; None: the
+            catalogue's.
     """
     return tuple(
         tuple(
@@ -140,9 +141,16 @@ def _counted(
     way: OptionTransition | None,
     seconds: Callable[[str, str], float] | None,
 ) -> OptionTransition | None:
-    """Replace the seconds by those it is counted at; extra ones draw as the thirstier point."""
+    """Replace the seconds by those that are expected.
+
+    Extra seconds draw as the thirstier point. Fewer take fewer joules only where nobody stated any.
+    """
     if way is None or seconds is None:
         return way
     longer_s = seconds(ends[0].name, ends[1].name) - _catalogued_s(switch, *ends)
-    longer_j = max(each.power_w for each in ends) * max(0.0, longer_s)
+    other = ends[0].layout != ends[1].layout
+    pair = switch.between(ends[0].name, ends[1].name)
+    stated = pair is not None or (other and switch.layout_energy_j > 0)
+    drawn_s = max(0.0, longer_s) if stated else longer_s
+    longer_j = max(each.power_w for each in ends) * drawn_s
     return replace(way, seconds=way.seconds + longer_s, energy_j=way.energy_j + longer_j)

@@ -315,6 +315,8 @@ class Boundary:
             return
         reporter.tell(SwitchState.REBUILDING)
         began = time.monotonic()
+        if self._runner.ask_to_keep(order.layout, order.ranks):
+            reporter.note.evidence["kept"] = "groups and compiled code"
         held = self._tear_down(reporter)
         reporter.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
         if held and self._job.relaunched:
@@ -343,7 +345,7 @@ class Boundary:
             reporter.tell(SwitchState.ROLLING_BACK, detail=why)
         if self._job.leads(reporter.generation):
             self._job.launch_store.publish(following)
-        group.end()
+        self._runner.end_group()
         self._runner.follow(following.number)
 
     def _shortage(self, order: Order) -> str:

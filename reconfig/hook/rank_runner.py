@@ -7,6 +7,7 @@ Otherwise all ranks go back to the previous layout, from the same checkpoint, or
 import logging
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from wattmesh.reconfig.launch.failures.script_line import script_line
 from wattmesh.reconfig.launch.generation import Generation, Purpose
 from wattmesh.reconfig.launch.in_step import words
 from wattmesh.reconfig.launch.launch_store import POLL_S, pauses
+from wattmesh.reconfig.layout import Layout, Ranks
 from wattmesh.reconfig.state import carried
 from wattmesh.reconfig.state.caches import MeshCaches
 from wattmesh.reconfig.state.held import LIVE_SHARE, HeldTensors
@@ -48,6 +50,7 @@ from wattmesh.reconfig.state.tensors import (
     name_to_fill,
 )
 from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.switch_spend import GROUPS, LEAVE, STATE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,9 @@ class RankRunner:
         self.fsync = BackgroundFsync(job, self.memory)
         self.built: dict[str, str] = {}
         self._left: list[dist.ProcessGroup] = []
+        self._state_bytes = 0
+        self._leave_s: float | None = None
+        self._stays = False
 
     def follow(self, number: int) -> Generation:
         """Follow the generations from `number` on, until this rank trains or the launch is over."""
@@ -84,6 +90,25 @@ class RankRunner:
     def leave_group(self) -> None:
         """End the process group, but keep its object until `tear_down`: a state may hold it."""
         self._left += group.leave()
+
+    def ask_to_keep(self, layout: Layout, ranks: Sequence[int]) -> bool:
+        """Return whether the groups stay for a switch to `layout`; a collective call.
+
+        They do on the same ranks and mesh, where all were made for reuse. Compiled code stays with
+        them: it names groups, and would send to those of another mesh.
+        """
+        here = self.generation
+        assert here is not None
+        same = (tuple(ranks), layout.degrees) == (here.ranks, here.layout.degrees)
+        self._stays = same and group.may_stay()
+        return self._stays
+
+    def end_group(self) -> None:
+        """End the process group after the state is gone, unless it stays; note what that takes."""
+        began = time.monotonic()
+        if not self._stays:
+            group.end()
+        self._leave_s = round(time.monotonic() - began, 4)
 
     def tear_down(self, *, switching: bool = True) -> tuple[float, str]:
         """Empty the state; return the share of its bytes that is still alive, and a name for it.
@@ -107,14 +132,25 @@ class RankRunner:
             return 0.0, ""
         held = HeldTensors.of(state)
         state.parts = SimpleNamespace()
-        torch_compat.forget_compiled()
+        keeps = self._stays and switching
+        if not keeps:
+            torch_compat.forget_compiled()
         state.close()
         del state
+        self._free(switching=switching)
+        found = held.share(self.job.device)
+        if keeps and found[0] > LIVE_SHARE:
+            # Compiled code may hold what it was compiled for: without it once more.
+            torch_compat.forget_compiled()
+            self._free(switching=switching)
+            found = held.share(self.job.device)
+        return found
+
+    def _free(self, *, switching: bool) -> None:
         self._caches.collect(self.job.device, switching=switching)
         if self.job.device != "cpu":
             torch_compat.free_workspaces()
             torch.cuda.empty_cache()
-        return held.share(self.job.device)
 
     def _await(self, number: int, phase: Phase) -> Generation:
         """Wait for the record of generation `number`; a parked rank forwards messages meanwhile."""
@@ -178,17 +214,10 @@ class RankRunner:
         """Build, load and prove this generation; raises on any problem."""
         watch, step = self.job.watchdog, generation.step
         began = time.monotonic()
-        self.budget.begin((generation.layout, generation.ranks), usage.now())
         with watch.phase(Phase.REBUILD, generation=generation.number, step=step):
             ranks = self.job.ranks(generation)
-            group.begin(
-                self.job.launch_store,
-                generation.number,
-                ranks,
-                device=self.job.device,
-                backend=self.job.backend,
-                timeout_s=self.job.deadlines.longest_s,
-            )
+            self._begin_group(generation, ranks)
+            grouped = time.monotonic()
             self.state = self.job.build(generation.layout, ranks)
             if not isinstance(self.state, State):
                 raise InputInvalid(f"build gave a {type(self.state).__name__}, not a State.")
@@ -203,9 +232,14 @@ class RankRunner:
         told = reporter if generation.purpose is not Purpose.ROLLBACK else None
         if told:
             seconds: Evidence = {
+                GROUPS: round(grouped - began, 4),
                 "build_s": round(built - began, 4),
                 "load_s": round(loaded - built, 4),
             }
+            if self._state_bytes:
+                seconds[STATE_BYTES] = self._state_bytes
+            if self._leave_s is not None:  # None: this rank was parked
+                seconds[LEAVE], self._leave_s = self._leave_s, None
             told.tell(SwitchState.LOADED, evidence=seconds)
         if self.job.uncarried and not generation.checkpoint:
             return
@@ -220,6 +254,21 @@ class RankRunner:
         if told:
             verify_s = round(time.monotonic() - loaded, 4)
             told.tell(SwitchState.VERIFIED, evidence={"verify_s": verify_s, **found})
+
+    def _begin_group(self, generation: Generation, ranks: Ranks) -> None:
+        """Make this generation's process group, unless that of the one before has stayed."""
+        stays, self._stays = self._stays, False
+        if stays:
+            return
+        self.budget.begin((generation.layout, generation.ranks), usage.now())
+        group.begin(
+            self.job.launch_store,
+            generation.number,
+            ranks,
+            device=self.job.device,
+            backend=self.job.backend,
+            timeout_s=self.job.deadlines.longest_s,
+        )
 
     def _ask_whether_carried(self, generation: Generation) -> None:
         """Refuse a state that cannot be checkpointed, before its first step; a collective call.
@@ -293,6 +342,7 @@ class RankRunner:
         assert self.state is not None
         folder = self._where(generation)
         opened = checkpoint.open_on_all(folder)
+        self._state_bytes = sum(each.size for each in opened.manifest.data.values())
         if generation.number > 1:
             # This launch wrote it, so it comes from an optimizer that the same `build` made.
             begin_slots(self.state, opened)

@@ -1,17 +1,19 @@
 """The process group of one generation: made from the launch's store, ended at teardown.
 
+A generation on the same ranks and mesh as the one before takes over its groups (`may_stay`).
+
 Invariant: at most one exists in a process, and each has its own prefix in the store, so that no
-generation reads keys of another.
+generation reads keys of another. What `reuse` keeps is forgotten with the groups it was made of.
 """
 
 import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,8 @@ from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PATIENCE_S = 20.0
 """How long ending groups may take before it counts as hanging; below the teardown deadline."""
@@ -50,7 +54,45 @@ def begin(
         timeout=timedelta(seconds=timeout_s),
     )
     _excepthooks.append((sys.excepthook, before))
+    _made.clear()
+    _groups_made.clear()
 
+
+def reuse(key: Hashable, make: Callable[[], T]) -> T:
+    """Return what `make` made of the present process group under `key`: meshes, groups.
+
+    It is made once, and handed out again to the `build` of a later generation that takes these
+    groups over. Without a group of `begin` it is made anew each time. Collective, as `make` is.
+    """
+    if not _excepthooks:  # `begin` sets one, `leave` takes it away
+        return make()
+    if key not in _made:
+        before = {id(each) for each in torch_compat.process_groups()}
+        _made[key] = make()
+        _groups_made.extend(
+            each for each in torch_compat.process_groups() if id(each) not in before
+        )
+    found: T = _made[key]
+    return found
+
+
+def may_stay() -> bool:
+    """Return whether the groups may stay for the next generation on the same mesh. Collective.
+
+    Only where `reuse` made all of them on every rank: a `build` that makes its own would make them
+    anew each time, and nobody would end the old ones.
+    """
+    known = {id(each) for each in (*_groups_made, dist.group.WORLD)}
+    return all(
+        gather(bool(_made) and all(id(each) in known for each in torch_compat.process_groups()))
+    )
+
+
+_made: dict[Hashable, Any] = {}
+"""What `reuse` has made of the present groups."""
+
+_groups_made: list[dist.ProcessGroup] = []
+"""The groups in it."""
 
 _excepthooks: list[tuple[Any, Any]] = []
 """The `sys.excepthook` that torch set for the present group, and the one before it."""
@@ -86,9 +128,11 @@ def leave(patience_s: float = PATIENCE_S) -> list[dist.ProcessGroup]:
         if sys.excepthook is set_by_torch:
             sys.excepthook = before
     _excepthooks.clear()
+    _made.clear()
     # Held here, so that `destroy_process_group` does not drop the last reference: it could hang
     # half way, and later go on to clear the names of the next groups.
     groups = torch_compat.process_groups()
+    _groups_made.clear()
     ending = Attempt(_destroy)
     if not ending.done(patience_s):
         log.error("ending the process groups takes longer than %g s: they are aborted", patience_s)

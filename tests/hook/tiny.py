@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,6 +39,7 @@ from tests.hook import hosts
 from wattmesh.reconfig.checkpoint import checkpoint
 from wattmesh.reconfig.checkpoint.staged import MEMORY
 from wattmesh.reconfig.hook.session import Session, attach
+from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.failures.deadlines import Deadlines
 from wattmesh.reconfig.launch.folder import read_json
 from wattmesh.reconfig.layout import Layout, Ranks
@@ -83,6 +85,7 @@ class Options:
     """How the job is run; travels as JSON in the environment variable TINY.
 
     Attributes:
+        reuses: whether `build` makes its mesh so that it stays for the next one.
         keep_lock_s: while it waits for a mark, the main thread keeps Python's lock for so long at
             a time.
     """
@@ -110,6 +113,7 @@ class Options:
     stuck_disk_at: int = 0
     keep_lock_s: float = 0.0
     no_shared_memory: bool = False
+    reuses: bool = False
 
     @property
     def tokens_per_step(self) -> int:
@@ -238,7 +242,9 @@ class TinyJob:
         """Make the model for a layout; weights come from the seed, or from a checkpoint after."""
         self.layout = layout
         self.hurt("rebuild")
-        mesh = init_device_mesh("cpu", (layout.dp_shard, layout.tp), mesh_dim_names=("dp", "tp"))
+        make = partial(init_device_mesh, "cpu", (layout.dp_shard, layout.tp))
+        make = partial(make, mesh_dim_names=("dp", "tp"))
+        mesh = group.reuse(("tiny", layout.degrees), make) if self.options.reuses else make()
         self.hurt("rebuild_after_mesh")
         # A rebuilt model must get everything from the checkpoint, so its seed is another one.
         fresh = self.session is None and not list(Path(self.options.folder).glob("step-*"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.switch.__main__ import Ended, _ended
+from benchmarks.switch.launching import Ended, ended_ranks
 from benchmarks.switch_heap import (
     CHECKS,
     ONE_TOO_MANY,
@@ -35,7 +35,7 @@ def test_a_rank_that_damages_its_heap_is_told_by_signal_and_words(tmp_path: Path
             command = [sys.executable, "-c", code]
             environment = {**os.environ, **CHECKS}
             processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    ended = {each.rank: each for each in _ended(processes, tmp_path, float("inf"))}
+    ended = {each.rank: each for each in ended_ranks(processes, tmp_path, float("inf"))}
     assert (ended[0].status, ended[1].status) == (0, -signal.SIGABRT)
     assert "free(): invalid pointer" in ended[1].words
 

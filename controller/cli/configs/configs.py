@@ -16,6 +16,7 @@ from wattmesh.controller.cli.client import segment
 from wattmesh.controller.cli.configs.configs_json import catalogue_json, shown_json
 from wattmesh.controller.cli.configs.configs_screen import details, listing
 from wattmesh.controller.cli.configs.configs_state import STALE, next_lines, state_json, states
+from wattmesh.controller.cli.configs.configs_switches import MOST_SWITCHES, records_of
 from wattmesh.controller.cli.configs.profile_json import profile_json
 from wattmesh.controller.cli.drawing import drawn, put
 from wattmesh.controller.cli.output import columns, print_json, print_lines
@@ -23,6 +24,7 @@ from wattmesh.controller.profile.job import PowerKind, read_job
 from wattmesh.controller.profile.measured import with_proofs
 from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.errors import InputInvalid, WattmeshError
+from wattmesh.policies.switch_time import SwitchRecord
 from wattmesh.reconfig import catalogue_file
 from wattmesh.reconfig.catalogue import Catalogue, Evidence
 from wattmesh.reconfig.ranges import clean_lines
@@ -56,18 +58,31 @@ def list_points(file: File, as_json: options.AsJson = False) -> None:
 def show(
     file: File,
     point: Annotated[str, typer.Argument(metavar="POINT", help="Id of a point.")],
+    *,
+    run: Annotated[
+        str,
+        typer.Option(
+            "--run", metavar="RUN", help="A run of this catalogue, whose own switches count first."
+        ),
+    ] = "",
+    socket: options.Socket = options.SOCKET,
+    offline: options.Offline = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show everything about one point, with the switches between it and all others."""
     catalogue = catalogue_file.load(file)
     found = catalogue.point(point)
+    records: tuple[SwitchRecord, ...] = ()
+    if run:
+        answer = ask(socket, offline).get(f"/v1/runs/{segment(run)}", limit=MOST_SWITCHES)
+        records = records_of(answer, catalogue)
     state = next(
         each for each in states(catalogue, str(file), datetime.now(UTC)) if each.id == found.id
     )
     if as_json:
-        print_json({**shown_json(catalogue, found), "standing": state_json(state)})
+        print_json({**shown_json(catalogue, found, records), "standing": state_json(state)})
     else:
-        print_lines(details(catalogue, found, columns()))
+        print_lines(details(catalogue, found, columns(), records))
         print_lines(next_lines((state,), columns()))
 
 

@@ -3,12 +3,15 @@
 Invariant: keys are only ever added; what is not known, or not stated, is null and never 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from wattmesh.controller.cli.configs.configs_stall import stall_sentence
 from wattmesh.controller.cli.configs.configs_ways import Way, ways
 from wattmesh.policies.break_even import BreakEven, break_evens, embodied_sentence, hull_sentence
-from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint
+from wattmesh.policies.switch_time import Stall, SwitchRecord
+from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, SwitchSpend
 
 
 def catalogue_json(catalogue: Catalogue) -> dict[str, Any]:
@@ -29,15 +32,17 @@ def catalogue_json(catalogue: Catalogue) -> dict[str, Any]:
     }
 
 
-def shown_json(catalogue: Catalogue, point: OperatingPoint) -> dict[str, Any]:
-    """Give the keys of `configs show`."""
+def shown_json(
+    catalogue: Catalogue, point: OperatingPoint, records: Sequence[SwitchRecord] = ()
+) -> dict[str, Any]:
+    """Give the keys of `configs show`; `records`: switches of a run of this catalogue."""
     (found,) = (each for each in break_evens(catalogue) if each.point.id == point.id)
     return {
         **point_json(point),
         "worth": worth_json(found),
         "switches": [
             {"other": each.other, "leaving": _way_json(each.leaving), "back": _way_json(each.back)}
-            for each in ways(catalogue, point)
+            for each in ways(catalogue, point, records)
         ],
     }
 
@@ -112,7 +117,13 @@ def _switch_json(catalogue: Catalogue) -> dict[str, Any]:
             }
             for pair in switch.pairs
         ],
+        "spent": [_spend_json(each) for each in switch.spends],
     }
+
+
+def _spend_json(spend: SwitchSpend) -> dict[str, Any]:
+    found = asdict(spend)
+    return {"from": found.pop("origin"), "to": found.pop("target"), **found}
 
 
 def _way_json(way: Way | None) -> dict[str, Any] | None:
@@ -124,4 +135,21 @@ def _way_json(way: Way | None) -> dict[str, Any] | None:
         "energy_j": way.energy_j,
         "basis": way.basis.value,
         "energy_estimated": way.energy_estimated,
+        "stall": _stall_json(way.stall),
+    }
+
+
+def _stall_json(stall: Stall) -> dict[str, Any]:
+    """Give how long a switch keeps a run from training at its pace, and how that is known."""
+    found = stall.predicted
+    return {
+        "seconds": stall.seconds,
+        "low_s": stall.low_s,
+        "high_s": stall.high_s,
+        "basis": stall.basis.value,
+        "times": stall.times or None,
+        "of": stall.source or None,
+        "state_bytes": stall.state_bytes or None,
+        "phases": {f"{name}_s": seconds for name, seconds in found.phases} if found else None,
+        "sentence": stall_sentence(stall),
     }

@@ -13,6 +13,7 @@ from wattmesh.controller.cli.configs.configs_json import point_json
 from wattmesh.controller.cli.configs.configs_worth import hull_lines, point_lines, switch_lines
 from wattmesh.controller.cli.output import DIM, GOOD, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
+from wattmesh.policies.switch_time import SwitchRecord
 from wattmesh.reconfig.catalogue import Catalogue, Evidence, OperatingPoint
 
 COLUMNS = (
@@ -57,8 +58,16 @@ def listing(catalogue: Catalogue, columns: int, stale: Collection[str] = ()) -> 
     return lines
 
 
-def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[Text | str]:
-    """Everything about one point: a line per fact, when it is worth running, its switches."""
+def details(
+    catalogue: Catalogue,
+    point: OperatingPoint,
+    columns: int,
+    records: Sequence[SwitchRecord] = (),
+) -> list[Text | str]:
+    """Everything about one point: a line per fact, when it is worth running, its switches.
+
+    `records`: switches of a run of this catalogue.
+    """
     facts = point_json(point)
     facts["layout"] = ", ".join(
         f"{key} {value}" for key, value in point.layout.to_dict().items() if value not in (1, False)
@@ -74,7 +83,7 @@ def details(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[T
         first, *more = formats.wrapped(shown, columns - FACT) or [""]
         lines.append(styled((f"  {key:<{FACT - 2}}", DIM), first, (source, DIM)))
         lines += [" " * FACT + each for each in more]
-    return [*lines, *point_lines(catalogue, point, columns)]
+    return [*lines, *point_lines(catalogue, point, columns, records)]
 
 
 def found_on(point: OperatingPoint) -> dict[str, str]:

@@ -4,12 +4,13 @@ Pure. Invariant: a switch's figures stand beside their source, and joules that w
 marked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
 from wattmesh import quantities
 from wattmesh.controller.cli import formats
+from wattmesh.controller.cli.configs.configs_stall import stall_lines
 from wattmesh.controller.cli.configs.configs_ways import Basis, Way, ways
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, table
@@ -20,6 +21,7 @@ from wattmesh.policies.break_even import (
     gpus_held,
     hull_sentence,
 )
+from wattmesh.policies.switch_time import SwitchRecord
 from wattmesh.reconfig.catalogue import Catalogue, OperatingPoint, Release
 
 HULL = (
@@ -32,7 +34,7 @@ HULL = (
     Column(title="SLOWING PAYS", right=True),
 )
 NOT_STATED = "The making of the hardware is left out: job.embodied_g_per_gpu_hour is not stated."
-OWN, ESTIMATED, NEVER = "*", "~", "never"
+OWN, PREDICTED, ESTIMATED, NEVER = "*", "^", "~", "never"
 
 
 def hull_lines(catalogue: Catalogue, columns: int) -> list[Text | str]:
@@ -134,8 +136,16 @@ def release_sentence(catalogue: Catalogue) -> str:
     )
 
 
-def point_lines(catalogue: Catalogue, point: OperatingPoint, columns: int) -> list[Text | str]:
-    """Say of one point when it is worth running, and what switching to and from it takes."""
+def point_lines(
+    catalogue: Catalogue,
+    point: OperatingPoint,
+    columns: int,
+    records: Sequence[SwitchRecord] = (),
+) -> list[Text | str]:
+    """Say of one point when it is worth running, and what switching to and from it takes.
+
+    `records`: switches of a run of this catalogue.
+    """
     (found,) = (each for each in break_evens(catalogue) if each.point.id == point.id)
     told = [hull_sentence(found), embodied_sentence(found)]
     if found.vertex and not catalogue.embodied_g_per_gpu_hour:
@@ -144,8 +154,10 @@ def point_lines(catalogue: Catalogue, point: OperatingPoint, columns: int) -> li
     for each in filter(None, told):
         lines += formats.wrapped(each, columns)
     heads = (Column(title="SWITCH WITH"), Column(title="LEAVING"), Column(title="COMING BACK"))
-    rows = [(each.other, _way(each.leaving), _way(each.back)) for each in ways(catalogue, point)]
+    found_ways = ways(catalogue, point, records)
+    rows = [(each.other, _way(each.leaving), _way(each.back)) for each in found_ways]
     lines += ["", _switch_head(catalogue), *table(heads, rows), *_legend(rows, columns)]
+    lines += ["", *stall_lines(found_ways, point.id, columns)]
     return lines
 
 
@@ -157,7 +169,7 @@ def _switch_head(catalogue: Catalogue) -> Text:
 def _way(way: Way | None) -> str:
     if way is None:
         return NEVER
-    own = OWN if way.basis is Basis.PAIR else ""
+    own = {Basis.PAIR: OWN, Basis.PREDICTED: PREDICTED}.get(way.basis, "")
     about = ESTIMATED if way.energy_estimated else ""
     return f"{_at_once(way.seconds)}, {about}{_joules(way.energy_j)}{own}"
 
@@ -166,6 +178,10 @@ def _legend(rows: list[tuple[str, str, str]], columns: int) -> Iterator[str]:
     cells = "".join(leaving + back for _, leaving, back in rows)
     if OWN in cells:
         yield from formats.wrapped(f"{OWN} of this pair; the others as [switch] says.", columns)
+    if PREDICTED in cells:
+        yield from formats.wrapped(
+            f"{PREDICTED} seconds predicted from other switches, as listed below.", columns
+        )
     if NEVER in cells:
         yield from formats.wrapped(
             f"{NEVER}: how long given-back GPUs take to return is not stated (switch.reacquire_s).",

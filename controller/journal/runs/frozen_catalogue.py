@@ -17,6 +17,7 @@ from wattmesh.reconfig.catalogue import (
     ProbeEvidence,
     Release,
     SwitchCost,
+    SwitchSpend,
 )
 from wattmesh.reconfig.fingerprint import Fingerprint
 from wattmesh.reconfig.layout import Layout, without_usual
@@ -28,6 +29,9 @@ def to_stored(catalogue: Catalogue) -> str:
     for point, each in zip(catalogue.points, values["points"], strict=True):
         at = point.validated_at
         each["validated_at"] = at.isoformat() if at is not None else None
+    if not catalogue.switch.spends:
+        # As earlier versions wrote it, so that the text of a catalogue without them stays the same.
+        del values["switch"]["spends"]
     return to_text(values)
 
 
@@ -52,9 +56,10 @@ def from_text(text: str) -> Catalogue:
 
 
 def _switch(data: dict[str, Any]) -> SwitchCost:
-    """Read what switches cost; pairs came with a later version than the rest."""
+    """Read what switches cost; pairs and spends came with later versions than the rest."""
     pairs = tuple(PairCost(**each) for each in data.pop("pairs", ()))
-    return SwitchCost(pairs=pairs, **data)
+    spends = tuple(SwitchSpend(**each) for each in data.pop("spends", ()))
+    return SwitchCost(pairs=pairs, spends=spends, **data)
 
 
 def _point(data: dict[str, Any]) -> OperatingPoint:
