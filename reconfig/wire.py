@@ -276,7 +276,7 @@ class Orders(Message):
 class Transition(Message):
     """One state of a switch, reported by the run.
 
-    (`switch_id`, `state`) is unique; repeats are harmless.
+    A switch has each state once; repeats are harmless.
 
     Attributes:
         step: the boundary's training step.
