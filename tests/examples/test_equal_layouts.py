@@ -40,15 +40,13 @@ DIFFUSION = (
     "dp_replicate=2,dp_shard=2",
     "pp=2,schedule=InterleavedZeroBubble,recompute=true",
     "pp=2,tp=2,schedule=ZBVZeroBubble",
-    "cp=4,cp_method=ring",
     "cp=2,tp=2,cp_method=ulysses",
 )
 TIMED_EXPERTS = (
     "",
     "dp_shard=2,tp=2,ep=4",
     "pp=2,dp_shard=2,ep=2,schedule=InterleavedZeroBubble",
-    "cp=4,ep=4,cp_method=ulysses",
-    "pp=2,cp=2,cp_method=ring,schedule=ZBVZeroBubble",
+    "pp=2,cp=2,ep=2,cp_method=ring,schedule=ZBVZeroBubble",
 )
 STEPS = 2
 

@@ -22,6 +22,7 @@ from wattmesh.integrations.pytorch.context_parallel.positions import head_tail
 from wattmesh.integrations.pytorch.context_parallel.resharded import Ordered, Resharded
 from wattmesh.integrations.pytorch.context_parallel.ring import Ring
 from wattmesh.integrations.pytorch.context_parallel.ulysses import Ulysses
+from wattmesh.reconfig.layout import CP_METHODS
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,10 @@ def _attention(
     group: ProcessGroup, parts: Sequence[Tensor], causal: bool, method: str
 ) -> Attention:
     """Make a method for ranks that hold these positions, in the order of the group."""
+    if method not in CP_METHODS:
+        raise InputInvalid(
+            f"context parallel: no method {method!r}; one of {', '.join(CP_METHODS)}"
+        )
     positions_T = torch.cat(list(parts))
     positions_S = parts[group.rank()]
     visible_ST = positions_S[:, None] >= positions_T if causal else None
@@ -147,6 +152,4 @@ def _attention(
         return Gathered(group, visible_ST)
     if method == "ring":
         return Ring(group, visible_ST)
-    if method == "ulysses":
-        return Ulysses(group, positions_T, causal)
-    raise InputInvalid(f"context parallel: no method {method!r}; gather, ring or ulysses")
+    return Ulysses(group, positions_T, causal)
