@@ -24,6 +24,7 @@ The map:
     slowing.py      which runs a power cap slows, the cheapest step first
     speed.py        the speed that can be counted on at each point
     staleness.py    which points were proven too long ago, or on something else
-    switch_time.py  how long a switch takes, as the deadline guard counts it
+    switch_model.py predicts what a switch spends from what others spent
+    switch_time.py  how long a switch takes: as the deadline guard counts it, as plans expect it
     reason_text.py  writes times and points in sentences
 """

@@ -24,6 +24,7 @@ The map:
     ranges.py          ranges of numbers, texts and lists on the wire, with units
     step_log.py        the step log: one JSON line per training step
     switch.py          the durable state machine of one switch
+    switch_spend.py    what a switch spent by phase, read from its evidence
     tables.py          reads TOML tables strictly and collects every mistake
     torch_compat.py    access to torch's private parts
     wire.py            the messages between a run and the daemon

@@ -29,6 +29,7 @@ from benchmarks.report import Goal, Report
 from benchmarks.switch.job import JobOptions, state_bytes
 from benchmarks.switch.launching import Launched, switch_job, workplace
 from wattmesh.policies.switch_model import PHASES, MeasuredSpend, SwitchShape, fit, seconds_of
+from wattmesh.reconfig.catalogue import SwitchSpend
 from wattmesh.reconfig.checkpoint.early_rebuild import free_memory
 from wattmesh.reconfig.layout import Layout
 from wattmesh.reconfig.switch_spend import spend_of
@@ -100,8 +101,7 @@ def cell_of(ran: Launched, gigabytes: float, ranks: int) -> Cell:
         shape = SwitchShape.of(before, after, spend.state_bytes)
         found.append(MeasuredSpend(shape=shape, spend=spend))
         share = ran.cpu_s(number) / cores / ran.seconds(number)
-        scaled = {f"{name}_s": share * (seconds_of(spend, name) or 0.0) for name in PHASES}
-        by_cpu.append(MeasuredSpend(shape=shape, spend=replace(spend, **scaled)))
+        by_cpu.append(MeasuredSpend(shape=shape, spend=_scaled(spend, share)))
     return Cell(
         gigabytes=gigabytes,
         ranks=ranks,
@@ -109,6 +109,14 @@ def cell_of(ran: Launched, gigabytes: float, ranks: int) -> Cell:
         others=tuple(found[1:]),
         by_cpu=tuple(by_cpu[1:]),
     )
+
+
+def _scaled(spend: SwitchSpend, share: float) -> SwitchSpend:
+    """Return a spend with every phase times `share`."""
+    scaled: dict[str, Any] = {
+        f"{name}_s": share * (seconds_of(spend, name) or 0.0) for name in PHASES
+    }
+    return replace(spend, **scaled)
 
 
 def cells(

@@ -5,7 +5,9 @@ The map:
     configs.py         `wattmesh configs`: list, show, search, predict, profile, ...
     configs_json.py    the JSON of `wattmesh configs` (pure)
     configs_screen.py  the screens of `wattmesh configs`
+    configs_stall.py   how long each switch stalls a run, and how that is known (pure)
     configs_state.py   which of predicted, measured, validated and stale each point is (pure)
+    configs_switches.py reads the switches of a run from the daemon's answer (pure)
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
     configs_worth.py   when each point of a catalogue is worth running
     mixed_screen.py    what a search over two classes of GPUs found (pure)

@@ -29,7 +29,7 @@ WAITS = {str(wish.at): f"order-{n + 1}" for n, wish in enumerate(WISHES)}
 
 def confirmed(daemon: FakeDaemon) -> list[Transition]:
     """The first word of every switch that stands; a later one only adds its pace."""
-    last = {}
+    last: dict[str, Transition] = {}
     for each in daemon.heard.transitions:
         if each.state is SwitchState.CONFIRMED:
             last.setdefault(each.plan, each)

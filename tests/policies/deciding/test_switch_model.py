@@ -109,9 +109,10 @@ def test_held_out_sizes_and_ranks_are_predicted() -> None:
     every = [(pair, size, spend(*pair, size)) for pair in pairs for size in sizes]
     for pair, size, _ in every:
         shape = SwitchShape.of(LAYOUTS[pair[0]], LAYOUTS[pair[1]], size)
-        for left_out in (lambda at, s=size: at[1] == s, lambda at, p=pair: at[0] == p):
-            rest = [_shaped(each[2]) for each in every if not left_out(each)]
-            model = fit(rest)
+        other_sizes = [each for _, at, each in every if at != size]
+        other_ranks = [each for at, _, each in every if at != pair]
+        for rest in (other_sizes, other_ranks):
+            model = fit([_shaped(each) for each in rest])
             assert model is not None
             found = model.predict(shape)
             assert found.seconds == pytest.approx(truth_s(*pair, size), rel=0.3)
