@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,7 +35,8 @@ def transformers_cases(folder: Path) -> None:
         torch.manual_seed(0)
         config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=20, n_positions=8,
                             tie_word_embeddings=False)  # fmt: skip
-        model = GPT2LMHeadModel(config).to(DTYPES[case.dtype])
+        model: Any = GPT2LMHeadModel(config)
+        model.to(DTYPES[case.dtype])
         params = model.named_parameters() if "named" in case.form else model.parameters()
         trained = Trained(model, [OPTIMIZERS["adamw"](params)])
         shard = "2KB" if case.form == "sharded index" else "1GB"
