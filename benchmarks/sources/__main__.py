@@ -65,6 +65,8 @@ def measure(chosen: argparse.Namespace) -> Report:
     """Which checkpoints of others are read bit for bit, which are refused, which are wrong."""
     del chosen
     torch.set_num_threads(1)
+    # transformers imports DeepSpeed where it is installed, which otherwise prints what it chose.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # Before ranks are forked, which need it too.
     import transformers.optimization  # noqa: F401, PLC0415
 

@@ -31,7 +31,8 @@ SMALL = 16 << 10
 _HEADERS = 4
 """Most cached headers per kind of chunk; torch writes one."""
 
-_ARCHIVE = b"PK\3\4"
+_LENGTH_NBYTES, _BEGINS = 8, b"{"
+"""A safetensors file: a length, then JSON. An archive has its compression method, 0, there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +162,10 @@ def _safetensors(files: Files, contents: Contents) -> dict[str, int]:
     found = {}
     for name, starts in offsets.items():
         (at, *others) = starts
-        if not others and at + 8 <= files.opened(name)[1]:
-            data = bytearray(len(_ARCHIVE))
-            files.read_into(name, at, memoryview(data))
-            if bytes(data) != _ARCHIVE:
+        if not others and at + _LENGTH_NBYTES < files.opened(name)[1]:
+            data = bytearray(1)
+            files.read_into(name, at + _LENGTH_NBYTES, memoryview(data))
+            if bytes(data) == _BEGINS:
                 found[name] = at
     return found
 
