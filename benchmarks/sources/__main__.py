@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,7 +35,8 @@ def transformers_cases(folder: Path) -> None:
         torch.manual_seed(0)
         config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=20, n_positions=8,
                             tie_word_embeddings=False)  # fmt: skip
-        model = GPT2LMHeadModel(config).to(DTYPES[case.dtype])
+        model: Any = GPT2LMHeadModel(config)
+        model.to(DTYPES[case.dtype])
         params = model.named_parameters() if "named" in case.form else model.parameters()
         trained = Trained(model, [OPTIMIZERS["adamw"](params)])
         shard = "2KB" if case.form == "sharded index" else "1GB"
@@ -63,6 +65,8 @@ def measure(chosen: argparse.Namespace) -> Report:
     """Which checkpoints of others are read bit for bit, which are refused, which are wrong."""
     del chosen
     torch.set_num_threads(1)
+    # transformers imports DeepSpeed where it is installed, which otherwise prints what it chose.
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # Before ranks are forked, which need it too.
     import transformers.optimization  # noqa: F401, PLC0415
 

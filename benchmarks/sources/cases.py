@@ -24,7 +24,9 @@ def _adafactor(params: Any) -> torch.optim.Optimizer:
     # Only here: a second of imports.
     from transformers.optimization import Adafactor  # noqa: PLC0415
 
-    return Adafactor(params, lr=1e-2, relative_step=False)
+    make: Any = Adafactor
+    made: torch.optim.Optimizer = make(params, lr=1e-2, relative_step=False)
+    return made
 
 
 OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -5,6 +5,7 @@ Per case: FOLDER/<case>/ is the checkpoint, FOLDER/<case>.pt what the ranks held
 the producer cannot make it.
 """
 
+import importlib
 import os
 import sys
 import traceback
@@ -17,9 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint._extension import ZStandard
-from torch.distributed.checkpoint.filesystem import SerializationFormat
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -241,11 +241,11 @@ def _folders(case: Case, mesh: DeviceMesh, path: Path) -> Held:
 def _accelerate(trained: Trained, path: Path) -> Held:
     """Accelerate's own functions, as `Accelerator.save_state` calls them under FSDP2."""
     # Only here: it is no part of the tests' environment.
-    from accelerate import PartialState  # noqa: PLC0415
-    from accelerate.utils import fsdp_utils  # noqa: PLC0415
+    accelerate: Any = importlib.import_module("accelerate")
+    fsdp_utils: Any = importlib.import_module("accelerate.utils.fsdp_utils")
     from torch.distributed.fsdp import StateDictType  # noqa: PLC0415
 
-    PartialState(cpu=True)
+    accelerate.PartialState(cpu=True)
     plugin = SimpleNamespace(
         state_dict_type=StateDictType.SHARDED_STATE_DICT,
         fsdp_version=2,

@@ -1,6 +1,7 @@
 """Reads other systems' checkpoints without torch, and without running any of their code.
 
 The map:
+    contents.py            what a checkpoint holds, by FQN: chunks of tensors and plain values
     dcp/                   opens folders of torch.distributed.checkpoint
     deepspeed.py           opens a DeepSpeed ZeRO checkpoint
     detect.py              detects the kind of a checkpoint, and opens it

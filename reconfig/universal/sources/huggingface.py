@@ -27,15 +27,15 @@ from wattmesh.reconfig.universal.index.box import Box
 from wattmesh.reconfig.universal.index.declared import Declared
 from wattmesh.reconfig.universal.index.names import is_name
 from wattmesh.reconfig.universal.sources import plain_files, safetensors_header
-from wattmesh.reconfig.universal.sources.dcp import entries
-from wattmesh.reconfig.universal.sources.dcp.chunks import saved_offsets
-from wattmesh.reconfig.universal.sources.dcp.contents import (
+from wattmesh.reconfig.universal.sources.contents import (
     ArchivePlace,
     Contents,
     Decoded,
     ElementPlace,
     Tensor,
 )
+from wattmesh.reconfig.universal.sources.dcp import entries
+from wattmesh.reconfig.universal.sources.dcp.chunks import saved_offsets
 from wattmesh.reconfig.universal.sources.source import (
     NO_CHOICES,
     Choices,

@@ -18,7 +18,7 @@ from wattmesh.reconfig.universal.files import documents
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.files.regular_files import RegularFiles
 from wattmesh.reconfig.universal.index.names import is_name
-from wattmesh.reconfig.universal.sources.dcp.contents import Decoded
+from wattmesh.reconfig.universal.sources.contents import Decoded
 
 META, COMMON, TRAINER = "meta.pt", "common.pt", "trainer_state.json"
 _SCHEDULER = re.compile(r"scheduler(?:_\d{1,4})?\.(?:bin|pt)")

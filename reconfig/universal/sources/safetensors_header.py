@@ -30,14 +30,14 @@ _METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SafetensorsHeader:
     """Tensors by name, and texts that the writer added."""
 
     tensors: Mapping[str, StoredTensor]
     metadata: Mapping[str, str]
 
 
-def read(files: Files, name: str, offset: int = 0) -> Header:
+def read(files: Files, name: str, offset: int = 0) -> SafetensorsHeader:
     """Read the header that begins at byte `offset` and whose data reach to the file's end.
 
     Raises:
@@ -66,7 +66,7 @@ def read(files: Files, name: str, offset: int = 0) -> Header:
         )
     _prove_filled(tensors, begin, size, where)
     texts = {key: value for key, value in metadata.items() if type(value) is str}
-    return Header(tensors, texts)
+    return SafetensorsHeader(tensors, texts)
 
 
 def _bytes(files: Files, name: str, offset: int, count: int) -> bytes:

@@ -3,7 +3,6 @@
 The map:
     beside.py    a model's and an optimizer's folder side by side, as Accelerate writes them
     chunks.py    locates the elements of a chunk
-    contents.py  what a folder holds, by FQN: chunks of tensors and plain values
     dcp.py       opens a DCP folder
     entries.py   turns contents into an index and plain values
     groups.py    decodes an optimizer's groups, and renames what is saved by number

@@ -17,8 +17,8 @@ from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.allowance import Allowance
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.sources import plain_files
+from wattmesh.reconfig.universal.sources.contents import ArchivePlace, Contents, Decoded, Tensor
 from wattmesh.reconfig.universal.sources.dcp import metadata
-from wattmesh.reconfig.universal.sources.dcp.contents import ArchivePlace, Contents, Decoded, Tensor
 from wattmesh.reconfig.universal.sources.dcp.metadata import METADATA
 
 _MODEL = re.compile(r"(?:pytorch_model_fsdp|model)(?:_\d{1,4})?")

@@ -17,7 +17,7 @@ from wattmesh.reconfig.universal.archives.tensors import StoredTensor
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.sources import safetensors_header
-from wattmesh.reconfig.universal.sources.dcp.contents import (
+from wattmesh.reconfig.universal.sources.contents import (
     ArchivePlace,
     Contents,
     ElementPlace,
@@ -25,14 +25,14 @@ from wattmesh.reconfig.universal.sources.dcp.contents import (
     Tensor,
 )
 from wattmesh.reconfig.universal.sources.dcp.metadata import METADATA
-from wattmesh.reconfig.universal.sources.safetensors_header import Header
+from wattmesh.reconfig.universal.sources.safetensors_header import SafetensorsHeader
 
 SMALL = 16 << 10
 _HEADERS = 4
 """Most cached headers per kind of chunk; torch writes one."""
 
-_SHARDING = "DCP_SHARDING_INFO"
-_ARCHIVE = b"PK\3\4"
+_LENGTH_NBYTES, _BEGINS = 8, b"{"
+"""A safetensors file: a length, then JSON. An archive has its compression method, 0, there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +130,25 @@ def with_safetensors(files: Files, contents: Contents) -> Contents:
     return replace(contents, tensors=tensors)
 
 
-def saved_offsets(header: Header, name: str) -> Mapping[str, Shape]:
+def saved_offsets(header: SafetensorsHeader, name: str) -> Mapping[str, Shape]:
     """The start of each tensor's chunk, as torch's safetensors files tell; empty for others.
 
     Raises:
         InputInvalid: what they tell is malformed.
     """
-    told = header.metadata.get(_SHARDING)
+    texts = header.metadata.items()
+    told = next((text for key, text in texts if key == "DCP_SHARDING_INFO"), None)
     if told is None:
         return {}
     try:
         known = json.loads(told)
         found = {key: tuple(known[key]["saved_offsets"]) for key in header.tensors}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputInvalid(f"{name}: its {_SHARDING} is damaged ({error!s:.80}).") from error
+        raise InputInvalid(f"{name}: its DCP_SHARDING_INFO is damaged ({error!s:.80}).") from error
     for key, start in found.items():
         whole = all(type(each) is int and 0 <= each < 1 << 48 for each in start)
         if not whole or len(start) != len(header.tensors[key].shape):
-            raise InputInvalid(f"{name}: its {_SHARDING} gives {key!r:.80} no start.")
+            raise InputInvalid(f"{name}: its DCP_SHARDING_INFO gives {key!r:.80} no start.")
     return found
 
 
@@ -161,10 +162,10 @@ def _safetensors(files: Files, contents: Contents) -> dict[str, int]:
     found = {}
     for name, starts in offsets.items():
         (at, *others) = starts
-        if not others and at + 8 <= files.opened(name)[1]:
-            data = bytearray(len(_ARCHIVE))
-            files.read_into(name, at, memoryview(data))
-            if bytes(data) != _ARCHIVE:
+        if not others and at + _LENGTH_NBYTES < files.opened(name)[1]:
+            data = bytearray(1)
+            files.read_into(name, at + _LENGTH_NBYTES, memoryview(data))
+            if bytes(data) == _BEGINS:
                 found[name] = at
     return found
 
@@ -175,7 +176,7 @@ def _found(
     box: Box,
     place: Place,
     *,
-    headers: Mapping[str, Header],
+    headers: Mapping[str, SafetensorsHeader],
     starts: Mapping[str, Mapping[str, Shape]],
 ) -> Place:
     """The place of a chunk's elements, if its file is a safetensors file."""

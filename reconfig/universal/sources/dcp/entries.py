@@ -20,17 +20,17 @@ from wattmesh.reconfig.universal.index.index import PARAM, Index, Segment, Tenso
 from wattmesh.reconfig.universal.index.names import AVERAGE, Names
 from wattmesh.reconfig.universal.index.rules import Replicate
 from wattmesh.reconfig.universal.sources import slots, ties
-from wattmesh.reconfig.universal.sources.dcp import groups
-from wattmesh.reconfig.universal.sources.dcp import names as prefixes
-from wattmesh.reconfig.universal.sources.dcp.chunks import SMALL, Chunks
-from wattmesh.reconfig.universal.sources.dcp.contents import (
+from wattmesh.reconfig.universal.sources.contents import (
     ArchivePlace,
     Contents,
     Decoded,
     Tensor,
 )
-from wattmesh.reconfig.universal.sources.dcp.groups import Optimizer
-from wattmesh.reconfig.universal.sources.dcp.names import Found
+from wattmesh.reconfig.universal.sources.dcp import groups
+from wattmesh.reconfig.universal.sources.dcp import names as prefixes
+from wattmesh.reconfig.universal.sources.dcp.chunks import SMALL, Chunks
+from wattmesh.reconfig.universal.sources.dcp.groups import OptimizerGroups
+from wattmesh.reconfig.universal.sources.dcp.names import FittingNames
 from wattmesh.reconfig.universal.sources.plain import NotPlain, as_json, characters
 from wattmesh.reconfig.universal.sources.source import BYTES, NO_CHOICES, Choices
 
@@ -82,7 +82,7 @@ def make(
         found = prefixes.find(shapes, keys, where, allowance, choices)
     else:
         prefixes.prove(names, shapes, keys, where)
-        found = Found(names=names)
+        found = FittingNames(names=names)
     rows = _Rows(files, chunks, found, declared, tensors=tensors, averages=averages)
     values = _Values.sorted(rows, plain, optimizers)
     rows.add_tensors()
@@ -102,7 +102,7 @@ def _once(pairs: Iterator[tuple[str, Any]] | Any) -> dict[str, Any]:
     return found
 
 
-def _keys_of(optimizers: Mapping[str, Optimizer]) -> list[str]:
+def _keys_of(optimizers: Mapping[str, OptimizerGroups]) -> list[str]:
     """A key for each parameter that a group lists."""
     return [
         f"{prefix}{groups.GROUPS}.{name}.{groups.GROUPS}"
@@ -162,7 +162,7 @@ class _Rows:
         self,
         files: Files,
         chunks: Chunks,
-        found: Found,
+        found: FittingNames,
         declared: Declared,
         *,
         tensors: Mapping[str, Tensor],
@@ -275,7 +275,7 @@ class _Values:
 
     @classmethod
     def sorted(
-        cls, rows: _Rows, plain: Mapping[str, Any], optimizers: Mapping[str, Optimizer]
+        cls, rows: _Rows, plain: Mapping[str, Any], optimizers: Mapping[str, OptimizerGroups]
     ) -> "_Values":
         """Sort all values; those that are not plain data become entries of bytes."""
         values, name_of = cls(), rows.declared.name

@@ -12,7 +12,7 @@ Invariant: afterwards every setting and slot is under its parameter's name.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from wattmesh.errors import InputInvalid
@@ -30,7 +30,7 @@ Settings = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Optimizer:
+class OptimizerGroups:
     """One optimizer's groups.
 
     Attributes:
@@ -44,7 +44,7 @@ class Optimizer:
 
 def take(
     values: dict[str, Any], declared: Declared, where: str, allowance: Allowance
-) -> dict[str, Optimizer]:
+) -> dict[str, OptimizerGroups]:
     """Remove the groups of every optimizer from plain values, and return them by prefix.
 
     Args:
@@ -56,7 +56,7 @@ def take(
     Raises:
         InputInvalid: a group does not name its parameters.
     """
-    found: dict[str, Optimizer] = {}
+    found: dict[str, OptimizerGroups] = {}
     for prefix, groups in _groups(values).items():
         params = [each for group in groups for each in _params(group, prefix, where)]
         numbered = any(type(each) is int for each in params)
@@ -71,12 +71,12 @@ def take(
                 if name in settings:
                     raise InputInvalid(f"{where}: {name!r:.80} is in two groups of {prefix!r:.80}.")
                 settings[name] = rest
-        found[prefix] = Optimizer(settings, names)
+        found[prefix] = OptimizerGroups(settings, names)
     _check_used(found, declared)
     return found
 
 
-def renamed(key: str, optimizers: Mapping[str, Optimizer], where: str) -> str:
+def renamed(key: str, optimizers: Mapping[str, OptimizerGroups], where: str) -> str:
     """Replace the number in the key of a slot by its parameter's name.
 
     Raises:
@@ -161,7 +161,7 @@ def _told(groups: list[dict[str, Any]]) -> Iterator[str]:
             yield from names
 
 
-def _check_used(found: Mapping[str, Optimizer], declared: Declared) -> None:
+def _check_used(found: Mapping[str, OptimizerGroups], declared: Declared) -> None:
     numbered = [prefix for prefix, each in found.items() if each.names]
     for each in declared.numbered:
         if each.optimizer not in (None, *numbered) or not numbered:
@@ -169,8 +169,3 @@ def _check_used(found: Mapping[str, Optimizer], declared: Declared) -> None:
                 f"[[numbered]] for {brief(each.optimizer)}: no optimizer with that prefix numbers "
                 "its parameters."
             )
-
-
-def without_numbers(optimizers: Mapping[str, Optimizer]) -> dict[str, Optimizer]:
-    """The same optimizers once their slots were renamed."""
-    return {prefix: replace(each, names={}) for prefix, each in optimizers.items()}

@@ -19,7 +19,7 @@ from wattmesh.reconfig.universal.archives.tensors import LARGEST, MAX_COUNT, MAX
 from wattmesh.reconfig.universal.files.regular_files import RegularFiles
 from wattmesh.reconfig.universal.index.box import Box, Shape
 from wattmesh.reconfig.universal.index.names import MAX_NAME, is_name
-from wattmesh.reconfig.universal.sources.dcp.contents import ArchivePlace, Contents, Tensor
+from wattmesh.reconfig.universal.sources.contents import ArchivePlace, Contents, Tensor
 
 METADATA = ".metadata"
 

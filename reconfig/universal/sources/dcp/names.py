@@ -39,7 +39,7 @@ ALONE = Names("", HOOK.optim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FittingNames:
     """Prefixes that fit.
 
     Attributes:
@@ -57,7 +57,7 @@ def find(
     where: str,
     allowance: Allowance,
     choices: Choices = NO_CHOICES,
-) -> Found:
+) -> FittingNames:
     """Find the prefixes.
 
     Args:
@@ -77,7 +77,7 @@ def find(
         pairs.update(itertools.islice(_pairs(optim, shapes, keys, choices.model), MOST_PAIRS))
     if not pairs:
         _refuse_lonely_slots(keys, where)
-        return Found(names=_alone(keys, where, choices))
+        return FittingNames(names=_alone(keys, where, choices))
     wrong: dict[Names, str | None] = {}
     for names in pairs:
         allowance.look(where)
@@ -91,7 +91,7 @@ def find(
     return _only(sorted(good, key=str), keys, where)
 
 
-def _only(good: Sequence[Names], keys: Collection[str], where: str) -> Found:
+def _only(good: Sequence[Names], keys: Collection[str], where: str) -> FittingNames:
     """The one pair that fits; or one model with several optimizers that share its parameters."""
     models = sorted({names.model for names in good})
     optims = sorted({names.optim for names in good})
@@ -110,7 +110,7 @@ def _only(good: Sequence[Names], keys: Collection[str], where: str) -> Found:
                     f"which by --optimizer {optims[0]!r} (the others are carried beside it)."
                 )
             seen |= mine
-    return Found(names=Names(models[0], optims[0]), more=tuple(optims[1:]))
+    return FittingNames(names=Names(models[0], optims[0]), more=tuple(optims[1:]))
 
 
 def _alone(keys: Collection[str], where: str, choices: Choices) -> Names:

@@ -19,7 +19,7 @@ from wattmesh import durable
 from wattmesh.errors import InputInvalid
 from wattmesh.reconfig.universal.files.reader import Files
 from wattmesh.reconfig.universal.index import dtypes
-from wattmesh.reconfig.universal.sources.dcp.contents import ArchivePlace, Contents
+from wattmesh.reconfig.universal.sources.contents import ArchivePlace, Contents
 from wattmesh.reconfig.universal.sources.source import Choices
 
 _ZSTD = ("stream.zstd/1",)
