@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from wattmesh import quantities
-from wattmesh.controller.cli import words
+from wattmesh.controller.cli import formats
 from wattmesh.controller.cli.configs.configs_ways import Ways
 from wattmesh.controller.cli.output import STRONG, styled
 from wattmesh.controller.cli.tables import Column, table
@@ -57,7 +57,7 @@ def stall_lines(found: Sequence[Ways], here: str, columns: int) -> Iterator[Text
     yield styled(("stalls", STRONG), ", from the boundary to the first step at normal pace")
     yield from table(COLUMNS, rows)
     if predicted is not None:
-        yield from words.wrapped(_parts(predicted), columns)
+        yield from formats.wrapped(_parts(predicted), columns)
 
 
 def _parts(stall: Stall) -> str:

@@ -32,7 +32,7 @@ def confirmed(daemon: FakeDaemon) -> list[Transition]:
     last: dict[str, Transition] = {}
     for each in daemon.heard.transitions:
         if each.state is SwitchState.CONFIRMED:
-            last.setdefault(each.plan, each)
+            last.setdefault(each.switch_id, each)
     return list(last.values())
 
 
