@@ -205,6 +205,10 @@ def _refused_strategy(accelerator: Any, layout: Layout) -> str:
     sharding = accelerator.is_fsdp2
     whole = {DistributedType.MEGATRON_LM: "Megatron-LM", DistributedType.XLA: "XLA"}
     found = {
+        f"its Accelerator has {accelerator.num_processes} processes and the layout {layout} has "
+        f"{layout.world_size} ranks (on the CPU it wants cpu=True)": (
+            accelerator.num_processes != layout.world_size
+        ),
         "its DeepSpeed plugin is not moved; attach DeepSpeed's own engine": (
             kind == DistributedType.DEEPSPEED
         ),

@@ -10,7 +10,10 @@ from types import ModuleType
 from typing import Any
 
 KERNELS = "torchtitan.distributed.minimal_async_ep.kernels"
-DATASETS = {"datasets": ("Dataset", "load_dataset"), "datasets.distributed": ("split_dataset_by_node",)}
+DATASETS = {
+    "datasets": ("Dataset", "load_dataset"),
+    "datasets.distributed": ("split_dataset_by_node",),
+}
 
 
 class _Kernels(ModuleType):

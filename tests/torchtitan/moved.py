@@ -1,4 +1,4 @@
-"""The torchtitan script of docs/trainers.md as a job: without us, or with its diff and ordered about."""
+"""The torchtitan script of docs/trainers.md as a job: without us, or with its diff and ordered."""
 
 import json
 import os
@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-import tests.torchtitan.tiny  # noqa: F401 - stands in for what is not installed
 from torchtitan import trainer as trainer_module
 from torchtitan.distributed import utils as titan_utils
 
+import tests.torchtitan.tiny  # noqa: F401 - stands in for what is not installed
 from tests.docs.blocks import block, patched
 from tests.torchtitan.tiny import Sentences, Trainer, configuration
 from wattmesh.integrations import torchtitan as titan
@@ -63,7 +62,9 @@ class Noted(Trainer):  # type: ignore[misc]
 
 
 def _sum(average: dict[str, torch.Tensor]) -> float:
-    whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in average.values()]
+    whole = [
+        each.full_tensor() if hasattr(each, "full_tensor") else each for each in average.values()
+    ]
     return sum(float(each.double().square().sum()) for each in whole)
 
 
@@ -72,7 +73,7 @@ def _run(text: str, names: dict[str, Any]) -> int:
     torch.set_num_threads(1)
     trainer_module.Trainer = Noted
     mine = ModuleType("my_configuration")
-    steps = int(os.environ["STEPS"])
+    steps = int(os.environ.get("STEPS", "4"))
     vars(mine)["config"] = configuration(os.environ["OUT"], steps)
     if os.environ.get("SPOIL"):
         Sentences.load_state_dict = lambda self, state_dict: None  # type: ignore[method-assign]
@@ -91,7 +92,9 @@ def plain() -> int:
 
 def moved() -> int:
     """One rank of the script with the lines of its diff, ordered through TURNS."""
-    turns = [Turn(step=step, layout=Layout.from_text(to)) for step, to in json.loads(os.environ["TURNS"])]
+    turns = [
+        Turn(step=step, layout=Layout.from_text(to)) for step, to in json.loads(os.environ["TURNS"])
+    ]
     script = Script(turns)
     text = patched(block(PAGE, HEADING), block(PAGE, HEADING, 2))
     where = 'checkpoint_dir="/shared/llama-8b"'
@@ -104,4 +107,3 @@ def moved() -> int:
         ends = [[each[0], str(each[1]), each[2]] for each in script.ends()]
         (Path(os.environ["OUT"]) / "switches.json").write_text(json.dumps(ends))
     return status
-

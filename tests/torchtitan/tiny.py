@@ -1,4 +1,4 @@
-"""A torchtitan configuration that is tiny and runs on the CPU: `my_configuration` of docs/trainers.md.
+"""A tiny torchtitan configuration that runs on the CPU: `my_configuration` of docs/trainers.md.
 
 It is torchtitan's own Llama 3 with two settings that a CPU needs: plain attention (torch's flexible
 attention has no backward there), and DTensors for model-parallel axes only (what torchtitan calls
@@ -56,17 +56,15 @@ NORM: Any = {"weight": torch.nn.init.ones_}
 
 
 def model() -> Any:
-    """Two layers of Llama 3."""
+    """One layer of Llama 3."""
     rope = ComplexRoPE.Config(dim=4, max_seq_len=64, theta=10000)
     layers = llama3._build_llama3_layers(
-        n_layers=2, dim=WIDTH, n_heads=4, hidden_dim=24, rope=rope, attn_backend="flex"
+        n_layers=1, dim=WIDTH, n_heads=4, hidden_dim=24, rope=rope, attn_backend="flex"
     )
     made = llama3.Llama3Model.Config(
         dim=WIDTH,
         vocab_size=WORDS,
-        tok_embeddings=Embedding.Config(
-            num_embeddings=WORDS, embedding_dim=WIDTH, param_init=INIT
-        ),
+        tok_embeddings=Embedding.Config(num_embeddings=WORDS, embedding_dim=WIDTH, param_init=INIT),
         norm=RMSNorm.Config(normalized_shape=WIDTH, param_init=NORM),
         lm_head=Linear.Config(in_features=WIDTH, out_features=WORDS, param_init=INIT),
         layers=layers,
@@ -111,7 +109,13 @@ class Loader(ParallelAwareDataloader):  # type: ignore[misc]
         """Nothing more."""
 
     def __init__(
-        self, config: Config, *, dp_world_size: int, dp_rank: int, local_batch_size: int, **other: Any
+        self,
+        config: Config,
+        *,
+        dp_world_size: int,
+        dp_rank: int,
+        local_batch_size: int,
+        **other: Any,
     ) -> None:
         """Load for one data parallel rank."""
         del config, other
