@@ -3,7 +3,7 @@
 The map:
     configuration.py  a Layout as torchtitan's ParallelismConfig and back; checkpoint managers
     on_cpu.py         the CPU as torchtitan's device
-    probe.py          the loss of fixed tokens, by a built trainer
+    fixed_batch.py    the loss of fixed tokens, by a built trainer
     training.py       `attach`, a State of a trainer, the loop `train`
 """
 

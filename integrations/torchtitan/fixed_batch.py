@@ -42,7 +42,7 @@ def _forward(trainer: Any, inputs: torch.Tensor, labels: torch.Tensor) -> list[t
     size = trainer.config.parallelism.pipeline_parallel_microbatch_size
     given_mbs: list[tuple[Any, ...]] = []
     named_mbs, labels_mbs = [], []
-    for some, theirs in zip(inputs.split(size), labels.split(size), strict=True):
+    for some, theirs in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
         given, mine, named = trainer.post_dataloading_process(_batch(trainer, some), theirs)
         given_mbs.append((given,))
         named_mbs.append(named)

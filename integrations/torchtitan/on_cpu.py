@@ -24,7 +24,11 @@ class Cpu:
     get_device_properties = staticmethod(lambda device: SimpleNamespace(total_memory=1 << 30))
     reset_peak_memory_stats = staticmethod(lambda: None)
     empty_cache = staticmethod(lambda: None)
-    memory_stats = staticmethod(lambda device: {})
+
+    @staticmethod
+    def memory_stats(device: Any) -> dict[str, int]:
+        """Nothing is counted."""
+        return {}
 
 
 def use_cpu() -> None:

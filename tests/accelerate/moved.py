@@ -39,11 +39,20 @@ def plain() -> int:
     return _run(block(PAGE, HEADING).replace("\n        fsdp_plugin=", "\n        # "))
 
 
+def _forget_the_place_from_step_2() -> None:
+    rest = accelerate._Order.batches
+
+    def batches(self: Any, position: Any) -> Any:
+        return rest(self, position) if position.step < 2 else self._loader
+
+    accelerate._Order.batches = batches  # type: ignore[method-assign]
+
+
 def moved() -> int:
     """One rank of the script with the lines of its diff, ordered through TURNS."""
     take_plugin_on_cpu()
     if os.environ.get("SPOIL"):
-        accelerate._Order.batches = lambda self, position: self._loader  # type: ignore[method-assign]
+        _forget_the_place_from_step_2()
     rank, out = int(os.environ["RANK"]), Path(os.environ["OUT"])
     turns = [(step, Layout.from_text(to)) for step, to in json.loads(os.environ["TURNS"])]
     orders = Script(Turn(step=step, layout=to) for step, to in turns)
@@ -74,6 +83,8 @@ def moved() -> int:
 
     text = text.replace("(64, (20, LENGTH)", f"(64, ({os.environ.get('SAMPLES', '20')}, LENGTH)")
     text = text.replace("steps=STEPS", f"steps={os.environ.get('STEPS', 'STEPS')}")
+    if os.environ.get("MIXED"):
+        text = text.replace("Accelerator(\n", 'Accelerator(\n        mixed_precision="bf16",\n')
     text = text.replace(where, "**given,").replace('print("loss", loss)', "note(session, loss)")
     status = _run(text, given=given, note=note)
     if rank == 0:

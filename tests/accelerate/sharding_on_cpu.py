@@ -30,4 +30,4 @@ def take_plugin_on_cpu() -> None:
             self.fsdp_plugin = fsdp_plugin
             PartialState._shared_state["distributed_type"] = self.distributed_type
 
-    AcceleratorState.__init__ = begun  # type: ignore[method-assign]
+    AcceleratorState.__init__ = begun

@@ -37,7 +37,8 @@ def made(data: Any = None, *, shuffle: bool = False, **loading: Any) -> accelera
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    loader = DataLoader(torch.zeros(4, 2) if data is None else data, 2, shuffle=shuffle)
+    rows: Any = torch.zeros(4, 2) if data is None else data
+    loader = DataLoader(rows, 2, shuffle=shuffle)
     prepared = accelerator.prepare(model, optimizer, schedule, loader)
     return accelerate._by_kind((accelerator, *prepared))
 

@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torchtitan import trainer as trainer_module
-from torchtitan.distributed import utils as titan_utils
 
-import tests.torchtitan.tiny  # noqa: F401 - stands in for what is not installed
 from tests.docs.blocks import block, patched
-from tests.torchtitan.tiny import Sentences, Trainer, configuration
+from tests.torchtitan.tiny import (
+    Sentences,
+    Trainer,
+    configuration,
+    distributed_utils,
+    trainer_module,
+)
 from wattmesh.integrations import torchtitan as titan
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
 from wattmesh.integrations.torchtitan import on_cpu
@@ -85,7 +88,7 @@ def _run(text: str, names: dict[str, Any]) -> int:
 def plain() -> int:
     """One process of the script as it is without us."""
     # torchtitan 0.3 calls torch.distributed.set_timeout here, which torch 2.13 does not have.
-    titan_utils.set_pg_timeouts = lambda **named: None
+    distributed_utils.set_pg_timeouts = lambda **named: None
     on_cpu.use_cpu()
     return _run(block(PAGE, HEADING), {})
 

@@ -41,11 +41,11 @@ def test_the_trainer_goes_through_three_layouts_is_killed_and_trains_what_it_wou
         tmp_path,
         4,
         LAYOUT="dp2 tp2",
-        turns=[[1, "rep2 tp2"], [3, "dp2"]],
+        turns=[[1, "rep2"], [3, "dp2"]],
         KILL="1",
     )
     assert run.supervised() == 0, run.log()
-    assert run.layouts() == ["dp2 tp2", "rep2 tp2", "rep2 tp2", "dp2"], run.log()
+    assert run.layouts() == ["dp2 tp2", "rep2", "rep2", "dp2"], run.log()
     assert any("launching again from step 2" in line for line in run.said), run.said
     assert worst(run.losses(), alone.losses()) <= ROUNDED
     (average,) = alone.averages()

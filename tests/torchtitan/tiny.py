@@ -7,6 +7,7 @@ attention has no backward there), and DTensors for model-parallel axes only (wha
 
 # B: sample, S: place in the sample.
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,26 +17,31 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.data import IterableDataset
 
-from tests.torchtitan import absent
+from tests.torchtitan.absent import stood_in
 
-absent.stand_in()
+with stood_in():
+    importlib.import_module("torchtitan.trainer")
 
-from torchtitan.components.checkpointer.dcp import CheckpointManager  # noqa: E402
-from torchtitan.components.dataloader import ParallelAwareDataloader  # noqa: E402
-from torchtitan.components.loss import CrossEntropyLoss  # noqa: E402
-from torchtitan.components.metrics import MetricsProcessor  # noqa: E402
-from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw  # noqa: E402
-from torchtitan.components.tokenizer import BaseTokenizer  # noqa: E402
-from torchtitan.config.configs import (  # noqa: E402
+from torchtitan import trainer as trainer_module
+from torchtitan.components.checkpointer.dcp import CheckpointManager
+from torchtitan.components.dataloader import ParallelAwareDataloader
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.metrics import MetricsProcessor
+from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
+from torchtitan.components.tokenizer import BaseTokenizer
+from torchtitan.config.configs import (
     CommConfig,
     DebugConfig,
     ParallelismConfig,
     TrainingConfig,
 )
-from torchtitan.models import llama3  # noqa: E402
-from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm  # noqa: E402
-from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
-from torchtitan.trainer import Trainer  # noqa: E402
+from torchtitan.distributed import utils as distributed_utils
+from torchtitan.models import llama3
+from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+from torchtitan.models.common.attention import ScaledDotProductAttention
+from torchtitan.trainer import Trainer
+
+__all__ = ["Sentences", "Trainer", "configuration", "distributed_utils", "trainer_module"]
 
 BATCH, LENGTH, WORDS, WIDTH = 8, 8, 32, 16
 
