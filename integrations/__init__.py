@@ -5,10 +5,10 @@ The map:
     kubernetes/    JobSets and TrainJobs that follow each other: other sizes, sleep
     slurm/         batch jobs that follow each other: other sizes, sleep
     pytorch/       parallelism in five dimensions, from PyTorch's own parts
+    torchtitan/    torchtitan (0.3): its trainer under a session, through its extension points
     deepspeed.py   DeepSpeed ZeRO jobs: switched by restart, into another world size or stage
     mlflow.py      MLflow: a run's energy and grams beside its loss
     tensorboard.py TensorBoard: a run's energy and grams beside its loss
     torchrun.py    the launcher: starts a training job and starts it again
-    torchtitan.py  torchtitan (0.3): its trainer under a session, through its extension points
     wandb.py       Weights & Biases: a run's energy and grams beside its loss
 """

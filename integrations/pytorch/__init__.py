@@ -8,6 +8,7 @@
     collectives.py       collectives with a backward pass
     router.py            chooses experts; may lean towards those whose GPUs cost little
     expert_costs.py      what a daemon says of that, agreed on by all ranks
+    accelerate.py        scripts that train through Accelerate, built anew for each layout
     huggingface/         causal language models of transformers, moved by their own plans
     huggingface_moe.py   the same lean for Mixtral, Qwen-MoE and DeepSeek of transformers
     paired_probe.py      the loss of one batch with the lean of its routers and without it

@@ -46,6 +46,17 @@ def block(page: str, heading: str, number: int = 1) -> str:
     return found
 
 
+def patched(text: str, diff: str) -> str:
+    """Apply the hunks of a diff, each found by its own lines."""
+    for hunk in diff.split("@@\n")[1:]:
+        lines = hunk.splitlines(keepends=True)
+        old = "".join(line[1:] for line in lines if line[0] in " -")
+        new = "".join(line[1:] for line in lines if line[0] in " +")
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
 def filled(text: str, names: dict[str, Any], **paths: str) -> None:
     """Run a block in `names`, which hold what it leaves to its reader.
 

@@ -39,7 +39,8 @@ from wattmesh.reconfig.wire import Progress, Transition
 README, ATTACH, OBSERVE = "README.md", "docs/attach.md", "docs/observe.md"
 INSTALL, CARBON = "docs/install.md", "docs/carbon-signals.md"
 HUGGINGFACE = "docs/huggingface.md"
-PAGES = (README, ATTACH, OBSERVE, INSTALL, CARBON, HUGGINGFACE)
+TRAINERS = "docs/trainers.md"
+PAGES = (README, ATTACH, OBSERVE, INSTALL, CARBON, HUGGINGFACE, TRAINERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,6 @@ OWN = "test_an_own_checkpointer_and_a_tracker_are_written_as_the_page_has_them"
 WALKED = "test_the_documented_script_is_all_well_and_each_twin_is_told_by_its_fault"
 LAUNCHED = "test_the_real_launcher_recovers_a_killed_rank"
 HOSTS = "test_the_lines_of_the_page_are_two_hosts_of_one_run"
-TITAN = "test_the_documented_lines_train_to_the_end"
 ZERO = "test_the_documented_lines_leave_and_go_on"
 SIGNALS = HeldBy("tests/carbon/test_sources.py::test_examples_of_the_manual_are_settings")
 NODE = "tests/docs/test_install.py::test_a_{}_node_is_made_upgraded_and_removed_as_the_page_says"
@@ -237,6 +237,15 @@ FACE = HeldBy(
     "tests/huggingface/test_documented.py::"
     "test_the_script_with_the_lines_trains_what_it_trains_without",
     "tests/huggingface/documented.py",
+)
+ALONE = "is_killed_and_trains_what_it_would_alone"
+TITAN = HeldBy(
+    f"tests/torchtitan/test_moved.py::test_the_trainer_goes_through_three_layouts_{ALONE}",
+    "tests/torchtitan/moved.py",
+)
+ACCELERATE = HeldBy(
+    f"tests/accelerate/test_moved.py::test_a_script_goes_through_three_layouts_{ALONE}",
+    "tests/accelerate/moved.py",
 )
 ON_HEAD, ON_GPU = HeldBy(NODE.format("head")), HeldBy(NODE.format("gpu"))
 
@@ -255,12 +264,13 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (ATTACH, "Several hosts", 1): HeldBy(f"tests/hosts/test_moved.py::{HOSTS}"),
     (ATTACH, SAVE, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/jobs/documented.py"),
     (ATTACH, TRACK, 1): HeldBy(f"{DOCUMENTED}::{OWN}", "tests/attach/jobs/documented.py"),
-    (ATTACH, "torchtitan", 1): HeldBy(
-        f"tests/torchtitan/test_trainer.py::{TITAN}", "tests/torchtitan/documented.py"
-    ),
     (ATTACH, "DeepSpeed", 1): HeldBy(f"tests/zero/test_restart.py::{ZERO}", "tests/zero/job.py"),
     (HUGGINGFACE, "A script", 1): FACE,
     (HUGGINGFACE, "A script", 2): FACE,
+    (TRAINERS, "torchtitan", 1): TITAN,
+    (TRAINERS, "torchtitan", 2): TITAN,
+    (TRAINERS, "Accelerate", 1): ACCELERATE,
+    (TRAINERS, "Accelerate", 2): ACCELERATE,
     (OBSERVE, "Observe a script", 1): observed,
     (OBSERVE, "Observe a script", 2): shell,
     (OBSERVE, "In your experiment tracker", 1): tracked,

@@ -6,24 +6,13 @@ from typing import Any
 
 import torch
 
-from tests.docs.blocks import block
+from tests.docs.blocks import block, patched
 
 # What the page's script imports late, imported here once for all ranks.
 importlib.import_module("transformers.models.auto.modeling_auto")
 importlib.import_module("transformers.models.llama.modeling_llama")
 
 PAGE, HEADING = "docs/huggingface.md", "A script"
-
-
-def patched(text: str, diff: str) -> str:
-    """Apply the hunks of a diff, each found by its own lines."""
-    for hunk in diff.split("@@\n")[1:]:
-        lines = hunk.splitlines(keepends=True)
-        old = "".join(line[1:] for line in lines if line[0] in " -")
-        new = "".join(line[1:] for line in lines if line[0] in " +")
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
 
 
 def script() -> str:

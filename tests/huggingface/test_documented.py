@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import REPOSITORY, block
+from tests.docs.blocks import REPOSITORY, block, patched
 from tests.docs.test_held import missing
 from tests.hook.harness import Zygote
-from tests.huggingface.documented import HEADING, PAGE, patched, script
+from tests.huggingface.documented import HEADING, PAGE, script
 
 PATIENCE_S = 150.0
 

@@ -126,7 +126,9 @@ def _outside(module: Module) -> set[str]:
 ADAPTED = {
     "wattmesh.controller.cli.services.demo": {"examples"},
     "wattmesh.integrations.pytorch.huggingface.sharding": {"transformers"},
-    "wattmesh.integrations.torchtitan": {"torchtitan"},
+    "wattmesh.integrations.pytorch.accelerate": {"accelerate"},
+    "wattmesh.integrations.torchtitan.configuration": {"torchtitan"},
+    "wattmesh.integrations.torchtitan.training": {"torchtitan"},
 }
 """What a module finds by itself: an adapter, which only who has what it adapts imports; `wattmesh
 demo`, which knows where its example is. Both say so where it is missing."""

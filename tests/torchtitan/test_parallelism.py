@@ -95,6 +95,12 @@ def test_a_global_batch_that_would_follow_the_layout_is_refused(batch: int, word
         titan.configured(config, Layout(dp_shard=4))
 
 
+def test_a_pipeline_is_refused_where_torch_does_not_take_its_microbatches() -> None:
+    """No torch that we are tested with does: torchtitan 0.3 was made for a newer one."""
+    with pytest.raises(InputInvalid, match=r"has pp = 2, and torchtitan 0.3 gives its pipelines"):
+        titan.configured(Config(), Layout(pp=2, dp_shard=2))
+
+
 @pytest.fixture(params=range(8))
 def rank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """One of eight ranks, without the seven others."""

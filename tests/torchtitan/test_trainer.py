@@ -2,19 +2,12 @@
 
 import ast
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch.distributed as dist
 import torchtitan
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torchtitan.config.configs import ParallelismConfig
 
-from tests.hook.harness import Zygote
 from wattmesh.integrations import torchtitan as titan
-from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.position import Position
+from wattmesh.integrations.torchtitan.training import SPLITTING
 
 SOURCE = (Path(torchtitan.__path__[0]) / "trainer.py").read_text()
 
@@ -82,96 +75,11 @@ def test_the_real_trainer_takes_its_process_group_from_one_method_only() -> None
     ]
 
 
-class Base:
-    """Stands where torchtitan's Trainer would: builds, and counts what it is asked for."""
-
-    def __init__(self, config: Any) -> None:
-        """Build, as far as that goes without kernels."""
-        self.config = config
-        self.parallel_dims = self.init_distributed()
-        self.done: list[str] = []
-        self.step = 0
-        self.dataloader = [1, 2, 3]
-        self.gc_handler = SimpleNamespace(run=lambda step: self.done.append(f"gc {step}"))
-        self.optimizers = SimpleNamespace(zero_grad=lambda: self.done.append("zero_grad"))
-
-    def init_distributed(self) -> Any:
-        """What the session must not let happen."""
-        raise AssertionError("a second process group was made")
-
-    def batch_generator(self, data_iterable: Any) -> Any:
-        """Give batches."""
-        return iter(data_iterable)
-
-    def train_step(self, data_iterator: Any) -> None:
-        """Take one."""
-        self.done.append(f"step {self.step} on {next(data_iterator)}")
-
-
-class Walk:
-    """A session that ends after so many steps, and builds anew after one of them."""
-
-    def __init__(self, build: Any, steps: int, anew_after: int) -> None:
-        """Begin."""
-        self._build, self._steps, self._anew_after = build, steps, anew_after
-        self.position = Position()
-        self.state = build()
-
-    @property
-    def done(self) -> bool:
-        """Whether it is over."""
-        return self.position.step >= self._steps
-
-    def report(self, *, tokens: int, samples: int) -> None:
-        """Count."""
-        before = self.position
-        self.position = Position(
-            step=before.step + 1, samples=before.samples + samples, tokens=before.tokens + tokens
-        )
-
-    def boundary(self) -> None:
-        """Build anew when it is time."""
-        if self.position.step == self._anew_after:
-            self.state = self._build()
-
-
-def test_the_loop_trains_with_the_newest_trainer_and_clears_gradients_before_a_boundary() -> None:
-    """Torchtitan clears them before a step, which would defer every boundary."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    try:
-        kind = titan.under_session(Base)
-        training = SimpleNamespace(global_batch_size=8, seq_len=16)
-        config = SimpleNamespace(
-            training=training,
-            parallelism=titan.parallelism(Layout(dp_shard=2, tp=2), ParallelismConfig()),
-        )
-        trainers: list[Any] = []
-
-        def build() -> Any:
-            trainers.append(kind(config))
-            return SimpleNamespace(parts=SimpleNamespace(trainer=trainers[-1]))
-
-        walk = Walk(build, steps=3, anew_after=2)
-        titan.train(walk)  # type: ignore[arg-type]
-    finally:
-        dist.destroy_process_group()
-    assert walk.position == Position(step=3, samples=24, tokens=384)
-    assert (trainers[0].parallel_dims.dp_shard, trainers[0].parallel_dims.tp) == (2, 2)
-    assert trainers[0].done == [
-        "gc 1", "step 1 on 1", "zero_grad", "gc 2", "step 2 on 2", "zero_grad",
-    ]  # fmt: skip
-    assert trainers[1].done == ["gc 1", "step 1 on 1", "zero_grad"]
-
-
-def test_the_documented_lines_train_to_the_end(zygote: Zygote, tmp_path: Path) -> None:
-    """A real session, one rank: all of `training.steps`, and a checkpoint at every interval."""
-    job = "tests.torchtitan.documented:main"
-    launch = zygote.start(1, {"REAL": str(tmp_path)}, tmp_path, job)
-    status = zygote.wait(launch, 150.0)
-    log = (tmp_path / "rank-0.log").read_text()
-    assert status == 0, log
-    trained = [line for line in log.splitlines() if line.startswith("trained ")]
-    assert trained == [f"trained [{n}, {n + 1}]" for n in (1, 3, 5, 7)]
-    assert "ended done" in log
-    saved = sorted(path.name for path in (tmp_path / "run").glob("step-*"))
-    assert saved == ["step-00000002", "step-00000004"]
+@pytest.mark.parametrize("hook", SPLITTING)
+def test_the_hooks_that_are_taken_off_are_torchtitan_s(hook: str) -> None:
+    """They are found by name: a torchtitan that calls them otherwise fails here."""
+    source = (Path(torchtitan.__path__[0]) / "models/common/attention.py").read_text()
+    kind, method = hook.split(".")
+    body = source[source.index(f"class {kind}(") :]
+    assert f"def {method}(" in body
+    assert f"(self.{method})" in body

@@ -1,0 +1,1 @@
+"""Accelerate: a script without us, and its diff, moved through layouts."""
