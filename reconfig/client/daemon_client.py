@@ -24,7 +24,7 @@ from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register
 log = logging.getLogger(__name__)
 
 CALL_LIMIT_S = 3.0
-ORDER_WAIT_S = 10.0
+ORDER_WAIT_S = 1.0
 """How long the daemon may keep a call for orders waiting; it answers at once when it has one."""
 PROGRESS_EVERY_S = 0.5
 FIRST_PAUSE_S = 0.2

@@ -190,7 +190,10 @@ def with_buffer(buffer: torch.Tensor) -> nn.Module:
         (scheduled(Warped), "extra.schedule.warp is a function"),
         (state(with_buffer(torch.eye(3).to_sparse())), "'mask' is sparse; keep it dense"),
         (state(with_buffer(torch.ones(3, dtype=torch.complex64))), "'model.mask' is complex"),
-        (state(with_buffer(torch.ones(3).to(torch.float8_e8m0fnu))), "'mask' is torch.float8_e8m"),
+        (
+            state(with_buffer(torch.ones(3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2))),
+            "'mask' is torch.float4_e2m1",
+        ),
     ],
 )
 def test_what_cannot_be_carried_is_told_by_name(made: State, words: str) -> None:

@@ -114,13 +114,13 @@ def heartbeat(**changes: Any) -> dict[str, Any]:
     return Heartbeat(**values | changes).to_json()
 
 
-def transition(plan: str, epoch: int, state: SwitchState, **changes: Any) -> dict[str, Any]:
+def transition(switch_id: str, epoch: int, state: SwitchState, **changes: Any) -> dict[str, Any]:
     """Report one step of a switch."""
     values: dict[str, Any] = {
         "run": RUN,
         "incarnation": "incarnation-1",
         "attempt": 1,
-        "plan": plan,
+        "switch_id": switch_id,
         "epoch": epoch,
         "state": state,
         "step": 20,
