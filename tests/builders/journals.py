@@ -35,6 +35,8 @@ def fresh_file(path: Path) -> Journal:
 
 def put_back_to_0012(connection: sqlite3.Connection) -> None:
     """Give an open SQLite journal the shape of revision 0012, with no row of grams."""
+    for table in ("switches", "transitions"):
+        connection.execute(f"ALTER TABLE {table} RENAME COLUMN switch_id TO plan")
     connection.execute("ALTER TABLE incarnations DROP COLUMN waited_us")
     connection.execute("DROP VIEW emissions")
     for name in ("emission_rows", "emission_prices", "ledger_names"):
