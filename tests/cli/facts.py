@@ -127,7 +127,7 @@ def run(**changes: Any) -> RunLine:
 def switching(**changes: Any) -> SwitchLine:
     """Give a switch under way."""
     values: dict[str, Any] = {
-        "plan": "p1",
+        "switch_id": "p1",
         "from_point": "A",
         "to_point": "B",
         "state": "loaded",

@@ -68,7 +68,7 @@ def test_a_part_measured_again_leaves_the_others() -> None:
 
 def test_files_with_marked_tests_are_found_and_counted() -> None:
     """A skipped or failed test did not pass, and is named."""
-    assert str(REPOSITORY / "tests" / "telemetry" / "test_real_gpu.py") in files()
+    assert str(REPOSITORY / "tests" / "telemetry" / "sources" / "test_real_gpu.py") in files()
     found = [
         {"test": "a::one", "result": "passed", "seconds": 1.0},
         {"test": "a::two", "result": "skipped", "seconds": 0.5},
