@@ -80,14 +80,21 @@ class DaemonLink:
         return cls(path)
 
     def call(
-        self, method: str, path: str, message: dict[str, Any] | None, limit_s: float
+        self,
+        method: str,
+        path: str,
+        message: dict[str, Any] | None,
+        limit_s: float,
+        end: "EndOfCalls | None" = None,
     ) -> DaemonAnswer:
-        """Make one call.
+        """Make one call, which another thread may end by `end`.
 
         Raises:
-            SourceUnavailable: no answer within `limit_s`, or it is not a JSON object.
+            SourceUnavailable: no answer within `limit_s`, it is not a JSON object, or it was ended.
         """
         connection = UnixConnection(self._path, limit_s)
+        if end is not None:
+            end.apply_to(connection)
         # A socket timeout limits each read; this timer limits the whole call.
         limit = threading.Timer(limit_s, cut, (connection,))
         limit.daemon = True
@@ -115,12 +122,49 @@ class UnixConnection(http.client.HTTPConnection):
         """Prepare a connection to the socket at `path`."""
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
+        self._ended = False
 
     def connect(self) -> None:
-        """Connect to the Unix socket."""
+        """Connect to the Unix socket.
+
+        Raises:
+            ConnectionAbortedError: `end` was called.
+        """
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+        if self._ended:
+            raise ConnectionAbortedError("ended")
+
+    def end(self) -> None:
+        """End the call from another thread, also one that has not connected yet."""
+        # In this order: `connect` looks at the flag last, so that one of both sees the other.
+        self._ended = True
+        cut(self)
+
+
+class EndOfCalls:
+    """Ends, once and for all, the calls it is given to: the one under way and all later ones."""
+
+    def __init__(self) -> None:
+        """Let calls pass until `end`."""
+        self._lock = threading.Lock()
+        self._ended = False
+        self._last: UnixConnection | None = None
+
+    def apply_to(self, connection: UnixConnection) -> None:
+        """Have `end` end this connection's call too; only the newest can be under way."""
+        with self._lock:
+            self._last = connection
+            if self._ended:
+                connection.end()
+
+    def end(self) -> None:
+        """End them."""
+        with self._lock:
+            self._ended = True
+            if self._last is not None:
+                self._last.end()
 
 
 def no_socket(path: str) -> str:

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 from wattmesh.errors import InputInvalid, SourceUnavailable
 from wattmesh.reconfig.client.heartbeat import Heartbeats
 from wattmesh.reconfig.client.outbox import JobOutbox
-from wattmesh.reconfig.link import DaemonAnswer, DaemonLink
+from wattmesh.reconfig.link import DaemonAnswer, DaemonLink, EndOfCalls
 from wattmesh.reconfig.wire import Finish, Heartbeat, Orders, Progress, Register, Transition
 
 log = logging.getLogger(__name__)
 
 CALL_LIMIT_S = 3.0
-ORDER_WAIT_S = 1.0
+ORDER_WAIT_S = 10.0
 """How long the daemon may keep a call for orders waiting; it answers at once when it has one."""
 PROGRESS_EVERY_S = 0.5
 FIRST_PAUSE_S = 0.2
@@ -88,6 +88,7 @@ class DaemonClient:
         self._idle = threading.Event()
         self._poster = threading.Thread(target=self._post, name="wattmesh-post", daemon=True)
         self._asker = threading.Thread(target=self._ask, name="wattmesh-order", daemon=True)
+        self._end_of_asking = EndOfCalls()
         self._takes_orders = takes_orders
         self._corrected: Register | None = None
         self._heartbeats = Heartbeats(link, self._heartbeat, self._be_silent)
@@ -131,7 +132,7 @@ class DaemonClient:
     def close(self, patience_s: float) -> None:
         """Wait up to `patience_s` until the queue is sent, then stop; the rest stays on disk.
 
-        A call under way may take `CALL_LIMIT_S` more.
+        A report under way may take `CALL_LIMIT_S` more; a call that waits for orders is ended.
         """
         until = time.monotonic() + patience_s
         while time.monotonic() < until and not self._silenced.is_set():
@@ -139,6 +140,7 @@ class DaemonClient:
             if self._new.empty() and self._idle.wait(0.05):
                 break
         self._stop.set()
+        self._end_of_asking.end()
         self._heartbeats.stop()
         self._wake.set()
         self._poster.join(CALL_LIMIT_S)
@@ -309,12 +311,13 @@ class DaemonClient:
         pause_s = FIRST_PAUSE_S
         path = f"/v1/runs/{self._register.run}/order?wait={ORDER_WAIT_S:g}"
         while not self._stop.is_set():
-            if self._silenced.is_set() or not self._registered.wait(ORDER_WAIT_S):
+            if self._silenced.is_set() or not self._registered.wait(PROGRESS_EVERY_S):
                 self._stop.wait(FIRST_PAUSE_S)
                 continue
             began = time.monotonic()
             try:
-                answer = self._link.call("GET", path, None, CALL_LIMIT_S + ORDER_WAIT_S)
+                limit_s = CALL_LIMIT_S + ORDER_WAIT_S
+                answer = self._link.call("GET", path, None, limit_s, self._end_of_asking)
                 if answer.accepted:
                     self._orders = Orders.from_json(answer.body)
                 elif answer.status == 404:

@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hook.daemon import FakeDaemon, Wish
 from tests.hook.harness import TP2, until
 from wattmesh.errors import InputInvalid, SourceUnavailable
+from wattmesh.reconfig.client import daemon_client
 from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.layout import Layout
-from wattmesh.reconfig.link import DaemonLink
+from wattmesh.reconfig.link import DaemonLink, EndOfCalls
 from wattmesh.reconfig.switch import SwitchState
 from wattmesh.reconfig.wire import Finish, Progress, Register, Transition
 
@@ -232,6 +234,54 @@ def test_a_call_ends_within_its_limit_whatever_comes(dripping: Path) -> None:
     with pytest.raises(SourceUnavailable, match="no usable answer"):
         DaemonLink(str(dripping)).call("GET", "/", None, 0.5)
     assert time.monotonic() - began < 20
+
+
+def test_a_call_ends_when_another_thread_ends_it(dripping: Path) -> None:
+    """The one that waits for its answer, and the next one, which is not waited for."""
+    link, end, ended = DaemonLink(str(dripping)), EndOfCalls(), threading.Event()
+
+    def call() -> None:
+        with pytest.raises(SourceUnavailable, match="no usable answer"):
+            link.call("GET", "/", None, 300.0, end)
+        ended.set()
+
+    for _ in range(2):
+        ended.clear()
+        threading.Thread(target=call, daemon=True).start()
+        until(lambda: ended.is_set() or _connected(end), "the call has begun")
+        end.end()
+        assert ended.wait(60.0)
+
+
+def _connected(end: EndOfCalls) -> bool:
+    return end._last is not None and end._last.sock is not None
+
+
+def test_no_thread_waits_for_orders_after_the_close(
+    tmp_path: Path, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon holds the call for as long as the job lets it."""
+    monkeypatch.setattr(daemon_client, "ORDER_WAIT_S", 600.0)
+    with WaitingDaemon(socket_path, tmp_path, []) as daemon:
+        speaking = client(socket_path, tmp_path / "outbox")
+        assert daemon.waits.wait(60.0)
+        speaking.close(5.0)
+        speaking._asker.join(60.0)
+        assert not speaking._asker.is_alive()
+        daemon.release.set()
+
+
+class WaitingDaemon(FakeDaemon):
+    """Holds the call for orders until it is released."""
+
+    waits, release = threading.Event(), threading.Event()
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Hold, or answer."""
+        if "/order?" in path and self.heard.registers:
+            self.waits.set()
+            self.release.wait(120.0)
+        return super().answer(method, path, body)
 
 
 @pytest.mark.parametrize("body", [b"[" * 200_000, b"{", b"\xff"])
