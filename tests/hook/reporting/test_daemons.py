@@ -168,6 +168,8 @@ def test_a_daemon_that_dies_during_a_switch_is_told_the_rest_when_it_is_back(
         until(lambda: len(run.lines()) >= 12, "training goes on after the switch")
     socket_path.unlink()
     with FakeDaemon(socket_path, run.out, []) as daemon:
+        # A launch that ends keeps on disk what it could not send in time.
+        until(lambda: SwitchState.CONFIRMED in daemon.states(), "the rest was told")
         (run.out / "back").touch()
         assert zygote.wait(run.launches[0]) == 0, run.log()
     assert run.layouts() == ["dp2", "tp2"]
