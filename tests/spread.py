@@ -21,6 +21,9 @@ FIRST = (
 )
 """Folders of long tests: begun last, one of them would keep a single worker busy at the end."""
 
+TOGETHER = ("tests/laws/",)
+"""Folders whose tests read what one of them has read: all our sources, parsed."""
+
 FIXTURE = re.compile(r'scope="(module|session)".*\)\ndef (\w+)\(')
 ASKED = re.compile(r'[(,]\s*(\w+): |usefixtures\("(\w+)"')
 """What may be a parameter of a test: a name taken for one binds too much, never too little."""
@@ -88,7 +91,9 @@ class Spread(LoadScopeScheduling):  # type: ignore[misc]
         self._groups = groups({str(each.relative_to(root)): each.read_text() for each in files})
 
     def _split_scope(self, nodeid: str) -> str:
-        return self._groups.get(nodeid.partition("::")[0], nodeid)
+        path = nodeid.partition("::")[0]
+        room = next((each for each in TOGETHER if path.startswith(each)), nodeid)
+        return self._groups.get(path, room)
 
 
 @pytest.hookimpl(optionalhook=True)

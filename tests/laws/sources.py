@@ -13,9 +13,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ROOMS = ("telemetry", "reconfig", "policies", "integrations", "controller", "migrations")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Module:
-    """One source file under the name it is imported by."""
+    """One source file under the name it is imported by; equal to itself alone."""
 
     name: str
     path: Path
@@ -46,16 +46,19 @@ def modules() -> dict[str, Module]:
     return {module.name: module for module in parsed}
 
 
-def imports(module: Module) -> Iterator[str]:
+@cache
+def imports(module: Module) -> tuple[str, ...]:
     """Give the dotted name behind every import statement, wherever in the file it stands.
 
     `from a import b` gives `a.b`: whether that is a module or a name inside one, the caller knows.
     """
+    found: list[str] = []
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def dotted(node: ast.expr) -> str:
@@ -75,6 +78,7 @@ def calls(module: Module) -> Iterator[tuple[int, str, ast.Call]]:
             yield node.lineno, dotted(node.func), node
 
 
+@cache
 def graph() -> dict[str, frozenset[str]]:
     """Give, for every module of ours, the modules of ours that it imports."""
     known = modules()
