@@ -95,6 +95,18 @@ def test_a_global_batch_that_would_follow_the_layout_is_refused(batch: int, word
         titan.configured(config, Layout(dp_shard=4))
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [({"cp_method": "ring"}, "cp_method = ring"), ({"cp_layers": "1x2"}, "cp_lay")],
+)
+def test_another_way_to_attend_is_refused(how: dict[str, str], words: str) -> None:
+    """Torchtitan would train on in its own, under the layout's name; without cp nothing is read."""
+    with pytest.raises(InputInvalid, match=f"has {words}"):
+        titan.parallelism(Layout(cp=2, **how), ParallelismConfig())  # type: ignore[arg-type]
+    alone = titan.parallelism(Layout(cp_method="ring"), ParallelismConfig())
+    assert alone.context_parallel_degree == 1
+
+
 def test_a_pipeline_is_refused_where_torch_does_not_take_its_microbatches() -> None:
     """No torch that we are tested with does: torchtitan 0.3 was made for a newer one."""
     with pytest.raises(InputInvalid, match=r"has pp = 2, and torchtitan 0.3 gives its pipelines"):
