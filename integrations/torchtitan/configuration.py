@@ -39,8 +39,8 @@ def parallelism(layout: Layout, base: ParallelismConfig) -> ParallelismConfig:
     if layout.cp > 1 and (layout.cp_method != "gather" or layout.cp_layers):
         told = "cp_layers" if layout.cp_layers else f"cp_method = {layout.cp_method}"
         raise InputInvalid(
-            f"torchtitan: the layout {layout} has {told}; torchtitan attends over all of cp, in its "
-            "own way: leave it out."
+            f"torchtitan: the layout {layout} has {told}; torchtitan attends over all of cp in "
+            "its own way: leave it out."
         )
     if layout.pp > 1 and base.module_fqns_per_model_part is not None:
         raise InputInvalid(
