@@ -1,6 +1,6 @@
 """Kills a writer before its n-th call into the file system, for every n, and says what is left.
 
-    python -m tests.universal.killed SCENARIO FOLDER
+    python -m tests.universal.convert.killed SCENARIO FOLDER
 
 Each n is a child by fork, so that nothing is imported twice; what was left is judged by a reader
 that knows nothing of the writer. One line of JSON: what was seen after each kill.

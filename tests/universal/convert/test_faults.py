@@ -19,7 +19,7 @@ LEFT = {
 @pytest.mark.parametrize("name", LEFT)
 def test_killed_before_every_call_into_the_file_system(name: str, tmp_path: Path) -> None:
     """Old until one moment, new from then on; both are seen, and nothing else."""
-    command = [sys.executable, "-m", "tests.universal.killed", name, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.universal.convert.killed", name, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
