@@ -122,10 +122,10 @@ def _job(
 def month_end() -> Scenario:
     """A month ends in India (18:30 UTC) amid a failover, an outage, a gap and a revision."""
     return Scenario(
-        site=Site(poll=2 * HOUR, price=2 * HOUR),
+        site=Site(poll=3 * HOUR, price=4 * HOUR, forecast=24 * HOUR),
         start=at("2026-02-24 00:00:00"),
         end=at("2026-03-05 00:00:00"),
-        step=timedelta(hours=1, minutes=30, seconds=7),
+        step=timedelta(hours=3, seconds=7),
         jobs=(
             _job(
                 "steady",
@@ -158,13 +158,14 @@ def clocks_change() -> Scenario:
         site=Site(
             zone="DE",
             timezone="Europe/Berlin",
-            poll=2 * HOUR,
-            price=3 * HOUR,
+            poll=3 * HOUR,
+            price=6 * HOUR,
+            forecast=12 * HOUR,
             lifecycle_from=start + 26 * HOUR,
         ),
         start=start,
         end=at("2026-04-05 00:00:00"),
-        step=timedelta(hours=2, seconds=11),
+        step=timedelta(hours=4, seconds=11),
         jobs=(
             _job("spring", at("2026-03-26 03:00:00"), 170, layout=B),
             _job("moved", moved, 80, gpus=GPUS[2:4], movable=True, slack=1.15),

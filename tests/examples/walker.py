@@ -66,6 +66,7 @@ def walk(
         "shift": shift,
     }
     environment = {_ASKED: json.dumps(asked)}
+    zygote.load("tests.examples.walker")
     number = zygote.start(ranks, environment, folder, "tests.examples.walker:main")
     status = zygote.wait(number, PATIENCE_S)
     assert status == 0, "\n".join(each.read_text() for each in folder.glob("rank-*.log"))

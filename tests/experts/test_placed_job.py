@@ -63,6 +63,7 @@ class PlacedRun(Run):
             dtype="float64",
         )
         self.job = "tests.experts.placed_job:main"
+        zygote.load("tests.experts.placed_job")
 
     def ordered(self, socket_path: Path, wishes: Sequence[Wish]) -> FakeDaemon:
         """A daemon that gives these orders, for which the run waits."""

@@ -26,6 +26,10 @@ from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE, FakeNvml
 PARKED_W = 55.0
 """Of a fake GPU that a layout leaves out; so much it draws idle, too."""
 
+TALK_EVERY_S = 0.1
+"""It tells where it is, and asks for orders, no more often, as a hook does; but a layout's first
+steps are told one by one."""
+
 RUN = "6d1c9d0e-0000-4000-8000-000000000001"
 
 
@@ -81,6 +85,7 @@ class Actor:
         self.log = StepLog(place.steps)
         self.step = self.tokens = self.here = 0
         self.counted_s = time.monotonic()
+        self.told_s = self.asked_s = 0.0
         folder = os.environ.get(FOLDER_VARIABLE)
         self.gpus = list(FakeNvml.open(Path(folder)).gpus) if folder else []
 
@@ -140,6 +145,9 @@ class Actor:
                 elapsed_s=now_s - began_s,
             )
         )
+        if self.here > self.act.after and now_s < self.told_s + TALK_EVERY_S:
+            return
+        self.told_s = now_s
         loss = self.act.loss
         self.post(
             "progress",
@@ -177,6 +185,10 @@ class Actor:
         """Follow an order; True when the job is to end."""
         if (self.place.run / "stop").exists():
             return True
+        now_s = time.monotonic()
+        if now_s < self.asked_s + TALK_EVERY_S:
+            return False
+        self.asked_s = now_s
         order = Orders.from_json(self.link.call("GET", f"/v1/runs/{RUN}/order", None, 5).body).order
         if order is None or not order.not_before_step <= self.step <= order.valid_until_step:
             return False

@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.profile.test_agent_page import served
-from tests.profile.test_measuring import ACT, JOB, shell
+from tests.profile.test_measuring import ACT as QUICK
+from tests.profile.test_measuring import JOB, shell
 from tests.telemetry.sources.prometheus_server import Prometheus, Series, prometheus
 from wattmesh.controller.profile.job import JobPower, PowerKind, ProfileJob
 from wattmesh.controller.profile.profile import Profile, profile
 from wattmesh.errors import InputInvalid, WattmeshError
 from wattmesh.telemetry.fake_nvml import FOLDER_VARIABLE, Board, FakeNvml
+
+ACT = replace(QUICK, step_s={"dp2": 0.012, "1 rank": 0.018})
+"""Sources are looked at for seconds: quick steps would make hundreds of intervals of them."""
 
 SCRAPED_S = 0.2
 

@@ -93,7 +93,9 @@ def build(layout: Layout, ranks: wattmesh.Ranks) -> State:
     if not autocast():
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     fully_shard(net, mesh=mesh, mp_policy=policy)
-    state = State(modules=[net], optimizers=[torch.optim.AdamW(net.parameters(), lr=1e-3)])
+    # Fused and, below, by `foreach`: tensor by tensor most of a step would be DTensor's dispatch.
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+    state = State(modules=[net], optimizers=[optimizer])
     state.parts.steps = HarmedSteps(layout)
     return state
 
@@ -163,7 +165,7 @@ def train_step(state: State) -> float:
             slots["exp_avg"].zero_()
             slots["exp_avg_sq"].zero_()
     steps.fresh = False
-    nn.utils.clip_grad_norm_(state.modules[0].parameters(), 1.0)
+    nn.utils.clip_grad_norm_(state.modules[0].parameters(), 1.0, foreach=True)
     for parameter in state.modules[0].parameters() if steps.harm == SCALED_GRADIENT else ():
         assert parameter.grad is not None
         parameter.grad.mul_(1.5)
@@ -179,7 +181,7 @@ def main() -> None:
         "trained",
         build=build,
         probe=probe,
-        layout=Layout(dp_shard=2),
+        layout=Layout(dp_shard=int(os.environ.get("TRAINED_RANKS", "2"))),
         checkpoint_dir="never-written",  # a validated run saves into its own folder
         boundary_every=4,
     )
