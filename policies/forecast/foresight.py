@@ -110,7 +110,7 @@ class Foresight:
         past = Past.of(filled(values[first:]), seen.start)
         view = _view(past, seen, self.columns)
         offset = round((self.since - seen.start).total_seconds() / 3600)
-        off = view.off(self.usual, self.left_out, offset)
+        off = view.off(self.usual, self.left_out, offset, hours)
         told = _combined(view, pairs, off, self)
         if self.late is not None:
             told = told + self.late(seen, pairs)
@@ -151,18 +151,20 @@ class _View:
         weather = exogenous_features(self.used, pairs)
         return past, np.concatenate([self.past.calendar(pairs.hours), weather], axis=1)
 
-    def off(self, usual: KernelRidge, left_out: Array, offset: int) -> "_Off":
-        """Errors of `usual` in every observed hour, and what it says of every hour."""
-        hours = np.arange(EARLIEST, len(self.level))
-        usual_log = np.zeros(len(self.level))
-        usual_log[hours] = usual(self.of_weather(hours))
+    def off(self, usual: KernelRidge, left_out: Array, offset: int, asked: Indices) -> "_Off":
+        """Errors of `usual` in every observed hour, and what it says of the hours asked for."""
         values = self.past.back.values
         observed = np.arange(EARLIEST, len(values))
-        errors = np.zeros(len(values))
-        errors[observed] = (
-            np.log(_positive(values[observed])) - np.log(self.level[observed]) - usual_log[observed]
-        )
         first, last = max(0, offset), min(len(values), offset + len(left_out))
+        # The function is costly, and is not asked where its left-out errors are known.
+        since = observed[(observed < first) | (observed >= last)]
+        hours = np.union1d(since, asked[asked >= EARLIEST])
+        usual_log = np.zeros(len(self.level))
+        usual_log[hours] = usual(self.of_weather(hours))
+        errors = np.zeros(len(values))
+        errors[since] = (
+            np.log(_positive(values)[since]) - np.log(self.level[since]) - usual_log[since]
+        )
         if last > first:
             errors[first:last] = left_out[first - offset : last - offset]
         return _Off(
@@ -244,7 +246,7 @@ def _learned(
     )
     left_out = np.zeros(len(told))
     left_out[rows] = target - np.log(view.level[rows]) - usual.left_out
-    off = view.off(usual.function, left_out, 0)
+    off = view.off(usual.function, left_out, 0, rows)
     pairs = _paired(rows, view.used)
     past, weather = view.features(pairs)
     profile = np.log(view.past.profile(pairs))

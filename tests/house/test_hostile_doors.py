@@ -25,10 +25,10 @@ Door = Callable[[int, int], Tried]
 @pytest.mark.parametrize(
     ("door", "count"),
     [
-        pytest.param(calls.on_sqlite, 60, marks=needs_root),
+        pytest.param(calls.on_sqlite, 30, marks=needs_root),
         pytest.param(relay.measure, 40, marks=needs_root),
         pytest.param(actuator.measure, 40, marks=needs_root),
-        (answers.measure, 60),
+        (answers.measure, 30),
         (settings.measure, 40),
     ],
     ids=["calls", "relay", "actuator", "answers", "settings"],

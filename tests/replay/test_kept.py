@@ -81,7 +81,7 @@ def worst(looks: list[tuple[float, float, str]], window_s: float) -> float:
 
 
 def replayed(kind: type[Watched], share: float, window_h: float) -> Watched:
-    """A run of 30 h at A with 75 h of time."""
+    """A run of 16 h at A with 40 h of time."""
     on = days(8, seed=1)
     limits = PolicySettings(
         dwell_s=HOUR_S,
@@ -90,9 +90,9 @@ def replayed(kind: type[Watched], share: float, window_h: float) -> Watched:
         sla_window_s=window_h * HOUR_S,
     )
     driver = kind(means(perfect(on), policy=limits), PlansNow())
-    state = run(scene(on, hours=30, slack=2.5, day=2), driver, cycle_s=900.0)
+    state = run(scene(on, hours=16, slack=2.5, day=2), driver, cycle_s=900.0)
     driver.looks.append((state.at_s, state.tokens, ""))
-    assert state.at_s <= 75 * HOUR_S
+    assert state.at_s <= 40 * HOUR_S
     return driver
 
 

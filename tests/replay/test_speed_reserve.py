@@ -108,7 +108,7 @@ def runs(draw: st.DrawFn, *, steady: bool = False) -> Adversary:
 FILTERED = [HealthCheck.filter_too_much]
 
 
-@settings(max_examples=60, suppress_health_check=FILTERED)
+@settings(max_examples=30, suppress_health_check=FILTERED)
 @given(runs())
 def test_a_run_that_is_in_time_untouched_is_in_time(one: Adversary) -> None:
     """The law, for every error of speed inside the reserve."""

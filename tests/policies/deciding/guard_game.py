@@ -56,8 +56,9 @@ Rule = Callable[[Guard], Guard]
 """What a sabotaged guard believes instead."""
 
 
+@cache
 def guard(state: State) -> Guard:
-    """The guard of one look."""
+    """The guard of one look: of the same state for every game."""
     return Guard(
         tokens_left=float(state.tokens),
         time_left_s=float(state.seconds),

@@ -22,8 +22,8 @@ from wattmesh.reconfig.catalogue import OperatingPoint
 
 STARTS = tuple(
     State(tokens, seconds, at.id, pending, attempts)
-    for tokens in (1, 3, 6, 9, 13, 18, 25)
-    for seconds in range(1, 46)
+    for tokens in (1, 3, 6, 9, 13, 18)
+    for seconds in range(1, 37)
     for at in POINTS
     for pending in (0, 1, 3)
     for attempts in (1, 2)

@@ -25,7 +25,7 @@ def planned(problem: PlanningProblem) -> Plan:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(small_problems())
 def test_no_path_beats_the_bound_and_none_is_missed(problem: PlanningProblem) -> None:
     """Trying every path finds nothing below the bound, and nothing where there is no plan."""
@@ -42,7 +42,7 @@ def test_no_path_beats_the_bound_and_none_is_missed(problem: PlanningProblem) ->
     assert found.evaluation.legal
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     small_problems(),
     st.sampled_from([0.5, 1.0, 2.0]),
