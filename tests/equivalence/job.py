@@ -123,7 +123,7 @@ class LabJob:
             plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
             parallelize_module(net, mesh["tp"], plan)
         fully_shard(net, mesh=mesh["dp"])
-        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True)
         state = State(modules=[net], optimizers=[optimizer])
         first = Layout(**self.options.layouts[self.options.walk[0]])
         harm = self.options.at_load if layout != first else {}

@@ -261,7 +261,7 @@ class TinyJob:
         fully_shard(net, mesh=mesh["dp"])
         state = State(
             modules=[net],
-            optimizers=[torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)],
+            optimizers=[torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True)],
             extra={"schedule": Schedule(self)},
         )
         self.optimizer = weakref.ref(state.optimizers[0])

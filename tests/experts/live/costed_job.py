@@ -82,7 +82,7 @@ class CostedJob:
         """The same model on both ranks."""
         torch.manual_seed(3)
         model = Mixture().double()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
         return State(modules=[model], optimizers=[optimizer])
 
     def loss(self, state: State, step: int) -> torch.Tensor:
