@@ -1,0 +1,251 @@
+"""A class put before a script's own Trainer class: its loop is Trainer's, a switch is a resume.
+
+`Trainer.train` is left where model and optimizer are prepared, so that the session may load them,
+and again at a boundary where a switch waits. It is entered again as Trainer resumes from a
+checkpoint of its own, whose tensors the session has loaded.
+
+Invariant: what Trainer keeps for each rank (sums of losses, logs) is equal on all ranks after a
+step, so that it can be carried to other ranks.
+"""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import ExportableState
+
+from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.accelerate_runtime import set_epoch
+from wattmesh.reconfig.hook.session import Session
+from wattmesh.reconfig.launch import group
+from wattmesh.reconfig.state import streams
+
+OF_A_RANK = ("is_local_process_zero", "is_world_process_zero")
+"""Fields of TrainerState that say which rank this is; Trainer sets them anew."""
+
+
+class Prepared(BaseException):
+    """Leaves `Trainer.train` where all is prepared and nothing is trained."""
+
+
+class Left(BaseException):
+    """Leaves Trainer's loop at a boundary: a switch waits, or the session is done."""
+
+
+@dataclasses.dataclass(slots=True)
+class Progress:
+    """What the session knows of one trainer.
+
+    Attributes:
+        window: samples of a microbatch, over all ranks.
+        sample_tokens: tokens of a sample.
+        session: None until it trains.
+        prepared: what `_prepare_for_training` gave: model and loader.
+        loader: of the train data, prepared.
+        carried: from a checkpoint; empty in a new run.
+        sums: what `_agree_on_sums` found; empty before the first step.
+        streams: the random streams with which training goes on.
+        step: the newest step that was reported.
+        logged: lines of the log that are equal on all ranks.
+        steps_of_epoch: optimizer steps of an epoch.
+        begun: whether it trains.
+        loss: of the present step, summed over this rank's microbatches.
+        began_s: when training began, less the time that it did not train.
+    """
+
+    window: int
+    sample_tokens: int
+    session: Session | None = None
+    loader: Any = None
+    prepared: Any = None
+    carried: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sums: dict[str, float] = dataclasses.field(default_factory=dict)
+    streams: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    step: int = 0
+    logged: int = 0
+    steps_of_epoch: int = 0
+    begun: bool = False
+    loss: float = 0.0
+    began_s: float = 0.0
+
+
+class UnderSession:
+    """Trainer's methods that a session has a part in; `put_before` makes a class of it."""
+
+    progress: Progress
+    args: Any
+    state: Any
+    control: Any
+    accelerator: Any
+    callback_handler: Any
+    current_flos: float
+    current_gradient_accumulation_steps: int
+    _tr_loss: Any
+    _total_loss_scalar: float
+    _globalstep_last_logged: int
+    _initial_global_step: int
+    _initial_num_input_tokens_seen: int
+
+    def get_train_dataloader(self) -> Any:
+        """Make the loader once for each build."""
+        if self.progress.loader is None:
+            self.progress.loader = _of(super()).get_train_dataloader()
+        return self.progress.loader
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume: Any) -> Any:
+        del resume
+        if self.progress.prepared is None:
+            found = _of(super())._prepare_for_training(max_steps, train_dataloader, None)
+            self.progress.prepared = found
+            raise Prepared
+        return self.progress.prepared
+
+    def _load_rng_state(self, checkpoint: Any) -> None:
+        """Undo what making the loader has drawn; Trainer asks for it where it resumes."""
+        del checkpoint
+        streams.set_to(self.progress.streams)
+
+    def _run_epoch(self, **named: Any) -> None:
+        progress = self.progress
+        progress.steps_of_epoch = named["num_update_steps_per_epoch"]
+        if not progress.begun:
+            self._go_on()
+        # Trainer does not reach the sampler beneath the batches that it skips.
+        set_epoch(named["train_dataloader"], named["epoch"])
+        _of(super())._run_epoch(**named)
+        if self.control.should_training_stop:
+            return
+        if self.state.global_step % progress.steps_of_epoch:
+            raise InputInvalid(
+                f"Trainer: a callback ended an epoch at step {self.state.global_step}, and no "
+                "other layout would know where the data go on; let it stop training instead."
+            )
+        self._meet_boundary()
+
+    def _go_on(self) -> None:
+        """Take up the sums where they were; Trainer has just set them to nothing."""
+        progress, sums = self.progress, self.progress.carried.get("sums", {})
+        progress.begun = True
+        progress.step = self.state.global_step
+        progress.began_s = time.time() - sums.get("seconds", 0.0)
+        self._initial_global_step = self._initial_num_input_tokens_seen = 0
+        if sums:
+            self._tr_loss += sums["loss"]
+            self._total_loss_scalar = sums["logged_loss"]
+            self._globalstep_last_logged = sums["logged_at"]
+
+    def training_step(self, *args: Any, **named: Any) -> torch.Tensor:
+        """Add up the loss of a step's microbatches."""
+        loss: torch.Tensor = _of(super()).training_step(*args, **named)
+        self.progress.loss += float(loss)
+        return loss
+
+    def _maybe_log_save_evaluate(self, tr_loss: torch.Tensor, *args: Any, **named: Any) -> None:
+        progress, session = self.progress, self.progress.session
+        assert session is not None
+        ended = self.state.global_step > progress.step
+        loss = self._agree_on_sums() if ended else 0.0
+        _of(super())._maybe_log_save_evaluate(tr_loss, *args, **named)
+        self._agree_on_log()
+        if not ended:
+            return
+        progress.step = self.state.global_step
+        samples = self.current_gradient_accumulation_steps * progress.window
+        session.report(tokens=samples * progress.sample_tokens, samples=samples, loss=loss)
+        # Where an epoch or all of it ends, Trainer has something left to do first.
+        if progress.step % progress.steps_of_epoch and not self.control.should_training_stop:
+            self._meet_boundary()
+
+    def _finalize_training(self, trial: Any, samples: Any, start_time: float) -> Any:
+        del start_time
+        output = _of(super())._finalize_training(trial, samples, self.progress.began_s)
+        self._agree_on_log()
+        return output
+
+    def _agree_on_sums(self) -> float:
+        """Make this step's sums equal on all ranks; returns the mean of its loss. Collective."""
+        progress = self.progress
+        seconds = time.time() - progress.began_s
+        mine = [float(self._tr_loss), progress.loss, float(self.current_flos), seconds]
+        every = torch.tensor(mine, dtype=torch.float64, device=self.args.device)
+        dist.all_reduce(every)
+        total, loss, flos, seconds = every.tolist()
+        ranks = dist.get_world_size()
+        self._tr_loss.fill_(total / ranks)
+        self.state.total_flos += flos
+        self.current_flos = progress.loss = 0.0
+        progress.began_s = time.time() - seconds / ranks
+        progress.sums = {"seconds": seconds / ranks}
+        return float(loss / ranks)
+
+    def _agree_on_log(self) -> None:
+        """Take the first rank's new lines of the log, which hold times. Collective if there are."""
+        since, state = self.progress.logged, self.state
+        if len(state.log_history) > since:
+            first = group.gather([state.log_history[since:], state.best_model_checkpoint])[0]
+            state.log_history[since:], state.best_model_checkpoint = first
+            self.progress.logged = len(state.log_history)
+
+    def _meet_boundary(self) -> None:
+        session = self.progress.session
+        assert session is not None
+        session.boundary(may_switch=False)
+        if session.switch_waits or session.done:
+            raise Left
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what Trainer would write of itself into a checkpoint; equal on all ranks."""
+        if not self.progress.begun and self.progress.carried:
+            return self.progress.carried
+        sums = dict(self.progress.sums)
+        if sums:
+            sums |= {
+                "loss": float(self._tr_loss),
+                "logged_loss": float(self._total_loss_scalar),
+                "logged_at": int(self._globalstep_last_logged),
+            }
+        callbacks = [*self.callback_handler.callbacks, self.control]
+        exported = [each for each in callbacks if isinstance(each, ExportableState)]
+        state = dataclasses.replace(self.state, stateful_callbacks=exported)
+        fields = {k: v for k, v in dataclasses.asdict(state).items() if k not in OF_A_RANK}
+        return {"state": json.dumps(fields, sort_keys=True), "sums": sums}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep it for `go_on_training`."""
+        self.progress.carried = dict(state_dict)
+
+    def go_on_training(self, session: Session) -> Any:
+        """Train to the end as `Trainer.train` does, from where the run stands.
+
+        Raises:
+            Left: a switch waits, or the session is done.
+        """
+        progress = self.progress
+        progress.session, progress.streams = session, streams.now()
+        if not session.position.step:
+            return _of(self)._inner_training_loop(args=self.args)
+        fields = json.loads(progress.carried["state"])
+        fields["train_batch_size"] = _of(self)._train_batch_size
+        progress.logged = len(fields["log_history"])
+        self.args.eval_on_start = False
+        with TemporaryDirectory() as folder:
+            Path(folder, TRAINER_STATE_NAME).write_text(json.dumps(fields), "utf-8")
+            return _of(self)._inner_training_loop(args=self.args, resume_from_checkpoint=folder)
+
+
+def _of(trainer: Any) -> Any:
+    """See the user's Trainer, of which type checkers know nothing here."""
+    return trainer
+
+
+def put_before(trainer: Any, progress: Progress) -> None:
+    """Have a trainer that a script made do its steps under a session."""
+    kind = type(trainer)
+    trainer.__class__ = type(f"{kind.__name__}UnderSession", (UnderSession, kind), {})
+    trainer.progress = progress
