@@ -83,7 +83,11 @@ def attach(
     """
     layout = layout or Layout(dp_shard=int(os.environ.get("WORLD_SIZE", "1")))
     check_layout(layout, "Trainer")
-    told = SimpleNamespace(global_batch_size=global_batch_size, sample_tokens=sample_tokens)
+    told = SimpleNamespace(
+        global_batch_size=global_batch_size,
+        sample_tokens=sample_tokens,
+        boundary_every=boundary_every,
+    )
     return hook.attach(
         name,
         build=partial(build_state, make_trainer, told),
@@ -139,17 +143,7 @@ def build_state(
     del ranks
     check_layout(layout, "Trainer")
     with begun_anew(layout):
-        trainer = make_trainer()
-        _refuse(refused_arguments(trainer, layout, told.global_batch_size))
-        args = trainer.args
-        window = told.global_batch_size // args.gradient_accumulation_steps
-        args.per_device_train_batch_size = trainer._train_batch_size = window // layout.world_size
-        # What callbacks hold goes with the run, whatever Trainer does at resumes of its own.
-        args.restore_callback_states_from_checkpoint = True
-        put_before(trainer, Progress(window=window, sample_tokens=told.sample_tokens))
-        with suppress(Prepared):
-            trainer.train()
-    _refuse(refused_preparation(trainer, window))
+        trainer = prepared(make_trainer, layout, **vars(told))
     # Trainer empties the accelerator as it begins, and would take the prepared model from it.
     trainer.accelerator.free_memory = _keep
     extra: dict[str, Stateful] = {
@@ -165,6 +159,33 @@ def build_state(
         extra=extra,
         parts=SimpleNamespace(trainer=trainer),
     )
+
+
+def prepared(
+    make_trainer: MakeTrainer,
+    layout: Layout,
+    global_batch_size: int,
+    sample_tokens: int,
+    boundary_every: int,
+) -> Any:
+    """Make a trainer for a layout, and have it prepare model, optimizer, schedule and loader.
+
+    Raises:
+        InputInvalid: this is not moved; the sentence says why.
+    """
+    trainer = make_trainer()
+    _refuse(refused_arguments(trainer, layout, global_batch_size))
+    args = trainer.args
+    window = global_batch_size // args.gradient_accumulation_steps
+    args.per_device_train_batch_size = trainer._train_batch_size = window // layout.world_size
+    # What callbacks hold goes with the run, whatever Trainer does at resumes of its own.
+    args.restore_callback_states_from_checkpoint = True
+    progress = Progress(window=window, sample_tokens=sample_tokens, boundary_every=boundary_every)
+    put_before(trainer, progress)
+    with suppress(Prepared):
+        trainer.train()
+    _refuse(refused_preparation(trainer, window))
+    return trainer
 
 
 def _keep(*objects: Any) -> Any:

@@ -4,8 +4,8 @@
 and again at a boundary where a switch waits. It is entered again as Trainer resumes from a
 checkpoint of its own, whose tensors the session has loaded.
 
-Invariant: what Trainer keeps for each rank (sums of losses, logs) is equal on all ranks after a
-step, so that it can be carried to other ranks.
+Invariant: what is carried of a trainer is the same on all ranks: sums over ranks, and else what the
+first rank has.
 """
 
 import dataclasses
@@ -45,6 +45,7 @@ class Progress:
     Attributes:
         window: samples of a microbatch, over all ranks.
         sample_tokens: tokens of a sample.
+        boundary_every: optimizer steps between save steps.
         session: None until it trains.
         prepared: what `_prepare_for_training` gave: model and loader.
         loader: of the train data, prepared.
@@ -52,7 +53,7 @@ class Progress:
         sums: what `_agree_on_sums` found; empty before the first step.
         streams: the random streams with which training goes on.
         step: the newest step that was reported.
-        logged: lines of the log that are equal on all ranks.
+        agreed: a step, and what all ranks save there.
         steps_of_epoch: optimizer steps of an epoch.
         begun: whether it trains.
         loss: of the present step, summed over this rank's microbatches.
@@ -61,6 +62,7 @@ class Progress:
 
     window: int
     sample_tokens: int
+    boundary_every: int
     session: Session | None = None
     loader: Any = None
     prepared: Any = None
@@ -68,7 +70,7 @@ class Progress:
     sums: dict[str, float] = dataclasses.field(default_factory=dict)
     streams: dict[str, bytes] = dataclasses.field(default_factory=dict)
     step: int = 0
-    logged: int = 0
+    agreed: tuple[int, dict[str, Any]] = (-1, {})
     steps_of_epoch: int = 0
     begun: bool = False
     loss: float = 0.0
@@ -131,7 +133,7 @@ class UnderSession:
     def _go_on(self) -> None:
         """Take up the sums where they were; Trainer has just set them to nothing."""
         progress, sums = self.progress, self.progress.carried.get("sums", {})
-        progress.begun = True
+        progress.begun, progress.carried = True, {}
         progress.step = self.state.global_step
         progress.began_s = time.time() - sums.get("seconds", 0.0)
         self._initial_global_step = self._initial_num_input_tokens_seen = 0
@@ -152,7 +154,6 @@ class UnderSession:
         ended = self.state.global_step > progress.step
         loss = self._agree_on_sums() if ended else 0.0
         _of(super())._maybe_log_save_evaluate(tr_loss, *args, **named)
-        self._agree_on_log()
         if not ended:
             return
         progress.step = self.state.global_step
@@ -165,7 +166,7 @@ class UnderSession:
     def _finalize_training(self, trial: Any, samples: Any, start_time: float) -> Any:
         del start_time
         output = _of(super())._finalize_training(trial, samples, self.progress.began_s)
-        self._agree_on_log()
+        self._agree_on_state()
         return output
 
     def _agree_on_sums(self) -> float:
@@ -184,25 +185,28 @@ class UnderSession:
         progress.sums = {"seconds": seconds / ranks}
         return float(loss / ranks)
 
-    def _agree_on_log(self) -> None:
-        """Take the first rank's new lines of the log, which hold times. Collective if there are."""
-        since, state = self.progress.logged, self.state
-        if len(state.log_history) > since:
-            first = group.gather([state.log_history[since:], state.best_model_checkpoint])[0]
-            state.log_history[since:], state.best_model_checkpoint = first
-            self.progress.logged = len(state.log_history)
+    def _agree_on_state(self) -> None:
+        """Have the first rank's state saved: what logs and callbacks hold differs. Collective."""
+        mine = self._state() if dist.get_rank() == 0 else None
+        self.progress.agreed = self.state.global_step, group.gather(mine)[0]
 
     def _meet_boundary(self) -> None:
         session = self.progress.session
         assert session is not None
+        if self.state.global_step % self.progress.boundary_every == 0:
+            self._agree_on_state()
         session.boundary(may_switch=False)
         if session.switch_waits or session.done:
             raise Left
 
     def state_dict(self) -> dict[str, Any]:
         """Give what Trainer would write of itself into a checkpoint; equal on all ranks."""
-        if not self.progress.begun and self.progress.carried:
-            return self.progress.carried
+        step, agreed = self.progress.agreed
+        if step == self.state.global_step:
+            return agreed
+        return self.progress.carried or self._state()
+
+    def _state(self) -> dict[str, Any]:
         sums = dict(self.progress.sums)
         if sums:
             sums |= {
@@ -232,7 +236,6 @@ class UnderSession:
             return _of(self)._inner_training_loop(args=self.args)
         fields = json.loads(progress.carried["state"])
         fields["train_batch_size"] = _of(self)._train_batch_size
-        progress.logged = len(fields["log_history"])
         self.args.eval_on_start = False
         with TemporaryDirectory() as folder:
             Path(folder, TRAINER_STATE_NAME).write_text(json.dumps(fields), "utf-8")
