@@ -47,9 +47,8 @@ class OwnLoader(Trainer):  # type: ignore[misc]
 def _made(kind: Any = Trainer, data: Any = ROWS, mark: Any = None, **given: Any) -> Any:
     chosen = {"max_steps": 2, "gradient_accumulation_steps": 2, "use_cpu": True, **given}
     arguments = TrainingArguments(os.environ["OUT"], report_to="none", **chosen)
-    config = LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1)
-    config.num_attention_heads = config.num_key_value_heads = 1
-    model = LlamaForCausalLM(config)
+    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=1, **sizes))
     trainer = kind(model=model, args=arguments, train_dataset=data, eval_dataset=ROWS)
     if mark is not None:
         mark(trainer)
