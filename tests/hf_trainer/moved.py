@@ -24,7 +24,7 @@ importlib.import_module("transformers.models.llama.modeling_llama")
 OF_ONE_RANK = "per_device_train_batch_size=2,"
 
 
-class Counter(TrainerCallback, ExportableState):  # type: ignore[misc]
+class Counter(TrainerCallback, ExportableState):
     """A callback that holds something, and has it carried as Trainer's callbacks do."""
 
     def __init__(self, steps: int = 0) -> None:
@@ -95,13 +95,13 @@ def plain_ranks() -> int:
 
 
 def _forget_the_place_from_step_2() -> None:
-    go_on = trainer_session.UnderSession.go_on_training
+    go_on = trainer_session.TrainerUnderSession.go_on_training
 
     def gone_on(self: Any, session: Any) -> Any:
         self.args.ignore_data_skip = session.position.step >= 2
         return go_on(self, session)
 
-    trainer_session.UnderSession.go_on_training = gone_on  # type: ignore[method-assign]
+    trainer_session.TrainerUnderSession.go_on_training = gone_on  # type: ignore[method-assign]
 
 
 def moved() -> int:

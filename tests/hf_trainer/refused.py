@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Stream(IterableDataset[Any]):
         yield from ROWS
 
 
-class OwnLoop(Trainer):  # type: ignore[misc]
+class OwnLoop(Trainer):
     """A class whose `train` does something else."""
 
     def train(self, *args: Any, **named: Any) -> Any:
@@ -36,19 +37,27 @@ class OwnLoop(Trainer):  # type: ignore[misc]
         return super().train(*args, **named)
 
 
-class OwnLoader(Trainer):  # type: ignore[misc]
+class OwnLoader(Trainer):
     """A class whose loader has a batch size of its own."""
 
     def get_train_dataloader(self) -> Any:
         """Give one sample at a time."""
-        return self._get_dataloader(self.train_dataset, "train", 1, self._get_train_sampler)
+        data: Any = self.train_dataset
+        order: Any = self._get_train_sampler
+        return self._get_dataloader(data, "train", 1, order)
 
 
 def _made(kind: Any = Trainer, data: Any = ROWS, mark: Any = None, **given: Any) -> Any:
     chosen = {"max_steps": 2, "gradient_accumulation_steps": 2, "use_cpu": True, **given}
     arguments = TrainingArguments(os.environ["OUT"], report_to="none", **chosen)
-    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    model = LlamaForCausalLM(LlamaConfig(num_attention_heads=1, **sizes))
+    config = LlamaConfig(
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+    )
+    model = LlamaForCausalLM(config)
     trainer = kind(model=model, args=arguments, train_dataset=data, eval_dataset=ROWS)
     if mark is not None:
         mark(trainer)
@@ -100,7 +109,7 @@ def main() -> int:
         batch = chosen.pop("global_batch_size", 4)
         with begun_anew(layout):
             try:
-                adapter.prepared(lambda made=chosen: _made(**made), layout, batch, 1, 1)
+                adapter.prepared(partial(_made, **chosen), layout, batch, 1, 1)
                 said[case] = ""
             except InputInvalid as error:
                 said[case] = str(error)

@@ -33,9 +33,9 @@ from wattmesh.integrations.pytorch.huggingface.trainer_refusals import (
     refused_preparation,
 )
 from wattmesh.integrations.pytorch.huggingface.trainer_session import (
-    Left,
-    Prepared,
-    Progress,
+    LoopLeft,
+    PreparedOnly,
+    TrainerProgress,
     put_before,
 )
 from wattmesh.reconfig.hook import session as hook
@@ -125,7 +125,7 @@ def _until_left(session: Session, then: AfterTraining | None) -> tuple[bool, Any
         return True, None
     try:
         output = trainer.go_on_training(session)
-    except Left:
+    except LoopLeft:
         return False, None
     if then is not None:
         then(trainer)
@@ -177,12 +177,14 @@ def prepared(
     _refuse(refused_arguments(trainer, layout, global_batch_size))
     args = trainer.args
     window = global_batch_size // args.gradient_accumulation_steps
-    args.per_device_train_batch_size = trainer._train_batch_size = window // layout.world_size
     # What callbacks hold goes with the run, whatever Trainer does at resumes of its own.
     args.restore_callback_states_from_checkpoint = True
-    progress = Progress(window=window, sample_tokens=sample_tokens, boundary_every=boundary_every)
+    progress = TrainerProgress(
+        window=window, sample_tokens=sample_tokens, boundary_every=boundary_every
+    )
     put_before(trainer, progress)
-    with suppress(Prepared):
+    trainer.take_batch(window // layout.world_size)
+    with suppress(PreparedOnly):
         trainer.train()
     _refuse(refused_preparation(trainer, window))
     return trainer
@@ -203,11 +205,4 @@ def probe(state: State) -> float:
     It is what the trainer's own `compute_loss` gives in evaluation.
     """
     trainer = state.parts.trainer
-    model = trainer.model_wrapped
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        batch = trainer._prepare_inputs(first_samples(trainer.progress.loader))
-        loss = trainer.compute_loss(model, batch)
-    model.train(was_training)
-    return mean_over_ranks(loss.double())
+    return mean_over_ranks(trainer.loss_of(first_samples(trainer.progress.loader)).double())

@@ -13,7 +13,7 @@ import json
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -26,20 +26,26 @@ from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.state import streams
 
+if TYPE_CHECKING:
+    from transformers import Trainer as Base
+else:
+    Base = object
+    """What stands behind it: the script's own class; see `put_before`."""
+
 OF_A_RANK = ("is_local_process_zero", "is_world_process_zero")
 """Fields of TrainerState that say which rank this is; Trainer sets them anew."""
 
 
-class Prepared(BaseException):
+class PreparedOnly(BaseException):
     """Leaves `Trainer.train` where all is prepared and nothing is trained."""
 
 
-class Left(BaseException):
+class LoopLeft(BaseException):
     """Leaves Trainer's loop at a boundary: a switch waits, or the session is done."""
 
 
 @dataclasses.dataclass(slots=True)
-class Progress:
+class TrainerProgress:
     """What the session knows of one trainer.
 
     Attributes:
@@ -77,35 +83,25 @@ class Progress:
     began_s: float = 0.0
 
 
-class UnderSession:
+class TrainerUnderSession(Base):
     """Trainer's methods that a session has a part in; `put_before` makes a class of it."""
 
-    progress: Progress
-    args: Any
-    state: Any
-    control: Any
-    accelerator: Any
-    callback_handler: Any
-    current_flos: float
-    current_gradient_accumulation_steps: int
-    _tr_loss: Any
-    _total_loss_scalar: float
-    _globalstep_last_logged: int
-    _initial_global_step: int
-    _initial_num_input_tokens_seen: int
+    progress: TrainerProgress
 
     def get_train_dataloader(self) -> Any:
         """Make the loader once for each build."""
         if self.progress.loader is None:
-            self.progress.loader = _of(super()).get_train_dataloader()
+            self.progress.loader = super().get_train_dataloader()
         return self.progress.loader
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume: Any) -> Any:
         del resume
         if self.progress.prepared is None:
-            found = _of(super())._prepare_for_training(max_steps, train_dataloader, None)
+            found = super()._prepare_for_training(  # type: ignore[no-untyped-call]
+                max_steps, train_dataloader, None
+            )
             self.progress.prepared = found
-            raise Prepared
+            raise PreparedOnly
         return self.progress.prepared
 
     def _load_rng_state(self, checkpoint: Any) -> None:
@@ -113,14 +109,14 @@ class UnderSession:
         del checkpoint
         streams.set_to(self.progress.streams)
 
-    def _run_epoch(self, **named: Any) -> None:
+    def _run_epoch(self, **named: Any) -> None:  # type: ignore[override]
         progress = self.progress
         progress.steps_of_epoch = named["num_update_steps_per_epoch"]
         if not progress.begun:
             self._go_on()
         # Trainer does not reach the sampler beneath the batches that it skips.
         set_epoch(named["train_dataloader"], named["epoch"])
-        _of(super())._run_epoch(**named)
+        super()._run_epoch(**named)  # type: ignore[no-untyped-call]
         if self.control.should_training_stop:
             return
         if self.state.global_step % progress.steps_of_epoch:
@@ -144,7 +140,7 @@ class UnderSession:
 
     def training_step(self, *args: Any, **named: Any) -> torch.Tensor:
         """Add up the loss of a step's microbatches."""
-        loss: torch.Tensor = _of(super()).training_step(*args, **named)
+        loss: torch.Tensor = super().training_step(*args, **named)
         self.progress.loss += float(loss)
         return loss
 
@@ -153,7 +149,7 @@ class UnderSession:
         assert session is not None
         ended = self.state.global_step > progress.step
         loss = self._agree_on_sums() if ended else 0.0
-        _of(super())._maybe_log_save_evaluate(tr_loss, *args, **named)
+        super()._maybe_log_save_evaluate(tr_loss, *args, **named)
         if not ended:
             return
         progress.step = self.state.global_step
@@ -165,7 +161,9 @@ class UnderSession:
 
     def _finalize_training(self, trial: Any, samples: Any, start_time: float) -> Any:
         del start_time
-        output = _of(super())._finalize_training(trial, samples, self.progress.began_s)
+        output = super()._finalize_training(  # type: ignore[no-untyped-call]
+            trial, samples, self.progress.began_s
+        )
         self._agree_on_state()
         return output
 
@@ -180,7 +178,7 @@ class UnderSession:
         ranks = dist.get_world_size()
         self._tr_loss.fill_(total / ranks)
         self.state.total_flos += flos
-        self.current_flos = progress.loss = 0.0
+        self.current_flos, progress.loss = 0, 0.0
         progress.began_s = time.time() - seconds / ranks
         progress.sums = {"seconds": seconds / ranks}
         return float(loss / ranks)
@@ -197,7 +195,21 @@ class UnderSession:
             self._agree_on_state()
         session.boundary(may_switch=False)
         if session.switch_waits or session.done:
-            raise Left
+            raise LoopLeft
+
+    def take_batch(self, samples: int) -> None:
+        """Have each device take so many samples at a time."""
+        self.args.per_device_train_batch_size = self._train_batch_size = samples
+
+    def loss_of(self, batch: Any) -> Any:
+        """Return the loss of a batch in evaluation, which leaves nothing behind."""
+        model = self.model_wrapped
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            loss: Any = self.compute_loss(model, self._prepare_inputs(batch))
+        model.train(was_training)
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Give what Trainer would write of itself into a checkpoint; equal on all ranks."""
@@ -215,7 +227,7 @@ class UnderSession:
                 "logged_at": int(self._globalstep_last_logged),
             }
         callbacks = [*self.callback_handler.callbacks, self.control]
-        exported = [each for each in callbacks if isinstance(each, ExportableState)]
+        exported: list[Any] = [each for each in callbacks if isinstance(each, ExportableState)]
         state = dataclasses.replace(self.state, stateful_callbacks=exported)
         fields = {k: v for k, v in dataclasses.asdict(state).items() if k not in OF_A_RANK}
         return {"state": json.dumps(fields, sort_keys=True), "sums": sums}
@@ -228,27 +240,22 @@ class UnderSession:
         """Train to the end as `Trainer.train` does, from where the run stands.
 
         Raises:
-            Left: a switch waits, or the session is done.
+            LoopLeft: a switch waits, or the session is done.
         """
         progress = self.progress
         progress.session, progress.streams = session, streams.now()
         if not session.position.step:
-            return _of(self)._inner_training_loop(args=self.args)
+            return self._inner_training_loop(args=self.args)
         fields = json.loads(progress.carried["state"])
-        fields["train_batch_size"] = _of(self)._train_batch_size
+        fields["train_batch_size"] = self._train_batch_size
         self.args.eval_on_start = False
         with TemporaryDirectory() as folder:
             Path(folder, TRAINER_STATE_NAME).write_text(json.dumps(fields), "utf-8")
-            return _of(self)._inner_training_loop(args=self.args, resume_from_checkpoint=folder)
+            return self._inner_training_loop(args=self.args, resume_from_checkpoint=folder)
 
 
-def _of(trainer: Any) -> Any:
-    """See the user's Trainer, of which type checkers know nothing here."""
-    return trainer
-
-
-def put_before(trainer: Any, progress: Progress) -> None:
+def put_before(trainer: Any, progress: TrainerProgress) -> None:
     """Have a trainer that a script made do its steps under a session."""
     kind = type(trainer)
-    trainer.__class__ = type(f"{kind.__name__}UnderSession", (UnderSession, kind), {})
+    trainer.__class__ = type(f"{kind.__name__}UnderSession", (TrainerUnderSession, kind), {})
     trainer.progress = progress
