@@ -11,6 +11,9 @@ from wattmesh.reconfig.layout import Layout
 LOOP = ("train", "_inner_training_loop", "_run_epoch")
 """Methods of Trainer that make its loop, which the session enters and leaves."""
 
+PARTS = (*LOOP, "_prepare_for_training", "_maybe_log_save_evaluate", "_finalize_training")
+"""Methods of transformers 5.24 without which it cannot."""
+
 
 def refused_arguments(trainer: Any, layout: Layout, global_batch_size: int) -> str:
     """Say why a trainer that was just made cannot be moved; "" when nothing is known against it.
@@ -50,6 +53,11 @@ def refused_preparation(trainer: Any, window: int) -> str:
 
 def _refused_class(trainer: Any) -> str:
     kind = type(trainer)
+    lost = [name for name in PARTS if not hasattr(Trainer, name)]
+    if lost:
+        return (
+            f"this transformers has no Trainer.{lost[0]}; it is moved as transformers 5.24 has it"
+        )
     own = [name for name in LOOP if getattr(kind, name) is not getattr(Trainer, name)]
     if own:
         return f"its class {kind.__name__} has its own {own[0]}, and the loop must be Trainer's"
