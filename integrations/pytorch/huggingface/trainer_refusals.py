@@ -55,9 +55,7 @@ def _refused_class(trainer: Any) -> str:
     kind = type(trainer)
     lost = [name for name in PARTS if not hasattr(Trainer, name)]
     if lost:
-        return (
-            f"this transformers has no Trainer.{lost[0]}; it is moved as transformers 5.24 has it"
-        )
+        return f"this transformers has no Trainer.{lost[0]}; it is moved as 5.24 has it"
     own = [name for name in LOOP if getattr(kind, name) is not getattr(Trainer, name)]
     if own:
         return f"its class {kind.__name__} has its own {own[0]}, and the loop must be Trainer's"
