@@ -12,8 +12,7 @@ layout; what Accelerate would derive from the number of processes is refused.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,9 +21,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, RandomSampler, default_collate
 
 from wattmesh.errors import InputInvalid
+from wattmesh.integrations.pytorch.accelerate_runtime import (
+    SameData,
+    begun_anew,
+    check_layout,
+    first_samples,
+    inner,
+    refused_loader,
+    refused_strategy,
+    set_epoch,
+)
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
 from wattmesh.reconfig.hook import session as hook
 from wattmesh.reconfig.hook.session import Session
@@ -34,11 +42,9 @@ from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.state.state import State, Stateful
 
 try:
-    from accelerate import Accelerator, DistributedType, skip_first_batches
-    from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
+    from accelerate import Accelerator, skip_first_batches
     from accelerate.optimizer import AcceleratedOptimizer
     from accelerate.scheduler import AcceleratedScheduler
-    from accelerate.state import AcceleratorState, GradientState
 except ImportError as error:
     raise ImportError(
         "wattmesh.integrations.pytorch.accelerate needs accelerate 1.15 in the training "
@@ -100,7 +106,7 @@ def attach(
             "run ends at a save step."
         )
     layout = layout or Layout(dp_shard=int(os.environ.get("WORLD_SIZE", "1")))
-    check_layout(layout)
+    check_layout(layout, "accelerate")
     told = SimpleNamespace(tokens=sample_tokens, steps=steps)
     return hook.attach(
         name,
@@ -151,10 +157,8 @@ def build_state(
         InputInvalid: this is not moved; the sentence says why.
     """
     del ranks
-    check_layout(layout)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    with _degrees(layout):
+    check_layout(layout, "accelerate")
+    with begun_anew(layout):
         made = _by_kind(prepare())
     if words := refusal(made, layout):
         raise InputInvalid(f"accelerate: {words}.")
@@ -165,7 +169,7 @@ def build_state(
     if made.accelerator.scaler is not None:
         extra["scaler"] = made.accelerator.scaler
     state = State(
-        modules=[_inner(made.model)],
+        modules=[inner(made.model)],
         optimizers=[made.optimizer.optimizer],
         extra=extra,
         loader=order.batches,
@@ -176,72 +180,17 @@ def build_state(
     return state
 
 
-def check_layout(layout: Layout) -> None:
-    """Refuse what Accelerate's scripts are not moved to.
-
-    Raises:
-        InputInvalid: with the degree.
-    """
-    others = [name for name in ("pp", "cp", "tp", "ep") if getattr(layout, name) > 1]
-    if others:
-        raise InputInvalid(
-            f"accelerate: the layout {layout} has {others[0]} = {getattr(layout, others[0])}; a "
-            "script is moved over dp_replicate and dp_shard only."
-        )
-    if layout.micro_batch or layout.recompute:
-        raise InputInvalid(
-            "accelerate: micro_batch and recompute of a layout are not carried out; the script "
-            "accumulates and checkpoints activations itself, the same in every layout."
-        )
-
-
 def refusal(made: Prepared, layout: Layout) -> str:
     """Return in one sentence why what was prepared cannot be moved; "" when it can."""
-    return _refused_strategy(made.accelerator, layout) or _refused_data(made)
+    seedable = "Accelerator DataLoaderConfiguration(use_seedable_sampler=True, data_seed=...)"
+    return (
+        refused_strategy(made.accelerator, layout)
+        or refused_loader(made.loader, seedable)
+        or _refused_schedule(made.schedule)
+    )
 
 
-def _refused_strategy(accelerator: Any, layout: Layout) -> str:
-    kind = accelerator.distributed_type
-    sharding = accelerator.is_fsdp2
-    whole = {DistributedType.MEGATRON_LM: "Megatron-LM", DistributedType.XLA: "XLA"}
-    found = {
-        f"its Accelerator has {accelerator.num_processes} processes and the layout {layout} has "
-        f"{layout.world_size} ranks (on the CPU it wants cpu=True)": (
-            accelerator.num_processes != layout.world_size
-        ),
-        "its DeepSpeed plugin is not moved; attach DeepSpeed's own engine": (
-            kind == DistributedType.DEEPSPEED
-        ),
-        f"{whole.get(kind, kind)} is not moved, FSDP2 and DDP are": kind in whole,
-        "FSDP1 is not moved; set fsdp_version=2": kind == DistributedType.FSDP and not sharding,
-        "parameters that FSDP2 keeps on the CPU are not moved": (
-            sharding and bool(getattr(accelerator.state.fsdp_plugin.cpu_offload, "pin_memory", 0))
-        ),
-        f"the layout {layout} shards, and the script's Accelerator has no FSDP2 plugin": (
-            layout.dp_shard > 1 and not sharding
-        ),
-        f"the layout {layout} only replicates, which Accelerate does without its FSDP2 plugin": (
-            layout.dp_replicate > 1 and layout.dp_shard == 1 and sharding
-        ),
-    }
-    return next((words for words, holds in found.items() if holds), "")
-
-
-def _refused_data(made: Prepared) -> str:
-    loader, schedule = made.loader, made.schedule
-    if not isinstance(loader, DataLoaderShard):
-        return (
-            f"its loader is a {type(loader).__name__}, which cannot begin at a sample; leave "
-            "dispatch_batches and use_stateful_dataloader off"
-        )
-    if isinstance(loader.dataset, IterableDataset):
-        return "its data set is read one after the other and cannot begin at a sample"
-    sampler = _sampler_of(loader)
-    if isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
-        return (
-            "its data are shuffled in an order that cannot be made again; give Accelerator "
-            "DataLoaderConfiguration(use_seedable_sampler=True, data_seed=...)"
-        )
+def _refused_schedule(schedule: Any) -> str:
     follows = isinstance(schedule, AcceleratedScheduler) and schedule.step_with_optimizer
     if follows and not schedule.split_batches:
         return (
@@ -282,26 +231,11 @@ def _only(things: tuple[Any, ...], kind: type[Any], what: str) -> Any:
     return found[0]
 
 
-def _inner(model: Any) -> nn.Module:
-    """Return the model under DDP, or the model: its parameters have their own names there."""
-    wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
-    inner: nn.Module = model.module if wrapped else model
-    return inner
-
-
-def _sampler_of(loader: Any) -> Any:
-    """Return the sampler that orders the data set, beneath Accelerate's own."""
-    found = loader.batch_sampler
-    while hasattr(found, "batch_sampler"):
-        found = found.batch_sampler
-    return getattr(found, "sampler", None)
-
-
-class _Order:
+class _Order(SameData):
     """The order of a run's samples: makes the loader from a position on, and knows its own data."""
 
     def __init__(self, loader: Any) -> None:
-        self._loader = loader
+        super().__init__(loader)
         if loader.base_dataloader.generator is None:
             # Else each beginning draws a seed from torch's stream, and dropout goes on otherwise.
             loader.base_dataloader.generator = torch.Generator()
@@ -310,56 +244,8 @@ class _Order:
         """Give the rest of the epoch in which a position lies."""
         epoch, batch = divmod(position.samples // self._loader.total_batch_size, len(self._loader))
         rest = skip_first_batches(self._loader, batch)
-        rest.iteration = epoch
-        sampler = _sampler_of(rest)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
+        set_epoch(rest, epoch)
         return rest
-
-    def state_dict(self) -> dict[str, Any]:
-        """Say which data these are."""
-        seed = getattr(_sampler_of(self._loader), "initial_seed", -1)
-        return {
-            "samples": len(self._loader.dataset),
-            "batch": self._loader.total_batch_size,
-            "seed": int(seed),
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Compare with what the run has read so far.
-
-        Raises:
-            InputInvalid: it is another data set, batch or order.
-        """
-        mine = self.state_dict()
-        for what, before in state_dict.items():
-            if mine[what] != before:
-                raise InputInvalid(
-                    f"accelerate: the run's data had {what} = {before}, now it is {mine[what]}; "
-                    "it goes on with the same samples in the same order, or as another run."
-                )
-
-
-@contextmanager
-def _degrees(layout: Layout) -> Iterator[None]:
-    """Tell the script's Accelerator how to replicate, as `accelerate launch` does."""
-    if layout.dp_replicate == 1 or layout.dp_shard == 1:
-        yield
-        return
-    told = {
-        "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
-        "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": str(layout.dp_replicate),
-        "PARALLELISM_CONFIG_DP_SHARD_SIZE": str(layout.dp_shard),
-    }
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def probe(state: State) -> float:
@@ -369,8 +255,7 @@ def probe(state: State) -> float:
         InputInvalid: the model's output has no `loss`; give `attach` a probe.
     """
     made: Prepared = state.parts.made
-    data, collate = made.loader.dataset, made.loader.collate_fn or default_collate
-    batch = collate([data[0], data[min(1, len(data) - 1)]])
+    batch = first_samples(made.loader)
     was_training = made.model.training
     made.model.eval()
     with torch.no_grad():

@@ -7,6 +7,7 @@ choice is made from facts that all ranks have gathered.
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -68,6 +69,12 @@ class Boundary:
         self.saves = Saves(job, runner)
         self._reporter: SwitchReporter | None = None
         self._told = -1
+        self._waiting: Callable[[], None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a switch waits until the caller holds nothing of the model; see `run`."""
+        return self._waiting is not None
 
     @property
     def _now(self) -> tuple[State, Generation]:
@@ -81,11 +88,12 @@ class Boundary:
         number = generation.number if generation else 0
         return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
 
-    def run(self, loss: float | None, *, due: bool = True) -> VoteResult:
+    def run(self, loss: float | None, *, due: bool = True, may_switch: bool = True) -> VoteResult:
         """Do everything that is due at this step; if not `due`, only finish a save in flight.
 
         On return this rank trains on (perhaps in another generation), or the runner's generation
-        is `Purpose.OVER`. If `deferred` is set in the answer, call again at the next step.
+        is `Purpose.OVER`. If `deferred` is set in the answer, call again at the next step. Unless
+        it `may_switch`, a switch in place is not carried out: it `waits`, for `carry_out`.
         """
         began = time.monotonic()
         state, _ = self._now
@@ -106,7 +114,15 @@ class Boundary:
             return agreed
         elif ready.reporter is not None and ready.order is not None and ready.saved is not None:
             self._switch(ready.reporter, ready.order, ready.saved, loss, ready.short)
+            if may_switch:
+                self.carry_out()
         return agreed
+
+    def carry_out(self) -> None:
+        """Carry out the switch in place that waits, if there is one."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting()
 
     def _prepare(self, began: float, *, due: bool) -> SwitchReadiness:
         """Agree, announce the switch if one is ordered, and save if that is due."""
@@ -300,7 +316,10 @@ class Boundary:
         loss: float | None,
         short: str,
     ) -> None:
-        """Switch to the ordered layout; `short`: which resource it would run out of here."""
+        """Switch to the ordered layout, or have that wait if it is in place.
+
+        `short`: which resource it would run out of here.
+        """
         if order.mode in (SwitchMode.SUSPEND, SwitchMode.RESIZE):
             self._hand_over(reporter, order, saved, loss)
             return
@@ -313,6 +332,12 @@ class Boundary:
             reporter.tell(SwitchState.ROLLED_BACK, detail=f"not begun: {short}")
             self._orders.end()
             return
+        self._waiting = partial(self._rebuild, reporter, order, saved, loss)
+
+    def _rebuild(
+        self, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint, loss: float | None
+    ) -> None:
+        """Tear down, and follow the ordered layout's generation, or that of the one before."""
         reporter.tell(SwitchState.REBUILDING)
         began = time.monotonic()
         if self._runner.ask_to_keep(order.layout, order.ranks):

@@ -136,6 +136,11 @@ class Session(Closing):
         return 0 < self.position.step <= self._reached_before
 
     @property
+    def switch_waits(self) -> bool:
+        """Whether `boundary` has left a switch for its next call, on every rank alike."""
+        return self._boundary.waits
+
+    @property
     def position(self) -> Position:
         """Where training stands; at the end, where it ended."""
         return self._over.position if self._over is not None else self.state.position
@@ -199,31 +204,46 @@ class Session(Closing):
         """
         self._job.experts.count(tokens, busy_s, paired)
 
-    def boundary(self) -> None:
+    def boundary(self, *, last: bool = False, may_switch: bool = True) -> None:
         """Do what is due after a step: at a save step a checkpoint, and a switch if ordered.
 
         Call it after optimizer.step and zero_grad, on every rank: it is collective at save steps.
+
+        Args:
+            last: training ends here, on every rank: this is a save step, and the end of the run.
+            may_switch: False where frames above the caller hold the model, which a switch in place
+                could then not free: it is prepared, and waits (`switch_waits`) for the next call.
         """
         if self.done:
+            return
+        if self._boundary.waits:
+            with self._last_words():
+                self._boundary.carry_out()
+            self._resume(due=True)
             return
         position = self.state.position
         self._check_position(position)
         total = self._job.tokens_total
         due = position.step % self._job.boundary_every == 0 or 0 < total <= position.tokens
-        due = (due or self._due) and position.step > self._handled_step
+        due = last or ((due or self._due) and position.step > self._handled_step)
         if not due and not self._boundary.saves.writing:
             return
+        self._job.finish_asked = self._job.finish_asked or last
         self._notes.leave(self.state, due=due)
         with self._last_words():
-            agreed = self._boundary.run(self._loss, due=due)
+            agreed = self._boundary.run(self._loss, due=due, may_switch=may_switch)
+        if due:
+            self._due = bool(agreed.deferred) and agreed.outcome is None
+            if not self._due:
+                self._handled_step = position.step
+        if not self._boundary.waits:
+            self._resume(due=due)
+
+    def _resume(self, *, due: bool) -> None:
         self._first_steps.resume(ended_s := time.monotonic())
         self._notes.resume(ended_s)
-        if not due:
-            return
-        self._due = bool(agreed.deferred) and agreed.outcome is None
-        if not self._due:
-            self._handled_step = position.step
-        self._settle()
+        if due:
+            self._settle()
 
     def _check_position(self, found: Position) -> None:
         """Raise if anything but the session changed the position: ranks would be out of step."""

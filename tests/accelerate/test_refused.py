@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch import accelerate
+from wattmesh.integrations.pytorch.accelerate_runtime import check_layout
 from wattmesh.reconfig.layout import Layout
 
 
@@ -97,7 +98,7 @@ def test_a_layout_that_the_script_does_not_shard_for_is_refused() -> None:
 def test_other_degrees_are_refused(layout: Layout) -> None:
     """At attach, and when they are ordered."""
     with pytest.raises(InputInvalid, match="moved over dp_replicate and dp_shard only"):
-        accelerate.check_layout(layout)
+        check_layout(layout, "accelerate")
 
 
 def test_a_run_that_would_end_between_two_save_steps_is_refused() -> None:

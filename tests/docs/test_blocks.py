@@ -247,6 +247,10 @@ ACCELERATE = HeldBy(
     f"tests/accelerate/test_moved.py::test_a_script_goes_through_three_layouts_{ALONE}",
     "tests/accelerate/moved.py",
 )
+HF_TRAINER = HeldBy(
+    f"tests/hf_trainer/test_moved.py::test_a_script_goes_through_three_layouts_{ALONE}",
+    "tests/hf_trainer/page.py",
+)
 ON_HEAD, ON_GPU = HeldBy(NODE.format("head")), HeldBy(NODE.format("gpu"))
 
 TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
@@ -271,6 +275,8 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (TRAINERS, "torchtitan", 2): TITAN,
     (TRAINERS, "Accelerate", 1): ACCELERATE,
     (TRAINERS, "Accelerate", 2): ACCELERATE,
+    (TRAINERS, "Hugging Face Trainer", 1): HF_TRAINER,
+    (TRAINERS, "Hugging Face Trainer", 2): HF_TRAINER,
     (OBSERVE, "Observe a script", 1): observed,
     (OBSERVE, "Observe a script", 2): shell,
     (OBSERVE, "In your experiment tracker", 1): tracked,

@@ -126,7 +126,10 @@ def _outside(module: Module) -> set[str]:
 ADAPTED = {
     "wattmesh.controller.cli.services.demo": {"examples"},
     "wattmesh.integrations.pytorch.huggingface.sharding": {"transformers"},
+    "wattmesh.integrations.pytorch.huggingface.trainer_refusals": {"transformers"},
+    "wattmesh.integrations.pytorch.huggingface.trainer_session": {"transformers"},
     "wattmesh.integrations.pytorch.accelerate": {"accelerate"},
+    "wattmesh.integrations.pytorch.accelerate_runtime": {"accelerate"},
     "wattmesh.integrations.torchtitan.configuration": {"torchtitan"},
     "wattmesh.integrations.torchtitan.training": {"torchtitan"},
 }

@@ -1,0 +1,1 @@
+"""Hugging Face's Trainer: a script without us, and its diff, moved through layouts."""
