@@ -16,7 +16,7 @@ from wattmesh.integrations.pytorch.router import EnergyRouter, RouterMode
 DIM = 1024
 PER_TOKEN = 8
 CASES = ((4096, 64), (4096, 256), (32768, 64))
-TURNS = 8
+TURNS = 24
 
 
 class PlainRouter(nn.Module):
