@@ -23,7 +23,7 @@ from typing import SupportsFloat, SupportsIndex
 
 import torch
 
-from wattmesh.errors import CallHuman, Diverged, FixInput, Refused
+from wattmesh.errors import CallHuman, Diverged, FixInput, InputInvalid, Refused
 from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.client.reached import ReachedStepFile
@@ -167,11 +167,17 @@ class Session(Closing):
         Raises:
             Diverged: something other than the session has changed this rank's position.
             InputInvalid: `tokens` or `samples` is not a whole number, and the run may be switched;
-                for a run that is only observed, the log and `status` show one sentence instead.
+                for a run that is only observed, the log and `status` show one sentence instead. Or
+                a switch waits, of what was saved before this step.
         """
         state = self.state
         before = state.position
         self._check_position(before)
+        if self.switch_waits:
+            raise InputInvalid(
+                f"a switch waits since step {before.step}, and another step was trained: leave "
+                "the loop where `switch_waits` is true, and call `boundary` again."
+            )
         tokens = reported.counted(tokens, "tokens", self._job)
         samples = reported.counted(samples, "samples", self._job)
         self._job.consumed.add(data)
