@@ -96,7 +96,7 @@ class DaemonLink:
         if end is not None:
             end.apply_to(connection)
         # A socket timeout limits each read; this timer limits the whole call.
-        limit = threading.Timer(limit_s, cut, (connection,))
+        limit = threading.Timer(limit_s, connection.end)
         limit.daemon = True
         limit.start()
         try:

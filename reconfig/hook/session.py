@@ -234,7 +234,8 @@ class Session(Closing):
         due = last or ((due or self._due) and position.step > self._handled_step)
         if not due and not self._boundary.saves.writing:
             return
-        self._job.finish_asked = self._job.finish_asked or last
+        if last:
+            self.finish()
         self._notes.leave(self.state, due=due)
         with self._last_words():
             agreed = self._boundary.run(self._loss, due=due, may_switch=may_switch)

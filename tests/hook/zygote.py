@@ -64,9 +64,10 @@ def main() -> None:
 
 def _serve(request: dict[str, Any], agents: dict[int, int]) -> None:
     if "load" in request:
-        importlib.import_module(request["load"])
-        gc.collect()
-        gc.freeze()
+        if request["load"] not in sys.modules:
+            importlib.import_module(request["load"])
+            gc.collect()
+            gc.freeze()
         return
     if "end" in request:
         for pid, number in agents.items():

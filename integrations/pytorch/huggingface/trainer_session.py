@@ -79,7 +79,7 @@ class TrainerProgress:
     agreed: tuple[int, dict[str, Any]] = (-1, {})
     steps_of_epoch: int = 0
     begun: bool = False
-    loss: float = 0.0
+    loss: torch.Tensor | float = 0.0
     began_s: float = 0.0
 
 
@@ -141,7 +141,8 @@ class TrainerUnderSession(Base):
     def training_step(self, *args: Any, **named: Any) -> torch.Tensor:
         """Add up the loss of a step's microbatches."""
         loss: torch.Tensor = super().training_step(*args, **named)
-        self.progress.loss += float(loss)
+        # Kept on its device: a number of each microbatch would have the host wait for it.
+        self.progress.loss = self.progress.loss + loss.double()
         return loss
 
     def _maybe_log_save_evaluate(self, tr_loss: torch.Tensor, *args: Any, **named: Any) -> None:
@@ -171,7 +172,7 @@ class TrainerUnderSession(Base):
         """Make this step's sums equal on all ranks; returns the mean of its loss. Collective."""
         progress = self.progress
         seconds = time.time() - progress.began_s
-        mine = [float(self._tr_loss), progress.loss, float(self.current_flos), seconds]
+        mine = [float(self._tr_loss), float(progress.loss), float(self.current_flos), seconds]
         every = torch.tensor(mine, dtype=torch.float64, device=self.args.device)
         dist.all_reduce(every)
         total, loss, flos, seconds = every.tolist()
