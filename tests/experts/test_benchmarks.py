@@ -101,3 +101,15 @@ def test_drawn_routing_has_topics_and_no_expert_twice() -> None:
     assert all(len(set(row)) == 4 for row in chosen.tolist())
     together = count_choices([chosen], 16).together_LXX[0]
     assert together.max() > 3 * np.median(together)
+
+
+def test_a_tilt_by_chance_knows_nothing_of_the_costs() -> None:
+    """The same costs dealt anew; a single draw would often be a third of the router it rivals."""
+    costs = experts.costs_of(experts.MIXED)
+    deals = [experts.drawn_by_chance(costs, seed) for seed in range(5)]
+    assert len(set(deals)) == 5
+    for deal in deals:
+        assert sorted(deal) == sorted(costs)
+        assert np.corrcoef(costs, deal)[0, 1] == pytest.approx(0, abs=1e-9)
+    single = np.random.default_rng(0).permutation(costs)
+    assert np.corrcoef(costs, single)[0, 1] > 0.3
