@@ -34,7 +34,7 @@ from benchmarks.experts.groups import group, problem
 from benchmarks.experts.overhead import overhead_rows
 from benchmarks.experts.train import EXPERTS, PER_TOKEN, Steps, Trained, Variant, in_child
 from benchmarks.report import Goal, Report, run
-from wattmesh.integrations.pytorch.router import RouterMode
+from wattmesh.integrations.pytorch.experts.router import RouterMode
 from wattmesh.policies.experts.costs import ClockAndLimit, OfflineSweep, begin
 from wattmesh.policies.experts.counts import balanced_counts
 from wattmesh.policies.experts.layer_energy import ExpertGpu

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wattmesh.integrations.pytorch.router import EnergyRouter, RouterMode
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter, RouterMode
 
 DIM = 1024
 PER_TOKEN = 8

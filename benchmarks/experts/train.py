@@ -27,7 +27,7 @@ from examples.pretrain.experts import MixtureOfExperts
 from examples.pretrain.model import Block, LanguageModel, Where
 from examples.pretrain.parallel import draw
 from wattmesh.integrations.pytorch.context_parallel.context import Context
-from wattmesh.integrations.pytorch.router import EnergyRouter, Routed, RouterMode
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter, Routed, RouterMode
 
 EXPERTS = 16
 PER_TOKEN = 2

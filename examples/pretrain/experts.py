@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from examples.pretrain.config import ModelConfig
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel
-from wattmesh.integrations.pytorch.router import EnergyRouter, Routed
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter, Routed
 
 
 class StackedExperts(nn.Module):

@@ -18,6 +18,7 @@ from examples.pretrain.model import Block, LanguageModel, Where
 from wattmesh.integrations.pytorch.context_parallel.context import Context
 from wattmesh.integrations.pytorch.data_parallel import give_memory, shard_data, sum_gradients
 from wattmesh.integrations.pytorch.expert_parallel import ExpertParallel, split_experts
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter
 from wattmesh.integrations.pytorch.loss import token_loss
 from wattmesh.integrations.pytorch.masked_diffusion import diffusion_loss
 from wattmesh.integrations.pytorch.meshes import Meshes
@@ -30,7 +31,6 @@ from wattmesh.integrations.pytorch.pipeline import (
     stage_count,
     stages_of,
 )
-from wattmesh.integrations.pytorch.router import EnergyRouter
 from wattmesh.integrations.pytorch.tensor_parallel import TensorParallel
 from wattmesh.reconfig.placement import Placement
 from wattmesh.reconfig.state.boxes import box_of

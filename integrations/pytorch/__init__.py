@@ -6,14 +6,10 @@
     context_parallel/    sequences split over ranks; keys gathered, in a ring, or by heads
     expert_parallel.py   tokens sent to the ranks that hold their experts, and back
     collectives.py       collectives with a backward pass
-    router.py            chooses experts; may lean towards those whose GPUs cost little
-    expert_costs.py      what a daemon says of that, agreed on by all ranks
+    experts/             routers that lean towards experts whose GPUs cost little
     accelerate.py        scripts that train through Accelerate, built anew for each layout
     accelerate_runtime.py  Accelerate's states, strategies and loaders, for these and for Trainer
     huggingface/         causal language models of transformers, by their own plans; their Trainer
-    huggingface_moe.py   the same lean for Mixtral, Qwen-MoE and DeepSeek of transformers
-    paired_probe.py      the loss of one batch with the lean of its routers and without it
-    tilted_counts.py     the same lean for a model that balances by a bias of its own
     ordered_data.py      a data set in the run's order, from any sample on, in any layout
     pipeline.py          which layers a stage has; 1F1B, GPipe, interleaved, zero bubble
     gradients.py         norm and clipping over parameters of mixed meshes and stages

@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 
 from benchmarks.experts import overhead as expert_overhead
 from tests.experts.test_router import COSTS, batches, router
-from wattmesh.integrations.pytorch.router import RouterMode
+from wattmesh.integrations.pytorch.experts.router import RouterMode
 
 pytestmark = [
     pytest.mark.gpu,

@@ -22,8 +22,8 @@ from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBl
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.huggingface_moe import HuggingFaceRouters
-from wattmesh.integrations.pytorch.router import RouterMode
+from wattmesh.integrations.pytorch.experts.huggingface import HuggingFaceRouters
+from wattmesh.integrations.pytorch.experts.router import RouterMode
 
 DIM, EXPERTS, PER_TOKEN = 16, 8, 2
 COSTS = (1.0, -1.0) * (EXPERTS // 2)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from tests.experts.test_router import COSTS, batches, router, shares
-from wattmesh.integrations.pytorch.paired_probe import paired_probe
-from wattmesh.integrations.pytorch.router import EnergyRouter, RouterMode
+from wattmesh.integrations.pytorch.experts.paired_probe import paired_probe
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter, RouterMode
 from wattmesh.reconfig.hook.expert_costs import MOST_GAP, gap_of
 from wattmesh.reconfig.state.state import State
 

@@ -16,7 +16,12 @@ from torch.nn import functional
 from examples.pretrain.config import preset
 from examples.pretrain.experts import MixtureOfExperts
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.router import EnergyRouter, RouterMode, load_factors, unusable
+from wattmesh.integrations.pytorch.experts.router import (
+    EnergyRouter,
+    RouterMode,
+    load_factors,
+    unusable,
+)
 
 DIM, EXPERTS, PER_TOKEN = 8, 6, 2
 COSTS = (-1.0, -1.0, -1.0, 1.0, 1.0, 1.0)

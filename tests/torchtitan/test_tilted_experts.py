@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.router import load_factors
-from wattmesh.integrations.pytorch.tilted_counts import TiltedCounts
+from wattmesh.integrations.pytorch.experts.router import load_factors
+from wattmesh.integrations.pytorch.experts.tilted_counts import TiltedCounts
 
 ASYNC_DISPATCH = "torchtitan.distributed.minimal_async_ep"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wattmesh.integrations.pytorch.expert_costs import costs_of, same_on_all_ranks
+from wattmesh.integrations.pytorch.experts.costs import costs_of, same_on_all_ranks
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.launch.launch_store import LaunchStore
 from wattmesh.reconfig.layout import Ranks

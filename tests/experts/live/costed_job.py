@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from wattmesh.integrations.pytorch.expert_costs import hand_to
-from wattmesh.integrations.pytorch.paired_probe import paired_probe
-from wattmesh.integrations.pytorch.router import EnergyRouter
+from wattmesh.integrations.pytorch.experts.costs import hand_to
+from wattmesh.integrations.pytorch.experts.paired_probe import paired_probe
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter
 from wattmesh.reconfig.client import cost_client
 from wattmesh.reconfig.expert_wire import ExpertCostScores
 from wattmesh.reconfig.hook.session import Session, attach

@@ -8,7 +8,7 @@ import pytest
 
 from tests.experts.live.agree_job import HOLDERS
 from tests.hook.harness import Zygote
-from wattmesh.integrations.pytorch.expert_costs import costs_of
+from wattmesh.integrations.pytorch.experts.costs import costs_of
 from wattmesh.reconfig.expert_wire import STALE_S
 
 ANSWER: dict[str, Any] = {

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from wattmesh.integrations.pytorch.router import unusable
+from wattmesh.integrations.pytorch.experts.router import unusable
 from wattmesh.reconfig.expert_wire import STALE_S, ExpertCostScores
 from wattmesh.reconfig.launch import group as ranks
 from wattmesh.reconfig.state.state import State

@@ -18,7 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.router import LOAD_CAP, RouterMode, load_factors, unusable
+from wattmesh.integrations.pytorch.experts.router import (
+    LOAD_CAP,
+    RouterMode,
+    load_factors,
+    unusable,
+)
 from wattmesh.reconfig import torch_compat
 
 GATES = frozenset(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.router import LOAD_CAP, load_factors, unusable
+from wattmesh.integrations.pytorch.experts.router import LOAD_CAP, load_factors, unusable
 
 
 class TiltedCounts:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from wattmesh.integrations.pytorch.router import EnergyRouter, Routed, RouterMode
+from wattmesh.integrations.pytorch.experts.router import EnergyRouter, Routed, RouterMode
 from wattmesh.reconfig.state.state import State
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,10 @@
+"""Mixtures of experts that know what their GPUs cost.
+
+router.py          chooses experts; may lean towards those whose GPUs cost little
+costs.py           what a daemon says of costs, agreed on by all ranks
+tilted_counts.py   the same lean for a model that balances by a bias of its own
+huggingface.py     the same lean for Mixtral, Qwen-MoE and DeepSeek of transformers
+paired_probe.py    the loss of one batch with the lean of its routers and without it
+
+Without costs, all of them compute what a plain router computes, bit for bit.
+"""
