@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.screens.test_screens import plain
-from wattmesh.controller.cli.configs.search_screen import search_json, search_lines
+from wattmesh.controller.cli.configs.search.screen import search_json, search_lines
 from wattmesh.controller.cli.main import main
 from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
 from wattmesh.controller.cost_model.fitted import shipped

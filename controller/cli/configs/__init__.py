@@ -10,12 +10,8 @@ The map:
     configs_switches.py reads the switches of a run from the daemon's answer (pure)
     configs_ways.py    the switches between one point and all others, with their evidence (pure)
     configs_worth.py   when each point of a catalogue is worth running
-    mixed_screen.py    what a search over two classes of GPUs found (pure)
-    predicting.py      what `configs search`, `predict` and `measured` do
     profile_json.py    what `configs profile --json` prints
     profile_picture.py draws what a profile measured
-    ranking_screen.py  what measuring each point of a search would save (pure)
-    search_picture.py  the picture of a search, drawn in a child process
-    search_screen.py   what a search found, as JSON and as a screen (pure)
+    search/            `configs search`, `predict` and `measured`
     validate_screen.py what `configs validate` shows, and its JSON (pure)
 """

@@ -31,7 +31,7 @@ from wattmesh.reconfig.ranges import clean_lines
 
 app = typer.Typer(help="List, show, predict and measure the operating points of a job.")
 
-SEARCH_PICTURE = "wattmesh.controller.cli.configs.search_picture"
+SEARCH_PICTURE = "wattmesh.controller.cli.configs.search.picture"
 
 Tell = Callable[[str], None]
 
@@ -307,7 +307,7 @@ def search_layouts(
 ) -> None:
     """Search all layouts and clocks of a model for those that nothing beats: worth measuring."""
     # It loads SciPy, which takes longer than the other commands run.
-    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415
+    from wattmesh.controller.cli.configs.search import predicting  # noqa: PLC0415
 
     if bool(model) == (hf_config is not None):
         raise InputInvalid("give the model by --model NAME, or by --hf-config FILE")
@@ -350,7 +350,7 @@ def predict_rows(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict time, memory and energy of the configurations in a table."""
-    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415 - as above
+    from wattmesh.controller.cli.configs.search import predicting  # noqa: PLC0415 - as above
 
     answer = predicting.predicted(table, out, measured)
     if as_json:
@@ -397,7 +397,7 @@ def measured_points(
     as_json: options.AsJson = False,
 ) -> None:
     """Write what a live run measured as rows that `configs predict --measured` reads."""
-    from wattmesh.controller.cli.configs import predicting  # noqa: PLC0415 - as above
+    from wattmesh.controller.cli.configs.search import predicting  # noqa: PLC0415 - as above
 
     if model and hf_config is not None:
         raise InputInvalid("give the model by --model NAME, or by --hf-config FILE, not by both")

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from wattmesh import quantities
 from wattmesh.controller.cli import formats
-from wattmesh.controller.cli.configs.search_screen import RECOMPUTE
+from wattmesh.controller.cli.configs.search.screen import RECOMPUTE
 from wattmesh.controller.cli.output import DIM, STRONG, WARN, styled
 from wattmesh.controller.cli.tables import Column, fitted
 from wattmesh.policies.layout_search.mixed import MixedJob, MixedLayouts

@@ -1,6 +1,6 @@
 """Draw what a search found: joules per token against tokens per second, the hull, intervals.
 
-A child process of its own (`python -m wattmesh.controller.cli.configs.search_picture`, the JSON of
+A child process of its own (`python -m wattmesh.controller.cli.configs.search.picture`, the JSON of
 the search on standard input, a PNG on standard output), so that no other command loads matplotlib.
 Invariant: it draws what the answer says and computes nothing but the ends of intervals.
 """
@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from wattmesh import quantities
-from wattmesh.controller.cli.configs.ranking_screen import next_layouts
+from wattmesh.controller.cli.configs.search.ranking_screen import next_layouts
 from wattmesh.controller.pictures import FAINT, INK, MUTED, STYLE
 
 HULL, NEXT, MEASURED = "#1864ab", "#e8590c", "#2f9e44"

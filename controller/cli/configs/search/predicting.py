@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
-from wattmesh.controller.cli.configs.mixed_screen import mixed_json, mixed_lines
-from wattmesh.controller.cli.configs.ranking_screen import ranking_json, ranking_lines
-from wattmesh.controller.cli.configs.search_screen import search_json, search_lines, why_lines
+from wattmesh.controller.cli.configs.search.mixed_screen import mixed_json, mixed_lines
+from wattmesh.controller.cli.configs.search.ranking_screen import ranking_json, ranking_lines
+from wattmesh.controller.cli.configs.search.screen import search_json, search_lines, why_lines
 from wattmesh.controller.cost_model import csv_files, fitted
 from wattmesh.controller.cost_model.asked_search import clusters, from_hugging_face, known_model
 from wattmesh.controller.cost_model.live_rows import ToldByUser, live_rows, write_rows

@@ -1,0 +1,9 @@
+"""`wattmesh configs search`, `predict` and `measured`: layouts that nobody has trained yet.
+
+The map:
+    predicting.py      what the three commands do
+    screen.py          what a search found, as JSON and as a screen (pure)
+    mixed_screen.py    what a search over two classes of GPUs found (pure)
+    ranking_screen.py  what measuring each point of a search would save (pure)
+    picture.py         the picture of a search, drawn in a child process
+"""
