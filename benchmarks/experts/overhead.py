@@ -1,7 +1,8 @@
 """What the router costs beside a plain one: gate, softmax, bias, top-k, weights and counts.
 
-Both take turns on the same tokens. The figure is the quotient of the shortest turns of each, by
-processor time (on a GPU by its own clock), since what others do only ever makes a turn longer.
+Both take turns on the same tokens, as many more as a turn is shorter. The figure is the quotient of
+the shortest turns of each, by processor time (on a GPU by its own clock), since what others do only
+ever makes a turn longer.
 """
 
 import time
@@ -16,7 +17,9 @@ from wattmesh.integrations.pytorch.experts.router import EnergyRouter, RouterMod
 DIM = 1024
 PER_TOKEN = 8
 CASES = ((4096, 64), (4096, 256), (32768, 64))
-TURNS = 24
+LEAST_TURNS = 40
+SCORES = LEAST_TURNS * 32768 * 64
+"""Scores of all turns of a case together."""
 
 
 class PlainRouter(nn.Module):
@@ -47,18 +50,19 @@ def overhead_rows(device: str = "cpu") -> list[dict[str, Any]]:
     for tokens, experts in CASES:
         x_ND = torch.randn(tokens, DIM, device=device)
         plain = PlainRouter(experts).to(device)
+        turns = max(LEAST_TURNS, SCORES // (tokens * experts))
         for mode in (RouterMode.SOFT, RouterMode.TILT, RouterMode.DUAL):
             ours = EnergyRouter(DIM, experts, PER_TOKEN, mode=mode).to(device)
             ours.load_state_dict({"gate.weight": plain.gate.weight}, strict=False)
             ours.set_costs([(-1.0) ** at for at in range(experts)], 1e-3)
             name = f"{mode}, {tokens} tokens, {experts} experts"
-            rows.append({"router": name, "router_overhead": _overhead(ours, plain, x_ND)})
+            rows.append({"router": name, "router_overhead": _overhead(ours, plain, x_ND, turns)})
     return rows
 
 
-def _overhead(ours: nn.Module, plain: nn.Module, x_ND: Tensor) -> float:
+def _overhead(ours: nn.Module, plain: nn.Module, x_ND: Tensor, turns: int) -> float:
     mine, theirs = [], []
-    for _ in range(TURNS):
+    for _ in range(turns):
         mine.append(_turn_s(ours, x_ND))
         theirs += [_turn_s(plain, x_ND), _turn_s(plain, x_ND)]
         mine.append(_turn_s(ours, x_ND))

@@ -119,6 +119,19 @@ class EnergyRouter(nn.Module):
             x: (..., D); all leading axes are tokens.
             timestep: (...), the denoising step of every token, where the router has such.
         """
+        scores_NX = self._scores(x, timestep)
+        shift_X = self.bias_X - self.lean_X if self.mode is RouterMode.DUAL else self.bias_X
+        chosen_NP = torch.topk(scores_NX.detach() + shift_X, self.experts_per_token).indices
+        weights_NP = scores_NX.gather(1, chosen_NP)
+        if self.normalize:
+            weights_NP = weights_NP / weights_NP.sum(dim=-1, keepdim=True).clamp_min(1e-20)
+        if torch.is_grad_enabled():
+            # Recomputation counts every token twice; only shares of the sum matter.
+            self.counts_X += _counted(chosen_NP, self.counts_X)
+        return Routed(chosen_NP, weights_NP, scores_NX)
+
+    def _scores(self, x: Tensor, timestep: Tensor | None) -> Tensor:
+        """Score every token and expert; the memory of the logits is free afterwards."""
         logits_NX = self.gate(x).flatten(0, -2)
         if self.timesteps is not None and timestep is not None:
             logits_NX = logits_NX + self.timesteps(timestep.flatten())
@@ -129,20 +142,9 @@ class EnergyRouter(nn.Module):
             logits_NX = (
                 logits_NX - self.lean_X if self._is_watched() else logits_NX.sub_(self.lean_X)
             )
-        scores_NX = (
-            functional.softmax(logits_NX, dim=-1)
-            if self.score == "softmax"
-            else torch.sigmoid(logits_NX)
-        )
-        shift_X = self.bias_X - self.lean_X if self.mode is RouterMode.DUAL else self.bias_X
-        chosen_NP = torch.topk(scores_NX.detach() + shift_X, self.experts_per_token).indices
-        weights_NP = scores_NX.gather(1, chosen_NP)
-        if self.normalize:
-            weights_NP = weights_NP / weights_NP.sum(dim=-1, keepdim=True).clamp_min(1e-20)
-        if torch.is_grad_enabled():
-            # Recomputation counts every token twice; only shares of the sum matter.
-            self.counts_X += _counted(chosen_NP, self.counts_X)
-        return Routed(chosen_NP, weights_NP, scores_NX)
+        if self.score == "softmax":
+            return functional.softmax(logits_NX, dim=-1)
+        return torch.sigmoid(logits_NX)
 
     def _is_watched(self) -> bool:
         """Return whether somebody else may hold what the gate gave, so that it must not be changed.
