@@ -5,13 +5,14 @@ The map:
                          it
     background_fsync.py  makes the checkpoint of a switch durable while training goes on in the new
                          layout
-    boundary.py          the sequence at a save step: agree, checkpoint, switch
+    boundary.py          the sequence at a save step: agree, checkpoint, carry out an order
     boundary_vote.py     what all ranks conclude from the facts that they gathered at a save step
                          (pure)
     consumed.py          the samples that the ranks trained on between two save steps
     expert_costs.py      expert-tokens counted and expert costs agreed, for a job that asked
     job.py               what one rank's session rests on
     launching/           how a launch begins, and how it falls asleep
+    leaving.py           leaves a generation: in place, by restart, to sleep, in another size
     observed.py          `observe`: the two-line entry
     placed.py            the placement of experts: what a build must hold, what an order changes
     progress.py          the report of a step

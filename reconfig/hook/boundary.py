@@ -8,9 +8,8 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 
 from wattmesh.errors import Fenced
@@ -18,29 +17,24 @@ from wattmesh.reconfig.client.orderbook import OrderBook
 from wattmesh.reconfig.hook import placed
 from wattmesh.reconfig.hook.background_fsync import SavedCheckpoint
 from wattmesh.reconfig.hook.boundary_vote import Fact, VoteResult, conclude, left_out
-from wattmesh.reconfig.hook.job import AttachedJob, Evidence, SwitchReporter
-from wattmesh.reconfig.hook.launching import sleep
+from wattmesh.reconfig.hook.job import AttachedJob, SwitchReporter
+from wattmesh.reconfig.hook.leaving import Leaving
 from wattmesh.reconfig.hook.rank_runner import RankRunner
-from wattmesh.reconfig.hook.reports import switch_line
 from wattmesh.reconfig.hook.saves import Saves
 from wattmesh.reconfig.launch import group, usage
 from wattmesh.reconfig.launch.failures.deadlines import Phase
-from wattmesh.reconfig.launch.generation import Generation, Outcome, Purpose, SwitchNote
+from wattmesh.reconfig.launch.generation import Generation, SwitchNote
 from wattmesh.reconfig.launch.group import RankFailed
 from wattmesh.reconfig.launch.guard import all_or_none, ending
 from wattmesh.reconfig.launch.in_step import CheckpointNotSaved
 from wattmesh.reconfig.launch.peers import boot_id
 from wattmesh.reconfig.position import Position
 from wattmesh.reconfig.probe import probing
-from wattmesh.reconfig.state.held import LIVE_SHARE
 from wattmesh.reconfig.state.state import State
-from wattmesh.reconfig.switch import REFUSED, SwitchState
-from wattmesh.reconfig.wire import Finish, Order, SwitchMode
+from wattmesh.reconfig.switch import SwitchState
+from wattmesh.reconfig.wire import Order, SwitchMode
 
 log = logging.getLogger(__name__)
-
-MOST_SAID = 200
-"""Characters of a launcher's refusal that go into the evidence of a switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +59,7 @@ class Boundary:
         self._job = job
         self._runner = runner
         self._orders = OrderBook(job.folder)
-        self._position = Position()
+        self._leaving = Leaving(job, runner, self._orders, Position())
         self.saves = Saves(job, runner)
         self._reporter: SwitchReporter | None = None
         self._told = -1
@@ -83,11 +77,6 @@ class Boundary:
         assert generation is not None
         return state, generation
 
-    def _phase(self, phase: Phase) -> AbstractContextManager[None]:
-        generation = self._runner.generation
-        number = generation.number if generation else 0
-        return self._job.watchdog.phase(phase, generation=number, step=self._position.step)
-
     def run(self, loss: float | None, *, due: bool = True, may_switch: bool = True) -> VoteResult:
         """Do everything that is due at this step; if not `due`, only finish a save in flight.
 
@@ -97,8 +86,9 @@ class Boundary:
         """
         began = time.monotonic()
         state, _ = self._now
-        self._position, self._reporter, self._told = state.position, None, -1
-        with self._phase(Phase.AGREE):
+        self._leaving = Leaving(self._job, self._runner, self._orders, state.position)
+        self._reporter, self._told = None, -1
+        with self._leaving.phase(Phase.AGREE):
             try:
                 ready = all_or_none(partial(self._prepare, began, due=due))
             except RankFailed as failure:
@@ -108,12 +98,13 @@ class Boundary:
             return agreed
         self._job.noted(state.position.step, agreed, self.saves.trouble)
         if agreed.outcome is not None:
-            self._end(agreed.outcome, agreed.detail, loss)
+            self._leaving.end(agreed.outcome, agreed.detail, loss)
         elif agreed.deferred:
             log.info("the boundary of step %d waits: %s", state.position.step, agreed.deferred)
             return agreed
         elif ready.reporter is not None and ready.order is not None and ready.saved is not None:
-            self._switch(ready.reporter, ready.order, ready.saved, loss, ready.short)
+            reporter, order, saved = ready.reporter, ready.order, ready.saved
+            self._waiting = self._leaving.by(reporter, order, saved, loss, ready.short)
             if may_switch:
                 self.carry_out()
         return agreed
@@ -130,7 +121,7 @@ class Boundary:
         self._job.acted_on = agreed.acted_on
         ends = due and agreed.outcome is not None
         if self.saves.writing and (ends or not agreed.deferred):
-            with self._phase(Phase.SAVE):
+            with self._leaving.phase(Phase.SAVE):
                 self.saves.finish_write(began)
         if not due or (agreed.deferred and not ends) or self._job.uncarried:
             return SwitchReadiness(agreed=agreed)
@@ -156,7 +147,7 @@ class Boundary:
             Fenced: a newer launch trains the run; raised where the run may be switched or has no
                 daemon.
         """
-        job, position = self._job, self._position
+        job, position = self._job, self._leaving.position
         # Whether training ends here must not depend on what failed.
         wishes = {
             "finish": job.finish_asked,
@@ -281,7 +272,7 @@ class Boundary:
         state, _ = self._now
         began = time.monotonic()
         job = self._job
-        with self._phase(Phase.SAVE):
+        with self._leaving.phase(Phase.SAVE):
             self._runner.fsync.wait()
             if reporter is not None:
                 # The probe runs collectives of its own: notice here a rank that failed before it.
@@ -308,226 +299,9 @@ class Boundary:
             reporter.note.evidence.update(save_s=saved.save_s, digest_before=saved.digest)
         return saved
 
-    def _switch(
-        self,
-        reporter: SwitchReporter,
-        order: Order,
-        saved: SavedCheckpoint,
-        loss: float | None,
-        short: str,
-    ) -> None:
-        """Switch to the ordered layout, or have that wait if it is in place.
-
-        `short`: which resource it would run out of here.
-        """
-        if order.mode in (SwitchMode.SUSPEND, SwitchMode.RESIZE):
-            self._hand_over(reporter, order, saved, loss)
-            return
-        if order.mode is SwitchMode.RESTART or (short and self._job.relaunched):
-            self._restart(reporter, order, saved, loss, short or "the order asks for it")
-            return
-        if short:
-            if self._job.leads(reporter.generation):
-                log.error("no switch to %s: %s", order.layout, short)
-            reporter.tell(SwitchState.ROLLED_BACK, detail=f"not begun: {short}")
-            self._orders.end()
-            return
-        self._waiting = partial(self._rebuild, reporter, order, saved, loss)
-
-    def _rebuild(
-        self, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint, loss: float | None
-    ) -> None:
-        """Tear down, and follow the ordered layout's generation, or that of the one before."""
-        reporter.tell(SwitchState.REBUILDING)
-        began = time.monotonic()
-        if self._runner.ask_to_keep(order.layout, order.ranks):
-            reporter.note.evidence["kept"] = "groups and compiled code"
-        held = self._tear_down(reporter)
-        reporter.note.evidence["teardown_s"] = round(time.monotonic() - began, 4)
-        if held and self._job.relaunched:
-            self._restart(reporter, order, saved, loss, held)
-            return
-        self._follow(_next_generation(reporter, order, saved, self._position, held), reporter)
-
-    def _tear_down(self, reporter: SwitchReporter) -> str:
-        """Empty every rank's state; say what keeps more than `LIVE_SHARE` of it alive, else ""."""
-        with self._phase(Phase.TEARDOWN):
-            share, name = self._runner.tear_down()
-            share, name = max(group.gather([share, name]))
-        reporter.note.evidence["held_share"] = round(share, 4)
-        if share <= LIVE_SHARE:
-            return ""
-        return f"{share:.0%} of the old layout is still held in memory ({name})"
-
-    def _follow(self, following: Generation, reporter: SwitchReporter) -> None:
-        """Publish and follow the next generation: the ordered layout, or a rollback to this one."""
-        if following.purpose is Purpose.ROLLBACK:
-            assert following.switch is not None
-            why = following.switch.why
-            if self._job.leads(reporter.generation):
-                step, elapsed_s = self._position.step, reporter.elapsed_s
-                log.warning("%s", switch_line.taken_back(reporter.note, step, elapsed_s, why))
-            reporter.tell(SwitchState.ROLLING_BACK, detail=why)
-        if self._job.leads(reporter.generation):
-            self._job.launch_store.publish(following)
-        self._runner.end_group()
-        self._runner.follow(following.number)
-
     def _shortage(self, order: Order) -> str:
         """Say which rank has too few open files or threads for the next layout; "" for none."""
         used, budget = usage.now(), self._runner.budget
         budget.settled(used)
         allowed = usage.limits(used, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         return group.agree_on_problem(budget.problem((order.layout, order.ranks), allowed))
-
-    def _restart(
-        self,
-        reporter: SwitchReporter,
-        order: Order,
-        saved: SavedCheckpoint,
-        loss: float | None,
-        why: str,
-    ) -> None:
-        """End this launch so that the next one begins in the ordered layout."""
-        generation = reporter.generation
-        if self._job.leads(generation):
-            log.warning(
-                "the switch from %s to %s goes by restart: %s; the next launch says how it ended",
-                generation.layout,
-                order.layout,
-                why,
-            )
-        reporter.tell(SwitchState.STOPPING, detail=why)
-        if saved.staged:
-            with self._phase(Phase.SAVE):
-                self._runner.fsync.settle_for_restart(generation, saved.staged)
-        if self._job.leads(generation):
-            self._job.folder.ask_next(
-                checkpoint=saved.name,
-                layout=order.layout,
-                ranks=order.ranks,
-                probe=float(reporter.note.evidence["probe_before"]),
-                switch=reporter.note.to_json(),
-                placement=placed.after(order, generation),
-            )
-        self._end(Outcome.RESTART, f"restart into {order.layout}", loss)
-
-    def _hand_over(
-        self, reporter: SwitchReporter, order: Order, saved: SavedCheckpoint, loss: float | None
-    ) -> None:
-        """Leave to sleep or for another size, or train on where no next launch is held."""
-        leads, answer = self._job.leads(reporter.generation), None
-        sleeps = order.mode is SwitchMode.SUSPEND
-        order = (sleep.bounded if sleeps else sleep.patient)(order, datetime.now(UTC))
-        hold = sleep.hold_next_launch if sleeps else sleep.hold_other_size
-        with self._phase(Phase.SAVE):
-            if leads:
-                answer = hold(self._job, reporter, order, saved)
-            told = group.agree_on_problem(answer.problem if answer else "")
-        held_as = answer.held_as if answer else ""
-        if told:
-            kept = "not asleep" if sleeps else f"still {reporter.generation.layout}"
-            if leads:
-                log.error("training goes on: %s, because %s", kept, told)
-            said = answer.problem if answer and answer.problem else told
-            refused: Evidence = {REFUSED: said[:MOST_SAID]}
-            reporter.tell(SwitchState.ROLLED_BACK, detail=f"{kept}: {told}", evidence=refused)
-            self._orders.end()
-            return
-        reporter.tell(SwitchState.STOPPING, detail=f"the next launch is held by {held_as}")
-        if not sleeps:
-            self._end(
-                Outcome.RESTART,
-                f"restart as {order.layout} by {held_as}",
-                loss,
-                wakes_at=order.wakes_at,
-                held_as=held_as,
-            )
-            return
-        total: Evidence = {"total_s": round(reporter.elapsed_s, 4)}
-        reporter.tell(SwitchState.CONFIRMED, evidence=total)
-        if leads:
-            self._orders.end()
-            log.warning("%s", switch_line.asleep(reporter.generation.step, order, held_as))
-        self._end(
-            Outcome.SUSPENDED,
-            f"until {order.wakes_at}",
-            loss,
-            wakes_at=order.wakes_at,
-            held_as=held_as,
-        )
-
-    def _end(
-        self,
-        outcome: Outcome,
-        detail: str,
-        loss: float | None,
-        *,
-        wakes_at: str | None = None,
-        held_as: str = "",
-    ) -> None:
-        """End training in this launch: tell the daemon, and publish a final generation."""
-        generation = self._runner.generation
-        assert generation is not None
-        position = self._position
-        over = replace(
-            generation,
-            number=generation.number + 1,
-            purpose=Purpose.OVER,
-            step=position.step,
-            samples=position.samples,
-            tokens=position.tokens,
-            outcome=outcome,
-            detail=detail,
-            switch=None,
-        )
-        if self._job.leads(generation):
-            with suppress(OSError):
-                self._job.folder.stop_file.unlink(missing_ok=True)
-            self._job.voice(generation).finish(
-                Finish(
-                    run=generation.run,
-                    incarnation=generation.incarnation,
-                    attempt=generation.attempt,
-                    step=position.step,
-                    tokens=position.tokens,
-                    reason=outcome if outcome is not Outcome.STOPPED else f"stopped: {detail}",
-                    loss=loss,
-                    wakes_at=wakes_at,
-                    held_as=held_as,
-                    left_at=datetime.now(UTC).isoformat() if wakes_at else None,
-                )
-            )
-            self._job.launch_store.publish(over)
-        self._runner.generation = over
-
-
-def _next_generation(
-    reporter: SwitchReporter, order: Order, saved: SavedCheckpoint, position: Position, held: str
-) -> Generation:
-    """Return the next generation: the ordered layout, or this one where memory is still `held`.
-
-    `held` is set only for a job that nobody relaunches, so it stays in the layout that is known to
-    fit.
-    """
-    here = replace(
-        reporter.generation,
-        number=reporter.generation.number + 1,
-        checkpoint=saved.name,
-        staged=saved.staged,
-        step=position.step,
-        samples=position.samples,
-        tokens=position.tokens,
-        digest=saved.digest,
-        probe=float(reporter.note.evidence["probe_before"]),
-    )
-    if held:
-        return replace(here, purpose=Purpose.ROLLBACK, switch=replace(reporter.note, why=held))
-    return replace(
-        here,
-        purpose=Purpose.SWITCH,
-        layout=order.layout,
-        ranks=order.ranks,
-        placement=placed.after(order, here),
-        switch=reporter.note,
-    )
