@@ -10,12 +10,13 @@ earlier than it can have been known. Every authority's day begins with or after 
 the Eastern day of an hour never gives too early a moment.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wattmesh.errors import InputInvalid
+from wattmesh.errors import InputInvalid, NoData
 from wattmesh.integrations.carbon.exogenous.collected import HOUR, Collected
 from wattmesh.integrations.carbon.reading.eia_api import BASE_URL, UNIT, EiaApi, number
 from wattmesh.integrations.carbon.reading.http import JsonHttp
@@ -25,7 +26,8 @@ PATH = "/electricity/rto/region-data/data/"
 TYPE = "DF"
 EASTERN = ZoneInfo("America/New_York")
 POSTED = clock_time(7)
-AHEAD = timedelta(days=3)
+BACK, AHEAD = timedelta(days=1), timedelta(days=3)
+"""Around now: where the next day is posted late, the last one shows that the authority tells."""
 SPAN = timedelta(days=180)
 """Of one question: 4,320 hours, less than a page."""
 REGIONS = frozenset(
@@ -85,14 +87,14 @@ class Eia930Demand:
         return timedelta(hours=1)
 
     def forecast(self, *, now: datetime) -> ExogenousBatch:
-        """Fetch what is forecast from the running hour on.
+        """Fetch what is forecast of the day before now and of the hours after.
 
         Raises:
             NoData: nothing is told. SourceUnavailable: nothing usable came. SourceRefused: the key
                 or the zone is wrong.
         """
         running = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        return self.past_forecasts(running, running + AHEAD, now=now)
+        return self.past_forecasts(running - BACK, running + AHEAD, now=now)
 
     def past_forecasts(self, start: datetime, end: datetime, *, now: datetime) -> ExogenousBatch:
         """Fetch what had been forecast of the hours that begin in [start, end).
@@ -103,18 +105,30 @@ class Eia930Demand:
         """
         told = Collected(provider="eia930", zone=self._api.zone, now=now)
         issued: dict[datetime, datetime] = {}
-        first = start.astimezone(UTC)
+        first, missing = start.astimezone(UTC), None
         while first < end:
             last = min(end.astimezone(UTC), first + SPAN)
-            for row in self._api.rows(PATH, first, last, nothing=NOTHING, facets={"type": TYPE}):
-                begin = self._api.begin(row)
-                if begin is None:
-                    told.refuse(f"EIA sent {str(row)[:120]!r}: not an hour like 2026-08-25T14")
-                elif first <= begin < last:
+            try:
+                for begin, row in self._rows(first, last, told):
                     self._collect(begin, row, told)
                     issued[begin] = min(now, posted_by(begin))
+            except NoData as error:
+                missing = error
             first = last
+        if missing is not None and not issued:
+            raise missing
         return told.batch(issued)
+
+    def _rows(
+        self, first: datetime, last: datetime, told: Collected
+    ) -> Iterator[tuple[datetime, Any]]:
+        """Yield the rows of the hours that begin in [first, last), with where these begin."""
+        for row in self._api.rows(PATH, first, last, nothing=NOTHING, facets={"type": TYPE}):
+            begin = self._api.begin(row)
+            if begin is None:
+                told.refuse(f"EIA sent {str(row)[:120]!r}: not an hour like 2026-08-25T14")
+            elif first <= begin < last:
+                yield begin, row
 
     def _collect(self, begin: datetime, row: Any, told: Collected) -> None:
         """Take one row's value, or the reason against it."""
