@@ -131,7 +131,10 @@ class NesoWind:
                 for at, value, made in self._half_hours(ARCHIVE, first, last, told):
                     known = min(now, made or now)
                     if at - known > EARLIEST:
-                        told.refuse(f"NESO: {at:%Y-%m-%dT%H:%MZ} was made {known:%Y-%m-%d}; no")
+                        told.refuse(
+                            f"NESO, {at:%Y-%m-%dT%H:%MZ}: made {known:%Y-%m-%d}, which is earlier "
+                            "than any forecast of it; left out"
+                        )
                     elif at not in found or known < found[at][0]:
                         found[at] = (known, value)
             except NoData as error:

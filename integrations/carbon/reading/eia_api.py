@@ -80,7 +80,8 @@ class EiaApi:
 
         Args:
             path: the route below the base address, with its slashes.
-            start, end: aware.
+            start: of the first hour, aware.
+            end: of the last hour, aware.
             nothing: what is not there when there are no rows, and why that can be.
             facets: what to narrow the answer to, besides the authority.
 
