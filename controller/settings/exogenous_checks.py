@@ -45,8 +45,10 @@ def _mistakes(key: str, each: ExogenousSection) -> Iterator[Mistake]:
             yield f"{key}.{name}", wrong
         elif url and holds_user(url):
             yield f"{key}.{name}", NO_USER
-    if each.provider in WITH_TOKEN and each.token_file is None:
+    if each.provider not in WITH_TOKEN:
+        return
+    if each.token_file is None:
         what = f'is missing: provider = "{each.provider}" needs the file with the token'
         yield f"{key}.token_file", what
-    elif each.token_file is not None and not is_credential(each.token_file):
+    elif not is_credential(each.token_file):
         yield from secret_mistakes(f"{key}.token_file", each.token_file)

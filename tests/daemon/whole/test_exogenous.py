@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.clocks import SteppedClock
 from tests.daemon.test_wiring import Start, call, clock, start  # noqa: F401 (fixtures)
 from tests.daemon.waiting import wait_for
 from tests.daemon.whole.test_life import CARBON
@@ -68,13 +69,14 @@ def test_a_provider_is_named_once_and_sound_ones_are_taken(tmp_path: Path) -> No
 
 def test_a_daemon_polls_what_is_named_and_says_when_it_is_silent(
     start: Start,  # noqa: F811
+    clock: SteppedClock,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     """Stored beside the decision signal, shown on screens; a refusal is a trouble."""
     token = tmp_path / "eia.key"
     token.write_text("eia-key-0123456789-of-24")
     token.chmod(0o600)
-    with GridServer().serving() as grid:
+    with GridServer(clock=clock.clock.now).serving() as grid:
         base = grid.base("open_meteo")
         more = (
             f'{CARBON}\n[[carbon.exogenous]]\nprovider = "open_meteo"\nzone = "home"\n'
