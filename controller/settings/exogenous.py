@@ -26,13 +26,19 @@ class PlaceSection(Section):
 class ExogenousSection(Section):
     """One provider of forecasts that tell what the grid will do."""
 
-    provider: Literal["entsoe", "open_meteo"] = Field(examples=["entsoe"])
-    """`entsoe` (day-ahead wind, sun and load of European zones) or `open_meteo` (the weather at
-    places of yours, without a key; free of charge for non-commercial use)."""
+    provider: Literal["entsoe", "eia930", "neso", "open_meteo"] = Field(examples=["entsoe"])
+    """`entsoe` (day-ahead wind, sun and load of European zones), `eia930` (day-ahead load of US
+    balancing authorities), `neso` (wind of Great Britain, without a key) or `open_meteo` (the
+    weather at places of yours, without a key; free of charge for non-commercial use)."""
     zone: str = Field(examples=["DE"])
-    """Zone, as the provider names it; for open_meteo a name of yours."""
+    """Zone, as the provider names it: for eia930 an authority like CISO, for neso GB, for
+    open_meteo a name of yours."""
     token_file: File | None = Field(default=None, examples=["/etc/wattmesh/entsoe.token"])
-    """entsoe: file with the security token, readable by its owner only (mode 0600)."""
+    """entsoe, eia930: file with the security token or API key, readable by its owner only (mode
+    0600)."""
+    label: Literal["", "ending", "starting"] = Field(default="", examples=["ending"])
+    """eia930: whether an hour is labelled by its `ending`, as EIA documents, or by its `starting`,
+    as some authorities do; default: ending."""
     places: tuple[PlaceSection, ...] = Field(default=(), strict=False)
     """open_meteo: 1 to 50 places where the zone's wind and sun are."""
     base_url: str = Field(default="", examples=["https://web-api.tp.entsoe.eu"])
@@ -50,6 +56,7 @@ class ExogenousSection(Section):
             provider=self.provider,
             zone=self.zone,
             token_file=self.token_file,
+            label=self.label,
             places=tuple(
                 Place(latitude=each.latitude, longitude=each.longitude, weight=each.weight)
                 for each in self.places

@@ -7,9 +7,10 @@ from wattmesh.controller.settings.mistakes import Mistake, quoted
 from wattmesh.controller.settings.secrets import is_credential, secret_mistakes
 from wattmesh.controller.settings.web_address import NO_USER, address_mistake, holds_user
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.carbon.exogenous.opened import exogenous_provider
+from wattmesh.integrations.carbon.exogenous.opened import READS, WITH_TOKEN, exogenous_provider
 
-OF_ENTSOE, OF_OPEN_METEO = ("token_file",), ("places", "past_url")
+SPECIAL = tuple(dict.fromkeys(key for keys in READS.values() for key in keys))
+"""Keys that not every provider reads."""
 
 
 def exogenous_mistakes(several: Sequence[ExogenousSection]) -> Iterator[Mistake]:
@@ -26,16 +27,15 @@ def exogenous_mistakes(several: Sequence[ExogenousSection]) -> Iterator[Mistake]
             try:
                 exogenous_provider(each.settings())
             except InputInvalid as error:
-                name = "zone" if each.provider == "entsoe" else "places"
+                name = "places" if each.provider == "open_meteo" else "zone"
                 yield f"{key}.{name}", str(error).removeprefix("carbon: ")
 
 
 def _mistakes(key: str, each: ExogenousSection) -> Iterator[Mistake]:
-    foreign = OF_OPEN_METEO if each.provider == "entsoe" else OF_ENTSOE
-    for name in foreign:
-        if getattr(each, name):
-            other = "open_meteo" if each.provider == "entsoe" else "entsoe"
-            yield f"{key}.{name}", f'is only read when provider = "{other}"'
+    for name in SPECIAL:
+        if getattr(each, name) and name not in READS[each.provider]:
+            readers = " or ".join(f'"{who}"' for who, keys in READS.items() if name in keys)
+            yield f"{key}.{name}", f"is only read when provider = {readers}"
     if not each.zone or ":" in each.zone:
         yield f"{key}.zone", f"{quoted(each.zone)} is not a zone; give a name without ':'"
     for name in ("base_url", "past_url"):
@@ -45,7 +45,10 @@ def _mistakes(key: str, each: ExogenousSection) -> Iterator[Mistake]:
             yield f"{key}.{name}", wrong
         elif url and holds_user(url):
             yield f"{key}.{name}", NO_USER
-    if each.provider == "entsoe" and each.token_file is None:
-        yield f"{key}.token_file", 'is missing: provider = "entsoe" needs the file with the token'
-    elif each.token_file is not None and not is_credential(each.token_file):
+    if each.provider not in WITH_TOKEN:
+        return
+    if each.token_file is None:
+        what = f'is missing: provider = "{each.provider}" needs the file with the token'
+        yield f"{key}.token_file", what
+    elif not is_credential(each.token_file):
         yield from secret_mistakes(f"{key}.token_file", each.token_file)

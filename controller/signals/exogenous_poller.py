@@ -4,6 +4,9 @@ Each poll asks for what is forecast from now on, and then for one more stretch o
 there is enough to learn from. Everything is stored in the journal, so that a restart needs no
 network.
 
+A provider whose operators are late still names the hour at which they had to publish: what was not
+there at the last good poll counts as known from that poll at the earliest.
+
 Invariant: a poll that fails removes nothing that was stored, and says why; what a provider refuses
 or does not have is not asked for again and again.
 """
@@ -58,7 +61,9 @@ class ExogenousPoller:
             refused = isinstance(error, SourceRefused)
             store.fetched(self.series, now, ok=False, detail=str(error), refused=refused)
             return Polled(new=0, failure=error)
-        new = store.store(self.series, batch.points)
+        before = store.last_fetch(self.series)
+        asked_at = None if before is None else before.ok_at
+        new = store.store(self.series, batch.points, not_before=asked_at)
         store.fetched(self.series, now, ok=True, detail=next(iter(batch.refused), ""))
         new += self._fill(now)
         told = {without_numbers(each): each for each in batch.refused}

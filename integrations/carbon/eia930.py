@@ -8,14 +8,11 @@ Invariant: an hour with an incomplete mix is refused with a reason, unless the m
 negligible.
 """
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wattmesh.errors import AuthFailed, InputInvalid, NoData, Transient, ZoneMismatch
-from wattmesh.integrations.carbon.reading.answers import ErrorAnswer, ErrorClass
-from wattmesh.integrations.carbon.reading.credentials import Credentials
+from wattmesh.integrations.carbon.reading.eia_api import BASE_URL, UNIT, EiaApi, number
 from wattmesh.integrations.carbon.reading.fuel_mix import DIRECT_G_PER_KWH
 from wattmesh.integrations.carbon.reading.http import JsonHttp
 from wattmesh.integrations.carbon.reading.mixed_hours import (
@@ -23,22 +20,14 @@ from wattmesh.integrations.carbon.reading.mixed_hours import (
     checked_factors,
     model_name,
 )
-from wattmesh.integrations.carbon.reading.told_hours import HOUR, ToldHours
+from wattmesh.integrations.carbon.reading.told_hours import ToldHours
 from wattmesh.telemetry.carbon import CarbonBatch, Signal
 
-BASE_URL = "https://api.eia.gov/v2"
 PATH = "/electricity/rto/fuel-type-data/data/"
 ORIGIN = datetime(2019, 1, 1, tzinfo=UTC)
 LAG = timedelta(hours=24)
-LABELS = ("ending", "starting")
-ROWS = 5000
-"""Most rows of one answer in JSON."""
-MOST_PAGES = 40
-"""About a year and a half of hours with fourteen fuels."""
 MODEL = "EIA-930 mix"
-
-_FORM = "%Y-%m-%dT%H"
-HTTP_FORBIDDEN = 403
+NOTHING = "fuel mix (it comes about a day late, and an unknown authority looks the same)"
 
 
 class Eia930(ToldHours):
@@ -67,18 +56,11 @@ class Eia930(ToldHours):
         Raises:
             InputInvalid: an unknown label, a malformed key or zone, or a factor below zero.
         """
-        if label not in LABELS:
-            raise InputInvalid(f"carbon: label {label!r} is not one of {', '.join(LABELS)}")
-        if not zone.isalnum():
-            raise InputInvalid(f"carbon: zone {zone!r} is no code of an authority like CISO")
         own = dict(factors_g_per_kwh or {})
         factors = checked_factors(own, DIRECT_G_PER_KWH)
-        self._zone = zone
-        self._credentials = Credentials.parameter("api_key", key)
-        self._shift = HOUR if label == "ending" else timedelta()
-        self._http = http or JsonHttp(base_url)
+        self._api = EiaApi(zone=zone, key=key, label=label, base_url=base_url, http=http)
         signal, model = Signal(provider="eia930", zone=zone), model_name(MODEL, own)
-        super().__init__(signal=signal, model=model, origin=ORIGIN, lag=LAG, asks=self._http)
+        super().__init__(signal=signal, model=model, origin=ORIGIN, lag=LAG, asks=self._api)
         self._mixed = MixedHours(signal=signal, factors_g_per_kwh=factors, model=model)
 
     def history(self, start: datetime, end: datetime, *, now: datetime) -> CarbonBatch:
@@ -90,46 +72,11 @@ class Eia930(ToldHours):
         """
         refused: list[str] = []
         hours: dict[datetime, dict[str, float | None]] = {}
-        for row in self._rows(start + self._shift, end + self._shift):
+        for row in self._api.rows(PATH, start, end, nothing=NOTHING):
             begin, fuel, energy_mwh = self._row(row, refused)
             if begin is not None and start <= begin < end:
                 hours.setdefault(begin, {})[fuel] = energy_mwh
         return self._mixed.batch(hours, refused, now)
-
-    def _rows(self, start: datetime, end: datetime) -> Iterator[Any]:
-        """Fetch the rows whose label is in [start, end], page by page.
-
-        Raises:
-            NoData: there are none. Transient: the answer has another form.
-        """
-        query = {
-            "frequency": "hourly",
-            "data[0]": "value",
-            "facets[respondent][]": self._zone,
-            "start": f"{start.astimezone(UTC):{_FORM}}",
-            "end": f"{end.astimezone(UTC):{_FORM}}",
-            "sort[0][column]": "period",
-            "sort[0][direction]": "asc",
-            "length": str(ROWS),
-        }
-        told = 0
-        for _ in range(MOST_PAGES):
-            body = self._http.get(
-                PATH,
-                query={**query, "offset": str(told)},
-                credentials=self._credentials,
-                classify=_classify,
-            )
-            rows = _page(body)
-            yield from rows
-            told += len(rows)
-            if len(rows) < ROWS:
-                break
-        if not told:
-            raise NoData(
-                f"EIA has no fuel mix of {self._zone} from {query['start']} to {query['end']} UTC; "
-                "it comes about a day late, and an unknown authority looks the same"
-            )
 
     def _row(self, row: Any, refused: list[str]) -> tuple[datetime | None, str, float | None]:
         """Decode one row: the start of its hour, the fuel, and its energy if that is a number.
@@ -137,50 +84,18 @@ class Eia930(ToldHours):
         Raises:
             ZoneMismatch: it is of another authority.
         """
-        try:
-            period, fuel, zone = row["period"], row["fueltype"], row["respondent"]
-            begin = datetime.strptime(period, _FORM).replace(tzinfo=UTC) - self._shift
-        except (LookupError, TypeError, ValueError):
+        begin = self._api.begin(row)
+        fuel = None if begin is None else row.get("fueltype")
+        if begin is None or fuel is None:
             refused.append(
                 f"EIA sent {str(row)[:120]!r}: not a fuel of an hour like 2026-08-25T14."
             )
             return None, "", None
-        if zone != self._zone:
-            raise ZoneMismatch(
-                f"EIA answered for {str(zone)[:20]!r}, asked for {self._zone!r}; nothing was stored"
-            )
-        value, units = row.get("value"), row.get("value-units", "megawatthours")
-        energy_mwh = _number(value)
-        if units != "megawatthours":
-            refused.append(f"EIA sent {fuel} in {units}, not in megawatthours; it is ignored.")
+        value, units = row.get("value"), row.get("value-units", UNIT)
+        energy_mwh = number(value)
+        if units != UNIT:
+            refused.append(f"EIA sent {fuel} in {units}, not in {UNIT}; it is ignored.")
             energy_mwh = None
         elif energy_mwh is None and value is not None:
             refused.append(f"EIA sent {str(value)[:40]!r} for {fuel}, which is no number.")
         return begin, str(fuel), energy_mwh
-
-
-def _page(body: Any) -> list[Any]:
-    response = body.get("response") if isinstance(body, dict) else None
-    rows = response.get("data") if isinstance(response, dict) else None
-    if not isinstance(rows, list):
-        raise Transient(f"EIA answered {str(body)[:80]!r}, which has no response.data")
-    return rows
-
-
-def _number(value: Any) -> float | None:
-    """Decode megawatt-hours, text in newer answers and a number in older ones."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _classify(answer: ErrorAnswer) -> ErrorClass | None:
-    """Decode EIA's errors: a missing, wrong or suspended key gets 403."""
-    if answer.status == HTTP_FORBIDDEN:
-        advice = "check the key in key_file; EIA suspends keys that ask too often for a while"
-        return ErrorClass(error=AuthFailed, advice=advice)
-    return None

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon import (
-    eia930,
     electricity_maps,
     neso,
     open_electricity,
@@ -27,6 +26,7 @@ from wattmesh.integrations.carbon.neso_region import NesoRegion, is_region
 from wattmesh.integrations.carbon.open_electricity import OpenElectricity
 from wattmesh.integrations.carbon.providers import PROVIDERS
 from wattmesh.integrations.carbon.reading.credentials import NONE, Credentials
+from wattmesh.integrations.carbon.reading.eia_api import BASE_URL as EIA_URL
 from wattmesh.integrations.carbon.reading.entsoe_platform import BASE_URL as ENTSOE_URL
 from wattmesh.integrations.carbon.reading.json_shape import JsonShape
 from wattmesh.integrations.carbon.static import Static
@@ -195,7 +195,7 @@ def _eia930(settings: SourceSettings) -> Provider:
         key=_secret(settings, "key_file"),
         factors_g_per_kwh=settings.eia_factors,
         label=settings.eia_label,
-        base_url=settings.base_url or eia930.BASE_URL,
+        base_url=settings.base_url or EIA_URL,
     )
 
 

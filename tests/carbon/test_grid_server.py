@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -286,6 +286,50 @@ STATUS = {
     Fault.BAD_REQUEST: 400,
     Fault.NO_DATA: 404,
 }
+
+
+def test_eia_and_neso_tell_what_is_forecast_in_their_forms(server: GridServer) -> None:
+    """Demand and its forecast beside each other; half hours in CKAN's form, and its refusals."""
+    query = "api_key=k&frequency=hourly&data[0]=value&facets[respondent][]=PJM&start=2026-08-25T08"
+    told = ask(f"{server.base('eia930')}/electricity/rto/region-data/data/?{query}").json
+    rows = told["response"]["data"]
+    assert {row["type"] for row in rows} == {"D", "DF"}
+    assert rows[0] | {"value": ""} == {
+        "period": "2026-08-25T08",
+        "respondent": "PJM",
+        "respondent-name": "PJM (invented)",
+        "type": "D",
+        "type-name": "Demand",
+        "value": "",
+        "value-units": "megawatthours",
+    }
+    # At ten past ten in the East: today is told to its end, tomorrow from six in the evening on.
+    assert max(row["period"] for row in rows if row["type"] == "DF") == "2026-08-26T04"
+    assert max(row["period"] for row in rows if row["type"] == "D") == "2026-08-25T08"
+    action = f"{server.base('neso')}/api/3/action"
+    resource = ask(f"{action}/package_show?id=day-ahead-wind-forecast").json["result"]["resources"]
+    sql = (
+        f'SELECT * FROM "{resource[1]["id"]}" WHERE "Datetime_GMT" >= \'2026-08-24T23:00:00\' '
+        'AND "Datetime_GMT" < \'2026-08-25T00:00:00\' ORDER BY "Datetime_GMT" LIMIT 10'
+    )
+    found = ask(f"{action}/datastore_search_sql?{urlencode({'sql': sql})}").json
+    assert found["success"]
+    assert found["result"]["sql"] == sql
+    first, second = found["result"]["records"]
+    assert first | {"Incentive_forecast": 0} == {
+        "Datetime_GMT": "2026-08-24T23:00:00",
+        "Date": "2026-08-25",
+        "Settlement_period": 1,
+        "Capacity": 25000,
+        "Incentive_forecast": 0,
+        "Forecast_Timestamp": "2026-08-25T08:45:00",
+    }
+    assert second["Settlement_period"] == 2
+    for wrong, status in ((sql.replace(resource[1]["id"], "0" * 36), 404), ("DROP TABLE x", 409)):
+        refused = ask(f"{action}/datastore_search_sql?{urlencode({'sql': wrong})}")
+        assert (refused.status, refused.json["success"]) == (status, False)
+    assert ask(f"{action}/package_show?id=other").status == 404
+    assert ask(f"{action}/group_list").status == 400
 
 
 @pytest.mark.parametrize(("fault", "status"), STATUS.items())

@@ -40,12 +40,16 @@ class ExogenousStore:
         """Keep the database, and the store that remembers polls."""
         self._database, self._carbon = database, carbon
 
-    def store(self, series: str, points: Iterable[ExogenousPoint]) -> int:
+    def store(
+        self, series: str, points: Iterable[ExogenousPoint], *, not_before: datetime | None = None
+    ) -> int:
         """Append whole hours that are new, or differ from the newest row of their hour; count them.
 
         Args:
             series: provider and zone, as `series_of` writes them.
             points: hours of that series.
+            not_before: when the provider was asked last and told nothing of what is new now;
+                whatever issue time it claims, nobody knew it then.
         """
         told = [each for each in points if each.end - each.start == HOUR]
         if not told:
@@ -69,7 +73,8 @@ class ExogenousStore:
                 before = held.get(key)
                 if before is not None and (before[0] == milli or point.start <= point.fetched_at):
                     continue  # told already, or restated when nobody can use it any more
-                known_at = to_us(min(point.issued_at, point.fetched_at))
+                issued_at = max(point.issued_at, not_before or point.issued_at)
+                known_at = to_us(min(issued_at, point.fetched_at))
                 if before is not None:  # restated: nobody knew it before it was fetched
                     known_at = max(before[1], to_us(point.fetched_at))
                 held[key] = (milli, known_at)

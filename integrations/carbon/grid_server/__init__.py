@@ -7,8 +7,9 @@ For whoever must test carbon code without keys, without a network and without wa
     grids.py              the invented grids: the truth, and what is known of it at a moment
     electricity_maps.py, watttime.py, neso.py, eia930.py, http_json.py, open_electricity.py
                           the answers of each provider
-    entsoe.py, entsoe_mix.py, open_meteo.py
-                          the same of exogenous series, and of ENTSO-E's generation
+    entsoe.py, entsoe_mix.py
+                          the same of ENTSO-E, its day-ahead forecasts and its generation
+    exogenous/            the same of other exogenous series
     spoiled.py            answers in place of the right one, and bytes that come wrong
     control.py            switching faults over HTTP
     server.py             the server

@@ -10,6 +10,7 @@ from typing import Any
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.carbon.grid_server.answers import Reply, Request
+from wattmesh.integrations.carbon.grid_server.exogenous import eia930_demand
 from wattmesh.integrations.carbon.grid_server.faults import AnswerFaults, Fault
 from wattmesh.integrations.carbon.grid_server.grids import HOUR, SimulatedGrid, noise
 
@@ -48,7 +49,7 @@ def answer(
         code = "API_KEY_INVALID" if key else "API_KEY_MISSING"
         message = "An invalid api_key was supplied." if key else "No api_key was supplied."
         return Reply(status=403, body={"error": {"code": code, "message": message}})
-    if request.path != PATH:
+    if request.path not in (PATH, eia930_demand.PATH):
         return _error(404, "Not found")
     try:
         rows = _rows(request, grid, suffering, lag)
@@ -77,7 +78,7 @@ def mix_mwh(grid: SimulatedGrid, zone: str, start: datetime) -> dict[str, int]:
 
     Coal and gas at 760 and 370 g/kWh make up the direct intensity of the zone, to a megawatt-hour.
     """
-    total = round(20000 * (1 + 0.15 * noise(zone, "demand", start)))
+    total = eia930_demand.demand_mwh(zone, start)
     grams = grid.truth(zone, start)
     coal = min(0.85, 0.25 * grams / COAL_G_PER_KWH)
     gas = min(0.98 - coal, (grams - coal * COAL_G_PER_KWH) / GAS_G_PER_KWH)
@@ -94,20 +95,25 @@ def _rows(
     """Return the requested rows, oldest first; without a start those of the last ten days."""
     if suffering.has(Fault.EMPTY):
         return []
-    published = request.now - lag
-    newest = published.replace(minute=0, second=0, microsecond=0)
+    demand = request.path == eia930_demand.PATH
+    told_until = request.now + eia930_demand.AHEAD if demand else request.now - lag
+    newest = told_until.replace(minute=0, second=0, microsecond=0)
     last = min(newest, _period(request, "end", newest))
     period = _period(request, "start", newest - timedelta(days=10))
-    wanted = _facets(request, "fueltype")
+    facet = "type" if demand else "fueltype"
+    wanted = _facets(request, facet)
     rows = []
     while period <= last:
         start = period - HOUR
-        if not suffering.hits(Fault.GAP, start):
-            for zone in _facets(request, "respondent") or list(grid.zones):
-                if zone in grid.zones:
-                    rows += _hour(zone, start, request.now, grid, suffering)
+        for zone in _facets(request, "respondent") or list(grid.zones):
+            if zone not in grid.zones or suffering.hits(Fault.GAP, start):
+                continue
+            if demand:
+                rows += eia930_demand.hour_rows(zone, start, request.now, suffering, lag)
+            else:
+                rows += _hour(zone, start, request.now, grid, suffering)
         period += HOUR
-    return [row for row in rows if not wanted or row["fueltype"] in wanted]
+    return [row for row in rows if not wanted or row[facet] in wanted]
 
 
 def _hour(
@@ -130,15 +136,19 @@ def _hour(
         del mix["NG"]
     null = suffering.hits(Fault.NULL, start)
     as_number = suffering.has(Fault.NUMBERS)
+    if suffering.hits(Fault.SPIKE, start):
+        mix["COL"] = eia930_demand.SPIKE
+    respondent = "ELSE" if suffering.has(Fault.WRONG_ZONE) else zone
+    unit = "gigawatthours" if suffering.has(Fault.WRONG_UNIT) else "megawatthours"
     return [
         {
             "period": f"{start + HOUR:{PERIOD}}",
-            "respondent": zone,
-            "respondent-name": f"{zone} (invented)",
+            "respondent": respondent,
+            "respondent-name": f"{respondent} (invented)",
             "fueltype": fuel,
             "type-name": NAMES[fuel],
             "value": None if null and fuel == "NG" else mwh if as_number else str(mwh),
-            "value-units": "megawatthours",
+            "value-units": unit,
         }
         for fuel, mwh in sorted(mix.items())
     ]

@@ -134,7 +134,8 @@ def _days(
         )
         if first >= end:
             return
-        out = datetime.combine(day - DAY, clock_time(PUBLISHED_H), ZONE)
+        late = DAY if suffering.has(Fault.LATE_ISSUE) else timedelta()
+        out = datetime.combine(day - DAY + late, clock_time(PUBLISHED_H), ZONE)
         if out <= now and not suffering.hits(Fault.GAP, first):
             yield first, last
         day += DAY

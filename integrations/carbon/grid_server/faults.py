@@ -62,7 +62,11 @@ class Fault(StrEnum):
     # EIA-930, ENTSO-E and Open Electricity.
     NEW_FUEL = "new-fuel"  # a fuel code nobody has heard of
     MISSING_FUEL = "missing-fuel"  # no row for natural gas
-    # ENTSO-E, Open-Meteo and Open Electricity.
+    LOCAL_TIME = "local-time"  # London's time where UTC is documented (NESO's wind)
+    MOVED = "moved"  # other ids of its resources (NESO's wind)
+    NOT_SUCCESS = "not-success"  # 200, and success is false (NESO's wind)
+    # ENTSO-E, Open-Meteo, Open Electricity; EIA-930 and NESO's wind too.
+    LATE_ISSUE = "late-issue"  # forecasts come as late as they may, or later
     RESOLUTION = "resolution"  # a day in quarter hours, the next in hours (ENTSO-E)
     ENTITIES = "entities"  # a document type with entities that grow (ENTSO-E)
     WRONG_UNIT = "wrong-unit"  # another unit than was asked for
@@ -113,12 +117,30 @@ ONLY: dict[Fault, frozenset[ServedProvider]] = {
             ServedProvider.ENTSOE,
             ServedProvider.OPEN_METEO,
             ServedProvider.OPEN_ELECTRICITY,
+            ServedProvider.EIA930,
+            ServedProvider.NESO,
         }
     ),
     **dict.fromkeys((Fault.RESOLUTION, Fault.ENTITIES), frozenset({ServedProvider.ENTSOE})),
-    Fault.SPIKE: frozenset({ServedProvider.ENTSOE, ServedProvider.OPEN_METEO}),
+    Fault.SPIKE: frozenset(
+        {
+            ServedProvider.ENTSOE,
+            ServedProvider.OPEN_METEO,
+            ServedProvider.EIA930,
+            ServedProvider.NESO,
+        }
+    ),
     Fault.WRONG_UNIT: frozenset(
-        {ServedProvider.ENTSOE, ServedProvider.OPEN_METEO, ServedProvider.OPEN_ELECTRICITY}
+        {
+            ServedProvider.ENTSOE,
+            ServedProvider.OPEN_METEO,
+            ServedProvider.OPEN_ELECTRICITY,
+            ServedProvider.EIA930,
+            ServedProvider.NESO,
+        }
+    ),
+    Fault.LATE_ISSUE: frozenset(
+        {ServedProvider.ENTSOE, ServedProvider.EIA930, ServedProvider.NESO}
     ),
     **dict.fromkeys(
         (
@@ -130,7 +152,16 @@ ONLY: dict[Fault, frozenset[ServedProvider]] = {
         ),
         frozenset({ServedProvider.WATTTIME}),
     ),
-    **dict.fromkeys((Fault.EARLY_FIRST, Fault.WITHOUT_ACTUAL), frozenset({ServedProvider.NESO})),
+    **dict.fromkeys(
+        (
+            Fault.EARLY_FIRST,
+            Fault.WITHOUT_ACTUAL,
+            Fault.LOCAL_TIME,
+            Fault.MOVED,
+            Fault.NOT_SUCCESS,
+        ),
+        frozenset({ServedProvider.NESO}),
+    ),
     Fault.NUMBERS: frozenset({ServedProvider.EIA930}),
     **dict.fromkeys(
         (Fault.NEW_FUEL, Fault.MISSING_FUEL),

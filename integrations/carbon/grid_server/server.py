@@ -1,6 +1,7 @@
 """The server: one address for all providers, each under its own prefix.
 
-`/electricity_maps/v4/...`, `/watttime/login`, `/neso/intensity/...`, `/eia930/v2/...`,
+`/electricity_maps/v4/...`, `/watttime/login`, `/neso/intensity/...`, `/neso/api/3/action/...` (its
+data portal), `/eia930/v2/...`,
 `/http_json/now/DE`, `/entsoe/api`, `/open_meteo/v1/forecast`, `/open_electricity/v4/...`;
 `/control/...` switches faults.
 Invariant: values depend on the grid and on the
@@ -26,7 +27,6 @@ from wattmesh.integrations.carbon.grid_server import (
     http_json,
     neso,
     open_electricity,
-    open_meteo,
     watttime,
 )
 from wattmesh.integrations.carbon.grid_server.answers import (
@@ -36,6 +36,7 @@ from wattmesh.integrations.carbon.grid_server.answers import (
     ServedProvider,
 )
 from wattmesh.integrations.carbon.grid_server.control import controlled
+from wattmesh.integrations.carbon.grid_server.exogenous import neso_portal, open_meteo
 from wattmesh.integrations.carbon.grid_server.faults import (
     ActiveFault,
     AnswerFaults,
@@ -169,6 +170,8 @@ class GridServer:
         if service is ServedProvider.WATTTIME:
             return watttime.answer(request, self.grid, suffering, self.tokens)
         if service is ServedProvider.NESO:
+            if request.path[:1] == ("api",):
+                return neso_portal.answer(request, suffering)
             return neso.answer(request, self.grid, suffering, self.neso_delay)
         if service is ServedProvider.EIA930:
             return eia930.answer(request, self.grid, suffering, self.keys, self.eia_lag)

@@ -5,6 +5,7 @@ The map:
     believed.py     refuses implausible values, with a reason
     breaker.py      a circuit breaker per provider
     credentials.py  secrets of a request, and how to hide them
+    eia_api.py      asks EIA's API for the hourly grid monitor, for two kinds of sources
     entsoe_platform.py  asks ENTSO-E's transparency platform, for two kinds of sources
     entsoe_xml.py   its documents
     fuel_mix.py     derives the intensity of a generation mix

@@ -188,6 +188,25 @@ def test_a_missing_day_leaves_it_to_the_past(site: Site) -> None:
     assert site.turn(late + timedelta(minutes=20)).rung is Rung.ISSUED
 
 
+def test_what_was_not_there_at_the_last_poll_was_not_known_then(
+    sqlite_journal: Journal,
+) -> None:
+    """An operator a day late: ENTSO-E's deadline is over, and is not when its hours were known."""
+    clock = Clock()
+    with GridServer(clock=clock, keys=frozenset()).serving() as grid:
+        grid.fail(Fault.LATE_ISSUE, provider="entsoe")
+        site = Site(sqlite_journal, grid, clock)
+        site.poller.poll(EVENING)
+        reach, _ = sqlite_journal.exogenous.reach(NAME)
+        assert reach is not None
+        assert reach < EVENING + 6 * HOUR
+        clock.now = EVENING + 23 * HOUR
+        site.poller.poll(clock.now)
+    rows = sqlite_journal.exogenous.between(NAME, reach, EVENING + 2 * DAY)
+    assert len(rows) > 24
+    assert {row.known_at for row in rows} == {EVENING}
+
+
 def test_another_resolution_tells_the_same_hours(site: Site) -> None:
     """A day in quarter hours, the next in hours: whole hours come of both."""
     site.grid.fail(Fault.RESOLUTION, provider="entsoe")
