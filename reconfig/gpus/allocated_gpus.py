@@ -1,4 +1,4 @@
-"""Finds the GPUs that Slurm gave this job on this node, by UUID, whether a process uses them or not.
+"""Finds the GPUs that Slurm gave this job on this node, by UUID: used by a process or not.
 
 Slurm names them by its own numbers (sbatch(1) and srun(1): SLURM_JOB_GPUS, SLURM_STEP_GPUS; "global
 GPU IDs", which no device cgroup renumbers as it does CUDA_VISIBLE_DEVICES and NVML's index). They

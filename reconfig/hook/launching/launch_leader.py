@@ -207,7 +207,7 @@ def _capabilities(job: AttachedJob) -> tuple[str, ...]:
 
 
 def _allocated(peers: Sequence[RankProcess]) -> OwnGpus:
-    """Join what the ranks say of their nodes' GPUs: all that the job has, or why that is unknown."""
+    """Join what ranks say of their nodes: all GPUs that the job has, or why they are unknown."""
     found = [
         OwnGpus(allocated=each.allocated, allocated_why=each.allocated_unknown) for each in peers
     ]
