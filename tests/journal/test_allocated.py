@@ -160,14 +160,12 @@ def test_a_node_may_charge_a_run_for_what_its_job_has_there(journal: Journal) ->
         upper_mj=0,
         source="nvml",
         quality="measured",
+        line="run",
     )
     with journal.database.writing() as connection:
         for node, gpu in (("a", "g3"), ("b", "x")):
-            facts = {"gpu_uuid": gpu, "node": node, "seen_at": 0, "facts": "{}"}
-            names = {each.name for each in NODE_DEVICES.columns}
-            connection.execute(
-                insert(NODE_DEVICES).values(**{k: v for k, v in facts.items() if k in names})
-            )
+            values = {"gpu_uuid": gpu, "node": node, "seen_at": 0}
+            connection.execute(insert(NODE_DEVICES).values(**values))
         check_charged(connection, "a", [charged])
         with pytest.raises(InputInvalid, match="never had a device of b"):
             check_charged(connection, "b", [charged])
