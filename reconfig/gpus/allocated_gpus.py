@@ -2,8 +2,8 @@
 
 Slurm names them by its own numbers (sbatch(1) and srun(1): SLURM_JOB_GPUS, SLURM_STEP_GPUS; "global
 GPU IDs", which no device cgroup renumbers as it does CUDA_VISIBLE_DEVICES and NVML's index). They
-are places in the order of gres.conf, so they name a board only where every order that a site may
-have used is the same.
+go by slots or by device files, which differ on some nodes (docs/decisions/0071-allocated-gpus.md),
+so they name a board only where either means the same.
 
 Invariant: all GPUs that the variables name are found, or none; in doubt a sentence says why.
 """

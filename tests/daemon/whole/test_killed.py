@@ -264,10 +264,10 @@ DEATHS: Mapping[SwitchMode, tuple[str, ...]] = {
     # a write is so after the one before; only who was told of it differs.
     SwitchMode.RESIZE: (*("before:2", "before:7"), *(f"after:{each}" for each in range(1, 13))),
     # The wish, the order, announced, checkpointing, stopping, confirmed, left.
-    SwitchMode.SUSPEND: ("before:2", *(f"after:{each}" for each in range(1, 8))),
+    SwitchMode.SUSPEND: tuple(f"after:{each}" for each in range(1, 8)),
     # The wish, the order, the wish is done with, registered, launching, loaded, verified,
     # confirmed.
-    SwitchMode.RESUME: ("before:2", *(f"after:{each}" for each in range(1, 9))),
+    SwitchMode.RESUME: tuple(f"after:{each}" for each in range(1, 9)),
 }
 
 
