@@ -18,6 +18,7 @@ from wattmesh.reconfig.gpus.allocated_gpus import (
     together,
 )
 from wattmesh.reconfig.gpus.own_gpus import NvmlBoard, OwnGpus
+from wattmesh.reconfig.launch.peers import RankProcess
 from wattmesh.telemetry.fake_nvml import FakeNvml
 
 ONE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
@@ -147,6 +148,16 @@ def test_a_job_on_several_nodes_is_known_whole_or_not_at_all() -> None:
         f"{UNKNOWN}: a rank computes on X, which is none of those it names",
     )
     assert together([OwnGpus(), OwnGpus()], ["A"]) == OwnGpus()
+
+
+def test_ranks_tell_rank_0_what_their_nodes_have() -> None:
+    """As it was found, over the launch's store; a rank of a launch without Slurm tells nothing."""
+    for told in (
+        RankProcess.here(0, "A", "", ("A", "B"), ""),
+        RankProcess.here(0, "", "why", (), UNKNOWN),
+    ):
+        assert RankProcess.from_json(told.to_json()) == told
+    assert RankProcess.here(0, "A").allocated == ()
 
 
 def test_a_real_library_names_what_slurm_numbers(tmp_path: Path) -> None:
