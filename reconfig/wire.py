@@ -119,6 +119,8 @@ class Register(Message):
         layout, ranks: the present layout and its ranks.
         world_size: number of launched ranks.
         gpus: device UUID per global rank ("" where the device has none).
+        allocated: UUIDs of all GPUs that the scheduler gave the job, as far as its ranks' nodes say
+            so without doubt, used or not; (): not known, or a hook that does not say.
         step, tokens: the training position.
         tokens_total: the target; 0 when not known.
         capabilities: abilities of the run, e.g. "in_place", "restart", "parking",
@@ -136,6 +138,7 @@ class Register(Message):
     ranks: RankList
     world_size: ranges.WorldSize
     gpus: Devices = ()
+    allocated: Devices = ()
     supersedes: ranges.Token | None = None
     scheduler_key: ranges.Label = ""
     step: ranges.Steps = 0

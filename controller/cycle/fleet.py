@@ -40,8 +40,8 @@ class FleetSnapshot:
     """Nodes and runs as one turn of the cycle saw them, at a monotonic time.
 
     Attributes:
-        by_gpu: which runs (indices in `runs`) registered a GPU or gave it back; built once, because
-            every node needs it after every turn.
+        by_gpu: which runs (indices in `runs`) registered a GPU, have it allocated or gave it back;
+            built once, because every node needs it after every turn.
         claims: which run holds which GPU, so that during an outage of the journal energy is booked
             to its run and not as idle.
         cap: the operator's power cap, and how it is kept.
@@ -69,7 +69,7 @@ class FleetSnapshot:
         """Build a snapshot from what a turn has read."""
         places: dict[str, list[int]] = {}
         for place, row in enumerate(runs):
-            for gpu in {*row.gpus, *row.released} - {""}:
+            for gpu in {*row.gpus, *row.allocated, *row.released} - {""}:
                 places.setdefault(gpu, []).append(place)
         return cls(
             monotonic_s=monotonic_s,
@@ -245,21 +245,25 @@ def holders(rows: Sequence[RunRow], now: datetime, *, seen: bool) -> tuple[Holde
 def holder(row: RunRow) -> Holder:
     """Describe a run as an owner of GPUs; asleep it keeps them, unless its catalogue gives back.
 
-    In a queue it has none: its job has ended.
+    In a queue it has none: its job has ended. While its job lives it gives none back that this has.
     """
     away = row.state in AWAY
     ranks = set(row.ranks)
     unused = [gpu for rank, gpu in enumerate(row.gpus) if gpu and rank not in ranks]
     gives_back = row.catalogue is not None and row.catalogue.release is Release.RELEASED
     gpus = tuple(filter(None, row.gpus))
-    kept = row.state == "asleep" and not gives_back
+    inside = row.state == "asleep" and row.sleeps_in_job
+    kept = inside or (row.state == "asleep" and not gives_back)
     if away and not kept:
-        gpus, unused = (), list(gpus)
+        gpus, unused = (), list(dict.fromkeys((*gpus, *row.allocated)))
+    allocated = row.allocated if inside or not away else ()
+    released = (*row.released, *(unused if gives_back or (away and not kept) else ()))
     return Holder(
         run=row.run,
         incarnation=row.incarnation,
         gpus=gpus,
-        released=(*row.released, *(unused if gives_back or (away and not kept) else ())),
+        allocated=allocated,
+        released=tuple(each for each in released if each not in allocated),
         # Agents of the version before know no launch that sleeps or waits.
         standing=LaunchState.LOST if away else LaunchState(row.state),
         idles=kept,

@@ -9,7 +9,7 @@ sentence says why not.
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ LONGEST = 255
 """Most characters of a capability."""
 
 NO_GPU = "this process uses no GPU"
+NO_BINDING = "nvidia-ml-py is not installed here (`pip install nvidia-ml-py`)"
 MIG = (
     "it computes on a MIG slice of a board, whose energy no meter tells apart from the other slices"
 )
@@ -38,10 +39,17 @@ MIG = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnGpus:
-    """The result. `uuids`: empty if `why` says why."""
+    """The result. `uuids`: empty if `why` says why.
+
+    Attributes:
+        allocated: GPUs that the scheduler gave this job on this node, used or not.
+        allocated_why: why those are not known; "" also where no scheduler gave any.
+    """
 
     uuids: tuple[str, ...] = ()
     why: str = ""
+    allocated: tuple[str, ...] = ()
+    allocated_why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +60,14 @@ class NvmlBoard:
         name: its model.
         sliced: MIG mode is on.
         ours: NVML lists this process as a compute process on it.
+        minor: number of its device file; None: not known.
     """
 
     uuid: str
     name: str = ""
     sliced: bool = False
     ours: bool = False
+    minor: int | None = None
 
 
 _newest: list[Attempt[OwnGpus]] = []
@@ -65,16 +75,21 @@ _newest: list[Attempt[OwnGpus]] = []
 
 def own_gpus() -> OwnGpus:
     """Find them now, within `LOOK_S`, without raising."""
+    return bounded(_newest, _look)
+
+
+def bounded(newest: list[Attempt[OwnGpus]], look: Callable[[], OwnGpus]) -> OwnGpus:
+    """Look within `LOOK_S`, without raising; `newest` keeps a look that has not ended."""
     hangs = OwnGpus(why=f"NVML did not answer within {LOOK_S:g} s")
     # A hung driver blocks only one thread, however often this is called.
-    if _newest and not _newest[0].ended:
+    if newest and not newest[0].ended:
         return hangs
-    _newest[:] = [Attempt(_look)]
+    newest[:] = [Attempt(look)]
     try:
-        _newest[0].done(LOOK_S)
+        newest[0].done(LOOK_S)
     except Exception as error:
         return OwnGpus(why=f"its GPUs could not be looked up ({type(error).__name__}: {error})")
-    return _newest[0].answer(hangs)
+    return newest[0].answer(hangs)
 
 
 def gpu_of_rank(named: str, device: str, rank: int) -> tuple[str, str]:
@@ -180,10 +195,9 @@ def _look() -> OwnGpus:
     """Ask torch if it computes already, else interpret the environment with NVML's boards."""
     computing = _by_torch()
     try:
-        boards = _boards()
+        boards = node_boards()
     except ImportError:
-        missing = "nvidia-ml-py is not installed here (`pip install nvidia-ml-py`)"
-        return OwnGpus(uuids=computing, why="" if computing else missing)
+        return OwnGpus(uuids=computing, why="" if computing else NO_BINDING)
     if computing and boards and not {each.uuid for each in boards}.issuperset(computing):
         return OwnGpus(why=MIG)
     return OwnGpus(uuids=computing) if computing else tell(boards, os.environ)
@@ -200,8 +214,8 @@ def _by_torch() -> tuple[str, ...]:
     return tuple(each if each.startswith("GPU-") else f"GPU-{each}" for each in uuids)
 
 
-def _boards() -> list[NvmlBoard]:
-    """List the node's boards.
+def node_boards() -> list[NvmlBoard]:
+    """List the node's boards, as far as this process may open them.
 
     Raises:
         ImportError: there is no NVML binding. Others: from NVML.
@@ -225,6 +239,10 @@ def _board(pynvml: Any, handle: Any) -> NvmlBoard:
         sliced = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError:  # a board without MIG
         sliced = False
+    try:
+        minor: int | None = int(pynvml.nvmlDeviceGetMinorNumber(handle))
+    except pynvml.NVMLError:
+        minor = None
     pids = set()
     if _sees_our_pid():
         pids = {each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
@@ -233,6 +251,7 @@ def _board(pynvml: Any, handle: Any) -> NvmlBoard:
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         sliced=sliced,
         ours=os.getpid() in pids,
+        minor=minor,
     )
 
 

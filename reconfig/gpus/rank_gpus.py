@@ -5,6 +5,7 @@ imports torch, no rank waits for another, and a store that does not answer costs
 some seconds.
 """
 
+import dataclasses
 import json
 import logging
 import sys
@@ -37,9 +38,9 @@ class RankGpus:
         return self._environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
     def tell(self, found: OwnGpus) -> bool:
-        """Publish this rank's GPUs; False: not possible yet."""
+        """Publish this rank's GPUs and its node's; False: not possible yet."""
         return self._try_store(
-            lambda store: store.set(str(self._rank), json.dumps([found.uuids, found.why]))
+            lambda store: store.set(str(self._rank), json.dumps(dataclasses.astuple(found)))
         )
 
     def published(self) -> Mapping[int, OwnGpus]:
@@ -52,8 +53,13 @@ class RankGpus:
             # A rank publishes again when it knows more.
             known = self._published.get(rank)
             if rank != self._rank and not (known and known.uuids) and store.check([str(rank)]):
-                uuids, why = json.loads(store.get(str(rank)))
-                self._published[rank] = OwnGpus(uuids=tuple(uuids), why=why)
+                uuids, why, allocated, allocated_why = json.loads(store.get(str(rank)))
+                self._published[rank] = OwnGpus(
+                    uuids=tuple(uuids),
+                    why=why,
+                    allocated=tuple(allocated),
+                    allocated_why=allocated_why,
+                )
 
     def _try_store(self, act: Any) -> bool:
         if not self.offered:

@@ -20,6 +20,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -28,6 +29,7 @@ from wattmesh.reconfig import ranges
 from wattmesh.reconfig.client.daemon_client import CALL_LIMIT_S, DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.pace import Pace
+from wattmesh.reconfig.gpus.allocated_gpus import allocated_gpus, together
 from wattmesh.reconfig.gpus.own_gpus import OwnGpus, gpus_unknown, own_gpus
 from wattmesh.reconfig.gpus.rank_gpus import RankGpus
 from wattmesh.reconfig.hook.reports import reported
@@ -231,7 +233,7 @@ class ObservedRun(Closing):
     def _watch(self) -> None:
         """Look for GPUs and ask for figures until the end; the body of the watcher thread."""
         others = RankGpus(self._launched, os.environ)
-        found, looks, pause_s = OwnGpus(), 0, 0.0
+        found, looks, pause_s = allocated_gpus(), 0, 0.0
         while not self._closed.wait(pause_s):
             try:
                 looks += 1
@@ -292,8 +294,15 @@ class ObservedRun(Closing):
         named = tuple(uuid for each in self._gpus for uuid in each.uuids or ("",))
         return named[: ranges.MOST_RANKS]
 
+    @property
+    def _allocated(self) -> OwnGpus:
+        """What the scheduler gave the job: known once every rank has told of its node."""
+        if OwnGpus() in self._gpus:
+            return OwnGpus()
+        return together(self._gpus, self._devices)
+
     def _register(self) -> Register:
-        devices = self._devices
+        devices, job_has = self._devices, self._allocated
         return Register(
             run=self.run,
             name=self.name,
@@ -303,10 +312,14 @@ class ObservedRun(Closing):
             ranks=tuple(range(len(devices))),
             world_size=len(devices),
             gpus=devices,
+            allocated=job_has.allocated,
             scheduler_key=scheduler_key(os.environ),
             step=self._steps,
             tokens=self._tokens,
-            capabilities=(OBSERVED, *gpus_unknown(each.why for each in self._gpus)),
+            capabilities=(
+                OBSERVED,
+                *gpus_unknown((*(each.why for each in self._gpus), job_has.allocated_why)),
+            ),
             pid=self._pid,
             host=socket.gethostname(),
         )
@@ -399,7 +412,7 @@ def _finish_reason(error: BaseException | None) -> str:
 def _both(before: OwnGpus, now: OwnGpus) -> OwnGpus:
     """Merge two readings: a GPU that was ever used belongs to the run."""
     uuids = tuple(dict.fromkeys((*before.uuids, *now.uuids)))
-    return OwnGpus(uuids=uuids, why="" if uuids else now.why)
+    return replace(before, uuids=uuids, why="" if uuids else now.why)
 
 
 def _phase() -> str:

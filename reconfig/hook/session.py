@@ -28,6 +28,7 @@ from wattmesh.reconfig.checkpoint.foreign import Save
 from wattmesh.reconfig.client.pace import Pace
 from wattmesh.reconfig.client.reached import ReachedStepFile
 from wattmesh.reconfig.client.reporter import Reporter, SilentReporter
+from wattmesh.reconfig.gpus.allocated_gpus import allocated_gpus
 from wattmesh.reconfig.gpus.own_gpus import gpu_of_rank
 from wattmesh.reconfig.hook.attach_check import walker
 from wattmesh.reconfig.hook.boundary import Boundary
@@ -439,7 +440,8 @@ def attach(
     folder = profiled.folder_of(walker.folder_of(checkpoint_dir))
     launch_store = LaunchStore.connect(deadlines.wake_s)
     gpu, gpu_unknown = gpu_of_rank(gpu_uuid, device, launch_store.rank)
-    launch_store.introduce(gpu, gpu_unknown)
+    job_has = allocated_gpus()
+    launch_store.introduce(gpu, gpu_unknown, job_has.allocated, job_has.allocated_why)
     job = AttachedJob(
         name=name,
         launch_store=launch_store,

@@ -128,9 +128,19 @@ class LaunchStore:
         found = self.peek("failure")
         return None if found is None else str(found)
 
-    def introduce(self, gpu: str, gpu_unknown: str = "") -> None:
-        """Publish this process and its GPU, or why the GPU is unknown, to its peers."""
-        self.put(f"peer/{self.rank}", RankProcess.here(self.rank, gpu, gpu_unknown).to_json())
+    def introduce(
+        self,
+        gpu: str,
+        gpu_unknown: str = "",
+        allocated: tuple[str, ...] = (),
+        allocated_unknown: str = "",
+    ) -> None:
+        """Publish this process, its GPU and its job's GPUs, or why they are unknown, to its peers.
+
+        The attributes of `RankProcess` say what each is.
+        """
+        here = RankProcess.here(self.rank, gpu, gpu_unknown, allocated, allocated_unknown)
+        self.put(f"peer/{self.rank}", here.to_json())
 
     def peers(self) -> dict[int, RankProcess]:
         """Return the processes of all ranks that have introduced themselves."""

@@ -27,6 +27,8 @@ class RankProcess(Message):
     Attributes:
         gpu: UUID of its GPU; "" if it has none or it is unknown.
         gpu_unknown: why the GPU is unknown; "" otherwise.
+        allocated, allocated_unknown: GPUs that the scheduler gave the job on its node, used or not;
+            why they are unknown.
         started: start time in clock ticks since boot, which tells a reused pid apart.
         pids: boot id and pid namespace of its pid, because two hosts may share a name.
     """
@@ -37,10 +39,19 @@ class RankProcess(Message):
     started: int
     gpu: str = ""
     gpu_unknown: str = ""
+    allocated: tuple[str, ...] = ()
+    allocated_unknown: str = ""
     pids: str = ""
 
     @classmethod
-    def here(cls, rank: int, gpu: str, gpu_unknown: str = "") -> Self:
+    def here(
+        cls,
+        rank: int,
+        gpu: str,
+        gpu_unknown: str = "",
+        allocated: tuple[str, ...] = (),
+        allocated_unknown: str = "",
+    ) -> Self:
         """Describe the calling process."""
         pid = os.getpid()
         _, started = state_and_start(pid)
@@ -51,6 +62,8 @@ class RankProcess(Message):
             started=started,
             gpu=gpu,
             gpu_unknown=gpu_unknown,
+            allocated=allocated,
+            allocated_unknown=allocated_unknown,
             pids=f"{boot_id()} {_pid_namespace()}",
         )
 

@@ -3,6 +3,7 @@
 Invariant: every device has exactly one ledger line, so that no joule is charged twice. Energy
 follows processes, not heartbeats: where the node's processes are known, a registered GPU without a
 process is idle, and a GPU that another process uses is `unattributed`, whatever a run registered.
+Only what the scheduler gave a job is its run's without a process: nobody else can have it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,6 +39,8 @@ class Holder:
     """A launch and the GPUs that its ranks registered, those of parked ranks included.
 
     Attributes:
+        allocated: GPUs that the scheduler gave the job that the launch lives in, used or not; ():
+            none, or not known.
         released: GPUs that the run released when it switched to a smaller layout.
         owner_uid: user of the run; None: not known.
         job: the scheduler's key, `slurm:<id>` or `pod:<uid>`; "" when there is none.
@@ -58,12 +61,14 @@ class Holder:
     registered_at: datetime | None = None
     ended_at: datetime | None = None
     idles: bool = False
+    allocated: tuple[str, ...] = ()
 
     def on(self, gpus: Collection[str]) -> "Holder":
         """Keep only the GPUs of one node; a holder may have thousands elsewhere."""
         here = tuple(each for each in self.gpus if each in gpus)
         gave_back = tuple(each for each in self.released if each in gpus)
-        return replace(self, gpus=here, released=gave_back)
+        allocated = tuple(each for each in self.allocated if each in gpus)
+        return replace(self, gpus=here, released=gave_back, allocated=allocated)
 
     def to_json(self) -> dict[str, Any]:
         """Encode as a JSON object."""
@@ -72,6 +77,7 @@ class Holder:
             "incarnation": self.incarnation,
             "gpus": list(self.gpus),
             "released": list(self.released),
+            "allocated": list(self.allocated),
             "standing": self.standing.value,
             "owner_uid": self.owner_uid,
             "job": self.job,
@@ -162,8 +168,14 @@ def attribute(
     claims |= _registered(known)
     if view is not None:
         strong = _by_job(known, view)
-        for gpu, users in view.users.items():
-            claims[gpu] = _claim_by_processes(gpu, users, known, strong, view.host)
+        used = {gpu: users for gpu, users in view.users.items() if users}
+        claims |= {
+            gpu: _claim_by_processes(gpu, users, known, strong, view.host)
+            for gpu, users in used.items()
+        }
+        computing = {claims[gpu].incarnation for gpu in used}
+        for gpu in view.users.keys() - used.keys():
+            claims[gpu] = _claim_without_processes(gpu, known, computing)
     here = set(view.users if view else ()) | {each for each in devices if is_gpu(each)}
     whole = _whole({claims[gpu] for gpu in here})
     return {**claims, **{each: whole for each in devices if not is_gpu(each)}}
@@ -175,18 +187,51 @@ def is_gpu(device: str) -> bool:
 
 
 def _registered(holders: Sequence[Holder]) -> dict[str, EnergyClaim]:
-    """Believe the registrations; a GPU registered by two runs goes to the better `LaunchState`."""
-    claims: dict[str, EnergyClaim] = {}
-    for standing in reversed(LaunchState):
-        tier: dict[str, EnergyClaim] = {}
-        for holder in holders:
-            if holder.standing is not standing:
-                continue
-            mine = _claim(holder)
-            for gpu in filter(None, holder.gpus):
-                tier[gpu] = mine if tier.get(gpu, mine).run == holder.run else DISPUTED
-        claims |= tier
-    return claims
+    """Believe the registrations; a GPU registered by two runs goes to the better `LaunchState`.
+
+    One that a job has and no live run's rank uses is the job's.
+    """
+    named = [(each.standing, each, each.gpus) for each in holders]
+    claims = _tier(named, LaunchState.FINISHED) | _tier(named, LaunchState.LOST)
+    given = [(LaunchState.LIVE, each, each.allocated) for each in holders if _lives(each)]
+    return claims | _tier(given, LaunchState.LIVE) | _tier(named, LaunchState.LIVE)
+
+
+def _tier(
+    named: Iterable[tuple[LaunchState, Holder, Sequence[str]]], standing: LaunchState
+) -> dict[str, EnergyClaim]:
+    """Give each GPU that launches of one standing name to the one run that names it."""
+    tier: dict[str, EnergyClaim] = {}
+    for holder, gpus in ((holder, gpus) for each, holder, gpus in named if each is standing):
+        mine = _claim(holder)
+        for gpu in filter(None, gpus):
+            tier[gpu] = mine if tier.get(gpu, mine).run == holder.run else DISPUTED
+    return tier
+
+
+def _lives(holder: Holder, computing: Collection[str] = ()) -> bool:
+    """Tell whether a launch lives in its job: it is heard, sleeps in it, or has a process."""
+    if holder.standing is LaunchState.LOST:
+        return holder.idles or holder.incarnation in computing
+    return holder.standing is LaunchState.LIVE
+
+
+def _claim_without_processes(
+    gpu: str, holders: Sequence[Holder], computing: Collection[str]
+) -> EnergyClaim:
+    """Find whose a GPU is that no process uses; `computing`: launches with a process elsewhere."""
+    keeps = [
+        each
+        for each in holders
+        if (each.idles and gpu in each.gpus) or (gpu in each.allocated and _lives(each, computing))
+    ]
+    # Of several runs in one job the one whose rank has it comes first.
+    keeps = [each for each in keeps if gpu in each.gpus] or keeps
+    if keeps:
+        return _claim(keeps[-1]) if len({each.run for each in keeps}) == 1 else DISPUTED
+    gave_back = any(gpu in holder.released for holder in holders)
+    has_it = any(gpu in holder.gpus and gpu not in holder.released for holder in holders)
+    return RELEASED if gave_back and not has_it else IDLE
 
 
 def _claim_by_processes(
@@ -196,14 +241,8 @@ def _claim_by_processes(
     by_job: Mapping[str, Sequence[Holder]],
     host: str,
 ) -> EnergyClaim:
-    if not users:
-        keeps = [each for each in holders if each.idles and gpu in each.gpus]
-        if keeps:
-            return _claim(keeps[-1]) if len({each.run for each in keeps}) == 1 else DISPUTED
-        gave_back = any(gpu in holder.released for holder in holders)
-        has_it = any(gpu in holder.gpus and gpu not in holder.released for holder in holders)
-        return RELEASED if gave_back and not has_it else IDLE
     registered = [each for each in holders if gpu in each.gpus or gpu in each.released]
+    registered = registered or [each for each in holders if gpu in each.allocated]
     owners = [
         _registrant(process, holders, host) or _owner(process, registered, by_job)
         for process in users
@@ -305,6 +344,7 @@ def _holder(data: Any) -> Holder:
         incarnation=str(data["incarnation"]),
         gpus=tuple(str(each) for each in data["gpus"]),
         released=tuple(str(each) for each in data.get("released", ())),
+        allocated=tuple(str(each) for each in data.get("allocated", ())),
         standing=LaunchState(data.get("standing", "live")),
         owner_uid=None if owner is None else int(owner),
         job=str(data.get("job", "")),

@@ -38,6 +38,8 @@ class Holding:
         gpus: UUIDs of the known GPUs.
         end: when the launch ended or was last heard from; now while it lives.
         unknown: number of ranks whose GPU is not known.
+        spare: the run's job has the GPUs and its ranks do not use them: they are its own where no
+            run's ranks have them, so that no second counts twice.
     """
 
     run: str
@@ -46,6 +48,7 @@ class Holding:
     start: datetime
     end: datetime
     unknown: int = 0
+    spare: bool = False
 
     def with_gpus_read(self, read: Collection[str]) -> "Holding":
         """Name unknown GPUs, as far as booked rows of the run name further ones.
@@ -150,14 +153,18 @@ def rows(
 
 
 def _apart(holdings: Iterable[Holding]) -> Iterator[tuple[str, int, Holding, Span]]:
-    """Yield device, count, holding and span; released GPUs only where no run holds them."""
+    """Yield device, count, holding and span; released and spare ones only where no rank has them.
+
+    A spare GPU goes before a released one: somebody has it.
+    """
     every = tuple(holdings)
-    given_back = {gpu for each in every if not each.run for gpu in each.gpus}
-    taken: dict[str, list[Span]] = {gpu: [] for gpu in given_back}
-    for each in sorted(every, key=lambda one: not one.run):
+    others = {gpu for each in every if each.spare or not each.run for gpu in each.gpus}
+    taken: dict[str, list[Span]] = {gpu: [] for gpu in others}
+    for each in sorted(every, key=lambda one: (not one.run, one.spare)):
         for gpu in each.gpus:
             span = (each.start, each.end)
-            for part in [span] if each.run else without(span, taken[gpu]):
+            used = each.run and not each.spare
+            for part in [span] if used else without(span, taken[gpu]):
                 yield gpu, 1, each, part
             if gpu in taken:
                 taken[gpu].append(span)

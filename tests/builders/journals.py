@@ -37,7 +37,12 @@ def put_back_to_0012(connection: sqlite3.Connection) -> None:
     """Give an open SQLite journal the shape of revision 0012, with no row of grams."""
     for table in ("switches", "transitions"):
         connection.execute(f"ALTER TABLE {table} RENAME COLUMN switch_id TO plan")
-    connection.execute("ALTER TABLE incarnations DROP COLUMN waited_us")
+    for table, name in (
+        ("incarnations", "waited_us"),
+        ("incarnations", "allocated"),
+        ("runs", "allocated"),
+    ):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
     connection.execute("DROP VIEW emissions")
     for name in ("emission_rows", "emission_prices", "ledger_names"):
         connection.execute(f"DROP TABLE {name}")

@@ -145,6 +145,8 @@ def daemon(
     ready: bool = True,
     migrated: bool = True,
     forked: bool = True,
+    module: str = "wattmesh.controller.daemon",
+    **environment: str,
 ) -> Iterator[DaemonProcess]:
     """Run a daemon over `folder`; whatever happens it is gone afterwards.
 
@@ -155,6 +157,8 @@ def daemon(
         ready: wait until it serves.
         migrated: give it a journal if it has none.
         forked: fork it (forking.py); otherwise in an interpreter that imports everything.
+        module: what runs, if it is another one.
+        **environment: further variables.
     """
     begin = start if forked else start_anew
     journal = folder / "journal.db"
@@ -171,10 +175,10 @@ def daemon(
         manager.bind(str(notify))
         manager.setblocking(False)
         process = begin(
-            "wattmesh.controller.daemon",
+            module,
             *("--config", str(settings)),
             log=log,
-            environment={**os.environ, "NOTIFY_SOCKET": str(notify)},
+            environment={**os.environ, "NOTIFY_SOCKET": str(notify), **environment},
         )
         running = DaemonProcess(folder, process, manager)
         try:

@@ -62,9 +62,12 @@ def test_runs_from_before_heartbeats_are_of_hooks_without_them(journal_url: str)
     with journal.database.writing() as connection:
         connection.exec_driver_sql("DROP VIEW emissions")
         VIEWS.create_all(connection)  # the table it was
-        for name in ("protocol", "progress_at", "pause_share", "asleep_at", "wakes_at", "held_as"):
+        for name in (
+            *("protocol", "progress_at", "pause_share", "asleep_at", "wakes_at", "held_as"),
+            "allocated",
+        ):
             connection.exec_driver_sql(f"ALTER TABLE runs DROP COLUMN {name}")
-        for name in ("asleep_release", "waited_us"):
+        for name in ("asleep_release", "waited_us", "allocated"):
             connection.exec_driver_sql(f"ALTER TABLE incarnations DROP COLUMN {name}")
         for name in (
             *("clock_marks", "reopened_periods", "identity", "ledger_changes", "schema_floor"),

@@ -140,7 +140,7 @@ def torch_that(**cuda: Any) -> SimpleNamespace:
 
 def test_torch_is_asked_only_once_it_uses_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, asking it would initialise CUDA; then it knows better than any variable."""
-    monkeypatch.setattr(own_gpus, "_boards", lambda: list(NODE))
+    monkeypatch.setattr(own_gpus, "node_boards", lambda: list(NODE))
     monkeypatch.setenv(VISIBLE, "2")
     for spoilt in (torch_that(is_initialized=lambda: False), torch_that(), SimpleNamespace()):
         monkeypatch.setitem(sys.modules, "torch", spoilt)

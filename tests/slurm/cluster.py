@@ -163,6 +163,27 @@ class Cluster:
             process.kill()
             process.wait()
 
+    def kill_node(self, name: str) -> None:
+        """Take a node's power: its daemon and every process of its jobs are gone at once."""
+        self.stop(name, signal.SIGKILL)
+        ours = f"SLURM_CONF={self.folder}/slurm.conf".encode()
+        here = f"SLURMD_NODENAME={name}".encode()
+
+        def gone() -> bool:
+            tasks = [
+                path.parent
+                for path in Path("/proc").glob("[0-9]*/environ")
+                if _has(path, ours) and _has(path, here)
+            ]
+            steps = {step for each in tasks if (step := _step_daemon(each))}
+            for pid in (*sorted(steps), *(int(each.name) for each in tasks)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not tasks
+
+        wait_for(gone, f"that nothing runs on {name}")
+        self.ask("scontrol", "update", f"nodename={name}", "state=down", "reason=killed")
+
     @contextmanager
     def on_end(self, script: str) -> Iterator[None]:
         """Run a script as root on each node that a job leaves, for the length of the block."""
@@ -313,6 +334,15 @@ def _wait_for_steps(folder: Path) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+
+
+def _step_daemon(task: Path) -> int | None:
+    """Give the process id of the slurmstepd that started a task; None: it has another parent."""
+    with suppress(OSError, ValueError, IndexError):
+        parent = int((task / "stat").read_text().rpartition(")")[2].split()[1])
+        if (Path("/proc") / str(parent) / "comm").read_text().startswith("slurmstepd"):
+            return parent
+    return None
 
 
 def _has(environment: Path, line: bytes) -> bool:

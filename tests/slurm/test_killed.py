@@ -77,12 +77,14 @@ def test_whatever_step_a_job_is_killed_at_one_launch_trains_on(
         known = "\n".join(f"{kill}: {run.where()}" for kill, (run, _) in dying.items())
         raise AssertionError(known) from error
     for each, (moved, _) in runs.items():
-        _judge(each, moved)
+        judge(each, moved)
     left = [job for job, state in slurm.states().items() if state not in ENDED]
     assert left == []
 
 
-def _judge(kill: Kill, run: Paper) -> None:
+def judge(kill: Kill, run: Paper) -> None:
+    """Wait for the end of a run: it came once, in one launch at a time, and nothing is left."""
+
     def finished() -> bool:
         run.slurm.hurry()
         return any(each["do"] == "done" for each in run.launches())

@@ -72,6 +72,7 @@ RUNS = Table(
     Column("asleep_at", BigInteger),
     Column("wakes_at", BigInteger),
     Column("held_as", String(255), nullable=False, default=""),
+    Column("allocated", Text, nullable=False, default="[]"),
 )
 
 INCARNATIONS = Table(
@@ -88,6 +89,7 @@ INCARNATIONS = Table(
     Column("released", Text, nullable=False, default="[]"),
     Column("asleep_release", String(16), nullable=False, default=""),
     Column("waited_us", BigInteger),
+    Column("allocated", Text, nullable=False, default="[]"),
 )
 
 STAYS = Table(

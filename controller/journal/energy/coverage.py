@@ -82,6 +82,7 @@ class CoverageStore:
     ) -> list[Holding]:
         """List who held which GPUs: launches heard since, and those with rows of unread time.
 
+        A launch holds what its job has, used or not: that beyond its ranks' GPUs as `spare`.
         GPUs that a launch does without, because its run gave them back, are held by nobody (""); so
         are those that a run gives back while it sleeps or waits, and others it holds asleep. A
         launch that named no GPUs is taken to hold one unknown GPU per rank.
@@ -130,9 +131,22 @@ class CoverageStore:
                 if row.asleep_release != Release.RELEASED:
                     end = max(end, slept_until)
                 elif end < slept_until:
-                    found.append(_holding("", row, row.gpus, end, slept_until))
+                    for named in (row.gpus, row.allocated):
+                        found.append(_holding("", row, named, end, slept_until))
+            start = from_us(row.started_at)
             for run, named in ((row.run, row.gpus), ("", row.released)):
-                found.append(_holding(run, row, named, from_us(row.started_at), end))
+                found.append(_holding(run, row, named, start, end))
+            if spare := {*json.loads(row.allocated)}.difference(json.loads(row.gpus)):
+                found.append(
+                    Holding(
+                        run=row.run,
+                        incarnation=row.incarnation,
+                        gpus=tuple(sorted(spare)),
+                        start=start,
+                        end=end,
+                        spare=True,
+                    )
+                )
         return found
 
     def unread(self, holdings: Collection[Holding]) -> dict[Key, EnergyRow]:

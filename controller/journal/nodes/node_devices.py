@@ -87,10 +87,11 @@ def check_charged(connection: Connection, node: str, rows: Iterable[EnergyRow]) 
     runs = {row.run for row in rows if row.run}
     if not runs:
         return
-    query = select(INCARNATIONS.c.run, INCARNATIONS.c.gpus).where(INCARNATIONS.c.run.in_(runs))
+    table = INCARNATIONS.c
+    query = select(table.run, table.gpus, table.allocated).where(table.run.in_(runs))
     held: dict[str, set[str]] = {}
     for row in connection.execute(query):
-        held.setdefault(row.run, set()).update(json.loads(row.gpus))
+        held.setdefault(row.run, set()).update(json.loads(row.gpus), json.loads(row.allocated))
     own = set(
         connection.execute(
             select(NODE_DEVICES.c.gpu_uuid).where(NODE_DEVICES.c.node == node)

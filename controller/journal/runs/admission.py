@@ -49,7 +49,12 @@ _LAUNCHES = (
     select(
         func.count(case((INCARNATIONS.c.run == bindparam("which"), 1))),
         func.coalesce(
-            func.sum(func.length(INCARNATIONS.c.gpus) + func.length(INCARNATIONS.c.released)), 0
+            func.sum(
+                func.length(INCARNATIONS.c.gpus)
+                + func.length(INCARNATIONS.c.allocated)
+                + func.length(INCARNATIONS.c.released)
+            ),
+            0,
         ),
     )
     .select_from(_BOUND.join(INCARNATIONS, INCARNATIONS.c.run == RUNS.c.run))
@@ -239,7 +244,8 @@ def check_launches(
 
 
 def _check_letters(letters: int, message: Register, uid: int) -> None:
-    if letters and letters + len(to_text(message.gpus)) > MOST_NAMED:
+    named = len(to_text(message.gpus)) + len(to_text(message.allocated))
+    if letters and letters + named > MOST_NAMED:
         raise RetryLater(
             f"launches of uid {uid} named GPUs with {letters} letters within an hour, and no more "
             f"than {MOST_NAMED} are kept: launch less often; it is let in as the hour passes"
@@ -275,7 +281,7 @@ def name_gpus(
     connection.execute(
         update(INCARNATIONS)
         .where(INCARNATIONS.c.incarnation == message.incarnation)
-        .values(gpus=known["gpus"])
+        .values(gpus=known["gpus"], allocated=known["allocated"])
     )
 
 
@@ -389,10 +395,13 @@ def _given_back(row: Row[Any], message: Register, *, ours: bool) -> list[str]:
     After a restart that we ordered, GPUs that the new launch lacks are given back, as many as it
     has fewer: for each that it took elsewhere another one idles that was idle before. Any other
     launch gives none back: what was given back before stays so, but for GPUs that the launch holds.
+    A launch holds what its job has, used or not.
     """
-    before = {*json.loads(row.released), *(json.loads(row.gpus) if ours else ())} - {""}
-    lacks = sorted(before.difference(message.gpus))
-    fewer = len(before) - len({*message.gpus} - {""})
+    left = (*json.loads(row.gpus), *json.loads(row.allocated)) if ours else ()
+    before = {*json.loads(row.released), *left} - {""}
+    holds = {*message.gpus, *message.allocated} - {""}
+    lacks = sorted(before - holds)
+    fewer = len(before) - len(holds)
     return lacks[: max(0, fewer)] if ours else lacks
 
 

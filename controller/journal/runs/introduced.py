@@ -26,6 +26,7 @@ def registered_gpus(message: Register) -> dict[str, Any]:
         "ranks": to_text(message.ranks),
         "world_size": message.world_size,
         "gpus": to_text(message.gpus),
+        "allocated": to_text(message.allocated),
         "capabilities": to_text(message.capabilities),
     }
 
@@ -71,5 +72,6 @@ def incarnation_row(
         "last_seen_at": to_us(now),
         "end_reason": "",
         "gpus": to_text(message.gpus),
+        "allocated": to_text(message.allocated),
         "released": to_text(released),
     }

@@ -56,6 +56,7 @@ class RunRow:
             newest report of a step of this launch; None before the first.
         trouble: why its newest save step left no checkpoint, as it says; "" when all is well.
         released: GPUs it gave back when it was restarted on fewer of them.
+        allocated: GPUs that the scheduler gave its job, used or not; (): not known.
         incarnation_at: when the newest launch registered. `outage_from`: when the launch before was
             last heard, if we did not cause its end; None if we did, or there was none.
         clock_mhz: the clock lock wished for its GPUs, since `clock_at`; None: none.
@@ -118,6 +119,7 @@ class RunRow:
     asleep_at: datetime | None = None
     wakes_at: datetime | None = None
     held_as: str = ""
+    allocated: tuple[str, ...] = ()
 
     @property
     def point(self) -> OperatingPoint | None:
@@ -135,6 +137,14 @@ class RunRow:
         """The GPUs that its ranks use, as far as it named them; parked ranks use none."""
         ranks = set(self.ranks)
         return frozenset(gpu for rank, gpu in enumerate(self.gpus) if gpu and rank in ranks)
+
+    @property
+    def sleeps_in_job(self) -> bool:
+        """Whether the scheduler's job lives on while the run sleeps, and so has its GPUs.
+
+        A launcher that holds launches of other sizes holds them as other jobs, so its own one ends.
+        """
+        return bool(self.allocated) and RESIZES not in self.capabilities
 
     @property
     def observed(self) -> bool:
@@ -187,6 +197,7 @@ def read_run(row: Row[Any], liveness: Liveness, now: datetime) -> RunRow:
         "ranks": tuple(json.loads(row.ranks)),
         "gpus": tuple(json.loads(row.gpus)),
         "released": tuple(json.loads(row.released)),
+        "allocated": tuple(json.loads(row.allocated)),
         "capabilities": tuple(json.loads(row.capabilities)),
         "registered_at": from_us(row.registered_at),
         "last_seen_at": last_seen_at,

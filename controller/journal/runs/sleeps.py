@@ -18,7 +18,7 @@ from wattmesh.controller.journal.runs.frozen_catalogue import from_text
 from wattmesh.controller.journal.runs.stays import RESTART
 from wattmesh.reconfig.catalogue import PAUSED, Release
 from wattmesh.reconfig.switch import FINAL, SwitchState
-from wattmesh.reconfig.wire import Finish, SwitchMode
+from wattmesh.reconfig.wire import RESIZES, Finish, SwitchMode
 
 LONGEST = timedelta(days=31)
 """The longest sleep that is believed; a run that names a later time is lost after this."""
@@ -67,7 +67,12 @@ def woken(row: Row[Any]) -> dict[str, Any]:
 
 
 def release_of(row: Row[Any]) -> str:
-    """Say what becomes of a run's GPUs while it sleeps; without a catalogue they stay its own."""
+    """Say what becomes of a run's GPUs while it sleeps; without a catalogue they stay its own.
+
+    So do those of a run that sleeps inside its scheduler's job (`RunRow.sleeps_in_job`).
+    """
+    if json.loads(row.allocated) and RESIZES not in json.loads(row.capabilities):
+        return Release.HELD.value
     return from_text(row.catalogue).release.value if row.catalogue else Release.HELD.value
 
 

@@ -5,6 +5,7 @@ can be read long after its switches: from it, baselines are told apart from what
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,8 +46,8 @@ class StayRow:
 class LaunchRow:
     """One launch. `end`: when it ended or was last heard. `ours`: we asked it to end.
 
-    `gpus`: by rank; "" where it is not known. `gave_back`: it left to sleep, and its GPUs were
-    given back meanwhile.
+    `gpus`: those of its ranks, "" where one is not known, and those that its job had beyond them.
+    `gave_back`: it left to sleep, and its GPUs were given back meanwhile.
     """
 
     start: datetime
@@ -88,11 +89,21 @@ class StayStore:
                     start=from_us(row.started_at),
                     end=from_us(row.ended_at or row.last_seen_at),
                     ours=row.end_reason in OURS,
-                    gpus=tuple(json.loads(row.gpus)),
+                    gpus=held_gpus(json.loads(row.gpus), json.loads(row.allocated)),
                     gave_back=row.asleep_release == Release.RELEASED,
                 )
                 for row in connection.execute(query)
             )
+
+
+def held_gpus(ranks: Sequence[str], allocated: Sequence[str]) -> tuple[str, ...]:
+    """Join the GPUs of a launch's ranks ("": not known) and those that its job has beyond them.
+
+    Each of these may be the one of a rank whose GPU is not known, so that one is counted once.
+    """
+    beyond = [each for each in dict.fromkeys(allocated) if each not in ranks]
+    unknown = max(0, ranks.count("") - len(beyond))
+    return (*filter(None, ranks), *beyond, *("",) * unknown)
 
 
 def note_stay(connection: Connection, run: str, now: datetime) -> None:

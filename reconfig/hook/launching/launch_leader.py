@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from wattmesh.errors import CallHuman, FixInput, Refused
@@ -16,7 +17,8 @@ from wattmesh.reconfig.client.cost_client import CostClient
 from wattmesh.reconfig.client.daemon_client import DaemonClient
 from wattmesh.reconfig.client.outbox import JobOutbox
 from wattmesh.reconfig.client.reporter import Pump, Reporter, SilentReporter
-from wattmesh.reconfig.gpus.own_gpus import gpus_unknown
+from wattmesh.reconfig.gpus.allocated_gpus import together
+from wattmesh.reconfig.gpus.own_gpus import OwnGpus, gpus_unknown
 from wattmesh.reconfig.hook.job import AttachedJob
 from wattmesh.reconfig.hook.launching.launcher import refuse
 from wattmesh.reconfig.hook.launching.start import AttachRequest, FirstGeneration, first_generation
@@ -87,6 +89,7 @@ class LaunchLeader:
     def _client(self, link: DaemonLink, generation: Generation, job: AttachedJob) -> DaemonClient:
         identity = self._claim.identity
         peers = self._all_peers()
+        job_has = _allocated(peers)
         client = DaemonClient(
             link,
             Register(
@@ -98,6 +101,7 @@ class LaunchLeader:
                 ranks=generation.ranks,
                 world_size=self._launch_store.launched,
                 gpus=tuple(each.gpu for each in peers),
+                allocated=job_has.allocated,
                 supersedes=identity.supersedes,
                 scheduler_key=scheduler_key(os.environ),
                 step=generation.step,
@@ -107,7 +111,7 @@ class LaunchLeader:
                 checkpoint_digest=generation.digest,
                 capabilities=(
                     *_capabilities(job),
-                    *gpus_unknown(each.gpu_unknown for each in peers),
+                    *gpus_unknown((*(each.gpu_unknown for each in peers), job_has.allocated_why)),
                     *_computes_with(self._launch_store.launched),
                 ),
                 pid=os.getpid(),
@@ -200,6 +204,14 @@ def _capabilities(job: AttachedJob) -> tuple[str, ...]:
     resizes = (RESIZES,) if job.resizes else ()
     fixed = () if job.seekable else (FIXED_DATA_PARALLEL,)
     return (*CAPABILITIES, *restart, *suspends, *resizes, *fixed)
+
+
+def _allocated(peers: Sequence[RankProcess]) -> OwnGpus:
+    """Join what ranks say of their nodes: all GPUs that the job has, or why they are unknown."""
+    found = [
+        OwnGpus(allocated=each.allocated, allocated_why=each.allocated_unknown) for each in peers
+    ]
+    return together(found, (each.gpu for each in peers))
 
 
 def _computes_with(launched: int) -> tuple[str, ...]:

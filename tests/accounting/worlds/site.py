@@ -126,6 +126,7 @@ class Site:
 
     Attributes:
         limits: what boards tell of their power limit: known of all, or of none.
+        allocated: GPUs that the scheduler gave the run's job, used or not.
         signal, pue_milli, cut: accounting signal, PUE and slots of the settings; default: a
             slot for each price.
     """
@@ -140,6 +141,7 @@ class Site:
     cut: SlotGrid | None = None
     run: str = "r"
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    allocated: tuple[str, ...] = ()
     accounts: Accounts | None = None
     reported: int = 0
     _rows: dict[tuple[str, str, datetime, str], EnergyRow] = field(default_factory=dict)
@@ -196,6 +198,7 @@ class Site:
             ranks=tuple(range(LAYOUTS[layout].world_size)),
             world_size=max(len(gpus), LAYOUTS[layout].world_size),
             gpus=gpus,
+            allocated=self.allocated,
             tokens=tokens,
             tokens_total=TOKENS_TOTAL,
             boundary_every=10,
@@ -391,7 +394,7 @@ class Site:
         layout = next(
             (each.at or each.to for each in reversed(self._before(at)) if each.at or each.to), "A"
         )
-        if gpu not in self.gpus.get(layout, self.world.gpus):
+        if gpu not in (*self.gpus.get(layout, self.world.gpus), *self.allocated):
             return "", "", "idle_after_release"
         return self.run, f"{self.run}{max(1, self._attempt)}", "run"
 

@@ -11,8 +11,9 @@ from tests.hook.daemon import SLOW_S, FakeDaemon, Misbehaving, Wish
 from tests.hook.harness import DP2, TP2, Run, Zygote, until, worst_difference
 from tests.hook.switches.test_switch import GOOD
 from wattmesh.reconfig.fingerprint import COMPUTES_WITH
+from wattmesh.reconfig.gpus.allocated_gpus import UNKNOWN
 from wattmesh.reconfig.switch import SwitchState
-from wattmesh.reconfig.wire import Transition
+from wattmesh.reconfig.wire import GPUS_UNKNOWN, Transition
 
 Undisturbed = Callable[[int, str], dict[int, float]]
 MISDEEDS = (
@@ -32,15 +33,22 @@ def new_run(zygote: Zygote, folder: Path, socket_path: Path, **options: object) 
 def test_an_absent_daemon_changes_nothing(
     zygote: Zygote, tmp_path: Path, socket_path: Path, undisturbed: Undisturbed
 ) -> None:
-    """Same losses; the end of the launch is told to a daemon that comes later, once."""
+    """Same losses; the end of the launch is told to a daemon that comes later, once.
+
+    So is what it cannot find out about the GPUs of its Slurm job.
+    """
     run = new_run(zygote, tmp_path, socket_path)
     assert run.once() == 0, run.log()
     assert worst_difference(run.losses(), undisturbed(15, "float32")) == 0.0
     kept = [json.loads(path.read_text()) for path in (run.checkpoints / "outbox").iterdir()]
     assert [each["kind"] for each in kept] == ["finish"]
     run.change(steps=20)
+    run.environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "all", "SLURM_JOB_NUM_NODES": "1"}
     with FakeDaemon(socket_path, run.out, []) as daemon:
         assert run.once() == 0, run.log()
+    unknown = f"{GPUS_UNKNOWN}{UNKNOWN}: SLURM_JOB_GPUS is no list of numbers"
+    assert unknown in daemon.heard.registers[0].capabilities
+    assert daemon.heard.registers[0].allocated == ()
     first, second = daemon.heard.finishes
     assert (first.attempt, first.step, second.attempt, second.step) == (1, 15, 2, 20)
     assert daemon.heard.registers[0].supersedes == first.incarnation

@@ -240,6 +240,33 @@ def test_two_lines_put_a_plain_script_on_every_screen(site: Site, job: Job) -> N
     assert site.budget(run)["energy_j"] >= job.told(1)["energy_j"]
 
 
+def test_what_slurm_gave_its_job_is_charged_to_it_used_or_not(site: Site, job: Job) -> None:
+    """It computes on one of two GPUs: the joules of both are its own, and no other line's."""
+    job.start(
+        SCRIPT.replace("LOOK", EAGER),
+        CUDA_VISIBLE_DEVICES="0",
+        WATTMESH_URL=f"unix://{site.daemon.socket}",
+        SLURM_JOB_ID="77",
+        SLURM_JOB_NUM_NODES="1",
+        SLURM_JOB_GPUS="0,1",
+    )
+    wait_for(lambda: job.told().get("run"), "the run")
+    run, spare = job.told()["run"], site.gpus.gpu(1).uuid
+
+    def charged() -> set[str]:
+        with sqlite3.connect(f"file:{site.folder}/journal.db?mode=ro", uri=True) as journal:
+            rows = journal.execute(
+                "select gpu_uuid from energy where run = ? and line = 'run' and energy_mj > 0",
+                (run,),
+            )
+            return {gpu for (gpu,) in rows}
+
+    wait_for(lambda: spare in charged(), "joules of the GPU that nobody uses")
+    assert site.named(run) == [site.gpus.gpu(0).uuid]
+    wait_for(lambda: site.gpus.gpu(0).uuid in charged(), "joules of the other one")
+    assert job.end() == 0
+
+
 def test_a_launch_of_the_same_job_goes_on_with_its_run(site: Site, tmp_path: Path) -> None:
     """What failed is told as failed, and its joules stay with the run that goes on."""
     url, seen = f"unix://{site.daemon.socket}", []
