@@ -1,9 +1,9 @@
 """The Lightning script of docs/trainers.md as a job: without us, or with its diff and ordered."""
 
+import importlib
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from wattmesh.integrations.pytorch.lightning import data
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.layout import Layout
 
+# The other name of Lightning, imported here once for all ranks.
+importlib.import_module("pytorch_lightning")
+
 OF_FOUR = ("data_parallel_size=4", "devices=4", "batch_size=1")
 
 
@@ -25,7 +28,7 @@ class Noted(Callback):
 
     def __init__(self, names: dict[str, Any]) -> None:
         """Read the session, once there is one, from the script's names."""
-        self.names, self.batches, self.step = names, 0, 0
+        self.names, self.batches, self.step = names, 0, -1
         self.losses: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -40,6 +43,11 @@ class Noted(Callback):
         """Begin the average."""
         del trainer
         pl_module.averages = {"ema": begin_average([pl_module])}
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin where the run stands."""
+        del pl_module
+        self.step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         """Note the step that ended, if one has."""
@@ -88,7 +96,8 @@ def _run(text: str, names: dict[str, Any]) -> int:
     """Run it as a script, with a callback that notes what it trains."""
     torch.set_num_threads(1)
     text = text.replace("/shared/net/out", str(Path(os.environ["OUT"], "lightning")))
-    text = text.replace("        devices=", "        callbacks=[Noted(globals())],\n        devices=")
+    quiet = "enable_progress_bar=False, enable_model_summary=False, callbacks=[Noted(globals())],"
+    text = text.replace("        devices=", f"        {quiet}\n        devices=")
     for old, new in json.loads(os.environ.get("REPLACED", "[]")):
         assert old in text, old
         text = text.replace(old, new)
@@ -107,8 +116,9 @@ def plain() -> int:
 
 
 def plain_ranks() -> int:
-    """One of several ranks of the script as it is without us."""
-    return _run(block(PAGE, HEADING), {})
+    """One of two ranks of the script as it is without us."""
+    text = block(PAGE, HEADING).replace("_size=4", "_size=2").replace("devices=4", "devices=2")
+    return _run(text.replace("[:20], batch_size=1", "[:20], batch_size=2"), {})
 
 
 def _forget_the_place_from_step_2() -> None:

@@ -5,6 +5,7 @@ The map:
     loops.py      its trainer and loops, left where a switch waits and entered again
     carried.py    what of a trainer goes with the run: what Lightning's checkpoints hold, and sums
     results.py    what is logged by epoch, in the middle of one
+    metrics.py    what metrics of torchmetrics have seen, likewise
     data.py       its loader, which begins at a batch of an epoch
     processes.py  the ranks of the session, as Lightning asks for them
     refusals.py   what of it is not moved, and why

@@ -4,6 +4,7 @@
                  `on_save_checkpoint` adds; Lightning's own code writes and reads it
     metrics      what callbacks may read of what was logged before
     sums         of what is logged by epoch; see results.py
+    seen         by the module's metrics; see metrics.py
 
 Invariant: it is the same on all ranks: sums over ranks, and else what the first rank has.
 """
@@ -17,7 +18,7 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from wattmesh.integrations.pytorch.lightning import results
+from wattmesh.integrations.pytorch.lightning import metrics, results
 from wattmesh.integrations.pytorch.lightning.processes import part
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.state import plain
@@ -31,15 +32,24 @@ LOGGED = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 def gathered(trainer: Any) -> dict[str, Any]:
     """Give what all ranks save of a trainer at a save step. Collective."""
-    every = group.gather(results.sums_of(trainer.fit_loop.epoch_loop._results))
+    module = trainer.lightning_module
+    sums = results.sums_of(trainer.fit_loop.epoch_loop._results)
+    # Tensor parallel ranks have seen the same samples.
+    first = _place(trainer, "tensor_parallel") == 0
+    told = group.gather([sums, metrics.seen_of(module)] if first else None)
+    every = [each for each in told if each is not None]
+    together = {
+        "sums": results.over_ranks([sums for sums, _ in every]),
+        "seen": metrics.over_ranks(module, [seen for _, seen in every]),
+    }
     # On every rank, since hooks of the script's may be collective; the first rank's is taken.
-    mine = _written({**_own(trainer), "sums": results.over_ranks(every)})
+    mine = _written({**_own(trainer), **together})
     return _read(group.gather_bytes(mine if dist.get_rank() == 0 else b"")[0])
 
 
 def alone(trainer: Any) -> dict[str, Any]:
     """Give what a trainer has before it has trained."""
-    return _read(_written({**_own(trainer), "sums": {}}))
+    return _read(_written({**_own(trainer), "sums": {}, "seen": {}}))
 
 
 def restore(trainer: Any, state: dict[str, Any]) -> None:
@@ -52,17 +62,23 @@ def restore(trainer: Any, state: dict[str, Any]) -> None:
     connector.restore_training_state()
     connector._loaded_checkpoint = {}
     trainer.should_stop = state["should_stop"]
-    for name, metrics in zip(LOGGED, state["metrics"], strict=True):
-        setattr(trainer._logger_connector, name, dict(metrics))
+    for name, logged in zip(LOGGED, state["metrics"], strict=True):
+        setattr(trainer._logger_connector, name, dict(logged))
     _settle_loops(trainer)
-    parts = results.part_of(state["sums"], dist.get_world_size())
+    parts = results.part_of(state["sums"], trainer.strategy.device_mesh["data_parallel"].size())
     results.put_before(trainer.fit_loop.epoch_loop._results, parts)
+    metrics.restore(trainer.lightning_module, state["seen"], _place(trainer, "data_parallel"))
 
 
 def is_within_epoch(trainer: Any) -> bool:
     """Whether an epoch has begun and is not over."""
     current = trainer.fit_loop.epoch_progress.current
     return bool(current.ready != current.completed)
+
+
+def _place(trainer: Any, axis: str) -> int:
+    found: int = trainer.strategy.device_mesh[axis].get_local_rank()
+    return found
 
 
 def _settle_loops(trainer: Any) -> None:

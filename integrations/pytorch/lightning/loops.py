@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from wattmesh.integrations.pytorch.lightning import carried
+from wattmesh.integrations.pytorch.lightning import carried, metrics
 from wattmesh.integrations.pytorch.lightning.data import Order
 from wattmesh.integrations.pytorch.lightning.processes import PreparedOnly, part
 from wattmesh.reconfig.hook.session import Session
@@ -148,6 +148,7 @@ class TrainerUnderSession(BaseTrainer):
             self._agree_on_state()
         session.boundary(may_switch=False)
         if session.switch_waits or session.done:
+            metrics.warn_of_others(self.lightning_module)
             raise LoopLeft
 
     def _leave_no_gradients(self) -> None:

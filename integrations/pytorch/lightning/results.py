@@ -1,7 +1,7 @@
 """What a training logs by epoch (`self.log(..., on_epoch=True)`), in the middle of an epoch.
 
 Lightning's own checkpoints leave these sums out: after a resume its epoch's mean is that of the
-rest. Here they are gathered from all ranks, and each rank goes on with an equal part of them.
+rest. Here they are gathered from all data parallel ranks, and each goes on with an equal part.
 
 Invariant: sum, mean, least and largest over an epoch do not depend on where a run was moved.
 """
@@ -72,7 +72,7 @@ def sums_of(results: Any) -> Sums:
 
 
 def over_ranks(every: Sequence[Sums]) -> Sums:
-    """Reduce what all ranks have read."""
+    """Reduce what all data parallel ranks have read."""
     found: Sums = {}
     for sums in every:
         for key, (kind, value, samples) in sums.items():
@@ -87,7 +87,7 @@ def over_ranks(every: Sequence[Sums]) -> Sums:
 
 
 def part_of(sums: Mapping[str, Sequence[Any]], ranks: int) -> Sums:
-    """Return one rank's equal part of sums over all ranks."""
+    """Return one rank's equal part of sums over all; `ranks`: data parallel ones."""
     return {
         key: [kind, value / ranks if kind in ("mean", "sum") else value, samples / ranks]
         for key, (kind, value, samples) in sums.items()
