@@ -77,11 +77,13 @@ class Noted(Callback):
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Note what was logged of an epoch."""
         ema = pl_module.averages["ema"].values()
+        logged = trainer.callback_metrics
         whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in ema]
         _note("epochs", {
             "epoch": trainer.current_epoch,
-            "train_loss": float(trainer.callback_metrics["train_loss_epoch"]),
-            "val_loss": float(trainer.callback_metrics["val_loss"]),
+            "train_loss": float(logged["train_loss_epoch"]),
+            "val_loss": float(logged["val_loss"]),
+            "seen": float(logged.get("seen", 0.0)),
             "ema": sum(float(each.double().square().sum()) for each in whole),
         })
 

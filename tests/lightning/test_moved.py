@@ -96,6 +96,84 @@ def test_mixed_precision_is_moved_and_data_that_begin_anew_are_seen(
     assert off[5] > BF16, off
 
 
+DROPPED = ["nn.GELU(),", "nn.GELU(), nn.Dropout(0.3),"]
+NO_OTHER = '[{"scheduler": schedule, "interval": "step"}]'
+WORSENS = """[
+            {
+                "scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(
+                    optimizer, factor=0.9, patience=0, threshold=9, threshold_mode="abs"
+                ),
+                "interval": interval,
+                "monitor": monitor,
+            }
+            for interval, monitor in (("step", "train_loss_step"), ("epoch", "val_loss"))
+        ]"""
+"""Schedules that lower the rate whenever they are asked, at each step and at each epoch's end."""
+
+
+def test_a_run_that_is_killed_in_an_epoch_draws_what_it_would_have_drawn(
+    ranks: Zygote, tmp_path: Path
+) -> None:
+    """Dropout, schedules that wait for metrics, a metric, validation in epochs: to the last bit.
+
+    It goes on from a step that a validation followed, where Lightning by itself would ask the
+    schedules twice, and ends in an epoch, by steps.
+    """
+    changed = [
+        DROPPED,
+        ["max_epochs=2,", "max_steps=5, val_check_interval=2,"],
+        [NO_OTHER, WORSENS],
+        ["import torch\n", "import torch\nfrom torchmetrics import MeanMetric\n"],
+        ["torch.manual_seed(0)", "torch.manual_seed(0)\n        self.seen = MeanMetric()"],
+        ["        return loss\n", SEEN],
+    ]
+    alone, run = _killed(ranks, tmp_path, changed, kill="1 at 2", every=1)
+    assert any("launching again from step 1" in line for line in run.said), run.said
+    assert run.losses() == alone.losses()
+    assert _lines(run, "steps", "rate") == _lines(alone, "steps", "rate")
+    for what in ("train_loss", "val_loss", "seen"):
+        found, wanted = _lines(run, "epochs", what), _lines(alone, "epochs", what)
+        assert worst(found, wanted) <= ROUNDED, what
+
+
+SEEN = """        self.seen.update(loss.detach())
+        self.log("seen", self.seen, on_step=False, on_epoch=True)
+        return loss
+"""
+
+
+def test_a_run_that_is_killed_after_an_epoch_draws_what_it_would_have_drawn(
+    ranks: Zygote, tmp_path: Path
+) -> None:
+    """Its loader's workers draw too, by a seed of each epoch: to the last bit."""
+    noisy = "collate_fn=lambda rows: torch.stack(rows) + torch.randn(len(rows), 8), num_workers=1"
+    changed = [DROPPED, ["DATA[:20], ", f"DATA[:20], {noisy}, "]]
+    alone, run = _killed(ranks, tmp_path, changed, kill="1 at 4", every=3)
+    assert any("launching again from step 3" in line for line in run.said), run.said
+    assert run.losses() == alone.losses()
+
+
+def _killed(
+    ranks: Zygote, folder: Path, changed: list[list[str]], *, kill: str, every: int
+) -> tuple[PageRun, PageRun]:
+    """Two ranks of a changed script as it is without us, and killed under a session."""
+    alone = PageRun(ranks, JOB, folder / "alone", 2, REPLACED=json.dumps(changed))
+    assert alone.once("plain_ranks") == 0, alone.log()
+    changed = [*changed, ["boundary_every=1", f"boundary_every={every}"]]
+    told = {"KILL": kill, "LAYOUT": "dp2", "REPLACED": json.dumps(changed)}
+    run = PageRun(ranks, JOB, folder / "moved", 2, **told)
+    assert run.supervised() == 0, run.log()
+    return alone, run
+
+
+def test_three_statements_are_added() -> None:
+    """However many lines the longest of them is written in."""
+    before, after = ast.parse(block(PAGE, HEADING)), ast.parse(script())
+    old = {ast.unparse(each) for each in before.body}
+    added = [type(each).__name__ for each in after.body if ast.unparse(each) not in old]
+    assert added == ["ImportFrom", "Assign", "Expr"]
+
+
 def _lines(run: PageRun, kind: str, what: str) -> dict[int, float]:
     """What the first rank noted last, by step or epoch; a rate of 0 is given as 1."""
     lines = map(json.loads, (run.out / f"{kind}-0.jsonl").read_text().splitlines())
