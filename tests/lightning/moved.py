@@ -17,10 +17,9 @@ from wattmesh.integrations.pytorch.lightning import data
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.layout import Layout
 
-# The other name of Lightning, imported here once for all ranks.
+# Lightning's other name, and what its loggers import late, imported here once for all ranks.
 importlib.import_module("pytorch_lightning")
-
-OF_FOUR = ("data_parallel_size=4", "devices=4", "batch_size=1")
+importlib.import_module("torch.utils.tensorboard")
 
 
 class Noted(Callback):
@@ -109,18 +108,13 @@ def _run(text: str, names: dict[str, Any]) -> int:
 
 
 def plain() -> int:
-    """The script as it is without us, in one process: its batch is that of all ranks."""
+    """One of the ranks of the script as it is without us."""
+    ranks = int(os.environ["WORLD_SIZE"])
     text = block(PAGE, HEADING)
-    for each in OF_FOUR:
-        assert each in text
-    text = text.replace("_size=4", "_size=1").replace("devices=4", "devices=1")
-    return _run(text.replace("[:20], batch_size=1", "[:20], batch_size=4"), {})
-
-
-def plain_ranks() -> int:
-    """One of two ranks of the script as it is without us."""
-    text = block(PAGE, HEADING).replace("_size=4", "_size=2").replace("devices=4", "devices=2")
-    return _run(text.replace("[:20], batch_size=1", "[:20], batch_size=2"), {})
+    for old, new in ("_size=4", "_size={}"), ("devices=4", "devices={}"):
+        assert old in text
+        text = text.replace(old, new.format(ranks))
+    return _run(text.replace("[:20], batch_size=1", f"[:20], batch_size={4 // ranks}"), {})
 
 
 def _forget_the_place_from_step_2() -> None:

@@ -84,6 +84,7 @@ def test_mixed_precision_is_moved_and_data_that_begin_anew_are_seen(
     """Products in bf16, by Lightning's other name. The sabotaged twin: step 2 reads step 1's."""
     changed = [
         ["max_epochs=2,", 'max_epochs=2, precision="bf16-mixed",'],
+        UNNOTED,
         ["from lightning import", "from pytorch_lightning import"],
         ["from lightning.pytorch.strategies", "from pytorch_lightning.strategies"],
     ]
@@ -96,6 +97,7 @@ def test_mixed_precision_is_moved_and_data_that_begin_anew_are_seen(
     assert off[5] > BF16, off
 
 
+UNNOTED = ["log_every_n_steps=1,", "logger=False, enable_checkpointing=False,"]
 DROPPED = ["nn.GELU(),", "nn.GELU(), nn.Dropout(0.3),"]
 NO_OTHER = '[{"scheduler": schedule, "interval": "step"}]'
 WORSENS = """[
@@ -127,7 +129,7 @@ def test_a_run_that_is_killed_in_an_epoch_draws_what_it_would_have_drawn(
         ["torch.manual_seed(0)", "torch.manual_seed(0)\n        self.seen = MeanMetric()"],
         ["        return loss\n", SEEN],
     ]
-    alone, run = _killed(ranks, tmp_path, changed, kill="1 at 2", every=1)
+    alone, run = _killed(ranks, tmp_path, changed, 2, kill="1 at 2", every=1)
     assert any("launching again from step 1" in line for line in run.said), run.said
     assert run.losses() == alone.losses()
     assert _lines(run, "steps", "rate") == _lines(alone, "steps", "rate")
@@ -148,20 +150,21 @@ def test_a_run_that_is_killed_after_an_epoch_draws_what_it_would_have_drawn(
     """Its loader's workers draw too, by a seed of each epoch: to the last bit."""
     noisy = "collate_fn=lambda rows: torch.stack(rows) + torch.randn(len(rows), 8), num_workers=1"
     changed = [DROPPED, ["DATA[:20], ", f"DATA[:20], {noisy}, "]]
-    alone, run = _killed(ranks, tmp_path, changed, kill="1 at 4", every=3)
+    alone, run = _killed(ranks, tmp_path, changed, 1, kill="0 at 4", every=3)
     assert any("launching again from step 3" in line for line in run.said), run.said
     assert run.losses() == alone.losses()
 
 
 def _killed(
-    ranks: Zygote, folder: Path, changed: list[list[str]], *, kill: str, every: int
+    ranks: Zygote, folder: Path, changed: list[list[str]], nproc: int, *, kill: str, every: int
 ) -> tuple[PageRun, PageRun]:
-    """Two ranks of a changed script as it is without us, and killed under a session."""
-    alone = PageRun(ranks, JOB, folder / "alone", 2, REPLACED=json.dumps(changed))
-    assert alone.once("plain_ranks") == 0, alone.log()
+    """Ranks of a changed script as it is without us, and killed under a session."""
+    changed = [*changed, UNNOTED]
+    alone = PageRun(ranks, JOB, folder / "alone", nproc, REPLACED=json.dumps(changed))
+    assert alone.once("plain") == 0, alone.log()
     changed = [*changed, ["boundary_every=1", f"boundary_every={every}"]]
-    told = {"KILL": kill, "LAYOUT": "dp2", "REPLACED": json.dumps(changed)}
-    run = PageRun(ranks, JOB, folder / "moved", 2, **told)
+    told = {"KILL": kill, "LAYOUT": f"dp{nproc}", "REPLACED": json.dumps(changed)}
+    run = PageRun(ranks, JOB, folder / "moved", nproc, **told)
     assert run.supervised() == 0, run.log()
     return alone, run
 
