@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 
 from tests.docs.blocks import block
 from tests.lightning.page import HEADING, PAGE, script
@@ -60,13 +60,16 @@ class Noted(Callback):
         self.losses.clear()
         torch.distributed.all_reduce(loss)
         session = self.names.get("session")
-        _note("steps", {
-            "step": self.step,
-            "loss": float(loss) / trainer.world_size,
-            "layout": str(session.generation.layout) if session else "alone",
-            "batches": self.batches,
-            "rate": trainer.optimizers[0].param_groups[0]["lr"],
-        })
+        _note(
+            "steps",
+            {
+                "step": self.step,
+                "loss": float(loss) / trainer.world_size,
+                "layout": str(session.generation.layout) if session else "alone",
+                "batches": self.batches,
+                "rate": trainer.optimizers[0].param_groups[0]["lr"],
+            },
+        )
         mark = Path(os.environ["OUT"], "killed")
         ends_here = os.environ.get("KILL") == f"{os.environ.get('RANK')} at {self.step}"
         if ends_here and not mark.exists():
@@ -78,13 +81,16 @@ class Noted(Callback):
         ema = pl_module.averages["ema"].values()
         logged = trainer.callback_metrics
         whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in ema]
-        _note("epochs", {
-            "epoch": trainer.current_epoch,
-            "train_loss": float(logged["train_loss_epoch"]),
-            "val_loss": float(logged["val_loss"]),
-            "seen": float(logged.get("seen", 0.0)),
-            "ema": sum(float(each.double().square().sum()) for each in whole),
-        })
+        _note(
+            "epochs",
+            {
+                "epoch": trainer.current_epoch,
+                "train_loss": float(logged["train_loss_epoch"]),
+                "val_loss": float(logged["val_loss"]),
+                "seen": float(logged.get("seen", 0.0)),
+                "ema": sum(float(each.double().square().sum()) for each in whole),
+            },
+        )
 
 
 def _note(kind: str, line: dict[str, Any]) -> None:

@@ -25,6 +25,8 @@ from wattmesh.integrations.pytorch.lightning import training
 from wattmesh.reconfig.layout import Layout
 
 ROWS = torch.zeros(16, 4)
+REQUEUED = os.path.join(os.environ.get("OUT", ""), "requeued")
+SLURM = ("JOB_ID", "JOB_NAME", "LOCALID", "NODEID", "NTASKS", "PROCID")
 
 
 class Plain(LightningModule):
@@ -128,6 +130,7 @@ CASES: dict[str, dict[str, Any]] = {
     "norm": {"module": Normed},
     "no module": {"module": dict},
     "resume": {"more": (None, None, "last.ckpt")},
+    "requeued": {"default_root_dir": REQUEUED, "slurm": True},
     "max_time": {"max_time": timedelta(hours=1)},
     "by the clock": {"val_check_interval": timedelta(hours=1)},
     "overfit": {"overfit_batches": 2},
@@ -150,6 +153,8 @@ CASES: dict[str, dict[str, Any]] = {
 def _said(given: dict[str, Any]) -> str:
     chosen = dict(given)
     layout = chosen.pop("layout", Layout())
+    if chosen.pop("slurm", False):
+        os.environ.update({f"SLURM_{name}": "1" if name == "NTASKS" else "0" for name in SLURM})
     told = SimpleNamespace(
         global_batch_size=chosen.pop("global_batch_size", 4),
         sample_tokens=1,
@@ -162,12 +167,23 @@ def _said(given: dict[str, Any]) -> str:
         training.prepared(lambda: _made(**chosen), told, layout)
     except InputInvalid as error:
         return str(error)
+    finally:
+        for name in SLURM:
+            os.environ.pop(f"SLURM_{name}", None)
     return ""
+
+
+def _leave_a_file_of_slurm() -> None:
+    """Train, and save what Lightning resumes from by itself in a job that Slurm has requeued."""
+    trainer, *fitted = _made()
+    trainer.fit(*fitted)
+    trainer.save_checkpoint(os.path.join(REQUEUED, "hpc_ckpt_1.ckpt"))
 
 
 def main() -> int:
     """Write by case what is said; "" of one that is taken."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    _leave_a_file_of_slurm()
     said = {case: _said(given) for case, given in CASES.items()}
     own_kind = SimpleNamespace(global_batch_size=4, device="cpu")
     for case, made in (("no trainer", (object(), None)), ("no tuple", None)):

@@ -3,7 +3,6 @@
 import ast
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -149,7 +148,7 @@ def test_a_run_that_is_killed_after_an_epoch_draws_what_it_would_have_drawn(
 ) -> None:
     """Its loader's workers draw too, by a seed of each epoch: to the last bit."""
     noisy = "collate_fn=lambda rows: torch.stack(rows) + torch.randn(len(rows), 8), num_workers=1"
-    changed = [DROPPED, ["DATA[:20], ", f"DATA[:20], {noisy}, "]]
+    changed = [DROPPED, ["max_epochs=2", "max_steps=6"], ["DATA[:20], ", f"DATA[:20], {noisy}, "]]
     alone, run = _killed(ranks, tmp_path, changed, 1, kill="0 at 4", every=3)
     assert any("launching again from step 3" in line for line in run.said), run.said
     assert run.losses() == alone.losses()

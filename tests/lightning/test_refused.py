@@ -22,6 +22,7 @@ SAID = {
     "norm": "norm norms by the batch of one device, which follows the layout",
     "no module": "the script gives a dict, which is no LightningModule",
     "resume": "its `fit` has a checkpoint to resume from",
+    "requeued": "hpc_ckpt_1.ckpt, and the session resumes from its own",
     "max_time": "max_time ends a run by the clock, at another step in every layout",
     "by the clock": "it validates by the clock (val_check_interval)",
     "overfit": "overfit_batches takes other samples in every layout",

@@ -55,7 +55,7 @@ def alone(trainer: Any) -> dict[str, Any]:
 def restore(trainer: Any, state: dict[str, Any]) -> None:
     """Have a trainer that was just prepared go on from a state, as Lightning resumes."""
     connector = trainer._checkpoint_connector
-    connector._loaded_checkpoint = {**dict.fromkeys(OF_MODEL, {}), **state["checkpoint"]}
+    connector._loaded_checkpoint = {**{name: {} for name in OF_MODEL}, **state["checkpoint"]}
     connector.restore_model()
     connector.restore_datamodule()
     connector.restore_callbacks()

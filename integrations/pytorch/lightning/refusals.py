@@ -79,7 +79,7 @@ def refused_trainer(trainer: Any, layout: Layout, global_batch_size: int, device
         _refused_parts(trainer)
         or _refused_strategy(trainer, device)
         or _refused_settings(trainer)
-        or refused_callbacks(trainer)
+        or _refused_callbacks(trainer)
         or _refused_batch(trainer, layout, global_batch_size)
     )
 
@@ -127,6 +127,15 @@ def refused_module(module: Any, fitted: int) -> str:
         ),
     }
     return next((words for words, holds in found.items() if holds), "")
+
+
+def refused_preparation(trainer: Any) -> str:
+    """Say why what a trainer has prepared cannot be moved; "" when it can."""
+    # Where Slurm has requeued it, Lightning finds one by itself.
+    if resumed := trainer._checkpoint_connector._ckpt_path:
+        return f"Lightning has resumed from {resumed}, and the session resumes from its own"
+    # The module may have brought some of its own.
+    return _refused_callbacks(trainer)
 
 
 def _sees_one_batch(module: nn.Module) -> bool:
@@ -178,8 +187,7 @@ def _refused_settings(trainer: Any) -> str:
     return next((words for words, holds in found.items() if holds), "")
 
 
-def refused_callbacks(trainer: Any) -> str:
-    """Say which of a trainer's callbacks cannot be moved; "" when all can."""
+def _refused_callbacks(trainer: Any) -> str:
     for callback in trainer.callbacks:
         names = [kind.__name__ for kind in type(callback).__mro__]
         known = next((name for name in names if name in CALLBACKS), "")

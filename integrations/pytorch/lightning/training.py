@@ -26,8 +26,8 @@ from wattmesh.integrations.pytorch.lightning.loops import Progress, put_before
 from wattmesh.integrations.pytorch.lightning.processes import part, take_group
 from wattmesh.integrations.pytorch.lightning.refusals import (
     check_layout,
-    refused_callbacks,
     refused_module,
+    refused_preparation,
     refused_ranks,
     refused_trainer,
 )
@@ -167,8 +167,7 @@ def prepared(prepare: Prepare, told: SimpleNamespace, layout: Layout) -> Any:
     # A logger made anew would begin another version of the run's folder.
     trainer.loggers = told.loggers
     trainer.fit(*fitted)
-    # The module may have brought some of its own.
-    _refuse(refused_callbacks(trainer))
+    _refuse(refused_preparation(trainer))
     progress.order = _order_of(trainer, window, layout.data_parallel)
     return trainer
 
