@@ -1,5 +1,6 @@
 """Makes trainings that are not moved, each by one change, and writes what is said of each."""
 
+import inspect
 import json
 import os
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from lightning.pytorch.strategies import (
     FSDPStrategy,
     ModelParallelStrategy,
 )
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 from wattmesh.errors import InputInvalid
 from wattmesh.integrations.pytorch.lightning import training
+from wattmesh.integrations.pytorch.lightning.refusals import check_layout
 from wattmesh.reconfig.layout import Layout
 
 ROWS = torch.zeros(16, 4)
@@ -39,7 +42,8 @@ class Plain(LightningModule):
 
     def configure_model(self) -> None:
         """Shard it."""
-        fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
+        mesh: Any = self.device_mesh
+        fully_shard(self.layer, mesh=mesh["data_parallel"])
 
     def configure_optimizers(self) -> Any:
         """Make a plain one."""
@@ -163,7 +167,7 @@ def _said(given: dict[str, Any]) -> str:
         loggers=None,
     )
     try:
-        training.check_layout(layout)
+        check_layout(layout)
         training.prepared(lambda: _made(**chosen), told, layout)
     except InputInvalid as error:
         return str(error)
@@ -182,7 +186,7 @@ def _leave_a_file_of_slurm() -> None:
 
 def main() -> int:
     """Write by case what is said; "" of one that is taken."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     _leave_a_file_of_slurm()
     said = {case: _said(given) for case, given in CASES.items()}
     own_kind = SimpleNamespace(global_batch_size=4, device="cpu")
@@ -191,5 +195,9 @@ def main() -> int:
             training.prepared(lambda made=made: made, own_kind, Layout())  # type: ignore[misc]
         except InputInvalid as error:
             said[case] = str(error)
+    _, _, tail = inspect.getsource(Trainer._run).partition("results = self._run_stage()")
+    lines = [line.strip() for line in tail.splitlines()]
+    done = [line for line in lines if line and not line.startswith(("#", "log.debug"))]
+    Path(os.environ["OUT"], "after_stage.json").write_text(json.dumps(done))
     Path(os.environ["OUT"], "said.json").write_text(json.dumps(said))
     return 0

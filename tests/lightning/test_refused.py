@@ -1,6 +1,7 @@
 """What is not moved is refused in a sentence, before anything is trained."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -43,14 +44,37 @@ SAID = {
 TAKEN = {"plain", "dropping"}
 
 
+AFTER_STAGE = """self._teardown()
+if self.state.fn == TrainerFn.FITTING:
+call._call_callback_hooks(self, "on_fit_end")
+call._call_lightning_module_hook(self, "on_fit_end")
+call._call_teardown_hook(self)
+self.state.status = TrainerStatus.FINISHED
+self.state.stage = None
+return results"""
+"""The end of Lightning's own `Trainer._run`, which `TrainerUnderSession._end_fit` does."""
+
+
 @pytest.fixture(scope="module")
-def said(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What one process was told of all cases."""
+def refused(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process was told of all cases, and found in Lightning."""
     zygote.load("tests.lightning.moved")
     run = PageRun(zygote, "tests.lightning.refused", tmp_path_factory.mktemp("refused"), 1)
     assert run.once("main") == 0, run.log()
-    found: dict[str, str] = json.loads((run.out / "said.json").read_text())
+    return run.out
+
+
+@pytest.fixture(scope="module")
+def said(refused: Path) -> dict[str, str]:
+    """The sentences, by case."""
+    found: dict[str, str] = json.loads((refused / "said.json").read_text())
     return found
+
+
+def test_what_lightning_does_after_training_is_what_we_do(refused: Path) -> None:
+    """Another version that does more would be seen."""
+    found = json.loads((refused / "after_stage.json").read_text())
+    assert found == AFTER_STAGE.splitlines()
 
 
 def test_what_is_plain_is_taken(said: dict[str, str]) -> None:

@@ -126,7 +126,7 @@ class TrainerUnderSession(BaseTrainer):
     def _end_layout(self) -> None:
         """Call the hooks that end what `setup` began; loggers go on in the next layout."""
         call = part(self, "trainer.call")
-        if self.datamodule is not None:
+        if getattr(self, "datamodule", None) is not None:
             call._call_lightning_datamodule_hook(self, "teardown", stage=self.state.fn)
         call._call_callback_hooks(self, "teardown", stage=self.state.fn)
         call._call_lightning_module_hook(self, "teardown", stage=self.state.fn)
@@ -179,7 +179,8 @@ class FitLoopUnderSession(BaseFitLoop):
         if self._combined_loader is None and order is not None:
             within = carried.is_within_epoch(self.trainer)
             batch = self.epoch_loop.batch_progress.current.ready if within else 0
-            order.begin(self.epoch_progress.current.processed, batch)
+            epochs: Any = self.epoch_progress.current
+            order.begin(epochs.processed, batch)
         super().setup_data()
 
     def on_run_start(self) -> None:
