@@ -11,7 +11,6 @@
     accelerate.py        scripts that train through Accelerate, built anew for each layout
     accelerate_runtime.py  Accelerate's states, strategies and loaders, for these and for Trainer
     huggingface/         causal language models of transformers, by their own plans; their Trainer
-    lightning/           Lightning's Trainer under ModelParallelStrategy
     huggingface_moe.py   the same lean for Mixtral, Qwen-MoE and DeepSeek of transformers
     paired_probe.py      the loss of one batch with the lean of its routers and without it
     tilted_counts.py     the same lean for a model that balances by a bias of its own

@@ -12,8 +12,8 @@ from lightning.pytorch import Callback
 
 from tests.docs.blocks import block
 from tests.lightning.page import HEADING, PAGE, script
+from wattmesh.integrations.lightning import data
 from wattmesh.integrations.pytorch.averages import begin_average, move_average
-from wattmesh.integrations.pytorch.lightning import data
 from wattmesh.reconfig.equivalence.script import Script, Turn
 from wattmesh.reconfig.layout import Layout
 
@@ -124,13 +124,13 @@ def plain() -> int:
 
 
 def _forget_the_place_from_step_2() -> None:
-    begin = data.Order.begin
+    begin = data.LoaderOrder.begin
 
-    def begun(self: data.Order, epoch: int, batch: int) -> None:
+    def begun(self: data.LoaderOrder, epoch: int, batch: int) -> None:
         del batch
         begin(self, epoch, 0)
 
-    data.Order.begin = begun  # type: ignore[method-assign]
+    data.LoaderOrder.begin = begun  # type: ignore[method-assign]
 
 
 def moved() -> int:

@@ -23,8 +23,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.lightning import training
-from wattmesh.integrations.pytorch.lightning.refusals import check_layout
+from wattmesh.integrations.lightning import training
+from wattmesh.integrations.lightning.refusals import check_layout
 from wattmesh.reconfig.layout import Layout
 
 ROWS = torch.zeros(16, 4)

@@ -52,7 +52,7 @@ call._call_teardown_hook(self)
 self.state.status = TrainerStatus.FINISHED
 self.state.stage = None
 return results"""
-"""The end of Lightning's own `Trainer._run`, which `TrainerUnderSession._end_fit` does."""
+"""The end of Lightning's own `Trainer._run`, which `LightningUnderSession._end_fit` does."""
 
 
 @pytest.fixture(scope="module")

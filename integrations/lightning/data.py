@@ -48,7 +48,7 @@ class BatchesFrom:
         return len(self.whole)
 
 
-class Order:
+class LoaderOrder:
     """The train loader of one rank, and where in its epochs it begins."""
 
     def __init__(self, loader: DataLoader[Any], window: int) -> None:

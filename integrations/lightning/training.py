@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.lightning.data import Order, refused_loader
-from wattmesh.integrations.pytorch.lightning.loops import Progress, put_before
-from wattmesh.integrations.pytorch.lightning.processes import part, take_group
-from wattmesh.integrations.pytorch.lightning.refusals import (
+from wattmesh.integrations.lightning.data import LoaderOrder, refused_loader
+from wattmesh.integrations.lightning.loops import FitProgress, put_before
+from wattmesh.integrations.lightning.processes import part, take_group
+from wattmesh.integrations.lightning.refusals import (
     check_layout,
     refused_module,
     refused_preparation,
@@ -158,7 +158,7 @@ def prepared(prepare: Prepare, told: SimpleNamespace, layout: Layout) -> Any:
     window = told.global_batch_size // trainer.accumulate_grad_batches
     take_group(trainer, layout.data_parallel, layout.tp)
     _refuse(refused_ranks(trainer, layout))
-    progress = Progress(
+    progress = FitProgress(
         sample_tokens=told.sample_tokens, boundary_every=told.boundary_every, window=window
     )
     put_before(trainer, progress)
@@ -182,7 +182,7 @@ def _made(prepare: Prepare) -> tuple[Any, ...]:
     return made
 
 
-def _order_of(trainer: Any, window: int, data_parallel: int) -> Order:
+def _order_of(trainer: Any, window: int, data_parallel: int) -> LoaderOrder:
     """Have Lightning prepare the train loader, once for this layout."""
     connector, states = part(trainer, "trainer.connectors.data_connector"), _states(trainer)
     source = trainer.fit_loop._data_source
@@ -190,7 +190,7 @@ def _order_of(trainer: Any, window: int, data_parallel: int) -> Order:
     loader = connector._process_dataloader(trainer, *states, given)
     _refuse(refused_loader(loader, window, data_parallel))
     source.instance = loader
-    return Order(loader, window)
+    return LoaderOrder(loader, window)
 
 
 def _states(trainer: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ ROOTS = ("lightning.pytorch", "pytorch_lightning")
 """The two names of one package."""
 
 
-class PreparedOnly(BaseException):
+class FitPrepared(BaseException):
     """Leaves `Trainer.fit` where all is prepared and nothing is trained."""
 
 
@@ -91,7 +91,7 @@ class SessionLauncher:
         del trainer
         try:
             return function(*args, **named)
-        except PreparedOnly:
+        except FitPrepared:
             return None
 
     def kill(self, signum: int) -> None:

@@ -14,6 +14,6 @@ Both of its names are taken, `lightning.pytorch` and `pytorch_lightning`: nothin
 either, each is found by the trainer that the script made.
 """
 
-from wattmesh.integrations.pytorch.lightning.training import attach, train
+from wattmesh.integrations.lightning.training import attach, train
 
 __all__ = ["attach", "train"]

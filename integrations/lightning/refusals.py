@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from wattmesh.errors import InputInvalid
-from wattmesh.integrations.pytorch.lightning.processes import root_of
+from wattmesh.integrations.lightning.processes import root_of
 from wattmesh.reconfig.layout import Layout
 
 STRATEGY = "ModelParallelStrategy"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from wattmesh.integrations.pytorch.lightning import carried, metrics
-from wattmesh.integrations.pytorch.lightning.data import Order
-from wattmesh.integrations.pytorch.lightning.processes import PreparedOnly, part
+from wattmesh.integrations.lightning import carried, metrics
+from wattmesh.integrations.lightning.data import LoaderOrder
+from wattmesh.integrations.lightning.processes import FitPrepared, part
 from wattmesh.reconfig.hook.session import Session
 from wattmesh.reconfig.launch.group import mean_over_ranks
 from wattmesh.reconfig.state import streams
@@ -35,12 +35,12 @@ else:
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
 
-class LoopLeft(BaseException):
+class LoopsLeft(BaseException):
     """Leaves Lightning's loops at a boundary: a switch waits, or the session is done."""
 
 
 @dataclasses.dataclass(slots=True)
-class Progress:
+class FitProgress:
     """What the session knows of one trainer.
 
     Attributes:
@@ -62,7 +62,7 @@ class Progress:
     sample_tokens: int
     boundary_every: int
     window: int
-    order: Order | None = None
+    order: LoaderOrder | None = None
     session: Session | None = None
     carried: dict[str, Any] = dataclasses.field(default_factory=dict)
     agreed: tuple[int, dict[str, Any]] = (-1, {})
@@ -74,14 +74,14 @@ class Progress:
     trained: bool = False
 
 
-class TrainerUnderSession(BaseTrainer):
+class LightningUnderSession(BaseTrainer):
     """Trainer's methods that a session has a part in."""
 
-    progress: Progress
+    progress: FitProgress
 
     def _run_stage(self) -> Any:
         if self.progress.order is None:
-            raise PreparedOnly
+            raise FitPrepared
         return super()._run_stage()
 
     def _run_sanity_check(self) -> None:
@@ -103,7 +103,7 @@ class TrainerUnderSession(BaseTrainer):
             carried.restore(self, progress.carried)
         try:
             self._run_stage()
-        except LoopLeft:
+        except LoopsLeft:
             self._teardown()
             self._end_layout()
             return
@@ -137,7 +137,7 @@ class TrainerUnderSession(BaseTrainer):
         """Do what is due after the newest step.
 
         Raises:
-            LoopLeft: a switch waits, or the session is done.
+            LoopsLeft: a switch waits, or the session is done.
         """
         progress, session = self.progress, self.progress.session
         assert session is not None
@@ -149,7 +149,7 @@ class TrainerUnderSession(BaseTrainer):
         session.boundary(may_switch=False)
         if session.switch_waits or session.done:
             metrics.warn_of_others(self.lightning_module)
-            raise LoopLeft
+            raise LoopsLeft
 
     def _leave_no_gradients(self) -> None:
         for optimizer in self.optimizers:
@@ -243,20 +243,20 @@ class OptimizationUnderSession(BaseOptimization):
         return output
 
 
-def _under_session(loop: Any) -> TrainerUnderSession:
-    found: TrainerUnderSession = loop.trainer
+def _under_session(loop: Any) -> LightningUnderSession:
+    found: LightningUnderSession = loop.trainer
     return found
 
 
-def _of(loop: Any) -> Progress:
+def _of(loop: Any) -> FitProgress:
     return _under_session(loop).progress
 
 
-def put_before(trainer: Any, progress: Progress) -> None:
+def put_before(trainer: Any, progress: FitProgress) -> None:
     """Have a trainer that a script made do its steps under a session."""
     loop = trainer.fit_loop
     for each, kind in (
-        (trainer, TrainerUnderSession),
+        (trainer, LightningUnderSession),
         (loop, FitLoopUnderSession),
         (loop.epoch_loop, EpochLoopUnderSession),
         (loop.epoch_loop.automatic_optimization, OptimizationUnderSession),

@@ -18,8 +18,8 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from wattmesh.integrations.pytorch.lightning import metrics, results
-from wattmesh.integrations.pytorch.lightning.processes import part
+from wattmesh.integrations.lightning import metrics, results
+from wattmesh.integrations.lightning.processes import part
 from wattmesh.reconfig.launch import group
 from wattmesh.reconfig.state import plain
 
