@@ -3,6 +3,7 @@
 The map:
     carbon/        providers of grid carbon intensity
     kubernetes/    JobSets and TrainJobs that follow each other: other sizes, sleep
+    lightning/     Lightning (2.6): its Trainer's loops under a session
     slurm/         batch jobs that follow each other: other sizes, sleep
     pytorch/       parallelism in five dimensions, from PyTorch's own parts
     torchtitan/    torchtitan (0.3): its trainer under a session, through its extension points

@@ -251,6 +251,10 @@ HF_TRAINER = HeldBy(
     f"tests/hf_trainer/test_moved.py::test_a_script_goes_through_three_layouts_{ALONE}",
     "tests/hf_trainer/page.py",
 )
+LIGHTNING = HeldBy(
+    f"tests/lightning/test_moved.py::test_a_script_goes_through_three_layouts_{ALONE}",
+    "tests/lightning/page.py",
+)
 ON_HEAD, ON_GPU = HeldBy(NODE.format("head")), HeldBy(NODE.format("gpu"))
 
 TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
@@ -277,6 +281,8 @@ TABLE: dict[tuple[str, str, int], Callable[[str], None] | HeldBy] = {
     (TRAINERS, "Accelerate", 2): ACCELERATE,
     (TRAINERS, "Hugging Face Trainer", 1): HF_TRAINER,
     (TRAINERS, "Hugging Face Trainer", 2): HF_TRAINER,
+    (TRAINERS, "Lightning", 1): LIGHTNING,
+    (TRAINERS, "Lightning", 2): LIGHTNING,
     (OBSERVE, "Observe a script", 1): observed,
     (OBSERVE, "Observe a script", 2): shell,
     (OBSERVE, "In your experiment tracker", 1): tracked,

@@ -130,6 +130,8 @@ ADAPTED = {
     "wattmesh.integrations.pytorch.huggingface.trainer_session": {"transformers"},
     "wattmesh.integrations.pytorch.accelerate": {"accelerate"},
     "wattmesh.integrations.pytorch.accelerate_runtime": {"accelerate"},
+    "wattmesh.integrations.lightning.loops": {"pytorch_lightning"},
+    "wattmesh.integrations.lightning.results": {"pytorch_lightning"},
     "wattmesh.integrations.torchtitan.configuration": {"torchtitan"},
     "wattmesh.integrations.torchtitan.training": {"torchtitan"},
 }

@@ -16,7 +16,7 @@ RUN_BY_OTHERS = ("__main__", "migrations.env")
 
 
 IN_TRAINING = tuple(
-    f"wattmesh.integrations.{name}" for name in ("pytorch", "torchtitan", "deepspeed")
+    f"wattmesh.integrations.{name}" for name in ("pytorch", "torchtitan", "lightning", "deepspeed")
 )
 """Building blocks and adapters that live inside a training process."""
 

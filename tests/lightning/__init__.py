@@ -1,0 +1,1 @@
+"""Lightning's Trainer: a script without us, and its diff, moved through layouts."""
