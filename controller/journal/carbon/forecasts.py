@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from wattmesh.controller.journal.database.engine import Database
 from wattmesh.controller.journal.database.tables import CARBON_FORECASTS, CARBON_SKILL, DECISIONS
@@ -28,6 +28,14 @@ BLEND, PROFILE = "blend", "profile"
 """Our own sources: the provider's forecast blended with ours, and ours from its history alone."""
 
 MILLI = 1000.0
+_COVERING = (
+    select(CARBON_FORECASTS)
+    .where(CARBON_FORECASTS.c.signal == bindparam("of"))
+    .where(CARBON_FORECASTS.c.first_at <= bindparam("moment"))
+    .where(CARBON_FORECASTS.c.last_at > bindparam("moment"))
+    .order_by(CARBON_FORECASTS.c.issued_at.desc(), CARBON_FORECASTS.c.id.desc())
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +136,9 @@ class ForecastStore:
 
     def expected(self, signal: Signal, at: datetime) -> tuple[IntensitySlot, Forecast] | None:
         """Give the slot that covers `at` in the newest issue that has one, and that issue."""
-        table = CARBON_FORECASTS.c
-        moment = to_us(at)
-        query = (
-            select(CARBON_FORECASTS)
-            .where(table.signal == str(signal))
-            .where(table.first_at <= moment, table.last_at > moment)
-            .order_by(table.issued_at.desc(), table.id.desc())
-            .limit(1)
-        )
+        wanted = {"of": str(signal), "moment": to_us(at)}
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(_COVERING, wanted).one_or_none()
         if row is None:
             return None
         found = _forecast(row)

@@ -27,6 +27,10 @@ _OBSERVED = (
     .order_by(CARBON_POINTS.c.start_at, CARBON_POINTS.c.id)
 )
 
+_CHANGES = select(
+    CARBON_POINTS.c.id, CARBON_POINTS.c.signal, CARBON_POINTS.c.start_at, CARBON_POINTS.c.end_at
+).where(CARBON_POINTS.c.id > bindparam("since"))
+
 _RANK = {Quality.MEASURED: 4, Quality.ESTIMATED: 3, Quality.STATIC: 2, Quality.PROVISIONAL: 1}
 
 
@@ -157,10 +161,8 @@ class CarbonStore:
 
     def changes(self, since_id: int) -> tuple[Change, ...]:
         """List the rows stored after the row `since_id`."""
-        table = CARBON_POINTS.c
-        query = select(table.id, table.signal, table.start_at, table.end_at)
         with self._database.reading() as connection:
-            rows = connection.execute(query.where(table.id > since_id)).all()
+            rows = connection.execute(_CHANGES, {"since": since_id}).all()
         return tuple(
             Change(
                 id=row.id, signal=row.signal, start=from_us(row.start_at), end=from_us(row.end_at)
