@@ -51,7 +51,7 @@ def main() -> None:
     agents: dict[int, int] = {}
     buffer = b""
     while True:
-        ready, _, _ = select.select([0], [], [], 0.02)
+        ready, _, _ = select.select([0], [], [], 0.02 if agents else None)
         if ready:
             chunk = os.read(0, 1 << 16)
             if not chunk:
@@ -204,7 +204,7 @@ def _wait_for(ranks: dict[int, int], request: dict[str, Any], asked: list[int]) 
         if ended_at is not None and time.monotonic() - ended_at > AGENT_PATIENCE_S:
             for pid in ranks:
                 _signal(pid, signal.SIGKILL)
-        time.sleep(0.01)
+        time.sleep(0.025)
     return 1 if failed else 0
 
 

@@ -27,6 +27,7 @@ _OBSERVED = (
     .order_by(CARBON_POINTS.c.start_at, CARBON_POINTS.c.id)
 )
 
+_FETCHED = select(CARBON_FETCHES).where(CARBON_FETCHES.c.signal == bindparam("of"))
 _CHANGES = select(
     CARBON_POINTS.c.id, CARBON_POINTS.c.signal, CARBON_POINTS.c.start_at, CARBON_POINTS.c.end_at
 ).where(CARBON_POINTS.c.id > bindparam("since"))
@@ -206,9 +207,8 @@ class CarbonStore:
 
     def last_fetch(self, signal: Signal | str) -> FetchRow | None:
         """Say how the newest polls of a signal went; None before the first."""
-        query = select(CARBON_FETCHES).where(CARBON_FETCHES.c.signal == str(signal))
         with self._database.reading() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(_FETCHED, {"of": str(signal)}).one_or_none()
         if row is None:
             return None
         values = dict(row._mapping)
