@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from _pytest.assertion import rewrite
 
-from tests.compiled_once import keep, modules, asserting_in
+from tests.compiled_once import asserting_in, keep, modules
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
